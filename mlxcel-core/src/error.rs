@@ -1,0 +1,190 @@
+//! One error for the whole contract: what kind it is, which operation failed, on what, and why.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of failure an [`Error`] reports; decide on this, not on its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument is wrong: an empty prompt, a token beyond the vocabulary, an option out of range.
+    InvalidInput,
+    /// Something named does not exist: a folder, a file, a tensor, a sequence, a backend.
+    NotFound,
+    /// A file or a handle exists and its content is not what it claims to be.
+    Corrupt,
+    /// The engine, or the engine with this model, does not do what was asked; its capabilities say so.
+    Unsupported,
+    /// The sequence or session is full; nothing was computed.
+    CapacityExceeded,
+    /// The sequence saw a device fault: its state is unknown until it is closed.
+    Poisoned,
+    /// A [`CancelToken`](crate::CancelToken) stopped the work at a boundary; the sequence is usable.
+    Cancelled,
+    /// A native tool is missing or is another version than the one needed.
+    Toolchain,
+    /// The compiler refused a program, crashed or was killed.
+    Compile,
+    /// The device or its runtime reported a fault.
+    Device,
+    /// Memory or disk space ran out.
+    ResourceExhausted,
+    /// The operating system refused to read or write.
+    Io,
+    /// A defect in the library; please report it.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The kind in words, as [`Error`] prints it where it has nothing more precise to say.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "invalid input",
+            Self::NotFound => "not found",
+            Self::Corrupt => "corrupt data",
+            Self::Unsupported => "unsupported",
+            Self::CapacityExceeded => "capacity exceeded",
+            Self::Poisoned => "poisoned sequence",
+            Self::Cancelled => "cancelled",
+            Self::Toolchain => "toolchain problem",
+            Self::Compile => "compile failure",
+            Self::Device => "device fault",
+            Self::ResourceExhausted => "out of resources",
+            Self::Io => "input or output failure",
+            Self::Internal => "internal error",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The error of every fallible operation of the contract.
+///
+/// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) keeps the
+/// words of whatever lay beneath (the operating system, the compiler, the device runtime).
+///
+/// ```
+/// use mlxcel_core::{Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::NotFound, "open checkpoint", "there is no such folder")
+///     .with_context("path", "/models/none");
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// assert_eq!(error.to_string(), "open checkpoint: there is no such folder (path: /models/none)");
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    operation: Cow<'static, str>,
+    message: Cow<'static, str>,
+    context: Vec<(&'static str, String)>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` in `operation` ("open checkpoint", "compile"), with what went wrong and the way out.
+    pub fn new(
+        kind: ErrorKind,
+        operation: impl Into<Cow<'static, str>>,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            operation: operation.into(),
+            message: message.into(),
+            context: Vec::new(),
+            source: None,
+        }))
+    }
+
+    /// Adds a fact that locates the failure, such as `("path", …)`, `("tensor", …)` or `("field", …)`.
+    #[must_use]
+    pub fn with_context(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+        self.0.context.push((key, value.to_string()));
+        self
+    }
+
+    /// Keeps the error that caused this one, in its own words.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The operation that failed.
+    pub fn operation(&self) -> &str {
+        &self.0.operation
+    }
+
+    /// What went wrong, without operation and context.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The value of a context key, if the error has it.
+    pub fn context(&self, key: &str) -> Option<&str> {
+        self.0.context.iter().find(|(name, _)| *name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// An operating-system failure in `operation` on `path`; a full disk and a missing file get their own kinds.
+    pub fn io(operation: impl Into<Cow<'static, str>>, path: &std::path::Path, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let (kind, message) = match source.kind() {
+            Io::NotFound => (ErrorKind::NotFound, "there is no such file or folder"),
+            Io::PermissionDenied | Io::ReadOnlyFilesystem => (ErrorKind::Io, "permission denied"),
+            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::ResourceExhausted, "no space is left on the disk"),
+            Io::OutOfMemory => (ErrorKind::ResourceExhausted, "out of memory"),
+            _ => (ErrorKind::Io, "the operating system refused"),
+        };
+        Self::new(kind, operation, message).with_context("path", path.display()).with_source(source)
+    }
+
+    /// A refusal of something that no capability claims.
+    pub fn unsupported(operation: impl Into<Cow<'static, str>>, what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unsupported, operation, what)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.operation, self.0.message)?;
+        let mut separator = " (";
+        for (key, value) in &self.0.context {
+            write!(f, "{separator}{key}: {value}")?;
+            separator = ", ";
+        }
+        if self.0.context.is_empty() { Ok(()) } else { f.write_str(")") }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0;
+        f.debug_struct("Error")
+            .field("kind", &inner.kind)
+            .field("operation", &inner.operation)
+            .field("message", &inner.message)
+            .field("context", &inner.context)
+            .field("source", &inner.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

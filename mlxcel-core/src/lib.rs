@@ -1,0 +1,3 @@
+//! Contract.
+mod error;
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,5 @@
+//! StableHLO programs authored in Rust.
+
+pub mod literal;
+pub mod module;
+pub mod types;
