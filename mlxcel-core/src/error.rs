@@ -140,12 +140,18 @@ impl Error {
     }
 
     /// An operating-system failure in `operation` on `path`; a full disk and a missing file get their own kinds.
-    pub fn io(operation: impl Into<Cow<'static, str>>, path: &std::path::Path, source: std::io::Error) -> Self {
+    pub fn io(
+        operation: impl Into<Cow<'static, str>>,
+        path: &std::path::Path,
+        source: std::io::Error,
+    ) -> Self {
         use std::io::ErrorKind as Io;
         let (kind, message) = match source.kind() {
             Io::NotFound => (ErrorKind::NotFound, "there is no such file or folder"),
             Io::PermissionDenied | Io::ReadOnlyFilesystem => (ErrorKind::Io, "permission denied"),
-            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::ResourceExhausted, "no space is left on the disk"),
+            Io::StorageFull | Io::QuotaExceeded => {
+                (ErrorKind::ResourceExhausted, "no space is left on the disk")
+            }
             Io::OutOfMemory => (ErrorKind::ResourceExhausted, "out of memory"),
             _ => (ErrorKind::Io, "the operating system refused"),
         };

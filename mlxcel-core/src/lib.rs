@@ -1,3 +1,61 @@
-//! Contract.
+//! The contract between applications that generate text and the engines that run language models.
+//!
+//! # Why the seam is at the token level
+//!
+//! An application hands over token ids and gets token ids back; logits and log probabilities only when it asks.
+//! No tensor crosses the contract, so an engine owns what is its own: weights, KV cache, graph, device, sampling. An
+//! eager engine and an ahead-of-time compiler can then both be fast, and neither has to look like the other.
+//!
+//! Three nouns: a [`Backend`] knows how to load; it gives a shared [`Model`] (weights, `Send + Sync`); a model opens
+//! exclusive [`InferenceSession`]s, which hold the KV caches of sequences and advance them, any mixture of prompt chunks
+//! and decoding rows at a time, by [`step`](InferenceSession::step). Engines are values that the application passes
+//! around, never the variants of an enum.
+//!
+//! # Core concepts
+//!
+//! * [`Capabilities`] are data, known before a session is opened. What is claimed works; what is not claimed answers
+//!   [`ErrorKind::Unsupported`], never an approximation.
+//! * [`Precision`] is named: `Exact`, `Native` or `Fast`.
+//! * Sampling is negotiated before the run: [`SamplingPlan::negotiate`].
+//! * A sequence's position, capacity and health are readable: [`SequenceState`].
+//! * [`GenerateExt`] gives `generate_greedy` and friends to every engine.
+//!
+//! ```
+//! use mlxcel_core::{GenerateExt, GenerateOptions, InferenceSession, Result};
+//!
+//! /// The forty tokens that any engine finds likeliest after `prompt`.
+//! fn continue_prompt(session: &mut dyn InferenceSession, prompt: &[u32]) -> Result<Vec<u32>> {
+//!     let options = GenerateOptions::new(40).with_stop_tokens([2]);
+//!     Ok(session.generate_greedy(prompt, &options)?.tokens)
+//! }
+//! ```
+//!
+//! This crate depends on nothing, and an engine author needs nothing else.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cancel;
+mod capabilities;
 mod error;
+mod generate;
+mod model;
+mod sampling;
+mod session;
+mod snapshot;
+mod step;
+
+pub use backend::{Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, ProgressFn};
+pub use cancel::CancelToken;
+pub use capabilities::Capabilities;
 pub use error::{Error, ErrorKind, Result};
+pub use generate::{
+    FinishReason, GenerateExt, GenerateOptions, Generation, LogitsSampler, TokenChoice, TokenStream,
+};
+pub use model::{Model, ModelInfo, SessionOptions};
+pub use sampling::{SamplingField, SamplingFields, SamplingParams, SamplingPlace, SamplingPlan, TokenMask};
+pub use session::{InferenceSession, SequenceId, SequenceState, SessionStats};
+pub use snapshot::Snapshot;
+pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob, Want};
+
+/// The number of a token in a model's vocabulary.
+pub type TokenId = u32;

@@ -1,0 +1,172 @@
+//! What an engine does, as data.
+
+use std::fmt;
+
+use crate::{Error, Result, SamplingFields};
+
+/// What an engine does with a model, known before a session is opened.
+///
+/// A claimed capability works; an unclaimed one answers [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+/// A wrapper or a test may hand on less than an engine claims, by the same `with_` methods.
+///
+/// ```
+/// use mlxcel_core::Capabilities;
+///
+/// let capabilities = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
+/// assert_eq!(capabilities.to_string(), "sequences 4, batch rows 1, context 1024, logits, rewind");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// How many sequences of one session may be open at once.
+    pub sequences: usize,
+    /// How many rows one pass over the weights serves; one means that every row is a pass of its own.
+    pub batch_rows: usize,
+    /// The most tokens that one sequence may hold.
+    pub context: usize,
+    /// [`Want::Logits`](crate::Want::Logits) works.
+    pub logits: bool,
+    /// The largest `top` of [`Want::Next`](crate::Want::Next) and [`Want::EveryPosition`](crate::Want::EveryPosition):
+    /// how many likeliest tokens are reported beside the chosen one.
+    pub top_logprobs: u16,
+    /// [`Want::EveryPosition`](crate::Want::EveryPosition) works.
+    pub every_position: bool,
+    /// A [`TokenMask`](crate::TokenMask) is honoured.
+    pub token_masks: bool,
+    /// [`InferenceSession::rewind`](crate::InferenceSession::rewind) works.
+    pub rewind: bool,
+    /// [`InferenceSession::fork`](crate::InferenceSession::fork) works.
+    pub fork: bool,
+    /// [`InferenceSession::snapshot`](crate::InferenceSession::snapshot) and
+    /// [`restore`](crate::InferenceSession::restore) work.
+    pub snapshot: bool,
+    /// What a sequence computes is equal to the last bit whoever shares its batch and however its prompt is cut.
+    pub bitwise_batch_invariance: bool,
+    /// The sampling fields beyond greedy choice that the engine applies itself.
+    pub sampling: SamplingFields,
+}
+
+impl Capabilities {
+    /// The least that an engine can be: `sequences` at once, `context` tokens each, greedy choice, nothing optional.
+    pub fn new(sequences: usize, context: usize) -> Self {
+        Self {
+            sequences,
+            batch_rows: 1,
+            context,
+            logits: false,
+            top_logprobs: 0,
+            every_position: false,
+            token_masks: false,
+            rewind: false,
+            fork: false,
+            snapshot: false,
+            bitwise_batch_invariance: false,
+            sampling: SamplingFields::NONE,
+        }
+    }
+
+    /// Sets how many rows one pass over the weights serves.
+    #[must_use]
+    pub fn with_batch_rows(mut self, rows: usize) -> Self {
+        self.batch_rows = rows;
+        self
+    }
+
+    /// Claims, or withdraws, logits.
+    #[must_use]
+    pub fn with_logits(mut self, claimed: bool) -> Self {
+        self.logits = claimed;
+        self
+    }
+
+    /// Sets how many likeliest tokens can be reported.
+    #[must_use]
+    pub fn with_top_logprobs(mut self, most: u16) -> Self {
+        self.top_logprobs = most;
+        self
+    }
+
+    /// Claims, or withdraws, results at every position.
+    #[must_use]
+    pub fn with_every_position(mut self, claimed: bool) -> Self {
+        self.every_position = claimed;
+        self
+    }
+
+    /// Claims, or withdraws, token masks.
+    #[must_use]
+    pub fn with_token_masks(mut self, claimed: bool) -> Self {
+        self.token_masks = claimed;
+        self
+    }
+
+    /// Claims, or withdraws, rewind.
+    #[must_use]
+    pub fn with_rewind(mut self, claimed: bool) -> Self {
+        self.rewind = claimed;
+        self
+    }
+
+    /// Claims, or withdraws, fork.
+    #[must_use]
+    pub fn with_fork(mut self, claimed: bool) -> Self {
+        self.fork = claimed;
+        self
+    }
+
+    /// Claims, or withdraws, snapshot and restore.
+    #[must_use]
+    pub fn with_snapshot(mut self, claimed: bool) -> Self {
+        self.snapshot = claimed;
+        self
+    }
+
+    /// Claims, or withdraws, bitwise batch invariance.
+    #[must_use]
+    pub fn with_bitwise_batch_invariance(mut self, claimed: bool) -> Self {
+        self.bitwise_batch_invariance = claimed;
+        self
+    }
+
+    /// Sets the sampling fields that the engine applies itself.
+    #[must_use]
+    pub fn with_sampling(mut self, fields: SamplingFields) -> Self {
+        self.sampling = fields;
+        self
+    }
+
+    /// An [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) that names `capability` unless it is `claimed`.
+    pub fn require(claimed: bool, operation: &'static str, capability: &'static str) -> Result<()> {
+        if claimed {
+            return Ok(());
+        }
+        Err(Error::unsupported(operation, "the engine does not claim this capability")
+            .with_context("capability", capability))
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sequences {}, batch rows {}, context {}", self.sequences, self.batch_rows, self.context)?;
+        if self.top_logprobs > 0 {
+            write!(f, ", top logprobs {}", self.top_logprobs)?;
+        }
+        for (claimed, name) in [
+            (self.logits, "logits"),
+            (self.every_position, "every position"),
+            (self.token_masks, "token masks"),
+            (self.rewind, "rewind"),
+            (self.fork, "fork"),
+            (self.snapshot, "snapshot"),
+            (self.bitwise_batch_invariance, "bitwise batch invariance"),
+        ] {
+            if claimed {
+                write!(f, ", {name}")?;
+            }
+        }
+        if self.sampling != SamplingFields::NONE {
+            write!(f, ", device sampling ({})", self.sampling)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! A sequence's state, outside the engine.
+
+use crate::{Error, ErrorKind, Result};
+
+const MAGIC: &[u8; 8] = b"mlxcelSN";
+const VERSION: u32 = 1;
+
+/// A sequence taken out of a session: where it stood and what the engine needs to go on from there.
+///
+/// It is bound to the engine and the model (by fingerprint) that made it, and can be written to disk with
+/// [`to_bytes`](Self::to_bytes). The payload is the engine's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    engine: String,
+    model: String,
+    position: usize,
+    payload: Vec<u8>,
+}
+
+impl Snapshot {
+    /// A snapshot by `engine` (its name and the version of its payload format) of a sequence of `model` (its
+    /// fingerprint) at `position`.
+    pub fn new(
+        engine: impl Into<String>,
+        model: impl Into<String>,
+        position: usize,
+        payload: impl Into<Vec<u8>>,
+    ) -> Self {
+        Self { engine: engine.into(), model: model.into(), position, payload: payload.into() }
+    }
+
+    /// The engine that made it.
+    pub fn engine(&self) -> &str {
+        &self.engine
+    }
+
+    /// The fingerprint of the model that it belongs to.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// How many tokens the sequence held.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The engine's own bytes.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Refuses a snapshot that another engine or another model made.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] naming what differs.
+    pub fn check(&self, engine: &str, model: &str) -> Result<()> {
+        let refuse = |field: &'static str, found: &str, expected: &str| {
+            Error::new(ErrorKind::InvalidInput, "restore", "the snapshot is of another engine or model")
+                .with_context("field", field)
+                .with_context("found", found)
+                .with_context("expected", expected)
+        };
+        if self.engine != engine {
+            return Err(refuse("engine", &self.engine, engine));
+        }
+        if self.model != model {
+            return Err(refuse("model", &self.model, model));
+        }
+        Ok(())
+    }
+
+    /// The snapshot as bytes: versioned, little-endian, readable by [`from_bytes`](Self::from_bytes) anywhere.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(48 + self.engine.len() + self.model.len() + self.payload.len());
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(self.position as u64).to_le_bytes());
+        for part in [self.engine.as_bytes(), self.model.as_bytes(), &self.payload] {
+            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] where the bytes are not a whole snapshot of this version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, "read snapshot", message);
+        let mut rest = bytes;
+        let mut take = |length: usize| {
+            let (head, tail) = rest.split_at_checked(length).ok_or_else(|| corrupt("it ends too early"))?;
+            rest = tail;
+            Ok::<_, Error>(head)
+        };
+        if take(8)? != MAGIC {
+            return Err(corrupt("it is not a snapshot"));
+        }
+        let version = le(take(4)?);
+        if version != u64::from(VERSION) {
+            return Err(corrupt("it has another format version").with_context("version", version));
+        }
+        let position = le(take(8)?);
+        let mut part = || {
+            let length =
+                usize::try_from(le(take(8)?)).map_err(|_| corrupt("a length is beyond this machine"))?;
+            take(length)
+        };
+        let text =
+            |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| corrupt("a name is not UTF-8"));
+        let engine = text(part()?)?;
+        let model = text(part()?)?;
+        let payload = part()?.to_vec();
+        if !rest.is_empty() {
+            return Err(corrupt("bytes follow its end"));
+        }
+        let position = usize::try_from(position).map_err(|_| corrupt("a length is beyond this machine"))?;
+        Ok(Self { engine, model, position, payload })
+    }
+}
+
+/// A little-endian number of up to eight bytes.
+fn le(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_survives_the_disk_and_no_cut_of_it_does() {
+        let snapshot = Snapshot::new("iree/1", "abc", 7, vec![1, 2, 3]);
+        let bytes = snapshot.to_bytes();
+        assert_eq!(Snapshot::from_bytes(&bytes).unwrap(), snapshot);
+        for length in 0..bytes.len() {
+            assert_eq!(Snapshot::from_bytes(&bytes[..length]).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(Snapshot::from_bytes(&longer).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_snapshot_is_refused_by_another_engine_or_model() {
+        let snapshot = Snapshot::new("iree/1", "abc", 7, vec![]);
+        snapshot.check("iree/1", "abc").unwrap();
+        assert_eq!(snapshot.check("mlx/1", "abc").unwrap_err().context("field"), Some("engine"));
+        assert_eq!(snapshot.check("iree/1", "abd").unwrap_err().context("field"), Some("model"));
+    }
+}

@@ -1,0 +1,178 @@
+//! What goes into a step and what comes out of it.
+
+use crate::{CancelToken, Error, ErrorKind, Result, SamplingPlan, SequenceId, TokenId, TokenMask};
+
+/// One row of a step: the next tokens of one sequence, and what is wanted after them.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The sequence that the tokens are appended to; at most one row of a step may name it.
+    pub sequence: SequenceId,
+    /// The tokens: a whole prompt, a chunk of one, or the one that was generated last. At least one.
+    pub tokens: &'a [TokenId],
+    /// What the caller wants to know after them.
+    pub want: Want<'a>,
+}
+
+impl<'a> Row<'a> {
+    /// A row that only extends the sequence.
+    pub fn extend(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
+        Self { sequence, tokens, want: Want::Nothing }
+    }
+
+    /// A row that asks for the next token by `plan`.
+    pub fn next(sequence: SequenceId, tokens: &'a [TokenId], plan: &'a SamplingPlan) -> Self {
+        Self { sequence, tokens, want: Want::Next { plan, mask: None, top: 0 } }
+    }
+
+    /// A row that asks for the logits after the last token.
+    pub fn logits(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
+        Self { sequence, tokens, want: Want::Logits }
+    }
+}
+
+/// What a [`Row`] asks for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Want<'a> {
+    /// Nothing: the tokens are a part of a prompt.
+    Nothing,
+    /// The token that follows, chosen by the engine, and its log probability.
+    Next {
+        /// How to choose; its place must be the device.
+        plan: &'a SamplingPlan,
+        /// The tokens that may be chosen; needs [`Capabilities::token_masks`](crate::Capabilities::token_masks).
+        mask: Option<&'a TokenMask>,
+        /// How many likeliest tokens to report too, at most
+        /// [`Capabilities::top_logprobs`](crate::Capabilities::top_logprobs).
+        top: u16,
+    },
+    /// The logits after the last token; needs [`Capabilities::logits`](crate::Capabilities::logits).
+    Logits,
+    /// What the model made of each token of the row: for scoring a text, or verifying drafted tokens; needs
+    /// [`Capabilities::every_position`](crate::Capabilities::every_position).
+    EveryPosition {
+        /// How many likeliest tokens to report at each position.
+        top: u16,
+    },
+}
+
+/// What steers a step besides its rows.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Control<'a> {
+    /// Stops the step at the next chunk boundary. Rows that were not done answer
+    /// [`ErrorKind::Cancelled`]; their sequences stand where the last whole chunk left them.
+    pub cancel: Option<&'a CancelToken>,
+}
+
+impl<'a> Control<'a> {
+    /// A control that stops at `cancel`.
+    pub fn cancelled_by(cancel: &'a CancelToken) -> Self {
+        Self { cancel: Some(cancel) }
+    }
+
+    /// An [`ErrorKind::Cancelled`] if somebody has asked to stop `operation`.
+    pub fn check(&self, operation: &'static str) -> Result<()> {
+        match self.cancel {
+            Some(cancel) if cancel.is_cancelled() => {
+                Err(Error::new(ErrorKind::Cancelled, operation, "it was cancelled"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A token and its natural log probability.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: TokenId,
+    /// Its natural log probability under the model's own distribution (before temperature and filters).
+    pub logprob: f32,
+}
+
+/// A token that the engine chose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    /// The token.
+    pub token: TokenId,
+    /// Its natural log probability under the model's own distribution (before temperature and filters).
+    pub logprob: f32,
+    /// The likeliest tokens, likeliest first, as many as were asked for.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// What the model made of one position of a row.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PositionResult {
+    /// The likeliest token to follow this position.
+    pub best: TokenLogprob,
+    /// The natural log probability of the token that does follow it in the row; none at the row's last token.
+    pub following: Option<f32>,
+    /// The likeliest tokens, likeliest first, as many as were asked for.
+    pub top: Vec<TokenLogprob>,
+}
+
+impl PositionResult {
+    /// A result without the likeliest tokens.
+    pub fn new(best: TokenLogprob, following: Option<f32>) -> Self {
+        Self { best, following, top: Vec::new() }
+    }
+}
+
+/// What one row gave.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RowResult {
+    /// The sequence was extended; answers [`Want::Nothing`].
+    Extended,
+    /// The next token; answers [`Want::Next`].
+    Token(SampledToken),
+    /// One logit for each token of the vocabulary; answers [`Want::Logits`].
+    Logits(Vec<f32>),
+    /// One result for each token of the row; answers [`Want::EveryPosition`].
+    Positions(Vec<PositionResult>),
+}
+
+/// What a step gave, row by row; reused from step to step.
+#[derive(Debug, Default)]
+pub struct StepOutput {
+    rows: Vec<Result<RowResult>>,
+}
+
+impl StepOutput {
+    /// An empty output.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The result or error of each row, in the rows' order.
+    pub fn rows(&self) -> &[Result<RowResult>] {
+        &self.rows
+    }
+
+    /// Takes the results out.
+    pub fn take(&mut self) -> Vec<Result<RowResult>> {
+        std::mem::take(&mut self.rows)
+    }
+
+    /// For engines: starts a new step.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+    }
+
+    /// For engines: adds the result of the next row.
+    pub fn push(&mut self, row: Result<RowResult>) {
+        self.rows.push(row);
+    }
+
+    /// The result of a step that had one row.
+    pub(crate) fn take_only(&mut self, operation: &'static str) -> Result<RowResult> {
+        let mut rows = self.take();
+        match (rows.pop(), rows.is_empty()) {
+            (Some(row), true) => row,
+            _ => Err(Error::new(ErrorKind::Internal, operation, "the engine did not answer row for row")),
+        }
+    }
+}
