@@ -1,2 +1,48 @@
-//! Tasks.
-fn main() {}
+//! The tasks of this repository, run as `cargo xtask TASK`.
+//!
+//! `setup` provisions what the IREE engine is built and run with, `demo` lets the bundled model tell a story.
+//! They need Rust, a C++ compiler and Python 3 with pip, and nothing else.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod demo;
+mod process;
+mod setup;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// The tasks of this repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Provision cmake, ninja, libclang and the IREE compiler into .toolchain/
+    Setup,
+    /// Let the bundled model tell a story through the IREE engine
+    Demo(demo::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = Workspace::locate().and_then(|workspace| match arguments.task {
+        Task::Setup => setup::run(&workspace),
+        Task::Demo(arguments) => demo::run(&workspace, &arguments),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Stable names for what the packages and the C compiler keep elsewhere.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// Links in `.toolchain/` and what they point to, relative to the link's folder.
+const LINKS: &[(&str, &str)] = &[
+    ("bin/cmake", "../python/cmake/data/bin/cmake"),
+    ("bin/ninja", "../python/bin/ninja"),
+    ("bin/iree-compile", "../python/iree/compiler/_mlir_libs/iree-compile"),
+    ("lib", "python/clang/native"),
+];
+
+/// Where the C compiler keeps the headers that belong to itself (stddef.h, stdbool.h and their like).
+pub(super) fn compiler_headers() -> Result<PathBuf> {
+    let c = compiler("CC", "cc")?;
+    compiler("CXX", "c++")?;
+    let said = process::output(Command::new(&c).arg("-print-file-name=include"))?;
+    let headers = PathBuf::from(said.trim());
+    if !headers.join("stddef.h").is_file() {
+        bail!(
+            "the C compiler `{c}` has no headers of its own at {}: use gcc or clang, or name one in CC",
+            headers.display()
+        );
+    }
+    Ok(headers)
+}
+
+/// The compiler that cargo's build scripts will take, proved to run.
+fn compiler(variable: &str, default: &str) -> Result<String> {
+    let name = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
+    process::output(Command::new(&name).arg("--version")).with_context(|| {
+        format!(
+            "no C and C++ compiler: `{name}` does not run; install one (Debian, Ubuntu: `apt install g++`; \
+             Fedora: `dnf install gcc-c++`; macOS: `xcode-select --install`), or name yours in {variable}"
+        )
+    })?;
+    Ok(name)
+}
+
+/// Makes every link point where it should.
+pub(super) fn refresh(toolchain: &Path, headers: &Path) -> Result<()> {
+    for (name, target) in LINKS {
+        link(&toolchain.join(name), Path::new(target))?;
+    }
+    link(&toolchain.join("include"), headers)
+}
+
+fn link(at: &Path, target: &Path) -> Result<()> {
+    if fs::read_link(at).is_ok_and(|found| found == target) && at.exists() {
+        return Ok(());
+    }
+    let folder = at.parent().with_context(|| format!("{} has no parent", at.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    match fs::remove_file(at) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("replacing {}", at.display()));
+        }
+        _ => {}
+    }
+    symlink(target, at).with_context(|| format!("linking {} to {}", at.display(), target.display()))?;
+    if !at.exists() {
+        bail!(
+            "{} is missing; delete .toolchain and run `cargo xtask setup` again",
+            folder.join(target).display()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, at: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, at)
+}
+
+#[cfg(not(unix))]
+fn symlink(_target: &Path, _at: &Path) -> std::io::Result<()> {
+    Err(std::io::Error::new(
+        ErrorKind::Unsupported,
+        "setup works on Linux and macOS only; install cmake, ninja, libclang and iree-base-compiler==3.13.0 \
+         yourself and name them in CMAKE, LIBCLANG_PATH and MLXCEL_IREE_COMPILER",
+    ))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_made_kept_and_corrected() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("old"), "").unwrap();
+        fs::write(folder.path().join("new"), "").unwrap();
+        let at = folder.path().join("bin/tool");
+        for target in ["../old", "../old", "../new"] {
+            link(&at, Path::new(target)).unwrap();
+            assert_eq!(fs::read_link(&at).unwrap(), Path::new(target));
+        }
+    }
+
+    #[test]
+    fn a_missing_target_says_the_way_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = link(&folder.path().join("tool"), Path::new("nowhere")).unwrap_err();
+        assert!(error.to_string().contains("cargo xtask setup"), "{error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The pinned packages: installed by pip, once, whole or not at all.
+
+use std::fs;
+use std::io::{ErrorKind, IsTerminal};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use crate::process;
+use crate::workspace::Workspace;
+
+/// The first pip that knows wheels tagged `manylinux_2_28`, as the compiler's are.
+const OLDEST_PIP: (u32, u32) = (20, 3);
+
+/// The Python whose wheels are taken, whichever runs pip: their programs do not use it.
+const WHEELS_FOR: &str = "3.11";
+
+/// Installs the packages unless the stamp says that these very requirements are there. Answers whether it did.
+pub(super) fn install(workspace: &Workspace) -> Result<bool> {
+    let toolchain = workspace.toolchain();
+    let requirements = workspace.root().join("xtask/toolchain/requirements.txt");
+    let content = fs::read(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
+    let stamp = stamp_of(&content);
+
+    let place = toolchain.join("python");
+    if is_installed(&place, &stamp) {
+        return Ok(false);
+    }
+
+    let incoming = toolchain.join("incoming");
+    remove_folder(&incoming)?;
+    let python = find_python()?;
+    eprintln!("setup: installing cmake, ninja, libclang and the IREE compiler (about 140 MB) with pip");
+    process::run(&mut pip_install(&python, &requirements, &incoming)).context(
+        "pip could not install the pinned packages: it needs the network or an index that has them, and Linux \
+         (glibc 2.28 or newer, x86-64 or aarch64) or macOS 13 or newer; run `cargo xtask setup` again",
+    )?;
+
+    fs::write(incoming.join(STAMP), &stamp).context("writing the stamp of the toolchain")?;
+    remove_folder(&place)?;
+    fs::rename(&incoming, &place).with_context(|| format!("moving the packages to {}", place.display()))?;
+    Ok(true)
+}
+
+const STAMP: &str = ".requirements-sha256";
+
+/// Names what is installed: requirements, and the machine that the wheels were chosen for (a repository may be
+/// shared between a host and a container).
+fn stamp_of(requirements: &[u8]) -> String {
+    let digest = Sha256::digest(requirements);
+    let mut stamp: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    stamp.push_str(&format!(" {} {}\n", std::env::consts::OS, std::env::consts::ARCH));
+    stamp
+}
+
+fn is_installed(place: &Path, stamp: &str) -> bool {
+    fs::read_to_string(place.join(STAMP)).is_ok_and(|found| found == stamp)
+}
+
+fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `--target` needs neither a virtual environment nor leave of a Python that the system manages.
+fn pip_install(python: &str, requirements: &Path, target: &Path) -> Command {
+    let mut command = pip(python);
+    command
+        .args(["install", "--require-hashes", "--no-deps", "--only-binary", ":all:"])
+        .args(["--python-version", WHEELS_FOR, "--implementation", "cp"])
+        .args(["--no-input", "--no-compile", "--no-warn-script-location"])
+        .arg("--target")
+        .arg(target)
+        .arg("--requirement")
+        .arg(requirements);
+    if !std::io::stdout().is_terminal() {
+        command.args(["--progress-bar", "off"]);
+    }
+    command
+}
+
+/// pip, with those settings of a user's configuration undone that contradict `--target`.
+fn pip(python: &str) -> Command {
+    let mut command = Command::new(python);
+    command
+        .args(["-m", "pip"])
+        .env("PIP_USER", "0")
+        .env("PIP_REQUIRE_VIRTUALENV", "0")
+        .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+        .env("PIP_ROOT_USER_ACTION", "ignore");
+    command
+}
+
+/// The first Python 3 on PATH that has a pip new enough.
+fn find_python() -> Result<String> {
+    let mut pythons_without_pip = Vec::new();
+    for name in ["python3", "python"] {
+        let version = process::output(Command::new(name).arg("--version"));
+        if !version.is_ok_and(|said| said.starts_with("Python 3")) {
+            continue;
+        }
+        match process::output(pip(name).arg("--version")) {
+            Ok(said) => match pip_version(&said) {
+                Some(version) if version < OLDEST_PIP => bail!(
+                    "the pip of {name} is {}.{}, and at least {}.{} is needed: \
+                     `{name} -m pip install --upgrade pip`",
+                    version.0,
+                    version.1,
+                    OLDEST_PIP.0,
+                    OLDEST_PIP.1
+                ),
+                _ => return Ok(name.to_owned()),
+            },
+            Err(_) => pythons_without_pip.push(name),
+        }
+    }
+    match pythons_without_pip.first() {
+        Some(name) => bail!(
+            "{name} has no pip: install it (Debian, Ubuntu: `apt install python3-pip`; Fedora: \
+             `dnf install python3-pip`; others: `{name} -m ensurepip`)"
+        ),
+        None => bail!(
+            "no Python 3 on PATH: install it with pip (Debian, Ubuntu: `apt install python3 python3-pip`; \
+             Fedora: `dnf install python3-pip`; macOS: `xcode-select --install`)"
+        ),
+    }
+}
+
+/// Major and minor version in what `pip --version` says.
+fn pip_version(said: &str) -> Option<(u32, u32)> {
+    let version = said.strip_prefix("pip ")?.split_whitespace().next()?;
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pip_versions_are_read_and_ordered() {
+        assert_eq!(pip_version("pip 23.2.1 from /usr/lib (python 3.11)"), Some((23, 2)));
+        assert_eq!(pip_version("no pip here"), None);
+        assert!((9, 0) < OLDEST_PIP && OLDEST_PIP < (21, 0));
+    }
+
+    #[test]
+    fn only_the_same_requirements_count_as_installed() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(!is_installed(place.path(), &stamp_of(b"cmake==1")));
+        fs::write(place.path().join(STAMP), stamp_of(b"cmake==1")).unwrap();
+        assert!(is_installed(place.path(), &stamp_of(b"cmake==1")));
+        assert!(!is_installed(place.path(), &stamp_of(b"cmake==2")));
+    }
+
+    #[test]
+    fn every_requirement_is_pinned_by_version_and_hash() {
+        let text = include_str!("../../toolchain/requirements.txt");
+        let entries = text.replace("\\\n", " ");
+        let entries: Vec<_> =
+            entries.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        assert!(entries.len() >= 4);
+        for entry in entries {
+            assert!(entry.contains("==") && entry.contains("--hash=sha256:"), "{entry}");
+        }
+    }
+}

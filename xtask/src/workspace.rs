@@ -1,0 +1,43 @@
+//! Where the repository is, and cargo commands that run in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// The repository that this program was built from.
+pub(crate) struct Workspace {
+    root: PathBuf,
+}
+
+impl Workspace {
+    /// Finds the repository: the folder above this package.
+    pub(crate) fn locate() -> Result<Self> {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = package.parent().context("the folder of xtask has no parent")?;
+        let root =
+            root.canonicalize().with_context(|| format!("the repository {} is gone", root.display()))?;
+        Ok(Self { root })
+    }
+
+    /// The repository's top folder.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder that [`crate::setup`] fills.
+    pub(crate) fn toolchain(&self) -> PathBuf {
+        self.root.join(".toolchain")
+    }
+
+    /// A cargo command in the repository, by the cargo that runs this program.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(cargo_program());
+        command.args(arguments).current_dir(&self.root);
+        command
+    }
+}
+
+fn cargo_program() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
