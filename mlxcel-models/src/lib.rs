@@ -1,1 +1,43 @@
-//! models
+//! What a language-model checkpoint is, independent of any engine.
+//!
+//! A [`Checkpoint`] is a Hugging Face folder (or the same files embedded in a binary): `config.json`, weights in the
+//! safetensors format, memory-mapped and never copied whole, and whatever else lies beside them. From it comes a
+//! [`Decoder`]: a plain, printable description of the network, in which each weight is named by its role. Engines know
+//! the `Decoder` and never a model family; a family is one file that maps its settings and tensor names to that
+//! description. So a new family needs no change in any engine, and a new engine none in any family.
+//!
+//! ```no_run
+//! use mlxcel_models::Checkpoint;
+//!
+//! # fn main() -> mlxcel_core::Result<()> {
+//! let checkpoint = Checkpoint::open("models/Llama-3.2-1B")?;
+//! let decoder = checkpoint.decoder()?;
+//! println!("{decoder}");
+//! for weight in decoder.weights() {
+//!     let view = checkpoint.weight(weight)?;
+//!     println!("{} {} {:?}: {} bytes", weight.tensor, view.element_type, view.shape, view.bytes.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+#![deny(unsafe_code)]
+
+mod bytes;
+mod checkpoint;
+mod config;
+mod decoder;
+mod element;
+mod families;
+mod fingerprint;
+mod rope;
+mod safetensors;
+mod source;
+mod weights;
+
+pub use checkpoint::{Checkpoint, TensorView};
+pub use decoder::{
+    Activation, Attention, Decoder, Embedding, Head, Layer, Linear, Mixer, Mlp, Norm, RowSlice, WeightRef,
+};
+pub use element::ElementType;
+pub use families::supported_model_types;
+pub use rope::Rope;

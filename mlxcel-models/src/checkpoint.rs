@@ -1,0 +1,269 @@
+//! A checkpoint: settings, weights and the files beside them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use crate::config::{Config, Fields};
+use crate::decoder::{Decoder, WeightRef};
+use crate::element::ElementType;
+use crate::source::Source;
+use crate::weights::{Stored, Weights};
+use crate::{families, fingerprint};
+
+const CONFIG: &str = "config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+const OPERATION: &str = "open checkpoint";
+
+/// A Hugging Face checkpoint, open for reading.
+///
+/// Weights are mapped into memory, not read: opening takes milliseconds, and a byte of them comes from the disk when
+/// it is first looked at. The files must not be modified while the checkpoint is open; replacing them by renaming
+/// others into their place is fine. It is [`Send`] and [`Sync`] and meant to be shared in an
+/// [`Arc`](std::sync::Arc).
+pub struct Checkpoint {
+    source: Source,
+    config_bytes: Cow<'static, [u8]>,
+    config: Config,
+    model_type: String,
+    stop_tokens: Vec<u32>,
+    weights: Weights,
+    fingerprint: OnceLock<String>,
+}
+
+/// A tensor's type, shape and bytes, borrowed from a [`Checkpoint`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorView<'a> {
+    /// The type of the elements.
+    pub element_type: ElementType,
+    /// The sizes of the dimensions, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// The elements, row-major and little-endian, at no particular alignment.
+    pub bytes: &'a [u8],
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in the folder `dir`: `config.json`, `generation_config.json` if there is one, and
+    /// `model.safetensors` or else the shards that `model.safetensors.index.json` lists.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) for a folder or file that is missing,
+    /// [`InvalidInput`](ErrorKind::InvalidInput) where `dir` is a file, [`Corrupt`](ErrorKind::Corrupt) for settings
+    /// or weights that are not what their format demands, [`Unsupported`](ErrorKind::Unsupported) for weights in other
+    /// formats than safetensors. Whether the model itself is supported is [`decoder`](Self::decoder)'s to say.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        Self::from_source(Source::folder(dir.as_ref())?)
+    }
+
+    /// A checkpoint whose files are part of the application's binary: pairs of name and content, as
+    /// [`include_bytes!`] gives them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn from_files(files: &'static [(&'static str, &'static [u8])]) -> Result<Self> {
+        Self::from_source(Source::Embedded(files))
+    }
+
+    fn from_source(source: Source) -> Result<Self> {
+        let Some(config_bytes) = source.read(CONFIG)? else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                OPERATION,
+                "there is no config.json; give the folder of a downloaded Hugging Face checkpoint",
+            )
+            .with_context("path", source.locate(CONFIG)));
+        };
+        let config = Config::parse(source.locate(CONFIG), &config_bytes)?;
+        let model_type = config.fields().text("model_type")?;
+        let model_type = model_type.ok_or_else(|| config.fields().absent("model_type"))?.to_owned();
+        let stop_tokens = stop_tokens(&source, config.fields(), &model_type)?;
+        let weights = Weights::open(&source)?;
+        let fingerprint = OnceLock::new();
+        Ok(Self { source, config_bytes, config, model_type, stop_tokens, weights, fingerprint })
+    }
+
+    /// The architecture's name in `config.json`, such as `llama`.
+    pub fn model_type(&self) -> &str {
+        &self.model_type
+    }
+
+    /// The token ids that end a text: `eos_token_id` of `generation_config.json`, else of `config.json`.
+    ///
+    /// Empty where the checkpoint says there are none.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop_tokens
+    }
+
+    /// The folder that was opened, or `None` for embedded files.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Folder(folder) => Some(folder),
+            Source::Embedded(_) => None,
+        }
+    }
+
+    /// Reads a file of the checkpoint such as `tokenizer.json`, or answers `None` if there is none of that name.
+    ///
+    /// This is for the small files beside the weights; weights come from [`tensor`](Self::tensor).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a name that leads out of the folder,
+    /// [`Corrupt`](ErrorKind::Corrupt) for a file of more than 256 MiB, [`Io`](ErrorKind::Io) for one that cannot be
+    /// read.
+    pub fn file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>> {
+        self.source.read(name)
+    }
+
+    /// The tensor called `name` in the weights.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if there is none.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
+        self.stored(name).map(|stored| self.view(stored))
+    }
+
+    /// All tensors with their names, in the order of the names.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, TensorView<'_>)> {
+        self.weights.iter().map(|(name, stored)| (name, self.view(stored)))
+    }
+
+    /// The bytes of a weight of this checkpoint's [`Decoder`]; of a slice, the rows that it names.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such tensor, [`InvalidInput`](ErrorKind::InvalidInput) if the
+    /// tensor differs from the reference, which is then one of another checkpoint.
+    pub fn weight(&self, weight: &WeightRef) -> Result<TensorView<'_>> {
+        let stored = self.stored(&weight.tensor)?;
+        let view = self.view(stored);
+        let differs = || {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "read weight",
+                format!(
+                    "the reference to {weight} does not fit the tensor {} {:?}",
+                    view.element_type, view.shape
+                ),
+            )
+            .with_context("tensor", &weight.tensor)
+            .with_context("path", self.weights.location(stored))
+        };
+        if weight.element != view.element_type {
+            return Err(differs());
+        }
+        let Some(slice) = weight.slice else {
+            return if weight.shape == view.shape { Ok(view) } else { Err(differs()) };
+        };
+        let (Some((&rows, row_shape)), Some((&slice_rows, slice_row_shape))) =
+            (view.shape.split_first(), weight.shape.split_first())
+        else {
+            return Err(differs());
+        };
+        let end = slice.start.checked_add(slice.rows).filter(|end| *end <= rows);
+        if end.is_none() || rows == 0 || slice.rows != slice_rows || row_shape != slice_row_shape {
+            return Err(differs());
+        }
+        // Rows of types narrower than a byte can begin in the middle of one.
+        if !view.bytes.len().is_multiple_of(rows) {
+            return Err(differs());
+        }
+        let row = view.bytes.len() / rows;
+        let start = slice.start * row;
+        let bytes = view.bytes.get(start..start + slice.rows * row).unwrap_or_default();
+        Ok(TensorView { bytes, shape: weight.shape.clone(), ..view })
+    }
+
+    /// What network this is: every layer, and for each role in it the weight that plays it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for an unknown `model_type` or a setting that is not implemented,
+    /// [`Corrupt`](ErrorKind::Corrupt) for settings that contradict each other or the tensors' shapes,
+    /// [`NotFound`](ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
+    pub fn decoder(&self) -> Result<Decoder> {
+        families::describe(self)
+    }
+
+    /// An identity of model and weights: 64 hexadecimal digits of a SHA-256.
+    ///
+    /// It covers `config.json` and of each tensor the name, type, shape and content: whole up to 4 KiB, of larger ones
+    /// five samples of 256 bytes, since reading gigabytes would cost more than loading the model. Weights that were
+    /// trained, merged or converted differ nearly everywhere, so such checkpoints differ in their fingerprints. It is
+    /// no protection against somebody who alters a few values on purpose.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint.get_or_init(|| fingerprint::fingerprint(&self.config_bytes, &self.weights)).clone()
+    }
+
+    /// The fields of `config.json`.
+    pub(crate) fn config(&self) -> Fields<'_> {
+        self.config.fields()
+    }
+
+    /// The tensor called `name` and the file that holds it.
+    pub(crate) fn located(&self, name: &str) -> Result<(TensorView<'_>, &str)> {
+        self.stored(name).map(|stored| (self.view(stored), self.weights.location(stored)))
+    }
+
+    fn stored(&self, name: &str) -> Result<&Stored> {
+        self.weights.get(name).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                "read weight",
+                "the checkpoint has no such tensor; it is incomplete, or not the model that its config.json says",
+            )
+            .with_context("tensor", name.escape_debug())
+            .with_context("path", self.weights_place())
+        })
+    }
+
+    fn view(&self, stored: &Stored) -> TensorView<'_> {
+        TensorView {
+            element_type: stored.element,
+            shape: stored.shape.clone(),
+            bytes: self.weights.bytes(stored),
+        }
+    }
+
+    fn weights_place(&self) -> String {
+        match &self.source {
+            Source::Folder(folder) => folder.display().to_string(),
+            Source::Embedded(_) => "embedded files".to_owned(),
+        }
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint")
+            .field("path", &self.path())
+            .field("model_type", &self.model_type)
+            .field("stop_tokens", &self.stop_tokens)
+            .field("files", &self.weights.file_count())
+            .field("tensors", &self.weights.iter().count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What ends a text: the setting for generation, else that of the model, else what its family assumes.
+fn stop_tokens(source: &Source, config: Fields<'_>, model_type: &str) -> Result<Vec<u32>> {
+    const KEY: &str = "eos_token_id";
+    if let Some(content) = source.read(GENERATION_CONFIG)? {
+        let generation = Config::parse(source.locate(GENERATION_CONFIG), &content)?;
+        if let Some(ids) = generation.fields().token_ids(KEY)? {
+            return Ok(ids);
+        }
+    }
+    if let Some(ids) = config.token_ids(KEY)? {
+        return Ok(ids);
+    }
+    let assumed = families::find(model_type).and_then(|family| family.assumed_stop_token);
+    Ok(assumed.filter(|_| !config.mentions(KEY)).into_iter().collect())
+}

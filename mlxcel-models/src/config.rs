@@ -1,0 +1,181 @@
+//! Typed reading of JSON settings, with errors that name the file and the field.
+
+use std::ops::RangeInclusive;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use serde_json::{Map, Value};
+
+const OPERATION: &str = "read checkpoint settings";
+
+/// The content of a JSON file of settings such as `config.json`.
+#[derive(Debug)]
+pub(crate) struct Config {
+    location: String,
+    fields: Map<String, Value>,
+}
+
+impl Config {
+    /// Parses the content of the file that errors call `location`; it must be an object.
+    pub(crate) fn parse(location: String, content: &[u8]) -> Result<Self> {
+        let fail = |message: &'static str| {
+            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", &location)
+        };
+        match serde_json::from_slice(content) {
+            Ok(Value::Object(fields)) => Ok(Self { location, fields }),
+            Ok(_) => Err(fail("the file should hold a JSON object")),
+            Err(error) => Err(fail("the file is not JSON; download it again").with_source(error)),
+        }
+    }
+
+    /// All fields of the file.
+    pub(crate) fn fields(&self) -> Fields<'_> {
+        Fields { location: &self.location, parent: None, fields: &self.fields }
+    }
+}
+
+/// The fields of an object in a settings file. A field that is `null` counts as absent, as it does in Python.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a> {
+    location: &'a str,
+    parent: Option<&'a str>,
+    fields: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The value of a field, if there is one.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.fields.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether the file mentions the field at all, be it with `null`.
+    pub(crate) fn mentions(&self, key: &str) -> bool {
+        self.fields.contains_key(key)
+    }
+
+    /// A whole number within `range`.
+    pub(crate) fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+        match number {
+            Some(number) if range.contains(&number) => Ok(Some(number)),
+            _ => Err(self.wrong(
+                key,
+                format!(
+                    "{} should be a whole number from {} to {}",
+                    brief(value),
+                    range.start(),
+                    range.end()
+                ),
+            )),
+        }
+    }
+
+    /// A whole number within `range` that must be there.
+    pub(crate) fn required_size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
+        self.size(key, range)?.ok_or_else(|| self.absent(key))
+    }
+
+    /// A finite number.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_f64() {
+            // Every use is in single precision, where a larger number would be infinite.
+            Some(number) if number.abs() <= f64::from(f32::MAX) => Ok(Some(number)),
+            _ => Err(self.wrong(key, format!("{} should be a finite number", brief(value)))),
+        }
+    }
+
+    /// A finite number above zero.
+    pub(crate) fn positive(&self, key: &str) -> Result<Option<f64>> {
+        match self.number(key)? {
+            Some(number) if number < f64::from(f32::MIN_POSITIVE) => {
+                Err(self.wrong(key, format!("{number} should be above zero")))
+            }
+            number => Ok(number),
+        }
+    }
+
+    /// A finite number above zero that must be there.
+    pub(crate) fn required_positive(&self, key: &str) -> Result<f64> {
+        self.positive(key)?.ok_or_else(|| self.absent(key))
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let flag = value.as_bool();
+        flag.map(Some).ok_or_else(|| self.wrong(key, format!("{} should be true or false", brief(value))))
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let text = value.as_str();
+        text.map(Some).ok_or_else(|| self.wrong(key, format!("{} should be a text", brief(value))))
+    }
+
+    /// An object within this one; an empty one counts as absent.
+    pub(crate) fn object(&self, key: &'a str) -> Result<Option<Fields<'a>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_object() {
+            Some(fields) if fields.is_empty() => Ok(None),
+            Some(fields) => Ok(Some(Fields { location: self.location, parent: Some(key), fields })),
+            None => Err(self.wrong(key, format!("{} should be an object", brief(value)))),
+        }
+    }
+
+    /// Token ids: one number, or a list of them. Negative ids stand for "none" and are left out.
+    pub(crate) fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let listed = match value {
+            Value::Array(ids) => ids.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        let mut ids = Vec::with_capacity(listed.len());
+        for id in listed {
+            match id.as_i64() {
+                Some(id) if id < 0 => {}
+                Some(id) if u32::try_from(id).is_ok() => ids.push(id as u32),
+                _ => {
+                    return Err(
+                        self.wrong(key, format!("{} should be a token id or a list of them", brief(value)))
+                    );
+                }
+            }
+        }
+        Ok(Some(ids))
+    }
+
+    /// The error for a field whose value makes no sense.
+    pub(crate) fn wrong(&self, key: &str, message: String) -> Error {
+        self.locate(Error::new(ErrorKind::Corrupt, OPERATION, message), key)
+    }
+
+    /// The error for a field whose value makes sense and is not implemented.
+    pub(crate) fn unsupported(&self, key: &str, message: String) -> Error {
+        self.locate(Error::unsupported(OPERATION, message), key)
+    }
+
+    /// The error for a field that must be there.
+    pub(crate) fn absent(&self, key: &str) -> Error {
+        self.wrong(key, "the field is missing".to_owned())
+    }
+
+    fn locate(&self, error: Error, key: &str) -> Error {
+        let field = match self.parent {
+            Some(parent) => format!("{parent}.{key}"),
+            None => key.to_owned(),
+        };
+        error.with_context("field", field).with_context("path", self.location)
+    }
+}
+
+/// A value short enough for an error message.
+fn brief(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

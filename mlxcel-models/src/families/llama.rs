@@ -1,0 +1,106 @@
+//! Llama, and everything published as `model_type: llama` (SmolLM, TinyLlama, Yi, …).
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `LlamaConfig` and `LlamaForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::roles::{activation, activation_type, dense, linear, norm};
+use crate::checkpoint::Checkpoint;
+use crate::decoder::{Activation, Attention, Decoder, Embedding, Head, Layer, Mixer, Mlp};
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family { model_types: &["llama"], assumed_stop_token: Some(2), describe };
+
+// Far above any published model, and low enough that no product of two overflows.
+const LARGEST_WIDTH: usize = 1 << 20;
+const LARGEST_HEAD_COUNT: usize = 1 << 12;
+const LARGEST_HEAD_DIM: usize = 1 << 12;
+const LARGEST_LAYER_COUNT: usize = 1 << 12;
+const LARGEST_VOCABULARY: usize = 1 << 24;
+const LARGEST_CONTEXT: usize = 1 << 30;
+
+fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
+    let config = checkpoint.config();
+    let vocabulary_size = config.required_size("vocab_size", 1..=LARGEST_VOCABULARY)?;
+    let hidden_size = config.required_size("hidden_size", 1..=LARGEST_WIDTH)?;
+    let intermediate_size = config.required_size("intermediate_size", 1..=LARGEST_WIDTH)?;
+    let layer_count = config.required_size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?;
+    let query_heads = config.required_size("num_attention_heads", 1..=LARGEST_HEAD_COUNT)?;
+    let kv_heads = config.size("num_key_value_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(query_heads);
+    if query_heads % kv_heads != 0 {
+        let message =
+            format!("{kv_heads} key/value heads cannot be shared evenly by {query_heads} query heads");
+        return Err(config.wrong("num_key_value_heads", message));
+    }
+    let head_dim = match config.size("head_dim", 1..=LARGEST_HEAD_DIM)? {
+        Some(head_dim) => head_dim,
+        None if hidden_size % query_heads == 0 => hidden_size / query_heads,
+        None => {
+            let message = format!("{query_heads} heads do not divide hidden_size, {hidden_size}");
+            return Err(config.wrong("num_attention_heads", message));
+        }
+    };
+    if head_dim % 2 != 0 {
+        let message =
+            format!("heads of {head_dim} elements cannot be rotated in pairs; the number should be even");
+        return Err(config.wrong("head_dim", message));
+    }
+    let context_length = config.size("max_position_embeddings", 1..=LARGEST_CONTEXT)?.unwrap_or(2048);
+    let epsilon = config.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32;
+    let attention_bias = config.flag("attention_bias")?.unwrap_or(false);
+    let mlp_bias = config.flag("mlp_bias")?.unwrap_or(false);
+    let tied = config.flag("tie_word_embeddings")?.unwrap_or(false);
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let rope = Rope::from_config(config, head_dim, context_length)?;
+
+    let table = dense(checkpoint, "model.embed_tokens.weight", &[vocabulary_size, hidden_size])?;
+    let layer = |index: usize| {
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let attention = |part: &str, outputs, inputs| {
+            linear(checkpoint, &name(&format!("self_attn.{part}")), outputs, inputs, attention_bias)
+        };
+        let mlp = |part: &str, outputs, inputs| {
+            linear(checkpoint, &name(&format!("mlp.{part}")), outputs, inputs, mlp_bias)
+        };
+        Ok(Layer {
+            mixer_norm: norm(checkpoint, &name("input_layernorm"), hidden_size, epsilon)?,
+            mixer: Mixer::Attention(Attention {
+                query_heads,
+                kv_heads,
+                head_dim,
+                scale: (head_dim as f64).powf(-0.5) as f32,
+                rope: rope.clone(),
+                query: attention("q_proj", query_heads * head_dim, hidden_size)?,
+                key: attention("k_proj", kv_heads * head_dim, hidden_size)?,
+                value: attention("v_proj", kv_heads * head_dim, hidden_size)?,
+                output: attention("o_proj", hidden_size, query_heads * head_dim)?,
+            }),
+            mlp_norm: norm(checkpoint, &name("post_attention_layernorm"), hidden_size, epsilon)?,
+            mlp: Mlp {
+                activation,
+                gate: mlp("gate_proj", intermediate_size, hidden_size)?,
+                up: mlp("up_proj", intermediate_size, hidden_size)?,
+                down: mlp("down_proj", hidden_size, intermediate_size)?,
+            },
+        })
+    };
+    let layers = (0..layer_count).map(layer).collect::<Result<Vec<_>>>()?;
+    let norm = norm(checkpoint, "model.norm", hidden_size, epsilon)?;
+    let head = if tied {
+        Head { weight: table.clone(), tied }
+    } else {
+        Head { weight: dense(checkpoint, "lm_head.weight", &[vocabulary_size, hidden_size])?, tied }
+    };
+    Ok(Decoder {
+        model_type: checkpoint.model_type().to_owned(),
+        vocabulary_size,
+        hidden_size,
+        context_length,
+        element_type: activation_type(config, &table)?,
+        embedding: Embedding { weight: table },
+        layers,
+        norm,
+        head,
+    })
+}

@@ -1,0 +1,59 @@
+//! Model families: each maps the settings and tensor names of one architecture to a [`Decoder`].
+//!
+//! A new one is a file here, with a [`Family`] that is listed in [`FAMILIES`].
+
+mod llama;
+mod roles;
+
+use mlxcel_core::{Error, Result};
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Fields;
+use crate::decoder::Decoder;
+
+/// An architecture, or several that differ in nothing but their name.
+pub(crate) struct Family {
+    /// The values of `model_type` in `config.json`.
+    model_types: &'static [&'static str],
+    /// The token that ends a text where no file mentions one, from the default of the settings class in transformers.
+    pub(crate) assumed_stop_token: Option<u32>,
+    /// Reads settings and weights into a description.
+    describe: fn(&Checkpoint) -> Result<Decoder>,
+}
+
+/// Every supported family.
+const FAMILIES: &[Family] = &[llama::FAMILY];
+
+/// The values of `model_type` that [`Checkpoint::decoder`] knows.
+pub fn supported_model_types() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().flat_map(|family| family.model_types.iter().copied())
+}
+
+/// The family of a `model_type`.
+pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
+}
+
+/// The decoder of a checkpoint of any family.
+pub(crate) fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
+    let config = checkpoint.config();
+    let Some(family) = find(checkpoint.model_type()) else {
+        let supported = supported_model_types().collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "the model type '{}' is not known; supported: {supported}",
+            checkpoint.model_type().escape_debug()
+        );
+        return Err(config.unsupported("model_type", message));
+    };
+    if let Some(error) = quantized(config) {
+        return Err(error);
+    }
+    (family.describe)(checkpoint)
+}
+
+/// The error for quantized weights, by either of the names under which tools announce them.
+fn quantized(config: Fields<'_>) -> Option<Error> {
+    let key = ["quantization_config", "quantization"].into_iter().find(|key| config.get(key).is_some())?;
+    let message = "quantized weights are not supported; use the checkpoint in float16, bfloat16 or float32";
+    Some(config.unsupported(key, message.to_owned()))
+}

@@ -1,0 +1,47 @@
+//! An identity for a checkpoint that is cheap enough to compute at every start.
+
+use sha2::{Digest, Sha256};
+
+use crate::weights::Weights;
+
+/// Tensors up to this many bytes are hashed whole: norms and biases of most models.
+const WHOLE: usize = 4096;
+/// The bytes of each sample from a larger tensor.
+const SAMPLE: usize = 256;
+/// Samples from a larger tensor, from its first byte to its last at equal distances.
+const SAMPLES: usize = 5;
+
+/// SHA-256, in hexadecimal, over `config.json` and each tensor's name, type, shape and a sample of its bytes.
+///
+/// Reading gigabytes for a complete hash would cost more than loading the model. Training, merging or converting
+/// weights changes nearly every value, so the samples tell checkpoints apart in practice; a deliberate change
+/// between them goes unseen. How the tensors are spread over files does not matter.
+pub(crate) fn fingerprint(config: &[u8], weights: &Weights) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        // Each part is preceded by its length, so that no two sequences of parts look alike.
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    part(b"mlxcel checkpoint 1");
+    part(config);
+    for (name, stored) in weights.iter() {
+        part(name.as_bytes());
+        part(stored.element.name().as_bytes());
+        for &size in &stored.shape {
+            part(&(size as u64).to_le_bytes());
+        }
+        let bytes = weights.bytes(stored);
+        if bytes.len() <= WHOLE {
+            part(bytes);
+            continue;
+        }
+        let last = bytes.len() - SAMPLE;
+        for sample in 0..SAMPLES {
+            // In this order the product stays far from overflow: a tensor is smaller than the address space.
+            let start = last / (SAMPLES - 1) * sample + last % (SAMPLES - 1) * sample / (SAMPLES - 1);
+            part(&bytes[start..start + SAMPLE]);
+        }
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

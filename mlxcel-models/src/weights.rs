@@ -1,0 +1,188 @@
+//! The weights of a checkpoint: one safetensors file, or shards that an index lists.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use serde::Deserialize;
+
+use crate::bytes::FileBytes;
+use crate::element::ElementType;
+use crate::safetensors::{Entry, read_header};
+use crate::source::Source;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const OPERATION: &str = "open weights";
+
+/// All tensors of a checkpoint and the files that hold their bytes.
+pub(crate) struct Weights {
+    files: Vec<WeightFile>,
+    tensors: BTreeMap<String, Stored>,
+}
+
+struct WeightFile {
+    location: String,
+    bytes: FileBytes,
+}
+
+/// Where a tensor is and what it is.
+pub(crate) struct Stored {
+    file: usize,
+    pub(crate) element: ElementType,
+    pub(crate) shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+impl Weights {
+    /// Opens `model.safetensors`, else the shards of `model.safetensors.index.json`, as transformers does.
+    pub(crate) fn open(source: &Source) -> Result<Self> {
+        if let Some(bytes) = source.map(SINGLE)? {
+            let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
+            weights.tensors = weights.add_file(source.locate(SINGLE), bytes)?.collect();
+            return Ok(weights);
+        }
+        match source.read(INDEX)? {
+            Some(index) => Self::open_shards(source, &index),
+            None => Err(no_weights(source)?),
+        }
+    }
+
+    fn open_shards(source: &Source, index: &[u8]) -> Result<Self> {
+        let index_location = source.locate(INDEX);
+        let corrupt = |message: &'static str| {
+            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", &index_location)
+        };
+        let index: Index = serde_json::from_slice(index)
+            .map_err(|error| corrupt("this is no index of weights; download it again").with_source(error))?;
+
+        let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
+        let mut shards = HashMap::new();
+        for shard in index.weight_map.values().collect::<BTreeSet<_>>() {
+            let bytes = match source.map(shard) {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        OPERATION,
+                        "a shard that the index lists is missing; download the checkpoint again",
+                    )
+                    .with_context("path", source.locate(shard)));
+                }
+                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                    return Err(
+                        corrupt("the index lists a file outside of the checkpoint").with_source(error)
+                    );
+                }
+                Err(error) => return Err(error),
+            };
+            let tensors = weights.add_file(source.locate(shard), bytes)?.collect::<HashMap<_, _>>();
+            shards.insert(shard, tensors);
+        }
+        for (name, shard) in &index.weight_map {
+            let Some(stored) = shards.get_mut(shard).and_then(|tensors| tensors.remove(name)) else {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    OPERATION,
+                    "the shard lacks a tensor that the index places there; download the checkpoint again",
+                )
+                .with_context("tensor", name.escape_debug())
+                .with_context("path", source.locate(shard)));
+            };
+            weights.tensors.insert(name.clone(), stored);
+        }
+        Ok(weights)
+    }
+
+    /// Keeps a file open and answers the tensors that it holds.
+    fn add_file(
+        &mut self,
+        location: String,
+        bytes: FileBytes,
+    ) -> Result<impl Iterator<Item = (String, Stored)> + use<>> {
+        let entries = read_header(&location, &bytes)?;
+        let file = self.files.len();
+        self.files.push(WeightFile { location, bytes });
+        Ok(entries.into_iter().map(move |entry| {
+            let Entry { name, element, shape, range } = entry;
+            (name, Stored { file, element, shape, range })
+        }))
+    }
+
+    /// The tensor called `name`, if there is one.
+    pub(crate) fn get(&self, name: &str) -> Option<&Stored> {
+        self.tensors.get(name)
+    }
+
+    /// All tensors, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Stored)> {
+        self.tensors.iter().map(|(name, stored)| (name.as_str(), stored))
+    }
+
+    /// The bytes of a tensor of these weights.
+    pub(crate) fn bytes(&self, stored: &Stored) -> &[u8] {
+        // The range was within the mapped file when its header was validated, and a map does not shrink.
+        self.files.get(stored.file).and_then(|file| file.bytes.get(stored.range.clone())).unwrap_or_default()
+    }
+
+    /// The name of the file that holds a tensor, as errors print it.
+    pub(crate) fn location(&self, stored: &Stored) -> &str {
+        self.files.get(stored.file).map(|file| file.location.as_str()).unwrap_or_default()
+    }
+
+    /// The number of files.
+    pub(crate) fn file_count(&self) -> usize {
+        self.files.len()
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The error for a checkpoint without weights, with what there is in their place.
+fn no_weights(source: &Source) -> Result<Error> {
+    let names = source.names()?;
+    let with = |suffixes: &[&str]| {
+        names.iter().find(|name| suffixes.iter().any(|suffix| name.ends_with(suffix))).map(String::as_str)
+    };
+    let place = source.locate(SINGLE);
+    let error = if let Some(name) = with(&["adapter_model.safetensors"]) {
+        Error::unsupported(
+            OPERATION,
+            format!("the folder holds only an adapter ({name}); merge it into its base model and save that"),
+        )
+    } else if let Some(name) = with(&[".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"]) {
+        Error::unsupported(
+            OPERATION,
+            format!(
+                "the weights are not in the safetensors format ({name}); convert them, for example with \
+                 transformers: `AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other_folder)`"
+            ),
+        )
+    } else if let Some(name) = with(&[".gguf"]) {
+        Error::unsupported(
+            OPERATION,
+            format!(
+                "the weights are in the GGUF format ({name}); use the safetensors checkpoint of the same model"
+            ),
+        )
+    } else if let Some(name) = with(&[".safetensors"]) {
+        Error::new(
+            ErrorKind::NotFound,
+            OPERATION,
+            format!(
+                "there is {name} and neither {SINGLE} nor {INDEX}; a single file has to be called {SINGLE}, and \
+                 shards need their index"
+            ),
+        )
+    } else {
+        Error::new(
+            ErrorKind::NotFound,
+            OPERATION,
+            format!("there is neither {SINGLE} nor {INDEX}; download the checkpoint's weights"),
+        )
+    };
+    Ok(error.with_context("path", place))
+}
