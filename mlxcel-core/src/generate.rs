@@ -86,11 +86,11 @@ pub trait LogitsSampler: Send {
 }
 
 /// Who chooses the tokens of a [`TokenStream`].
-pub enum TokenChoice<'a> {
+pub enum TokenChoice {
     /// The engine.
     Engine(SamplingPlan),
     /// The host, from logits; needs [`Capabilities::logits`](crate::Capabilities::logits).
-    Host(Box<dyn LogitsSampler + 'a>),
+    Host(Box<dyn LogitsSampler>),
 }
 
 /// A running generation: an iterator over the tokens that follow a prompt.
@@ -98,13 +98,17 @@ pub enum TokenChoice<'a> {
 /// The prompt is computed when the first token is asked for. The stop token is not given. After the end,
 /// [`finish_reason`](Self::finish_reason) tells why; after an error there are no further tokens. The sequence is the
 /// caller's: it is neither opened nor closed here, and holds the prompt and the given tokens but the last.
-pub struct TokenStream<'a> {
-    session: &'a mut dyn InferenceSession,
+///
+/// The session is borrowed (`&mut S`, `&mut dyn InferenceSession`) or owned (`Box<dyn InferenceSession>`), as the caller
+/// likes.
+pub struct TokenStream<S> {
+    session: S,
     sequence: SequenceId,
     options: GenerateOptions,
-    choice: TokenChoice<'a>,
-    /// The prompt and what was generated; kept whole because host samplers look back at it.
+    choice: TokenChoice,
+    /// What the sequence held before, the prompt, and what was generated; kept whole because host samplers look back at it.
     tokens: Vec<TokenId>,
+    /// How many of `tokens` were not generated here.
     prompt_length: usize,
     /// How many of `tokens` the sequence holds.
     fed: usize,
@@ -112,19 +116,38 @@ pub struct TokenStream<'a> {
     failed: bool,
 }
 
-impl<'a> TokenStream<'a> {
-    /// Starts a generation after `prompt` on an open sequence of `session`, which may already hold earlier tokens.
+impl<S: InferenceSession> TokenStream<S> {
+    /// Starts a generation after `prompt` on an open sequence of `session`.
+    ///
+    /// A sequence that holds earlier tokens is continued by [`resume`](Self::resume) where the host chooses tokens: it
+    /// looks back at them.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`] for an empty prompt, [`ErrorKind::CapacityExceeded`] for one that does not fit,
     /// [`ErrorKind::NotFound`] for a sequence that is not open, [`ErrorKind::Poisoned`] for a poisoned one.
     pub fn new(
-        session: &'a mut dyn InferenceSession,
+        session: S,
         sequence: SequenceId,
         prompt: &[TokenId],
         options: GenerateOptions,
-        choice: TokenChoice<'a>,
+        choice: TokenChoice,
+    ) -> Result<Self> {
+        Self::resume(session, sequence, &[], prompt, options, choice)
+    }
+
+    /// As [`new`](Self::new), on a sequence that already holds the tokens of `history`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub fn resume(
+        session: S,
+        sequence: SequenceId,
+        history: &[TokenId],
+        prompt: &[TokenId],
+        options: GenerateOptions,
+        choice: TokenChoice,
     ) -> Result<Self> {
         let state = session.state(sequence)?;
         if prompt.is_empty() {
@@ -148,9 +171,9 @@ impl<'a> TokenStream<'a> {
             sequence,
             options,
             choice,
-            tokens: prompt.to_vec(),
-            prompt_length: prompt.len(),
-            fed: 0,
+            tokens: [history, prompt].concat(),
+            prompt_length: history.len() + prompt.len(),
+            fed: history.len(),
             finish: None,
             failed: false,
         })
@@ -164,6 +187,16 @@ impl<'a> TokenStream<'a> {
     /// The tokens generated so far.
     pub fn generated(&self) -> &[TokenId] {
         &self.tokens[self.prompt_length..]
+    }
+
+    /// The session that computes.
+    pub fn session(&self) -> &S {
+        &self.session
+    }
+
+    /// Gives the session back; nothing more is generated.
+    pub fn into_session(self) -> S {
+        self.session
     }
 
     /// The next token, or none at the end.
@@ -209,7 +242,7 @@ impl<'a> TokenStream<'a> {
     }
 }
 
-impl Iterator for TokenStream<'_> {
+impl<S: InferenceSession> Iterator for TokenStream<S> {
     type Item = Result<SampledToken>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -256,9 +289,9 @@ impl<S: InferenceSession + ?Sized> GenerateExt for S {
         options: &GenerateOptions,
         on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
     ) -> Result<Generation> {
-        let mut session = self;
+        let session = self;
         let sequence = session.open()?;
-        let result = run_greedy(&mut session, sequence, prompt, options, on_token);
+        let result = run_greedy(session, sequence, prompt, options, on_token);
         // The sequence was opened here, so closing can only fail where the engine is broken; what went wrong first is told.
         let closed = session.close(sequence);
         let generation = result?;
@@ -267,8 +300,8 @@ impl<S: InferenceSession + ?Sized> GenerateExt for S {
     }
 }
 
-fn run_greedy(
-    session: &mut dyn InferenceSession,
+fn run_greedy<S: InferenceSession + ?Sized>(
+    session: &mut S,
     sequence: SequenceId,
     prompt: &[TokenId],
     options: &GenerateOptions,
