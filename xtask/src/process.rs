@@ -1,12 +1,15 @@
 //! Running other programs, with errors that say which one failed and how.
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The command as a person would type it, without its environment.
-pub(crate) fn display(command: &Command) -> String {
-    std::iter::once(command.get_program())
+/// The command as a person would type it: without its environment and the program's folder.
+fn display(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    std::iter::once(program.file_name().unwrap_or(program.as_os_str()))
         .chain(command.get_args())
         .map(|word| word.to_string_lossy().into_owned())
         .collect::<Vec<_>>()
@@ -36,4 +39,29 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         bail!("`{}` failed ({}): {}", display(command), output.status, said.trim());
     }
     String::from_utf8(output.stdout).with_context(|| format!("`{}` wrote no UTF-8", display(command)))
+}
+
+/// Runs `command`, passes each line of its standard output on and shows it to `see`.
+pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("`{}` could not be started", display(command)))?;
+    if let Some(stdout) = child.stdout.take() {
+        let mut reader = BufReader::new(stdout);
+        let mut line = Vec::new();
+        // Bytes, not strings: what a test prints need not be UTF-8.
+        while reader.read_until(b'\n', &mut line).context("reading a program's output")? > 0 {
+            let text = String::from_utf8_lossy(&line);
+            print!("{text}");
+            see(text.trim_end());
+            line.clear();
+        }
+    }
+    let status = child.wait().with_context(|| format!("waiting for `{}`", display(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", display(command));
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
 /// The repository that this program was built from.
 pub(crate) struct Workspace {
@@ -36,8 +37,20 @@ impl Workspace {
         command.args(arguments).current_dir(&self.root);
         command
     }
+
+    /// The dependency graph of the workspace with all features.
+    pub(crate) fn metadata(&self) -> Result<Metadata> {
+        MetadataCommand::new()
+            .cargo_path(cargo_program())
+            .manifest_path(self.root.join("Cargo.toml"))
+            .features(CargoOpt::AllFeatures)
+            .other_options(["--locked".to_owned()])
+            .exec()
+            .context("cargo metadata")
+    }
 }
 
-fn cargo_program() -> std::ffi::OsString {
+/// The cargo that runs this program.
+pub(crate) fn cargo_program() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -1,0 +1,104 @@
+//! What cargo itself checks. All of it with the same features and flags, so that dependencies compile once.
+
+use anyhow::{Result, bail};
+
+use crate::process;
+use crate::workspace::Workspace;
+
+pub(super) fn format(workspace: &Workspace) -> Result<String> {
+    process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
+    Ok(String::new())
+}
+
+pub(super) fn lint(workspace: &Workspace) -> Result<String> {
+    process::run(&mut workspace.cargo(&[
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
+    Ok(String::new())
+}
+
+pub(super) fn document(workspace: &Workspace) -> Result<String> {
+    let mut command = workspace.cargo(&[
+        "doc",
+        "--locked",
+        "--workspace",
+        "--no-deps",
+        "--all-features",
+        "--lib",
+        "--bins",
+    ]);
+    process::run(command.env("RUSTDOCFLAGS", "-D warnings"))?;
+    Ok(String::new())
+}
+
+pub(super) fn test(workspace: &Workspace) -> Result<String> {
+    let mut command =
+        workspace.cargo(&["test", "--locked", "--workspace", "--all-features", "--no-fail-fast"]);
+    let mut total = Counts::default();
+    let result = process::run_watched(&mut command, |line| total.add(line));
+    if let Err(error) = result {
+        bail!("{total}: {error:#}");
+    }
+    if total.passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(total.to_string())
+}
+
+/// The sum of what the test programs report.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`; other lines say nothing.
+    fn add(&mut self, line: &str) {
+        let Some(result) = line.strip_prefix("test result: ") else { return };
+        for part in result.split(['.', ';']) {
+            let mut words = part.split_whitespace();
+            let (Some(Ok(count)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += count,
+                "failed" => self.failed += count,
+                "ignored" => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} ignored", self.passed, self.failed, self.ignored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_test_programs_add_up() {
+        let mut total = Counts::default();
+        total.add("running 6 tests");
+        total.add(
+            "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s",
+        );
+        total.add(
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 3 filtered out; finished in 1.50s",
+        );
+        assert_eq!(total, Counts { passed: 6, failed: 2, ignored: 1 });
+    }
+}

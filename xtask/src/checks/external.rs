@@ -1,0 +1,134 @@
+//! Packages outside the workspace, in `tests-external/`, built as an application of a user is.
+//!
+//! They are built from a folder above which there is no `.cargo/config.toml` of ours, so what they need is named in
+//! the environment, as the README tells a user to. They share the workspace's target folder, profile and versions:
+//! what is compiled already is not compiled again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+use crate::workspace::{Workspace, cargo_program};
+
+/// Packages that need a native toolchain: none may be below mlxcel-session's default features.
+const NATIVE: &[&str] = &["eerie-sys", "bindgen", "clang-sys", "cmake", "cc"];
+
+/// What the package with the IREE engine is told, by paths in `.toolchain/`.
+const IREE_ENVIRONMENT: &[(&str, &str)] = &[
+    ("CMAKE", "bin/cmake"),
+    ("CMAKE_PROGRAM_PATH", "bin"),
+    ("LIBCLANG_PATH", "lib"),
+    ("C_INCLUDE_PATH", "include"),
+    ("MLXCEL_IREE_COMPILER", "bin/iree-compile"),
+];
+const GENERATOR: &str = "CMAKE_GENERATOR";
+
+/// The bundled checkpoint.
+const MODEL: &str = "examples/models/storyteller";
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let outside = tempfile::tempdir().context("making a folder outside the repository")?;
+    let target = workspace.metadata()?.target_directory.into_std_path_buf();
+
+    let portable = External::prepare(workspace, "hello-portable", outside.path(), &target)?;
+    portable.has_no_native_dependency()?;
+    portable.tells_a_story(|command| {
+        for (name, _) in IREE_ENVIRONMENT {
+            command.env_remove(name);
+        }
+        command.env_remove(GENERATOR);
+    })?;
+
+    let iree = External::prepare(workspace, "hello-iree", outside.path(), &target)?;
+    let toolchain = workspace.toolchain();
+    iree.tells_a_story(|command| {
+        // Under `cargo xtask` they are set already, and the same value keeps cargo from building again.
+        for (name, path) in IREE_ENVIRONMENT {
+            if std::env::var_os(name).is_none() {
+                command.env(name, toolchain.join(path));
+            }
+        }
+        if std::env::var_os(GENERATOR).is_none() {
+            command.env(GENERATOR, "Ninja");
+        }
+    })?;
+    Ok("hello-portable and hello-iree build and generate".to_owned())
+}
+
+/// One of the packages.
+struct External {
+    name: &'static str,
+    manifest: PathBuf,
+    model: PathBuf,
+    outside: PathBuf,
+    target: PathBuf,
+}
+
+impl External {
+    fn prepare(workspace: &Workspace, name: &'static str, outside: &Path, target: &Path) -> Result<Self> {
+        let folder = workspace.root().join("tests-external").join(name);
+        // The versions that the workspace is tested with; cargo drops what is not needed.
+        fs::copy(workspace.root().join("Cargo.lock"), folder.join("Cargo.lock"))
+            .with_context(|| format!("giving {name} the lock file of the workspace"))?;
+        Ok(Self {
+            name,
+            manifest: folder.join("Cargo.toml"),
+            model: workspace.root().join(MODEL),
+            outside: outside.to_path_buf(),
+            target: target.to_path_buf(),
+        })
+    }
+
+    fn cargo(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(cargo_program());
+        command
+            .arg(subcommand)
+            .arg("--manifest-path")
+            .arg(&self.manifest)
+            .current_dir(&self.outside)
+            .env("CARGO_TARGET_DIR", &self.target);
+        command
+    }
+
+    fn has_no_native_dependency(&self) -> Result<()> {
+        let mut command = self.cargo("tree");
+        command.args(["--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
+        let tree = process::output(&mut command)?;
+        let mut native: Vec<_> = tree.lines().filter(|line| is_native(line)).collect();
+        native.sort_unstable();
+        native.dedup();
+        if !native.is_empty() {
+            bail!("{} depends on what needs a native toolchain: {}", self.name, native.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Builds and runs the program on the bundled model; it fails by itself if no text comes.
+    fn tells_a_story(&self, environment: impl FnOnce(&mut Command)) -> Result<()> {
+        let mut command = self.cargo("run");
+        command.arg("--").arg(&self.model);
+        environment(&mut command);
+        process::run(&mut command).with_context(|| format!("the external package {}", self.name))
+    }
+}
+
+/// Whether a line of `cargo tree`, `name v1.2.3 …`, names one of [`NATIVE`].
+fn is_native(line: &str) -> bool {
+    line.split_whitespace().next().is_some_and(|name| NATIVE.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn native_packages_are_seen_in_a_tree() {
+        assert!(is_native("cmake v0.1.58"));
+        assert!(is_native("eerie-sys v0.5.0 (*)"));
+        assert!(!is_native("cmake-like v1.0.0"));
+        assert!(!is_native(""));
+    }
+}

@@ -1,0 +1,133 @@
+//! `test`: every check, each timed, all reported at the end.
+//!
+//! Cheap checks go first and the tests last. A failed check does not stop the others: one run shows everything.
+
+mod architecture;
+mod compile;
+mod external;
+mod licences;
+mod msrv;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use crate::setup;
+use crate::workspace::Workspace;
+
+/// Which checks to run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run only this check; may be repeated
+    #[arg(long, value_enum)]
+    only: Vec<Check>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Check {
+    /// rustfmt
+    Fmt,
+    /// Dependencies between the crates, and where unsafe code may stand
+    Arch,
+    /// The minimum supported Rust version
+    Msrv,
+    /// Licences and sources of the dependencies
+    Deny,
+    /// clippy with warnings as errors
+    Lint,
+    /// The documentation, with warnings as errors
+    Docs,
+    /// Packages outside the workspace, built as a user's are
+    External,
+    /// All tests, those in the documentation included
+    Test,
+}
+
+impl Check {
+    /// The check's work; a success may come with a remark for the summary.
+    fn run(self, workspace: &Workspace) -> Result<String> {
+        match self {
+            Self::Fmt => compile::format(workspace),
+            Self::Arch => architecture::check(workspace),
+            Self::Msrv => msrv::check(workspace),
+            Self::Deny => licences::check(workspace),
+            Self::Lint => compile::lint(workspace),
+            Self::Docs => compile::document(workspace),
+            Self::External => external::check(workspace),
+            Self::Test => compile::test(workspace),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+struct Outcome {
+    check: Check,
+    result: Result<String>,
+    time: Duration,
+}
+
+/// Sets up, runs the chosen checks in order and prints a summary; an error if one of them failed.
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    setup::run(workspace)?;
+    let mut outcomes = Vec::new();
+    for &check in Check::value_variants() {
+        if !arguments.only.is_empty() && !arguments.only.contains(&check) {
+            continue;
+        }
+        eprintln!("\n==== {} ====", check.name());
+        let start = Instant::now();
+        let result = check.run(workspace);
+        let outcome = Outcome { check, result, time: start.elapsed() };
+        eprintln!("{}", describe(&outcome));
+        outcomes.push(outcome);
+    }
+    report(&outcomes)
+}
+
+fn report(outcomes: &[Outcome]) -> Result<()> {
+    eprintln!("\n==== summary ====");
+    for outcome in outcomes {
+        eprintln!("{}", describe(outcome));
+    }
+    let failed: Vec<_> = outcomes
+        .iter()
+        .filter(|outcome| outcome.result.is_err())
+        .map(|outcome| outcome.check.name())
+        .collect();
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// One line: what, how long, and the remark or the error.
+fn describe(outcome: &Outcome) -> String {
+    let (mark, remark) = match &outcome.result {
+        Ok(remark) => ("ok", remark.clone()),
+        Err(error) => ("FAILED", format!("{error:#}")),
+    };
+    format!("{:<9} {mark:<7} {:>6.1} s  {remark}", outcome.check.name(), outcome.time.as_secs_f64())
+        .trim_end()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_fails_the_run_and_is_named() {
+        let outcome = |check, result| Outcome { check, result, time: Duration::from_secs(1) };
+        assert!(report(&[outcome(Check::Fmt, Ok(String::new()))]).is_ok());
+        let error = report(&[
+            outcome(Check::Fmt, Ok(String::new())),
+            outcome(Check::Docs, Err(anyhow::anyhow!("a link is broken"))),
+        ])
+        .unwrap_err();
+        assert_eq!(error.to_string(), "failed: docs");
+    }
+}

@@ -1,0 +1,94 @@
+//! The minimum supported Rust version: no dependency asks for more, and that toolchain compiles us where it is
+//! installed. (Which parts of the standard library are newer, clippy's `incompatible_msrv` knows.)
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::semver::Version;
+
+use crate::process;
+use crate::workspace::Workspace;
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let metadata = workspace.metadata()?;
+    let promised = metadata
+        .workspace_packages()
+        .iter()
+        .filter_map(|package| package.rust_version.clone())
+        .min()
+        .context("the workspace states no rust-version")?;
+    let mut demanding = 0;
+    for package in &metadata.packages {
+        match &package.rust_version {
+            Some(version) if *version > promised => {
+                eprintln!("{} {} needs Rust {version}", package.name, package.version);
+                demanding += 1;
+            }
+            None if metadata.workspace_members.contains(&package.id) => {
+                eprintln!("{} states no rust-version", package.name);
+                demanding += 1;
+            }
+            _ => {}
+        }
+    }
+    if demanding > 0 {
+        bail!("{demanding} packages do not keep to Rust {promised}");
+    }
+    let packages = metadata.packages.len();
+    if !is_installed(&promised) {
+        return Ok(format!(
+            "{packages} packages ask for Rust {promised} or older; that toolchain is not installed, so nothing \
+             was compiled with it"
+        ));
+    }
+    compile_with(workspace, &promised)?;
+    Ok(format!("{packages} packages ask for Rust {promised} or older, and it compiles the workspace"))
+}
+
+fn toolchain_name(version: &Version) -> String {
+    format!("{}.{}", version.major, version.minor)
+}
+
+/// Whether rustup has the toolchain; asked by listing, since naming a missing one may download it.
+fn is_installed(version: &Version) -> bool {
+    let name = toolchain_name(version);
+    process::output(Command::new("rustup").args(["toolchain", "list"]))
+        .is_ok_and(|list| list.lines().any(|line| is_release(line, &name)))
+}
+
+/// Whether a line such as `1.88.0-x86_64-unknown-linux-gnu (default)` names a toolchain of release `1.88`.
+fn is_release(line: &str, name: &str) -> bool {
+    line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '-']))
+}
+
+fn compile_with(workspace: &Workspace, version: &Version) -> Result<()> {
+    let list = process::output(Command::new("rustup").args(["toolchain", "list"]))?;
+    let name = toolchain_name(version);
+    let toolchain = list
+        .lines()
+        .find(|line| is_release(line, &name))
+        .and_then(|line| line.split_whitespace().next())
+        .with_context(|| format!("rustup does not list Rust {version}"))?;
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", toolchain, "cargo", "check", "--locked", "--workspace", "--all-features"])
+        .current_dir(workspace.root())
+        // What the cargo that runs us has set names the other toolchain.
+        .env_remove("CARGO")
+        .env_remove("RUSTC")
+        .env_remove("RUSTUP_TOOLCHAIN");
+    process::run(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toolchains_are_recognised_by_release() {
+        assert!(is_release("1.88-x86_64-unknown-linux-gnu", "1.88"));
+        assert!(is_release("1.88.0-aarch64-apple-darwin (active, default)", "1.88"));
+        assert!(!is_release("1.880-x86_64-unknown-linux-gnu", "1.88"));
+        assert!(!is_release("stable-x86_64-unknown-linux-gnu", "1.88"));
+    }
+}
