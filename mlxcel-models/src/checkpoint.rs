@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 
 use crate::config::{Config, Fields};
 use crate::decoder::{Decoder, WeightRef};
@@ -29,7 +29,7 @@ pub struct Checkpoint {
     config_bytes: Cow<'static, [u8]>,
     config: Config,
     model_type: String,
-    stop_tokens: Vec<u32>,
+    stop_tokens: Vec<TokenId>,
     weights: Weights,
     fingerprint: OnceLock<String>,
 }
@@ -57,7 +57,7 @@ impl Checkpoint {
     /// or weights that are not what their format demands, [`Unsupported`](ErrorKind::Unsupported) for weights in other
     /// formats than safetensors. Whether the model itself is supported is [`decoder`](Self::decoder)'s to say.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::from_source(Source::folder(dir.as_ref())?)
+        Self::read(Source::folder(dir.as_ref())?)
     }
 
     /// A checkpoint whose files are part of the application's binary: pairs of name and content, as
@@ -67,10 +67,27 @@ impl Checkpoint {
     ///
     /// As for [`open`](Self::open).
     pub fn from_files(files: &'static [(&'static str, &'static [u8])]) -> Result<Self> {
-        Self::from_source(Source::Embedded(files))
+        Self::read(Source::Embedded(files))
     }
 
-    fn from_source(source: Source) -> Result<Self> {
+    /// The checkpoint that a [`ModelSource`] names: what a [`Backend`](mlxcel_core::Backend) does first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open), and [`Unsupported`](ErrorKind::Unsupported) for a source that is no checkpoint.
+    pub fn from_source(source: &ModelSource) -> Result<Self> {
+        match source {
+            ModelSource::Folder(folder) => Self::open(folder),
+            ModelSource::Embedded(files) => Self::from_files(files),
+            ModelSource::BuiltIn(name) => Err(Error::unsupported(
+                OPERATION,
+                format!("'{}' is a model that only another engine has; give a folder", name.escape_debug()),
+            )),
+            _ => Err(Error::unsupported(OPERATION, "models from this kind of source are not supported")),
+        }
+    }
+
+    fn read(source: Source) -> Result<Self> {
         let Some(config_bytes) = source.read(CONFIG)? else {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -96,7 +113,7 @@ impl Checkpoint {
     /// The token ids that end a text: `eos_token_id` of `generation_config.json`, else of `config.json`.
     ///
     /// Empty where the checkpoint says there are none.
-    pub fn stop_tokens(&self) -> &[u32] {
+    pub fn stop_tokens(&self) -> &[TokenId] {
         &self.stop_tokens
     }
 
@@ -253,7 +270,7 @@ impl fmt::Debug for Checkpoint {
 }
 
 /// What ends a text: the setting for generation, else that of the model, else what its family assumes.
-fn stop_tokens(source: &Source, config: Fields<'_>, model_type: &str) -> Result<Vec<u32>> {
+fn stop_tokens(source: &Source, config: Fields<'_>, model_type: &str) -> Result<Vec<TokenId>> {
     const KEY: &str = "eos_token_id";
     if let Some(content) = source.read(GENERATION_CONFIG)? {
         let generation = Config::parse(source.locate(GENERATION_CONFIG), &content)?;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 use serde_json::{Map, Value};
 
 const OPERATION: &str = "read checkpoint settings";
@@ -125,7 +125,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Token ids: one number, or a list of them. Negative ids stand for "none" and are left out.
-    pub(crate) fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>> {
+    pub(crate) fn token_ids(&self, key: &str) -> Result<Option<Vec<TokenId>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let listed = match value {
             Value::Array(ids) => ids.as_slice(),
@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
         for id in listed {
             match id.as_i64() {
                 Some(id) if id < 0 => {}
-                Some(id) if u32::try_from(id).is_ok() => ids.push(id as u32),
+                Some(id) if TokenId::try_from(id).is_ok() => ids.push(id as TokenId),
                 _ => {
                     return Err(
                         self.wrong(key, format!("{} should be a token id or a list of them", brief(value)))

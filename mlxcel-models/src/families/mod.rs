@@ -5,7 +5,7 @@
 mod llama;
 mod roles;
 
-use mlxcel_core::{Error, Result};
+use mlxcel_core::{Error, Result, TokenId};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
@@ -16,7 +16,7 @@ pub(crate) struct Family {
     /// The values of `model_type` in `config.json`.
     model_types: &'static [&'static str],
     /// The token that ends a text where no file mentions one, from the default of the settings class in transformers.
-    pub(crate) assumed_stop_token: Option<u32>,
+    pub(crate) assumed_stop_token: Option<TokenId>,
     /// Reads settings and weights into a description.
     describe: fn(&Checkpoint) -> Result<Decoder>,
 }
