@@ -1,5 +1,21 @@
 //! StableHLO programs authored in Rust.
 
+pub mod builder;
+pub mod error;
+mod helpers;
+pub mod infer;
 pub mod literal;
 pub mod module;
+mod names;
+mod print;
 pub mod types;
+mod verify;
+
+pub use builder::{Builder, ModuleBuilder, Value};
+pub use error::{Error, ErrorKind, Result};
+pub use literal::{Element, Literal};
+pub use module::{
+    Argument, Attribute, BinaryOp, Block, Comparison, DotDimensions, Function, GatherDimensions, Module, Op,
+    OpKind, Reduction, ScatterDimensions, ScatterUpdate, UnaryOp, ValueId,
+};
+pub use types::{ElementType, TensorType};

@@ -17,13 +17,21 @@ pub struct Literal {
 }
 
 /// A Rust type whose slices are the elements of a [`Literal`].
-pub trait Element: NoUninit {
+///
+/// Sealed: the types here are all that have a Rust counterpart; 4-bit elements have none and go through
+/// [`Literal::from_bytes`].
+pub trait Element: NoUninit + sealed::Sealed {
     /// The element type that it stands for.
     const TYPE: ElementType;
 }
 
+mod sealed {
+    pub trait Sealed {}
+}
+
 macro_rules! elements {
     ($($rust:ty => $element:ident),*) => {$(
+        impl sealed::Sealed for $rust {}
         impl Element for $rust {
             const TYPE: ElementType = ElementType::$element;
         }
@@ -48,8 +56,33 @@ impl Literal {
     /// neither 0 nor 1.
     pub fn from_bytes(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
-        let valid = bytes.len() == ty.bytes() && (ty.element != ElementType::I1 || bytes.iter().all(|&b| b < 2));
+        let valid =
+            bytes.len() == ty.bytes() && (ty.element != ElementType::I1 || bytes.iter().all(|&b| b < 2));
         valid.then_some(Self { ty, bytes })
+    }
+
+    /// A single element of any type from a number, or `None` where an integer type cannot hold the number exactly
+    /// (floating-point types round to nearest, ties to even; truth values take 0 and 1).
+    pub fn scalar_from_f64(element: ElementType, value: f64) -> Option<Self> {
+        let exactly = |least: f64, bound: f64| {
+            (value.fract() == 0.0 && value >= least && value < bound).then_some(value as i64)
+        };
+        Some(match element {
+            ElementType::F32 => Self::scalar(value as f32),
+            ElementType::F16 => Self::scalar(f16::from_f64(value)),
+            ElementType::BF16 => Self::scalar(bf16::from_f64(value)),
+            ElementType::I64 => Self::scalar(exactly(-(2f64.powi(63)), 2f64.powi(63))?),
+            ElementType::I32 => Self::scalar(exactly(-(2f64.powi(31)), 2f64.powi(31))? as i32),
+            ElementType::I8 => Self::scalar(exactly(-128.0, 128.0)? as i8),
+            ElementType::U32 => Self::scalar(exactly(0.0, 2f64.powi(32))? as u32),
+            ElementType::U8 => Self::scalar(exactly(0.0, 256.0)? as u8),
+            ElementType::I1 => Self::scalar(exactly(0.0, 2.0)? != 0),
+            ElementType::I4 | ElementType::U4 => {
+                let (least, bound) = if element == ElementType::I4 { (-8.0, 8.0) } else { (0.0, 16.0) };
+                let nibble = exactly(least, bound)? as u8 & 0xf;
+                Self { ty: TensorType::scalar(element), bytes: [nibble].into() }
+            }
+        })
     }
 
     /// Its type.

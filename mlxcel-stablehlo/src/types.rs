@@ -76,10 +76,12 @@ impl ElementType {
     }
 
     /// The bytes that `count` dense elements take in memory: 4-bit elements share bytes, a truth value takes a whole one.
+    /// Saturates at `usize::MAX`.
     pub fn bytes_for(self, count: usize) -> usize {
         match self {
             Self::I1 => count,
-            _ => (count * self.bits()).div_ceil(8),
+            Self::I4 | Self::U4 => count.div_ceil(2),
+            _ => count.saturating_mul(self.bits() / 8),
         }
     }
 
@@ -130,12 +132,15 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements.
+    /// The number of elements; saturates at `usize::MAX`, which no type inside a program reaches.
     pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        self.shape.iter().fold(1, |count: usize, &size| count.saturating_mul(size))
     }
 
-    /// The bytes of a dense tensor of this type.
+    /// The bytes of a dense tensor of this type; saturates as [`elements`](Self::elements) does.
     pub fn bytes(&self) -> usize {
         self.element.bytes_for(self.elements())
     }

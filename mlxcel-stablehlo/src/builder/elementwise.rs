@@ -1,0 +1,172 @@
+//! Operations element by element. No operand is ever broadcast: see
+//! [`broadcast_like`](Builder::broadcast_like) for that.
+
+use super::{Builder, Value};
+use crate::error::Result;
+use crate::infer;
+use crate::module::{BinaryOp, Comparison, OpKind, UnaryOp};
+
+impl<'f> Builder<'f> {
+    /// One operand, element by element.
+    ///
+    /// # Errors
+    /// An element type that `op` does not take.
+    pub fn unary(&mut self, op: UnaryOp, operand: Value<'f>) -> Result<Value<'f>> {
+        let ty = infer::unary(op, self.operand(op.name(), operand)?)?;
+        Ok(self.push_one(OpKind::Unary(op), &[operand], ty))
+    }
+
+    /// Two operands of the same type, element by element.
+    ///
+    /// # Errors
+    /// Operands of different types; an element type that `op` does not take.
+    pub fn binary(&mut self, op: BinaryOp, lhs: Value<'f>, rhs: Value<'f>) -> Result<Value<'f>> {
+        let ty = infer::binary(op, self.operand(op.name(), lhs)?, self.operand(op.name(), rhs)?)?;
+        Ok(self.push_one(OpKind::Binary(op), &[lhs, rhs], ty))
+    }
+
+    /// Two operands of the same type compared, element by element: truth values.
+    ///
+    /// # Errors
+    /// Operands of different types.
+    pub fn compare(&mut self, lhs: Value<'f>, rhs: Value<'f>, comparison: Comparison) -> Result<Value<'f>> {
+        let ty = infer::compare(self.operand("compare", lhs)?, self.operand("compare", rhs)?)?;
+        Ok(self.push_one(OpKind::Compare(comparison), &[lhs, rhs], ty))
+    }
+
+    /// `on_true` where `condition` holds, `on_false` elsewhere; the condition has their shape or is a scalar.
+    ///
+    /// # Errors
+    /// Choices of different types; a condition that is not of truth values or does not fit.
+    pub fn select(
+        &mut self,
+        condition: Value<'f>,
+        on_true: Value<'f>,
+        on_false: Value<'f>,
+    ) -> Result<Value<'f>> {
+        const OP: &str = "select";
+        let types = (self.operand(OP, condition)?, self.operand(OP, on_true)?, self.operand(OP, on_false)?);
+        let ty = infer::select(types.0, types.1, types.2)?;
+        Ok(self.push_one(OpKind::Select, &[condition, on_true, on_false], ty))
+    }
+
+    /// `operand` between `minimum` and `maximum`, which have its shape or are scalars.
+    ///
+    /// # Errors
+    /// Bounds of another element type or shape; truth values.
+    pub fn clamp(&mut self, minimum: Value<'f>, operand: Value<'f>, maximum: Value<'f>) -> Result<Value<'f>> {
+        const OP: &str = "clamp";
+        let types = (self.operand(OP, minimum)?, self.operand(OP, operand)?, self.operand(OP, maximum)?);
+        let ty = infer::clamp(types.0, types.1, types.2)?;
+        Ok(self.push_one(OpKind::Clamp, &[minimum, operand, maximum], ty))
+    }
+}
+
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        /// Operations of two operands of the same type; each answers an error where the types differ or the operation does
+        /// not take their elements.
+        impl<'f> Builder<'f> {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// Operands of different types, or of elements that the operation does not take.
+            pub fn $name(&mut self, lhs: Value<'f>, rhs: Value<'f>) -> Result<Value<'f>> {
+                self.binary(BinaryOp::$op, lhs, rhs)
+            }
+        )*}
+    };
+}
+
+binary_methods! {
+    /// `lhs + rhs`; integers wrap.
+    add => Add;
+    /// `lhs - rhs`; integers wrap.
+    subtract => Subtract;
+    /// `lhs × rhs`; integers wrap.
+    multiply => Multiply;
+    /// `lhs ÷ rhs`; integers are cut off towards zero.
+    divide => Divide;
+    /// The larger; not a number where either is not.
+    maximum => Maximum;
+    /// The smaller; not a number where either is not.
+    minimum => Minimum;
+    /// `lhs` to the power of `rhs`.
+    power => Power;
+    /// What is left of `lhs` divided by `rhs`, with the sign of `lhs`.
+    remainder => Remainder;
+    /// The angle of the point (`rhs`, `lhs`), in radians; floats.
+    atan2 => Atan2;
+    /// Both, or the bits set in both; integers or truth values.
+    and => And;
+    /// Either, or the bits set in either; integers or truth values.
+    or => Or;
+    /// One only, or the bits set in one only; integers or truth values.
+    xor => Xor;
+    /// `lhs` shifted left by `rhs` bits; zero for as many bits as the type has or more. Integers.
+    shift_left => ShiftLeft;
+    /// `lhs` shifted right by `rhs` bits, filled with its sign bit. Integers.
+    shift_right_arithmetic => ShiftRightArithmetic;
+    /// `lhs` shifted right by `rhs` bits, filled with zeros. Integers.
+    shift_right_logical => ShiftRightLogical;
+}
+
+macro_rules! unary_methods {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        /// Operations of one operand.
+        impl<'f> Builder<'f> {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// Elements that the operation does not take.
+            pub fn $name(&mut self, operand: Value<'f>) -> Result<Value<'f>> {
+                self.unary(UnaryOp::$op, operand)
+            }
+        )*}
+    };
+}
+
+unary_methods! {
+    /// The magnitude; floats or signed integers.
+    abs => Abs;
+    /// The number with the other sign; integers wrap.
+    negate => Negate;
+    /// -1, 0 or 1; floats keep the sign of zero and what is not a number. Floats or signed integers.
+    sign => Sign;
+    /// The opposite, or all bits inverted; integers or truth values.
+    not => Not;
+    /// e to the power of the operand; floats.
+    exponential => Exponential;
+    /// e to the power of the operand, less one, exact near zero; floats.
+    exponential_minus_one => ExponentialMinusOne;
+    /// The natural logarithm; floats.
+    log => Log;
+    /// The natural logarithm of one more than the operand, exact near zero; floats.
+    log_plus_one => LogPlusOne;
+    /// 1 ÷ (1 + e to the power of minus the operand); floats.
+    logistic => Logistic;
+    /// The hyperbolic tangent; floats.
+    tanh => Tanh;
+    /// The sine of radians; floats.
+    sine => Sine;
+    /// The cosine of radians; floats.
+    cosine => Cosine;
+    /// The square root; floats.
+    sqrt => Sqrt;
+    /// One over the square root; floats.
+    rsqrt => Rsqrt;
+    /// The cube root; floats.
+    cbrt => Cbrt;
+    /// The next integer down; floats.
+    floor => Floor;
+    /// The next integer up; floats.
+    ceil => Ceil;
+    /// The nearest integer, halves to the even one; floats.
+    round_nearest_even => RoundNearestEven;
+    /// The nearest integer, halves away from zero; floats.
+    round_nearest_afz => RoundNearestAfz;
+    /// The number of zero bits above the highest set one; integers.
+    count_leading_zeros => CountLeadingZeros;
+    /// The number of set bits; integers.
+    popcnt => Popcnt;
+}

@@ -1,0 +1,101 @@
+//! Operations that join elements: reductions and products.
+
+use super::{Site, ascending, distinct, is_number};
+use crate::error::Result;
+use crate::module::{DotDimensions, Reduction};
+use crate::types::{ElementType, TensorType};
+
+/// The operand without `dimensions`, along which elements are joined.
+pub fn reduce(operand: &TensorType, reduction: Reduction, dimensions: &[usize]) -> Result<TensorType> {
+    let types = [operand];
+    let site = Site::new("reduce", &["operand"], &types);
+    let logical = matches!(reduction, Reduction::And | Reduction::Or);
+    if logical == is_number(operand.element) {
+        let wanted = if logical { "truth values" } else { "numbers" };
+        return Err(site.element(format!("{reduction:?} joins {wanted}, which operand does not hold")));
+    }
+    dimensions.iter().try_for_each(|&dimension| site.dimension(0, dimension))?;
+    if !ascending(dimensions) {
+        return Err(site.attribute(format!("dimensions {dimensions:?} must be ascending")));
+    }
+    Ok(without(operand, dimensions))
+}
+
+/// The largest values along `dimension` and their indices, both without that dimension.
+pub fn reduce_argmax(
+    values: &TensorType,
+    indices: &TensorType,
+    dimension: usize,
+) -> Result<(TensorType, TensorType)> {
+    let types = [values, indices];
+    let site = Site::new("reduce_argmax", &["values", "indices"], &types);
+    if !is_number(values.element) {
+        return Err(site.element("values must be of numbers"));
+    }
+    site.integers(1)?;
+    if values.shape != indices.shape {
+        return Err(site.shape("values and indices must have the same shape"));
+    }
+    site.dimension(0, dimension)?;
+    if values.shape[dimension] == 0 {
+        return Err(site.shape(format!("dimension {dimension} of values has no element to choose")));
+    }
+    Ok((without(values, &[dimension]), without(indices, &[dimension])))
+}
+
+fn without(operand: &TensorType, dimensions: &[usize]) -> TensorType {
+    let kept = operand.shape.iter().enumerate().filter(|(i, _)| !dimensions.contains(i));
+    TensorType::new(operand.element, kept.map(|(_, &size)| size).collect::<Vec<_>>())
+}
+
+/// The product of two operands of one element type: batch dimensions first, then what is left of the left operand, then
+/// of the right. The result's `element` is of the same kind and at least as wide.
+pub fn dot_general(
+    lhs: &TensorType,
+    rhs: &TensorType,
+    dimensions: &DotDimensions,
+    element: ElementType,
+) -> Result<TensorType> {
+    let types = [lhs, rhs];
+    let site = Site::new("dot_general", &["lhs", "rhs"], &types);
+    site.same_element(0, 1)?;
+    if !is_number(lhs.element) {
+        return Err(site.element("lhs and rhs must be of numbers"));
+    }
+    let same_kind =
+        lhs.element.is_float() == element.is_float() && lhs.element.is_signed() == element.is_signed();
+    if !same_kind || !is_number(element) || element.bits() < lhs.element.bits() {
+        return Err(site.element(format!("{element} cannot hold the sums of products of {}", lhs.element)));
+    }
+    let DotDimensions { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting } = dimensions;
+    pairs(&site, "batch", lhs_batch, rhs_batch)?;
+    pairs(&site, "contracting", lhs_contracting, rhs_contracting)?;
+    let free = |operand: usize, batch: &[usize], contracting: &[usize]| {
+        let used = [batch, contracting].concat();
+        if !distinct(&used) {
+            let name = site.name(operand);
+            return Err(site.attribute(format!("a dimension of {name} is named twice: {used:?}")));
+        }
+        Ok(without(types[operand], &used).shape)
+    };
+    let mut shape: Vec<usize> = lhs_batch.iter().map(|&dimension| lhs.shape[dimension]).collect();
+    shape.extend(free(0, lhs_batch, lhs_contracting)?);
+    shape.extend(free(1, rhs_batch, rhs_contracting)?);
+    site.sized(TensorType::new(element, shape))
+}
+
+fn pairs(site: &Site<'_>, what: &str, lhs: &[usize], rhs: &[usize]) -> Result<()> {
+    if lhs.len() != rhs.len() {
+        return Err(
+            site.attribute(format!("{what} dimensions {lhs:?} of lhs and {rhs:?} of rhs do not pair"))
+        );
+    }
+    for (&l, &r) in lhs.iter().zip(rhs) {
+        site.dimension(0, l)?;
+        site.dimension(1, r)?;
+        if site.types[0].shape[l] != site.types[1].shape[r] {
+            return Err(site.shape(format!("{what} dimensions {l} of lhs and {r} of rhs differ in size")));
+        }
+    }
+    Ok(())
+}

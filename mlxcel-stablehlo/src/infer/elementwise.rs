@@ -1,0 +1,139 @@
+//! Operations element by element.
+
+use super::{Site, is_number};
+use crate::error::Result;
+use crate::module::{BinaryOp, UnaryOp};
+use crate::types::{ElementType, TensorType};
+
+/// One operand, element by element: the operand's own type.
+pub fn unary(op: UnaryOp, operand: &TensorType) -> Result<TensorType> {
+    let types = [operand];
+    let site = Site::new(op.name(), &["operand"], &types);
+    let element = operand.element;
+    let (fits, wanted) = match op {
+        UnaryOp::Abs | UnaryOp::Sign => {
+            (element.is_float() || element.is_signed(), "of floats or signed integers")
+        }
+        UnaryOp::Negate => (is_number(element), "of numbers"),
+        UnaryOp::Not => (!element.is_float(), "of integers or truth values"),
+        UnaryOp::CountLeadingZeros | UnaryOp::Popcnt => (element.is_integer(), "of integers"),
+        UnaryOp::Exponential
+        | UnaryOp::ExponentialMinusOne
+        | UnaryOp::Log
+        | UnaryOp::LogPlusOne
+        | UnaryOp::Logistic
+        | UnaryOp::Tanh
+        | UnaryOp::Sine
+        | UnaryOp::Cosine
+        | UnaryOp::Sqrt
+        | UnaryOp::Rsqrt
+        | UnaryOp::Cbrt
+        | UnaryOp::Floor
+        | UnaryOp::Ceil
+        | UnaryOp::RoundNearestEven
+        | UnaryOp::RoundNearestAfz => (element.is_float(), "of floats"),
+    };
+    if fits { Ok(operand.clone()) } else { Err(site.element(format!("operand must be {wanted}"))) }
+}
+
+/// Two operands of one type, element by element: that type. Nothing is broadcast.
+pub fn binary(op: BinaryOp, lhs: &TensorType, rhs: &TensorType) -> Result<TensorType> {
+    let types = [lhs, rhs];
+    let site = Site::new(op.name(), &["lhs", "rhs"], &types);
+    same(&site)?;
+    let element = lhs.element;
+    let (fits, wanted) = match op {
+        BinaryOp::Add
+        | BinaryOp::Subtract
+        | BinaryOp::Multiply
+        | BinaryOp::Divide
+        | BinaryOp::Maximum
+        | BinaryOp::Minimum
+        | BinaryOp::Power
+        | BinaryOp::Remainder => (is_number(element), "of numbers"),
+        BinaryOp::Atan2 => (element.is_float(), "of floats"),
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => (!element.is_float(), "of integers or truth values"),
+        BinaryOp::ShiftLeft | BinaryOp::ShiftRightArithmetic | BinaryOp::ShiftRightLogical => {
+            (element.is_integer(), "of integers")
+        }
+    };
+    if fits { Ok(lhs.clone()) } else { Err(site.element(format!("lhs and rhs must be {wanted}"))) }
+}
+
+fn same(site: &Site<'_>) -> Result<()> {
+    let [lhs, rhs] = [site.types[0], site.types[1]];
+    if lhs == rhs {
+        return Ok(());
+    }
+    let detail = "lhs and rhs must have the same type";
+    Err(if lhs.shape == rhs.shape { site.element(detail) } else { site.shape(detail) })
+}
+
+/// A comparison: truth values in the shape of the operands.
+pub fn compare(lhs: &TensorType, rhs: &TensorType) -> Result<TensorType> {
+    let types = [lhs, rhs];
+    same(&Site::new("compare", &["lhs", "rhs"], &types))?;
+    Ok(lhs.with_element(ElementType::I1))
+}
+
+/// A choice between two operands of one type by truth values of their shape, or by one for all.
+pub fn select(condition: &TensorType, on_true: &TensorType, on_false: &TensorType) -> Result<TensorType> {
+    let types = [condition, on_true, on_false];
+    let site = Site::new("select", &["condition", "on_true", "on_false"], &types);
+    if condition.element != ElementType::I1 {
+        return Err(site.element("condition must be of truth values (i1)"));
+    }
+    if on_true != on_false {
+        return Err(site.shape("on_true and on_false must have the same type"));
+    }
+    if condition.rank() != 0 && condition.shape != on_true.shape {
+        return Err(site.shape("condition must be a scalar or have the shape of on_true"));
+    }
+    Ok(on_true.clone())
+}
+
+/// The operand between bounds of its type, or of scalars of its element type.
+pub fn clamp(minimum: &TensorType, operand: &TensorType, maximum: &TensorType) -> Result<TensorType> {
+    let types = [minimum, operand, maximum];
+    let site = Site::new("clamp", &["minimum", "operand", "maximum"], &types);
+    if !is_number(operand.element) {
+        return Err(site.element("operand must be of numbers"));
+    }
+    for bound in [0, 2] {
+        site.same_element(bound, 1)?;
+        if types[bound].rank() != 0 && types[bound].shape != operand.shape {
+            let name = site.name(bound);
+            return Err(site.shape(format!("{name} must be a scalar or have the shape of operand")));
+        }
+    }
+    Ok(operand.clone())
+}
+
+/// The operand's shape with other elements.
+pub fn convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
+    let types = [operand];
+    Site::new("convert", &["operand"], &types).sized(operand.with_element(element))
+}
+
+/// The operand's bits with other elements: of the same width, the same shape; narrower, a last dimension more, which
+/// runs over the parts from the lowest bits up; wider, a last dimension less, which must hold just one element's parts.
+pub fn bitcast_convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
+    let types = [operand];
+    let site = Site::new("bitcast_convert", &["operand"], &types);
+    if operand.element == element {
+        return Ok(operand.clone());
+    }
+    if !is_number(operand.element) || !is_number(element) {
+        return Err(site.element(format!("truth values have no bits to read as {element}")));
+    }
+    let (from, to) = (operand.element.bits(), element.bits());
+    let mut shape = operand.shape.clone();
+    if from > to {
+        shape.push(from / to);
+    } else if from < to && shape.pop() != Some(to / from) {
+        return Err(
+            site.shape(format!("the last dimension of operand must be {} to become {element}", to / from))
+        );
+    }
+    site.sized(TensorType::new(element, shape))
+}

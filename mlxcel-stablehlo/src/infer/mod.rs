@@ -1,0 +1,151 @@
+//! Shape inference: what type an operation makes of its operands, or why it cannot be.
+//!
+//! Pure functions over [`TensorType`]s, apart from building and printing. Where StableHLO infers a result, so do
+//! these; where it takes the result type as given (`reshape`, `broadcast_in_dim`, …), these check it. They are at
+//! least as strict as the specification. All answer an [`Error`] that shows every operand's type.
+
+mod contraction;
+mod elementwise;
+mod indexed;
+mod regions;
+mod shape;
+mod slices;
+mod verify;
+
+pub use contraction::{dot_general, reduce, reduce_argmax};
+pub use elementwise::{binary, bitcast_convert, clamp, compare, convert, select, unary};
+pub use indexed::{gather, scatter};
+pub(crate) use regions::sort_operands;
+pub use regions::{call, sort, while_loop};
+pub use shape::{broadcast_in_dim, concatenate, iota, pad, reshape, transpose};
+pub use slices::{dynamic_slice, dynamic_update_slice, slice};
+pub use verify::results as verify;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{ElementType, TensorType};
+
+/// An operation with its operands at hand, to speak of in errors. Operands beyond the names are numbered by the last.
+struct Site<'a> {
+    op: &'a str,
+    names: &'a [&'a str],
+    types: &'a [&'a TensorType],
+}
+
+impl<'a> Site<'a> {
+    fn new(op: &'a str, names: &'a [&'a str], types: &'a [&'a TensorType]) -> Self {
+        Self { op, names, types }
+    }
+
+    fn name(&self, operand: usize) -> String {
+        let last = self.names.len() - 1;
+        match self.names.get(operand) {
+            Some(name) if operand < last || self.types.len() <= self.names.len() => (*name).to_owned(),
+            _ => format!("{} {}", self.names[last], operand.saturating_sub(last)),
+        }
+    }
+
+    fn error(&self, kind: ErrorKind, detail: impl Into<String>) -> Error {
+        let operands = self.types.iter().enumerate().map(|(i, ty)| (self.name(i), (*ty).clone())).collect();
+        Error::new(kind, self.op, detail).with_operands(operands)
+    }
+
+    fn shape(&self, detail: impl Into<String>) -> Error {
+        self.error(ErrorKind::Shape, detail)
+    }
+
+    fn element(&self, detail: impl Into<String>) -> Error {
+        self.error(ErrorKind::Element, detail)
+    }
+
+    fn attribute(&self, detail: impl Into<String>) -> Error {
+        self.error(ErrorKind::Attribute, detail)
+    }
+
+    /// `ty`, where memory can address it.
+    fn sized(&self, ty: TensorType) -> Result<TensorType> {
+        if addressable(&ty) {
+            Ok(ty)
+        } else {
+            Err(self.error(ErrorKind::Overflow, format!("a {ty} is larger than memory can address")))
+        }
+    }
+
+    /// Operand `i` is a scalar.
+    fn scalar(&self, i: usize) -> Result<()> {
+        if self.types[i].rank() == 0 {
+            Ok(())
+        } else {
+            Err(self.shape(format!("{} must be a scalar", self.name(i))))
+        }
+    }
+
+    /// Operand `i` is of integers.
+    fn integers(&self, i: usize) -> Result<()> {
+        if self.types[i].element.is_integer() {
+            Ok(())
+        } else {
+            Err(self.element(format!("{} must be of integers", self.name(i))))
+        }
+    }
+
+    /// Operands `i` and `j` have the same element type.
+    fn same_element(&self, i: usize, j: usize) -> Result<()> {
+        if self.types[i].element == self.types[j].element {
+            Ok(())
+        } else {
+            Err(self.element(format!(
+                "{} and {} must have the same element type",
+                self.name(i),
+                self.name(j)
+            )))
+        }
+    }
+
+    /// `dimension` is one of operand `i`.
+    fn dimension(&self, i: usize, dimension: usize) -> Result<()> {
+        let rank = self.types[i].rank();
+        if dimension < rank {
+            Ok(())
+        } else {
+            Err(self.attribute(format!("dimension {dimension} of {}, which has rank {rank}", self.name(i))))
+        }
+    }
+
+    /// `list` has an entry for each dimension of operand `i`.
+    fn per_dimension(&self, what: &str, length: usize, i: usize) -> Result<()> {
+        let rank = self.types[i].rank();
+        if length == rank {
+            Ok(())
+        } else {
+            let name = self.name(i);
+            Err(self.attribute(format!("{what} has {length} entries, but {name} has rank {rank}")))
+        }
+    }
+}
+
+/// Whether a tensor of this type has fewer bits than `isize` counts, each size of zero taken as one.
+fn addressable(ty: &TensorType) -> bool {
+    let bits = ty.element.bits().max(8);
+    let total = ty.shape.iter().try_fold(bits, |total: usize, &size| total.checked_mul(size.max(1)));
+    total.is_some_and(|total| isize::try_from(total).is_ok())
+}
+
+/// `ty`, where memory can address it: what every value of a program is held to.
+pub fn sized(op: &str, ty: TensorType) -> Result<TensorType> {
+    Site::new(op, &["operand"], &[]).sized(ty)
+}
+
+/// Whether `dimensions` has no entry twice.
+fn distinct(dimensions: &[usize]) -> bool {
+    dimensions.iter().enumerate().all(|(i, dimension)| !dimensions[..i].contains(dimension))
+}
+
+/// Whether `dimensions` is strictly ascending.
+fn ascending(dimensions: &[usize]) -> bool {
+    dimensions.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+/// Whether numbers can be counted and computed with in this type: all but truth values.
+fn is_number(element: ElementType) -> bool {
+    element != ElementType::I1
+}

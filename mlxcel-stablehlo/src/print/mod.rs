@@ -1,0 +1,163 @@
+//! MLIR text of a [`Module`], as stock StableHLO tools read it.
+//!
+//! Entry points come first. Values are numbered in the order in which they are written; arguments keep their names as
+//! far as MLIR can spell them. The text says the result type of every operation whose operands do not fix it, so that a
+//! tool checks it against its own inference.
+
+mod literal;
+mod ops;
+mod regions;
+mod text;
+
+use std::collections::HashSet;
+use std::fmt::{self, Write};
+
+use crate::module::{Block, Function, Module, Op, OpKind, ValueId};
+use text::{Symbol, identifier};
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "module {} {{", Symbol(&self.name))?;
+        let (public, private): (Vec<&Function>, Vec<&Function>) =
+            self.functions.iter().partition(|function| function.public);
+        for function in public.into_iter().chain(private) {
+            Writer::new(f, function).function()?;
+        }
+        f.write_str("}\n")
+    }
+}
+
+/// Writes one function.
+struct Writer<'w, 'm> {
+    out: &'w mut dyn Write,
+    function: &'m Function,
+    /// How each value is referred to; empty until it has been defined.
+    names: Vec<String>,
+    numbered: usize,
+    depth: usize,
+}
+
+impl<'w, 'm> Writer<'w, 'm> {
+    fn new(out: &'w mut dyn Write, function: &'m Function) -> Self {
+        Self { out, function, names: vec![String::new(); function.values.len()], numbered: 0, depth: 1 }
+    }
+
+    fn function(mut self) -> fmt::Result {
+        self.indent()?;
+        let function = self.function;
+        let visibility = if function.public { "public" } else { "private" };
+        write!(self.out, "func.func {visibility} {}(", Symbol(&function.name))?;
+        let mut taken = HashSet::new();
+        for (i, argument) in function.arguments.iter().enumerate() {
+            let name = identifier(&argument.name, &mut taken);
+            let separator = if i == 0 { "" } else { ", " };
+            write!(self.out, "{separator}%{name}: {}", self.ty(argument.value))?;
+            if let Some(result) = argument.aliases_result {
+                write!(self.out, " {{tf.aliasing_output = {result} : i32}}")?;
+            }
+            self.set_name(argument.value, format!("%{name}"));
+        }
+        self.out.write_str(")")?;
+        let results = &function.body.results;
+        if !results.is_empty() {
+            write!(self.out, " -> {}", self.types(results, true))?;
+        }
+        self.out.write_str(" {\n")?;
+        self.block(&function.body, "return")?;
+        self.indent()?;
+        self.out.write_str("}\n")
+    }
+
+    /// The operations of a block and its terminator.
+    fn block(&mut self, block: &Block, terminator: &str) -> fmt::Result {
+        self.depth += 1;
+        for op in &block.ops {
+            self.op(op)?;
+        }
+        self.indent()?;
+        self.out.write_str(terminator)?;
+        if !block.results.is_empty() {
+            write!(self.out, " {} : {}", self.list(&block.results), self.types(&block.results, false))?;
+        }
+        self.out.write_str("\n")?;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// Starts a line with the names of the results of an operation.
+    fn define(&mut self, results: &[ValueId]) -> fmt::Result {
+        self.indent()?;
+        match results {
+            [] => Ok(()),
+            [single] => {
+                let name = self.fresh();
+                write!(self.out, "{name} = ")?;
+                self.set_name(*single, name);
+                Ok(())
+            }
+            several => {
+                let name = self.fresh();
+                write!(self.out, "{name}:{} = ", several.len())?;
+                for (i, &result) in several.iter().enumerate() {
+                    self.set_name(result, format!("{name}#{i}"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn fresh(&mut self) -> String {
+        self.numbered += 1;
+        format!("%{}", self.numbered - 1)
+    }
+
+    fn set_name(&mut self, value: ValueId, name: String) {
+        if let Some(slot) = self.names.get_mut(value.index()) {
+            *slot = name;
+        }
+    }
+
+    fn name(&self, value: ValueId) -> &str {
+        self.names.get(value.index()).map_or("", String::as_str)
+    }
+
+    fn ty(&self, value: ValueId) -> String {
+        self.function.values.get(value.index()).map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Names, separated by commas.
+    fn list(&self, values: &[ValueId]) -> String {
+        values.iter().map(|&value| self.name(value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Types, separated by commas; in parentheses unless there is just one and `grouped`, as result lists are.
+    fn types(&self, values: &[ValueId], grouped: bool) -> String {
+        let list = values.iter().map(|&value| self.ty(value)).collect::<Vec<_>>().join(", ");
+        if grouped && values.len() != 1 { format!("({list})") } else { list }
+    }
+
+    /// `(operand types) -> result types`.
+    fn signature(&self, op: &Op) -> String {
+        format!("({}) -> {}", self.types(&op.operands, false), self.types(&op.results, true))
+    }
+
+    fn indent(&mut self) -> fmt::Result {
+        for _ in 0..self.depth {
+            self.out.write_str("  ")?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: &Op) -> fmt::Result {
+        match &op.kind {
+            OpKind::While => self.while_loop(op),
+            OpKind::Sort { dimension, stable } => self.sort(op, *dimension, *stable),
+            OpKind::Scatter { dimensions, update, unique_indices } => {
+                self.scatter(op, dimensions, *update, *unique_indices)
+            }
+            OpKind::Reduce { reduction, dimensions } => self.reduce(op, *reduction, dimensions),
+            OpKind::ReduceArgMax { dimension } => self.reduce_argmax(op, *dimension),
+            _ => self.plain(op),
+        }
+    }
+}
