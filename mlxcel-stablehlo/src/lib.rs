@@ -1,6 +1,7 @@
 //! StableHLO programs authored in Rust.
 
 pub mod builder;
+pub mod composites;
 pub mod error;
 mod helpers;
 pub mod infer;

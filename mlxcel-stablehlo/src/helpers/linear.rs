@@ -1,0 +1,80 @@
+//! The matrix product of a model.
+
+use crate::builder::{Builder, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::module::DotDimensions;
+use crate::types::ElementType;
+
+impl<'f> Builder<'f> {
+    /// A linear layer: `x: [.., K]` times the transpose of `weight: [N, K]` (as checkpoints store it), plus `bias: [N]`, as
+    /// `out`: `[.., N]`.
+    ///
+    /// Makes the composite [`mlxcel.linear`](crate::composites::LINEAR) of two or three operands. Its decomposition sums in
+    /// f32: two operands of the same half-precision type are multiplied as they are, any others after conversion to f32;
+    /// the bias is added in f32; then the sum is rounded to `out` once.
+    ///
+    /// # Errors
+    /// Operands that are not of floats; a weight that is not of two dimensions or whose second is not the last of `x`; a
+    /// bias that is not of the weight's first; an `out` that is not of floats.
+    pub fn linear(
+        &mut self,
+        x: Value<'f>,
+        weight: Value<'f>,
+        bias: Option<Value<'f>>,
+        out: ElementType,
+    ) -> Result<Value<'f>> {
+        self.check_linear(x, weight, bias, out)?;
+        let operands: Vec<Value<'f>> = [x, weight].into_iter().chain(bias).collect();
+        let results = self.composite(crate::composites::LINEAR, &operands, &[], |b, args| {
+            let (mut x, mut weight) = (args[0], args[1]);
+            if b.ty(x).element != b.ty(weight).element {
+                x = b.convert(x, ElementType::F32)?;
+                weight = b.convert(weight, ElementType::F32)?;
+            }
+            let contracting = b.ty(x).rank() - 1;
+            let dimensions = DotDimensions {
+                lhs_contracting: vec![contracting],
+                rhs_contracting: vec![1],
+                ..DotDimensions::default()
+            };
+            let mut sum = b.dot_general(x, weight, dimensions, ElementType::F32)?;
+            if let Some(&bias) = args.get(2) {
+                let bias = b.convert(bias, ElementType::F32)?;
+                let bias = b.broadcast_like(bias, sum)?;
+                sum = b.add(sum, bias)?;
+            }
+            Ok(vec![b.convert(sum, out)?])
+        })?;
+        Ok(results[0])
+    }
+
+    fn check_linear(
+        &self,
+        x: Value<'f>,
+        weight: Value<'f>,
+        bias: Option<Value<'f>>,
+        out: ElementType,
+    ) -> Result<()> {
+        let named = [("x", Some(x)), ("weight", Some(weight)), ("bias", bias)];
+        let operands: Vec<_> = named
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), self.ty(value?).clone())))
+            .collect();
+        let error =
+            |kind, detail: &str| Err(Error::new(kind, "linear", detail).with_operands(operands.clone()));
+        if operands.iter().any(|(_, ty)| !ty.element.is_float()) || !out.is_float() {
+            return error(
+                ErrorKind::Element,
+                &format!("x, weight, bias and the result ({out}) must be of floats"),
+            );
+        }
+        let (x, weight) = (&self.ty(x).shape, &self.ty(weight).shape);
+        if weight.len() != 2 || x.last() != weight.last() {
+            return error(ErrorKind::Shape, "weight must be [N, K] for x of [.., K]");
+        }
+        if bias.is_some_and(|bias| self.ty(bias).shape != weight[..1]) {
+            return error(ErrorKind::Shape, "bias must be [N] for a weight of [N, K]");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Normalisation.
+
+use crate::builder::{Builder, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::module::Attribute;
+use crate::types::ElementType;
+
+impl<'f> Builder<'f> {
+    /// Root-mean-square normalisation of `x: [.., H]` over its last dimension, times `weight: [H]`, in the type of `x`
+    /// (Zhang and Sennrich 2019, rounded where Hugging Face's `LlamaRMSNorm` rounds).
+    ///
+    /// Makes the composite [`mlxcel.rms_norm`](crate::composites::RMS_NORM) with the attribute `eps`. Its decomposition
+    /// takes the mean of the squares in f32, adds `eps`, and rounds the normalised value to the type of `x` before the weight
+    /// is multiplied in. Where the weight has another type than `x`, that product is taken in f32 and rounded once more.
+    ///
+    /// # Errors
+    /// Operands that are not of floats; a weight that is not of the last dimension of `x`; an `eps` that is negative or not
+    /// a number.
+    pub fn rms_norm(&mut self, x: Value<'f>, weight: Value<'f>, eps: f32) -> Result<Value<'f>> {
+        const OP: &str = "rms_norm";
+        let (x_type, weight_type) = (self.ty(x).clone(), self.ty(weight).clone());
+        let error = |kind, detail: String| {
+            let operands = vec![("x".to_owned(), x_type.clone()), ("weight".to_owned(), weight_type.clone())];
+            Err(Error::new(kind, OP, detail).with_operands(operands))
+        };
+        if !x_type.element.is_float() || !weight_type.element.is_float() {
+            return error(ErrorKind::Element, "x and weight must be of floats".to_owned());
+        }
+        let Some(&width) = x_type.shape.last() else {
+            return error(ErrorKind::Shape, "x must have a dimension to normalise over".to_owned());
+        };
+        if weight_type.shape != [width] {
+            return error(ErrorKind::Shape, "weight must have the last dimension of x".to_owned());
+        }
+        if eps.is_nan() || eps < 0.0 {
+            return error(ErrorKind::Attribute, format!("eps is {eps}"));
+        }
+        let attributes = [("eps".to_owned(), Attribute::Float(eps))];
+        let results = self.composite(crate::composites::RMS_NORM, &[x, weight], &attributes, |b, args| {
+            let (x, weight) = (args[0], args[1]);
+            let (element, shape) = (b.ty(x).element, b.shape(x));
+            let last = shape.len() - 1;
+            let wide = b.convert(x, ElementType::F32)?;
+            let squares = b.multiply(wide, wide)?;
+            let sum = b.sum(squares, &[last])?;
+            let rows = b.shape(sum);
+            let count = b.splat(ElementType::F32, width as f64, &rows)?;
+            let mean = b.divide(sum, count)?;
+            let eps = b.splat(ElementType::F32, f64::from(eps), &rows)?;
+            let mean = b.add(mean, eps)?;
+            let scale = b.rsqrt(mean)?;
+            let scale = b.expand(scale, &shape, &[last])?;
+            let normalised = b.multiply(wide, scale)?;
+            let normalised = b.convert(normalised, element)?;
+            let product = if b.ty(weight).element == element { element } else { ElementType::F32 };
+            let weight = b.convert(weight, product)?;
+            let weight = b.broadcast_like(weight, normalised)?;
+            let normalised = b.convert(normalised, product)?;
+            let scaled = b.multiply(weight, normalised)?;
+            Ok(vec![b.convert(scaled, element)?])
+        })?;
+        Ok(results[0])
+    }
+}

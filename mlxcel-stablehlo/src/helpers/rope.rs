@@ -1,0 +1,55 @@
+//! Rotary position embedding.
+
+use crate::builder::{Builder, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{ElementType, TensorType};
+
+impl<'f> Builder<'f> {
+    /// Rotates the heads of `x: [N, heads, d]` by position (Su et al. 2021), given the cosines and sines of each row's
+    /// angles, `cos` and `sin: [N, r/2]` in f32.
+    ///
+    /// The first `r` of the `d` dimensions are rotated, pairing dimension `i` with `i + r/2` (the "rotate half" convention
+    /// of Hugging Face's Llama); the rest pass through. Computed in f32 and rounded to the type of `x` once.
+    ///
+    /// # Errors
+    /// Operands of other ranks or element types; different numbers of rows; more rotated dimensions than a head has.
+    pub fn rope(&mut self, x: Value<'f>, cos: Value<'f>, sin: Value<'f>) -> Result<Value<'f>> {
+        let types = [self.ty(x).clone(), self.ty(cos).clone(), self.ty(sin).clone()];
+        let error = |kind, detail| {
+            let operands = ["x", "cos", "sin"].into_iter().map(str::to_owned).zip(types.clone()).collect();
+            Err(Error::new(kind, "rope", detail).with_operands(operands))
+        };
+        if !types[0].element.is_float() || types[1].element != ElementType::F32 {
+            return error(ErrorKind::Element, "x must be of floats, cos and sin of f32");
+        }
+        let (&[rows, heads, width], &[angles, half]) = (&types[0].shape[..], &types[1].shape[..]) else {
+            return error(ErrorKind::Shape, "x must be [N, heads, d] and cos [N, r/2]");
+        };
+        if types[1] != types[2] || angles != rows || half > width / 2 {
+            return error(
+                ErrorKind::Shape,
+                "cos and sin must both be [N, r/2] with r no larger than d of x: [N, heads, d]",
+            );
+        }
+        if half == 0 {
+            return Ok(x);
+        }
+        let wide = TensorType::new(ElementType::F32, [rows, heads, half]);
+        let cos = self.expand(cos, &wide.shape, &[1])?;
+        let sin = self.expand(sin, &wide.shape, &[1])?;
+        let part =
+            |b: &mut Self, start: usize, limit: usize| b.slice(x, &[0, 0, start], &[rows, heads, limit]);
+        let (low, high) = (part(self, 0, half)?, part(self, half, 2 * half)?);
+        let low = self.convert(low, ElementType::F32)?;
+        let high = self.convert(high, ElementType::F32)?;
+        let (low_cos, high_sin) = (self.multiply(low, cos)?, self.multiply(high, sin)?);
+        let (high_cos, low_sin) = (self.multiply(high, cos)?, self.multiply(low, sin)?);
+        let rotated = [self.subtract(low_cos, high_sin)?, self.add(high_cos, low_sin)?];
+        let mut parts =
+            vec![self.convert(rotated[0], types[0].element)?, self.convert(rotated[1], types[0].element)?];
+        if 2 * half < width {
+            parts.push(part(self, 2 * half, width)?);
+        }
+        self.concatenate(&parts, 2)
+    }
+}
