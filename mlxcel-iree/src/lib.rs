@@ -1,1 +1,7 @@
-//! iree
+//! The IREE engine of mlxcel.
+
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
+#[allow(dead_code, unused_imports, reason = "the engine on top of it uses all of it")]
+mod runtime;

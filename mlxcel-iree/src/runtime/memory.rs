@@ -1,0 +1,77 @@
+//! Host memory that local devices compute in: zeroed, aligned as generated code expects, owned by Rust.
+
+use std::thread;
+
+use memmap2::MmapMut;
+use mlxcel_core::{Error, ErrorKind, Result};
+
+/// The alignment, in bytes, that generated code assumes of every argument (`IREE_HAL_HEAP_BUFFER_ALIGNMENT`).
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// From here on memory is a mapping of its own: pages that nobody wrote to take no memory, and all of it goes back to
+/// the system when it is dropped.
+const MAPPED_FROM: usize = 1 << 20;
+
+/// From here on a copy is shared out to several threads.
+const PARALLEL_FROM: usize = 16 << 20;
+
+/// Zeroed memory whose first byte is aligned to [`ALIGNMENT`].
+pub(super) enum HostMemory {
+    /// Small: from the heap, from the first aligned byte on.
+    Heap { bytes: Vec<u8>, start: usize, len: usize },
+    /// Large: an anonymous mapping, aligned to a page.
+    Mapped(MmapMut),
+}
+
+impl HostMemory {
+    /// `len` zeroed bytes.
+    pub(super) fn zeroed(len: usize) -> Result<Self> {
+        if len >= MAPPED_FROM {
+            let map = MmapMut::map_anon(len).map_err(|source| {
+                Error::new(ErrorKind::ResourceExhausted, "allocate a buffer", "there is not enough memory")
+                    .with_context("bytes", len)
+                    .with_source(source)
+            })?;
+            return Ok(Self::Mapped(map));
+        }
+        let bytes = vec![0; len + ALIGNMENT - 1];
+        let start = (ALIGNMENT - bytes.as_ptr().addr() % ALIGNMENT) % ALIGNMENT;
+        Ok(Self::Heap { bytes, start, len })
+    }
+
+    /// `len` zeroed bytes that are about to be written, all of them: large ones are asked for in huge pages, which
+    /// saves most of the page faults now and most of the address translation in every later pass over them.
+    pub(super) fn for_filling(len: usize) -> Result<Self> {
+        let memory = Self::zeroed(len)?;
+        #[cfg(target_os = "linux")]
+        if let Self::Mapped(map) = &memory {
+            // A hint: where the kernel does not follow it, pages are small and all else is the same.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(memory)
+    }
+
+    /// The bytes.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap { bytes, start, len } => &mut bytes[*start..*start + *len],
+            Self::Mapped(map) => map,
+        }
+    }
+}
+
+/// Copies `source` over `target`, which is as long; a large copy runs on several threads, because one thread spends
+/// it on page faults.
+pub(crate) fn copy(target: &mut [u8], source: &[u8]) {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(8);
+    if threads == 1 || source.len() < PARALLEL_FROM {
+        target.copy_from_slice(source);
+        return;
+    }
+    let share = source.len().div_ceil(threads).next_multiple_of(ALIGNMENT);
+    thread::scope(|scope| {
+        for (target, source) in target.chunks_mut(share).zip(source.chunks(share)) {
+            scope.spawn(move || target.copy_from_slice(source));
+        }
+    });
+}

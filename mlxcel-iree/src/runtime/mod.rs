@@ -1,0 +1,28 @@
+//! The IREE runtime: devices, buffers and programs, as safe types.
+//!
+//! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a [`handle::Handle`],
+//! which gives its reference back exactly once; every status is consumed exactly once, in [`status`]. Nothing here
+//! prints, and no call of the C side can end the process on bad input.
+
+mod argument;
+mod buffer;
+mod device;
+mod handle;
+mod memory;
+mod program;
+mod status;
+mod sys;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use argument::{Argument, Constants};
+pub(crate) use buffer::Buffer;
+pub(crate) use device::{Device, DeviceOptions, Driver};
+pub(crate) use memory::{ALIGNMENT, copy};
+pub(crate) use program::{Function, Output, Program};
+
+/// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains.
+pub(crate) fn revision() -> &'static str {
+    "3.13.0"
+}

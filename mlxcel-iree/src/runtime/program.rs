@@ -1,0 +1,223 @@
+//! Compiled programs, loaded onto a device.
+
+use std::fmt;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_stablehlo::types::{ElementType, TensorType};
+
+use super::argument::{Argument, Constants, List, View, from_iree, input_list};
+use super::buffer::Buffer;
+use super::device::Device;
+use super::handle::{Handle, missing};
+use super::memory::HostMemory;
+use super::status::{check, check_content};
+use super::sys;
+
+/// A compiled program on a device; clones are the same program.
+#[derive(Clone, Debug)]
+pub(crate) struct Program(Arc<Loaded>);
+
+/// What a program consists of; results hold on to it, because they may point into its constants.
+// Fields are released in this order: the module's state, the module, the bytes that it was read from.
+pub(super) struct Loaded {
+    /// The state of the modules. IREE's contexts are used by one thread at a time, hence the lock.
+    context: Mutex<Handle<sys::iree_vm_context_t>>,
+    module: Handle<sys::iree_vm_module_t>,
+    _bytes: HostMemory,
+    device: Device,
+}
+
+impl Program {
+    /// Loads a compiled program (a `vmfb`).
+    ///
+    /// The structure and the bytecode of the file are verified, and an error says what is wrong with them. The machine
+    /// code in it is not and cannot be: whoever gives the bytes answers for where they come from.
+    pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
+        let operation = "load a compiled program";
+        // The loader reads the file in place and wants it aligned.
+        let mut bytes = HostMemory::zeroed(vmfb.len())?;
+        bytes.as_mut_slice().copy_from_slice(vmfb);
+        let contents =
+            sys::iree_const_byte_span_t { data: bytes.as_mut_slice().as_ptr(), data_length: vmfb.len() };
+        // SAFETY: the instance is live; the module reads the bytes where they are and does not free them, and they
+        // outlive it, because whoever holds the module (this struct, and through it every result) drops it first.
+        let module = unsafe {
+            Handle::create_with(operation, check_content, |out| {
+                sys::iree_vm_bytecode_module_create(
+                    device.instance().as_ptr(),
+                    sys::iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE,
+                    contents,
+                    sys::null_allocator(),
+                    sys::host_allocator(),
+                    out,
+                )
+            })?
+        };
+        let mut modules = [device.hal_module().as_ptr(), module.as_ptr()];
+        // SAFETY: instance and modules are live; the context retains them and is ours. It is dropped before the bytes.
+        let context = unsafe {
+            Handle::create_with(operation, check_content, |out| {
+                sys::iree_vm_context_create_with_modules(
+                    device.instance().as_ptr(),
+                    0,
+                    modules.len(),
+                    modules.as_mut_ptr(),
+                    sys::host_allocator(),
+                    out,
+                )
+            })?
+        };
+        let loaded = Loaded { context: Mutex::new(context), module, _bytes: bytes, device: device.clone() };
+        Ok(Self(Arc::new(loaded)))
+    }
+
+    /// The function that the program exports under `name`.
+    pub(crate) fn function(&self, name: &str) -> Result<Function> {
+        let operation = "look up a function";
+        let mut function = sys::iree_vm_function_t::default();
+        // SAFETY: the module is live, the name is readable for the call, and the function is written by it.
+        let status = unsafe {
+            sys::iree_vm_module_lookup_function_by_name(
+                self.0.module.as_ptr(),
+                sys::iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_EXPORT,
+                sys::string_view(name),
+                &mut function,
+            )
+        };
+        check(status, operation).map_err(|error| error.with_context("function", name))?;
+        let (mut arguments, mut results) = (0, 0);
+        // SAFETY: the function belongs to the live module, which its signature points into.
+        let status = unsafe {
+            let signature = sys::iree_vm_function_signature(&function);
+            sys::iree_vm_function_call_count_arguments_and_results(&signature, &mut arguments, &mut results)
+        };
+        check(status, operation)?;
+        let name = name.to_owned();
+        Ok(Function {
+            program: Arc::clone(&self.0),
+            function: FunctionRef(function),
+            name,
+            arguments,
+            results,
+        })
+    }
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// A function of a module: a pointer to the module and a number.
+#[derive(Clone, Copy)]
+struct FunctionRef(sys::iree_vm_function_t);
+
+// SAFETY: it is plain data; the module that it points to is immutable once loaded, and is kept alive by the program that
+// every `Function` holds.
+unsafe impl Send for FunctionRef {}
+// SAFETY: as above.
+unsafe impl Sync for FunctionRef {}
+
+/// A function of a program, ready to be called.
+#[derive(Clone)]
+pub(crate) struct Function {
+    program: Arc<Loaded>,
+    function: FunctionRef,
+    name: String,
+    arguments: usize,
+    results: usize,
+}
+
+/// A tensor that a function returned.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    /// Exactly its bytes; in the storage of an argument where the program computed it in place.
+    pub(crate) buffer: Buffer,
+    /// Element type and shape.
+    pub(crate) ty: TensorType,
+}
+
+impl Function {
+    /// How many arguments it takes.
+    pub(crate) fn argument_count(&self) -> usize {
+        self.arguments
+    }
+
+    /// Calls the function with `constants` followed by `arguments` and waits for its results.
+    ///
+    /// A program may compute a result in the place of an argument that it updates: such an argument holds the result
+    /// afterwards ([`Buffer::shares_storage_with`] tells). Calls of one program from several threads run one after
+    /// another.
+    pub(crate) fn invoke(&self, constants: &Constants, arguments: &[Argument<'_>]) -> Result<Vec<Output>> {
+        let operation = "call a program";
+        let given = constants.len() + arguments.len();
+        if given != self.arguments {
+            return Err(Error::new(ErrorKind::InvalidInput, operation, "the number of arguments is wrong")
+                .with_context("function", &self.name)
+                .with_context("takes", self.arguments)
+                .with_context("given", given));
+        }
+        let named = |error: Error| error.with_context("function", &self.name);
+        let inputs = input_list(&self.program.device, constants, arguments).map_err(named)?;
+        let outputs = List::with_capacity(self.results)?;
+        let context = self.program.context.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: context, function and lists are live, and nobody else uses them during the call: the context is
+        // locked, the lists are local. The call returns when the results are there.
+        let status = unsafe {
+            sys::iree_vm_invoke(
+                context.as_ptr(),
+                self.function.0,
+                0,
+                std::ptr::null(),
+                inputs.as_ptr(),
+                outputs.as_ptr(),
+                sys::host_allocator(),
+            )
+        };
+        drop(context);
+        check(status, operation).map_err(named)?;
+        (0..outputs.len())
+            .map(|index| {
+                let view = outputs.get(index).ok_or_else(|| {
+                    named(
+                        Error::unsupported(operation, "a result is not a tensor")
+                            .with_context("result", index),
+                    )
+                })?;
+                self.output(&view)
+            })
+            .collect()
+    }
+
+    fn output(&self, view: &View) -> Result<Output> {
+        // SAFETY: the view is live; the calls read its fields, the dimensions are copied while it is, and the buffer
+        // gets a reference of its own.
+        let (buffer, shape, code) = unsafe {
+            let rank = sys::iree_hal_buffer_view_shape_rank(view.as_ptr());
+            let shape = if rank == 0 {
+                Vec::new()
+            } else {
+                slice::from_raw_parts(sys::iree_hal_buffer_view_shape_dims(view.as_ptr()), rank).to_vec()
+            };
+            let buffer = Handle::from_borrowed(sys::iree_hal_buffer_view_buffer(view.as_ptr()));
+            (buffer, shape, sys::iree_hal_buffer_view_element_type(view.as_ptr()))
+        };
+        let element: ElementType = from_iree(code)?;
+        let buffer = buffer.ok_or_else(|| missing("call a program"))?;
+        let buffer = Buffer::returned(buffer, Arc::clone(&self.program), self.program.device.clone());
+        Ok(Output { buffer, ty: TensorType::new(element, shape) })
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function")
+            .field("name", &self.name)
+            .field("arguments", &self.arguments)
+            .field("results", &self.results)
+            .finish_non_exhaustive()
+    }
+}
