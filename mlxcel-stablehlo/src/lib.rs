@@ -8,7 +8,8 @@ pub mod infer;
 pub mod literal;
 pub mod module;
 mod names;
-mod print;
+pub mod print;
+mod rewrite;
 pub mod types;
 mod verify;
 
@@ -19,4 +20,6 @@ pub use module::{
     Argument, Attribute, BinaryOp, Block, Comparison, DotDimensions, Function, GatherDimensions, Module, Op,
     OpKind, Reduction, ScatterDimensions, ScatterUpdate, UnaryOp, ValueId,
 };
+pub use print::Printer;
+pub use rewrite::Composite;
 pub use types::{ElementType, TensorType};

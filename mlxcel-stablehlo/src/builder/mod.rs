@@ -263,8 +263,26 @@ impl<'f> Builder<'f> {
         value
     }
 
+    /// Appends an operation that another function had, over operands of the same types.
+    pub(crate) fn copy_op(
+        &mut self,
+        kind: OpKind,
+        operands: &[Value<'f>],
+        results: Vec<TensorType>,
+        regions: Vec<Block>,
+    ) -> Result<Vec<Value<'f>>> {
+        let types = self.operands(kind.name(), operands)?;
+        infer::verify(&kind, &types, &results.iter().collect::<Vec<_>>())?;
+        Ok(self.push(kind, operands, results, regions))
+    }
+
     /// Builds a region that is entered with values of `arguments`, and answers it with the types of its results.
-    fn region<F>(&mut self, op: &str, arguments: &[TensorType], body: F) -> Result<(Block, Vec<TensorType>)>
+    pub(crate) fn region<F>(
+        &mut self,
+        op: &str,
+        arguments: &[TensorType],
+        body: F,
+    ) -> Result<(Block, Vec<TensorType>)>
     where
         F: FnOnce(&mut Self, &[Value<'f>]) -> Result<Vec<Value<'f>>>,
     {

@@ -1,8 +1,8 @@
 //! MLIR text of a [`Module`], as stock StableHLO tools read it.
 //!
 //! Entry points come first. Values are numbered in the order in which they are written; arguments keep their names as
-//! far as MLIR can spell them. The text says the result type of every operation whose operands do not fix it, so that a
-//! tool checks it against its own inference.
+//! far as MLIR can spell them. Every operation is written with the types of its operands and results, so that a tool
+//! checks them against its own inference.
 
 mod literal;
 mod ops;
@@ -12,18 +12,95 @@ mod text;
 use std::collections::HashSet;
 use std::fmt::{self, Write};
 
-use crate::module::{Block, Function, Module, Op, OpKind, ValueId};
+use crate::module::{Attribute, Block, Function, Module, Op, OpKind, ValueId};
 use text::{Symbol, identifier};
+
+/// A [`Module`] as text, with what a particular compiler adds to it. A module printed by itself is the plain text.
+///
+/// ```
+/// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, Printer, TensorType};
+/// # fn main() -> mlxcel_stablehlo::Result<()> {
+/// let mut module = ModuleBuilder::new("demo");
+/// let ty = TensorType::new(ElementType::F32, [4]);
+/// module.function("main", |b| {
+///     let x = b.argument("x", ty.clone())?;
+///     b.custom_call("kernel", &[x], vec![ty.clone()], &[], false)
+/// })?;
+/// let module = module.finish();
+/// let printer = Printer::new(&module)
+///     .declarations("  util.global private @table : tensor<4xf32>\n")
+///     .custom_calls(&|call| Some(format!("my.kernel {} : {}", call.operands[0], call.signature)));
+/// assert!(printer.to_string().contains("%0 = my.kernel %x : (tensor<4xf32>) -> tensor<4xf32>"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy)]
+pub struct Printer<'p> {
+    module: &'p Module,
+    declarations: &'p str,
+    custom_calls: Option<&'p CustomCallPrinter<'p>>,
+}
+
+/// How a [`Printer`] writes custom calls: what stands behind the `=`, or `None` for the StableHLO operation.
+pub type CustomCallPrinter<'p> = dyn Fn(&CustomCall<'_>) -> Option<String> + 'p;
+
+/// A custom call as it is printed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CustomCall<'a> {
+    /// The name by which the compiler knows it.
+    pub target: &'a str,
+    /// Its attributes.
+    pub attributes: &'a [(String, Attribute)],
+    /// The names of its operands, such as `%x` or `%3#1`.
+    pub operands: Vec<&'a str>,
+    /// `(operand types) -> result types`.
+    pub signature: &'a str,
+}
+
+impl<'p> Printer<'p> {
+    /// Prints `module` plainly.
+    pub fn new(module: &'p Module) -> Self {
+        Self { module, declarations: "", custom_calls: None }
+    }
+
+    /// Puts `text`, whole lines, in front of the functions.
+    #[must_use]
+    pub fn declarations(mut self, text: &'p str) -> Self {
+        self.declarations = text;
+        self
+    }
+
+    /// Writes custom calls as `write` says.
+    #[must_use]
+    pub fn custom_calls(mut self, write: &'p CustomCallPrinter<'p>) -> Self {
+        self.custom_calls = Some(write);
+        self
+    }
+}
+
+impl fmt::Debug for Printer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Printer").field("module", &self.module.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Printer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "module {} {{", Symbol(&self.module.name))?;
+        f.write_str(self.declarations)?;
+        let (public, private): (Vec<&Function>, Vec<&Function>) =
+            self.module.functions.iter().partition(|function| function.public);
+        for function in public.into_iter().chain(private) {
+            Writer::new(f, function, self.custom_calls).function()?;
+        }
+        f.write_str("}\n")
+    }
+}
 
 impl fmt::Display for Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "module {} {{", Symbol(&self.name))?;
-        let (public, private): (Vec<&Function>, Vec<&Function>) =
-            self.functions.iter().partition(|function| function.public);
-        for function in public.into_iter().chain(private) {
-            Writer::new(f, function).function()?;
-        }
-        f.write_str("}\n")
+        fmt::Display::fmt(&Printer::new(self), f)
     }
 }
 
@@ -31,6 +108,7 @@ impl fmt::Display for Module {
 struct Writer<'w, 'm> {
     out: &'w mut dyn Write,
     function: &'m Function,
+    custom_calls: Option<&'m CustomCallPrinter<'m>>,
     /// How each value is referred to; empty until it has been defined.
     names: Vec<String>,
     numbered: usize,
@@ -38,8 +116,13 @@ struct Writer<'w, 'm> {
 }
 
 impl<'w, 'm> Writer<'w, 'm> {
-    fn new(out: &'w mut dyn Write, function: &'m Function) -> Self {
-        Self { out, function, names: vec![String::new(); function.values.len()], numbered: 0, depth: 1 }
+    fn new(
+        out: &'w mut dyn Write,
+        function: &'m Function,
+        custom_calls: Option<&'m CustomCallPrinter<'m>>,
+    ) -> Self {
+        let names = vec![String::new(); function.values.len()];
+        Self { out, function, custom_calls, names, numbered: 0, depth: 1 }
     }
 
     fn function(mut self) -> fmt::Result {

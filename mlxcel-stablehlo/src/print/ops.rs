@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::Writer;
 use super::literal::dense;
 use super::regions::kind;
 use super::text::{Dictionary, Quoted, Symbol, bracketed};
-use crate::module::{DotDimensions, GatherDimensions, Op, OpKind};
+use super::{CustomCall, Writer};
+use crate::module::{Attribute, DotDimensions, GatherDimensions, Op, OpKind};
 
 impl Writer<'_, '_> {
     /// `%result = stablehlo.name operands, attributes : types`.
@@ -84,18 +84,21 @@ impl Writer<'_, '_> {
                 write!(self.out, "func.call {}({operands}) : {signature}", Symbol(function))
             }
             OpKind::CustomCall { target, attributes, has_side_effect } => {
-                write!(self.out, "stablehlo.custom_call {}({operands})", Symbol(target))?;
-                let mut entries = Vec::new();
-                if *has_side_effect {
-                    entries.push("has_side_effect = true".to_owned());
+                let custom = self.custom_calls.and_then(|write| {
+                    let operands = op.operands.iter().map(|&operand| self.name(operand)).collect();
+                    write(&CustomCall { target, attributes, operands, signature: &signature })
+                });
+                match custom {
+                    Some(text) => self.out.write_str(&text),
+                    None => {
+                        let attributes = custom_call_attributes(attributes, *has_side_effect);
+                        write!(
+                            self.out,
+                            "stablehlo.custom_call {}({operands}){attributes} : {signature}",
+                            Symbol(target)
+                        )
+                    }
                 }
-                if !attributes.is_empty() {
-                    entries.push(format!("mhlo.backend_config = {}", Dictionary(attributes)));
-                }
-                if !entries.is_empty() {
-                    write!(self.out, " {{{}}}", entries.join(", "))?;
-                }
-                write!(self.out, " : {signature}")
             }
             // Those with regions are written by `Writer::op`'s other branches.
             OpKind::Scatter { .. }
@@ -106,6 +109,17 @@ impl Writer<'_, '_> {
         }?;
         self.out.write_str("\n")
     }
+}
+
+fn custom_call_attributes(attributes: &[(String, Attribute)], has_side_effect: bool) -> String {
+    let mut entries = Vec::new();
+    if has_side_effect {
+        entries.push("has_side_effect = true".to_owned());
+    }
+    if !attributes.is_empty() {
+        entries.push(format!("mhlo.backend_config = {}", Dictionary(attributes)));
+    }
+    if entries.is_empty() { String::new() } else { format!(" {{{}}}", entries.join(", ")) }
 }
 
 fn gather(dimensions: &GatherDimensions) -> String {

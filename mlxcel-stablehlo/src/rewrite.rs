@@ -1,0 +1,270 @@
+//! Walking modules, and replacing composites.
+
+use std::collections::HashSet;
+
+use crate::builder::{Builder, State, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::module::{Attribute, Block, Function, Module, Op, OpKind};
+use crate::types::TensorType;
+
+impl Op {
+    /// The function that a call or a composite refers to.
+    pub fn callee(&self) -> Option<&str> {
+        match &self.kind {
+            OpKind::Composite { decomposition: name, .. } | OpKind::Call { function: name } => Some(name),
+            _ => None,
+        }
+    }
+}
+
+impl Block {
+    /// Shows every operation of the block to `visit`, those of nested regions after the operation that has them.
+    pub fn walk<'m>(&'m self, visit: &mut impl FnMut(&'m Op)) {
+        for op in &self.ops {
+            visit(op);
+            for region in &op.regions {
+                region.walk(visit);
+            }
+        }
+    }
+}
+
+/// A composite of a module that is being rewritten.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Composite<'m, 'f> {
+    /// Its name, such as `mlxcel.linear`.
+    pub name: &'m str,
+    /// Its operands, in the function that is being built.
+    pub operands: &'m [Value<'f>],
+    /// Its attributes.
+    pub attributes: &'m [(String, Attribute)],
+    /// What it stands for; a function of the module as it was.
+    pub decomposition: &'m Function,
+}
+
+impl Composite<'_, '_> {
+    /// The attribute called `name`.
+    pub fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+}
+
+impl Module {
+    /// The module with composites replaced: `rewrite` is shown each with the builder that stands at its place, and answers
+    /// the values that take the place of its results, or `None` to leave it.
+    ///
+    /// Everything is built anew and so checked again. Composites that `rewrite` makes are not shown to it. Private functions
+    /// that no public function reaches any more are left out.
+    ///
+    /// ```
+    /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType, composites};
+    /// # fn main() -> mlxcel_stablehlo::Result<()> {
+    /// let mut module = ModuleBuilder::new("demo");
+    /// module.function("main", |b| {
+    ///     let x = b.argument("x", TensorType::new(ElementType::F32, [1, 8]))?;
+    ///     let w = b.argument("w", TensorType::new(ElementType::F32, [4, 8]))?;
+    ///     Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+    /// })?;
+    /// let module = module.finish().rewrite_composites(|composite, b| {
+    ///     if composite.name != composites::LINEAR {
+    ///         return Ok(None);
+    ///     }
+    ///     let results = composite.decomposition.result_types().cloned().collect();
+    ///     b.custom_call("my.matvec", composite.operands, results, &[], false).map(Some)
+    /// })?;
+    /// assert!(module.to_string().contains("stablehlo.custom_call @my.matvec(%x, %w)"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `rewrite`; replacements of other types than the results; a module that does not
+    /// [verify](Self::verify).
+    pub fn rewrite_composites<F>(&self, mut rewrite: F) -> Result<Self>
+    where
+        F: for<'m, 'f> FnMut(&Composite<'m, 'f>, &mut Builder<'f>) -> Result<Option<Vec<Value<'f>>>>,
+    {
+        self.verify()?;
+        let mut state = State::default();
+        state.module.name.clone_from(&self.name);
+        // New decompositions must not take the names of functions that are yet to be copied.
+        state.names = self.functions.iter().map(|function| function.name.clone()).collect();
+
+        let mut copied = HashSet::new();
+        let mut pending: Vec<&Function> =
+            self.functions.iter().filter(|function| function.public).rev().collect();
+        while let Some(function) = pending.pop() {
+            if !copied.insert(function.name.as_str()) {
+                continue;
+            }
+            let built = state.build(|b| copy_function(self, function, b, &mut rewrite));
+            let built = built.map_err(|error| error.within(&function.name))?;
+            let copy = Function { name: function.name.clone(), public: function.public, ..built };
+            copy.body.walk(&mut |op| pending.extend(op.callee().and_then(|name| self.function(name))));
+            state.module.functions.push(copy);
+        }
+        Ok(callees_first(&state.module))
+    }
+
+    /// The module with the composites whose name `which` holds for replaced by the operations of their decompositions, also
+    /// inside of other decompositions.
+    ///
+    /// # Errors
+    /// A module that does not [verify](Self::verify).
+    pub fn decompose_composites(&self, which: impl Fn(&str) -> bool) -> Result<Self> {
+        self.rewrite_composites(|composite, b| decompose(self, &which, composite, b))
+    }
+}
+
+fn decompose<'f>(
+    module: &Module,
+    which: &dyn Fn(&str) -> bool,
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+) -> Result<Option<Vec<Value<'f>>>> {
+    if !which(composite.name) {
+        return Ok(None);
+    }
+    let function = composite.decomposition;
+    let mut copy = Copy::new(module, function);
+    for (argument, &operand) in function.arguments.iter().zip(composite.operands) {
+        copy.values[argument.value.index()] = Some(operand);
+    }
+    copy.block(&function.body, b, &mut |inner, b| decompose(module, which, inner, b)).map(Some)
+}
+
+fn copy_function<'f, F>(
+    module: &Module,
+    function: &Function,
+    b: &mut Builder<'f>,
+    rewrite: &mut F,
+) -> Result<Vec<Value<'f>>>
+where
+    F: for<'m, 'v> FnMut(&Composite<'m, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
+{
+    let mut copy = Copy::new(module, function);
+    for argument in &function.arguments {
+        let value = b.argument(&argument.name, function.value_type(argument.value).clone())?;
+        if let Some(result) = argument.aliases_result {
+            b.alias(value, result)?;
+        }
+        copy.values[argument.value.index()] = Some(value);
+    }
+    copy.block(&function.body, b, rewrite)
+}
+
+/// A verified function on its way into another builder.
+struct Copy<'m, 'f> {
+    module: &'m Module,
+    function: &'m Function,
+    /// What each value has become.
+    values: Vec<Option<Value<'f>>>,
+}
+
+impl<'m, 'f> Copy<'m, 'f> {
+    fn new(module: &'m Module, function: &'m Function) -> Self {
+        Self { module, function, values: vec![None; function.values.len()] }
+    }
+
+    fn mapped(&self, values: &[crate::ValueId]) -> Result<Vec<Value<'f>>> {
+        let missing = || Error::new(ErrorKind::Scope, "rewrite", "a value is used before it is defined");
+        values.iter().map(|value| self.values[value.index()].ok_or_else(missing)).collect()
+    }
+
+    fn block<F>(&mut self, block: &Block, b: &mut Builder<'f>, rewrite: &mut F) -> Result<Vec<Value<'f>>>
+    where
+        F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
+    {
+        for op in &block.ops {
+            let operands = self.mapped(&op.operands)?;
+            let results = match self.replacement(op, &operands, b, rewrite)? {
+                Some(results) => results,
+                None => self.same(op, &operands, b, rewrite)?,
+            };
+            for (old, new) in op.results.iter().zip(results) {
+                self.values[old.index()] = Some(new);
+            }
+        }
+        self.mapped(&block.results)
+    }
+
+    /// What `rewrite` puts in the place of an operation.
+    fn replacement<F>(
+        &self,
+        op: &Op,
+        operands: &[Value<'f>],
+        b: &mut Builder<'f>,
+        rewrite: &mut F,
+    ) -> Result<Option<Vec<Value<'f>>>>
+    where
+        F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
+    {
+        let OpKind::Composite { name, decomposition, attributes } = &op.kind else { return Ok(None) };
+        let Some(decomposition) = self.module.function(decomposition) else { return Ok(None) };
+        let composite = Composite { name, operands, attributes, decomposition };
+        let Some(results) = rewrite(&composite, b)? else { return Ok(None) };
+        let wanted: Vec<&TensorType> = decomposition.result_types().collect();
+        let given: Vec<&TensorType> = results.iter().map(|&result| b.ty(result)).collect();
+        if given != wanted {
+            let detail = format!("`{name}` is replaced by {given:?}, but its results are {wanted:?}");
+            return Err(Error::new(ErrorKind::Shape, "composite", detail));
+        }
+        Ok(Some(results))
+    }
+
+    /// The operation as it was, over other values.
+    fn same<F>(
+        &mut self,
+        op: &Op,
+        operands: &[Value<'f>],
+        b: &mut Builder<'f>,
+        rewrite: &mut F,
+    ) -> Result<Vec<Value<'f>>>
+    where
+        F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
+    {
+        let types = |values: &[crate::ValueId]| -> Vec<TensorType> {
+            values.iter().map(|&value| self.function.value_type(value).clone()).collect()
+        };
+        let results = types(&op.results);
+        let entries: Vec<Vec<TensorType>> =
+            op.regions.iter().map(|region| types(&region.arguments)).collect();
+        let mut regions = Vec::with_capacity(op.regions.len());
+        for (region, entry) in op.regions.iter().zip(entries) {
+            let (copy, _) = b.region(op.kind.name(), &entry, |b, args| {
+                for (old, &new) in region.arguments.iter().zip(args) {
+                    self.values[old.index()] = Some(new);
+                }
+                self.block(region, b, rewrite)
+            })?;
+            regions.push(copy);
+        }
+        b.copy_op(op.kind.clone(), operands, results, regions)
+    }
+}
+
+/// The functions that public ones reach, each behind those that it refers to.
+fn callees_first(module: &Module) -> Module {
+    fn visit<'m>(
+        module: &'m Module,
+        function: &'m Function,
+        seen: &mut HashSet<&'m str>,
+        out: &mut Vec<Function>,
+    ) {
+        if !seen.insert(&function.name) {
+            return;
+        }
+        let mut callees = Vec::new();
+        function.body.walk(&mut |op| callees.extend(op.callee()));
+        for callee in callees.into_iter().filter_map(|name| module.function(name)) {
+            visit(module, callee, seen, out);
+        }
+        out.push(function.clone());
+    }
+    let (mut seen, mut functions) = (HashSet::new(), Vec::new());
+    for function in module.functions.iter().filter(|function| function.public) {
+        visit(module, function, &mut seen, &mut functions);
+    }
+    Module { name: module.name.clone(), functions }
+}
