@@ -1,1 +1,34 @@
-//! graph
+//! The decoder written once as a StableHLO graph, and the one session that runs it on any executor.
+//!
+//! Engines that run graphs differ in how a program is executed and where a buffer lives; they do not differ in
+//! what a prompt chunk is, when a sequence is full, or what `rewind` means. So those are here, once:
+//!
+//! * [`decoder_program`] writes the network that a [`Decoder`](mlxcel_models::Decoder) describes as a module for one
+//!   [`ProgramShape`]: how many tokens each row brings, and how many positions of KV cache it attends to.
+//! * [`Executor`] is what an engine supplies: caches, and running such a program.
+//! * [`GraphModel`] makes a [`Model`](mlxcel_core::Model) of an executor; its sessions cut steps into passes, grow
+//!   caches, keep positions, and turn outputs into results.
+//!
+//! # Shapes
+//!
+//! A program has static shapes, yet context is no fixed bucket: a cache starts small and moves up the rungs of
+//! [`Lengths`] as its sequence grows, and each rung has its program, made when first used. A step's cost therefore follows
+//! the length in use, within a factor of the distance between rungs, and not the capacity.
+#![forbid(unsafe_code)]
+
+mod executor;
+mod layer;
+mod model;
+mod numerics;
+mod plan;
+mod program;
+mod results;
+mod session;
+mod shape;
+
+pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};
+pub use model::{GraphModel, GraphModelOptions};
+pub use numerics::{Numerics, element_type};
+pub use program::{ENTRY, Program, decoder_program};
+pub use session::GraphSession;
+pub use shape::{Lengths, Outputs, ProgramShape};

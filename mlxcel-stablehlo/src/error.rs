@@ -58,8 +58,9 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `op` without operands to show.
-    pub(crate) fn new(kind: ErrorKind, op: impl Into<String>, detail: impl Into<String>) -> Self {
+    /// An error of `op` without operands to show, for functions that build on [`Builder`](crate::Builder) and find something
+    /// wrong themselves.
+    pub fn new(kind: ErrorKind, op: impl Into<String>, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
             op: op.into(),

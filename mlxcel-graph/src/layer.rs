@@ -1,0 +1,277 @@
+//! The parts of a decoder network as operations: norms, attention, MLP, head.
+
+use std::collections::HashMap;
+
+use mlxcel_models::{Activation, Attention, Decoder, Linear, Mixer, Mlp, Norm, Rope, WeightRef};
+use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
+
+use crate::numerics::Numerics;
+
+/// One row of a program inside the graph.
+pub(crate) struct Row<'f> {
+    /// The index of its first token among the tokens of all rows.
+    pub(crate) start: usize,
+    /// How many tokens it has room for.
+    pub(crate) tokens: usize,
+    /// Scalar i32: the position of its first token.
+    pub(crate) position: Value<'f>,
+    /// `[tokens, length]` i1: which cached positions each token sees.
+    pub(crate) mask: Value<'f>,
+}
+
+/// A decoder being written into a function.
+pub(crate) struct Network<'a, 'f> {
+    decoder: &'a Decoder,
+    numerics: Numerics,
+    ropes: &'a [&'a Rope],
+    /// Cosines and sines of each rope, `[tokens, rotary_dim / 2]`.
+    rotary: Vec<(Value<'f>, Value<'f>)>,
+    weights: HashMap<&'a WeightRef, Value<'f>>,
+    rows: Vec<Row<'f>>,
+}
+
+impl<'a, 'f> Network<'a, 'f> {
+    pub(crate) fn new(
+        decoder: &'a Decoder,
+        numerics: Numerics,
+        ropes: &'a [&'a Rope],
+        rotary: Vec<(Value<'f>, Value<'f>)>,
+        weights: Vec<(&'a WeightRef, Value<'f>)>,
+        rows: Vec<Row<'f>>,
+    ) -> Self {
+        Self { decoder, numerics, ropes, rotary, weights: weights.into_iter().collect(), rows }
+    }
+
+    /// The normed hidden states (`[tokens, hidden]`) of all tokens; each row's keys and values go into its cache.
+    pub(crate) fn run(
+        &mut self,
+        b: &mut Builder<'f>,
+        tokens: Value<'f>,
+        caches: &mut [Value<'f>],
+    ) -> Result<Value<'f>> {
+        let table = self.weight(&self.decoder.embedding.weight)?;
+        let embedded = b.take(table, tokens)?;
+        let mut hidden = b.convert(embedded, self.numerics.activation)?;
+        for (index, layer) in self.decoder.layers.iter().enumerate() {
+            let normed = self.norm(b, &layer.mixer_norm, hidden)?;
+            let mixed = match &layer.mixer {
+                Mixer::Attention(attention) => self.attention(b, index, attention, normed, caches)?,
+                _ => {
+                    return Err(Error::new(
+                        ErrorKind::Structure,
+                        "mixer",
+                        "only attention can be written as a graph",
+                    ));
+                }
+            };
+            hidden = b.add(hidden, mixed)?;
+            let normed = self.norm(b, &layer.mlp_norm, hidden)?;
+            let changed = self.mlp(b, &layer.mlp, normed)?;
+            hidden = b.add(hidden, changed)?;
+        }
+        Ok(hidden)
+    }
+
+    /// The logits (`[rows, vocabulary]` f32) of hidden states (`[rows, hidden]`).
+    pub(crate) fn head(&self, b: &mut Builder<'f>, hidden: Value<'f>) -> Result<Value<'f>> {
+        let normed = self.norm(b, &self.decoder.norm, hidden)?;
+        let weight = self.weight(&self.decoder.head.weight)?;
+        b.linear(normed, weight, None, ElementType::F32)
+    }
+
+    fn weight(&self, weight: &WeightRef) -> Result<Value<'f>> {
+        let found = self.weights.get(weight).copied();
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Name, "weight", format!("{weight} is not among the decoder's weights"))
+        })
+    }
+
+    fn linear(&self, b: &mut Builder<'f>, linear: &Linear, x: Value<'f>) -> Result<Value<'f>> {
+        let weight = self.weight(&linear.weight)?;
+        let bias = linear.bias.as_ref().map(|bias| self.weight(bias)).transpose()?;
+        b.linear(x, weight, bias, self.numerics.activation)
+    }
+
+    fn norm(&self, b: &mut Builder<'f>, norm: &Norm, x: Value<'f>) -> Result<Value<'f>> {
+        b.rms_norm(x, self.weight(&norm.weight)?, norm.epsilon)
+    }
+
+    fn mlp(&self, b: &mut Builder<'f>, mlp: &Mlp, x: Value<'f>) -> Result<Value<'f>> {
+        let gate = self.linear(b, &mlp.gate, x)?;
+        let up = self.linear(b, &mlp.up, x)?;
+        let gate = activate(b, mlp.activation, gate)?;
+        let gated = b.multiply(gate, up)?;
+        self.linear(b, &mlp.down, gated)
+    }
+
+    /// Attention of each row over its own cache (`[layers, 2, kv_heads, length, head_dim]`), written first.
+    fn attention(
+        &self,
+        b: &mut Builder<'f>,
+        layer: usize,
+        attention: &Attention,
+        x: Value<'f>,
+        caches: &mut [Value<'f>],
+    ) -> Result<Value<'f>> {
+        let tokens = b.shape(x)[0];
+        let (query_heads, kv_heads, head_dim) =
+            (attention.query_heads, attention.kv_heads, attention.head_dim);
+        let query = self.linear(b, &attention.query, x)?;
+        let key = self.linear(b, &attention.key, x)?;
+        let value = self.linear(b, &attention.value, x)?;
+        let query = b.reshape(query, &[tokens, query_heads, head_dim])?;
+        let key = b.reshape(key, &[tokens, kv_heads, head_dim])?;
+        let value = b.reshape(value, &[tokens, kv_heads, head_dim])?;
+        let (cos, sin) = self.rotary_of(attention)?;
+        let query = b.rope(query, cos, sin)?;
+        let key = b.rope(key, cos, sin)?;
+        let key = b.convert(key, self.numerics.kv)?;
+        let value = b.convert(value, self.numerics.kv)?;
+
+        let mut mixed = Vec::with_capacity(self.rows.len());
+        for (row, cache) in self.rows.iter().zip(caches) {
+            let query = heads_first(b, row, query)?;
+            let key = heads_first(b, row, key)?;
+            let value = heads_first(b, row, value)?;
+            *cache = write_cache(b, layer, row, *cache, key, value)?;
+            let keys = read_cache(b, layer, 0, *cache)?;
+            let values = read_cache(b, layer, 1, *cache)?;
+            mixed.push(b.attention(
+                query,
+                keys,
+                values,
+                row.mask,
+                attention.scale,
+                self.numerics.activation,
+            )?);
+        }
+        let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
+        self.linear(b, &attention.output, mixed)
+    }
+
+    fn rotary_of(&self, attention: &Attention) -> Result<(Value<'f>, Value<'f>)> {
+        let index = self.ropes.iter().position(|&rope| *rope == attention.rope);
+        let found = index.and_then(|index| self.rotary.get(index).copied());
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Name, "rope", "the layer's rotary embedding is not among the decoder's")
+        })
+    }
+}
+
+/// A row's part of `x` (`[tokens of all rows, heads, head_dim]`) as `[heads, tokens, head_dim]`.
+fn heads_first<'f>(b: &mut Builder<'f>, row: &Row<'f>, x: Value<'f>) -> Result<Value<'f>> {
+    let [_, heads, head_dim] = b.shape(x)[..] else {
+        return Err(Error::new(ErrorKind::Shape, "heads_first", "the operand must have three dimensions"));
+    };
+    let part = b.slice(x, &[row.start, 0, 0], &[row.start + row.tokens, heads, head_dim])?;
+    b.transpose(part, &[1, 0, 2])
+}
+
+/// The cache with a row's keys and values (`[kv_heads, tokens, head_dim]`) at its position.
+fn write_cache<'f>(
+    b: &mut Builder<'f>,
+    layer: usize,
+    row: &Row<'f>,
+    cache: Value<'f>,
+    key: Value<'f>,
+    value: Value<'f>,
+) -> Result<Value<'f>> {
+    let mut shape = vec![1, 1];
+    shape.extend(b.shape(key));
+    let key = b.reshape(key, &shape)?;
+    let value = b.reshape(value, &shape)?;
+    let both = b.concatenate(&[key, value], 1)?;
+    let layer = b.scalar(layer as i32)?;
+    let zero = b.scalar(0i32)?;
+    b.dynamic_update_slice(cache, both, &[layer, zero, zero, row.position, zero])
+}
+
+/// The keys (`part` 0) or values (`part` 1) of a layer: `[kv_heads, length, head_dim]`.
+fn read_cache<'f>(b: &mut Builder<'f>, layer: usize, part: usize, cache: Value<'f>) -> Result<Value<'f>> {
+    let [_, _, kv_heads, length, head_dim] = b.shape(cache)[..] else {
+        return Err(Error::new(ErrorKind::Shape, "read_cache", "a cache must have five dimensions"));
+    };
+    let start = [layer, part, 0, 0, 0];
+    let limit = [layer + 1, part + 1, kv_heads, length, head_dim];
+    let part = b.slice(cache, &start, &limit)?;
+    b.reshape(part, &[kv_heads, length, head_dim])
+}
+
+/// The activation in float32, given back in the operand's type.
+///
+/// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN` names them.
+fn activate<'f>(b: &mut Builder<'f>, activation: Activation, x: Value<'f>) -> Result<Value<'f>> {
+    let element = b.ty(x).element;
+    let wide = b.convert(x, ElementType::F32)?;
+    let shape = b.shape(wide);
+    let out = match activation {
+        Activation::Silu => {
+            let gate = b.logistic(wide)?;
+            b.multiply(wide, gate)?
+        }
+        Activation::Relu => {
+            let zero = b.splat(ElementType::F32, 0.0, &shape)?;
+            b.maximum(wide, zero)?
+        }
+        Activation::GeluTanh => {
+            // 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+            let square = b.multiply(wide, wide)?;
+            let cube = b.multiply(square, wide)?;
+            let weight = b.splat(ElementType::F32, 0.044715, &shape)?;
+            let cubic = b.multiply(cube, weight)?;
+            let inner = b.add(wide, cubic)?;
+            let scale = b.splat(ElementType::F32, (2.0 / std::f64::consts::PI).sqrt(), &shape)?;
+            let inner = b.multiply(inner, scale)?;
+            let tanh = b.tanh(inner)?;
+            let one = b.splat(ElementType::F32, 1.0, &shape)?;
+            let sum = b.add(tanh, one)?;
+            let half = b.splat(ElementType::F32, 0.5, &shape)?;
+            let half = b.multiply(wide, half)?;
+            b.multiply(half, sum)?
+        }
+        Activation::Gelu => {
+            let scale = b.splat(ElementType::F32, std::f64::consts::FRAC_1_SQRT_2, &shape)?;
+            let scaled = b.multiply(wide, scale)?;
+            let erf = erf(b, scaled)?;
+            let one = b.splat(ElementType::F32, 1.0, &shape)?;
+            let sum = b.add(erf, one)?;
+            let half = b.splat(ElementType::F32, 0.5, &shape)?;
+            let half = b.multiply(wide, half)?;
+            b.multiply(half, sum)?
+        }
+        other => {
+            return Err(Error::new(
+                ErrorKind::Structure,
+                "activation",
+                format!("{other:?} cannot be written as a graph"),
+            ));
+        }
+    };
+    b.convert(out, element)
+}
+
+/// The error function in float32, by Abramowitz and Stegun's formula 7.1.26, whose error is at most 1.5e-7.
+fn erf<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
+    const COEFFICIENTS: [f64; 5] =
+        [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
+    let shape = b.shape(x);
+    let one = b.splat(ElementType::F32, 1.0, &shape)?;
+    let magnitude = b.abs(x)?;
+    let step = b.splat(ElementType::F32, 0.327_591_1, &shape)?;
+    let t = b.multiply(magnitude, step)?;
+    let t = b.add(t, one)?;
+    let t = b.divide(one, t)?;
+    let mut sum = b.splat(ElementType::F32, 0.0, &shape)?;
+    for coefficient in COEFFICIENTS {
+        let coefficient = b.splat(ElementType::F32, coefficient, &shape)?;
+        sum = b.add(sum, coefficient)?;
+        sum = b.multiply(sum, t)?;
+    }
+    let square = b.multiply(x, x)?;
+    let decay = b.negate(square)?;
+    let decay = b.exponential(decay)?;
+    let tail = b.multiply(sum, decay)?;
+    let value = b.subtract(one, tail)?;
+    let sign = b.sign(x)?;
+    b.multiply(sign, value)
+}

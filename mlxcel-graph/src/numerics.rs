@@ -1,0 +1,56 @@
+//! Which element types a precision means for a decoder.
+
+use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_models::Decoder;
+use mlxcel_stablehlo::ElementType;
+
+/// The element types that a decoder runs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Numerics {
+    /// The type of activations between operations; sums are always float32.
+    pub activation: ElementType,
+    /// The type of keys and values in the cache.
+    pub kv: ElementType,
+}
+
+impl Numerics {
+    /// `Exact` is float32 throughout; `Native` is the type that the checkpoint names for its activations.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for `Fast`: graphs have no mode beyond `Native`.
+    pub fn new(precision: Precision, decoder: &Decoder) -> Result<Self> {
+        let element = match precision {
+            Precision::Exact => ElementType::F32,
+            Precision::Native => element_type(decoder.element_type, "config.json")?,
+            other => {
+                return Err(Error::unsupported(
+                    "choose precision",
+                    "this engine runs with exact or native precision",
+                )
+                .with_context("precision", other));
+            }
+        };
+        Ok(Self { activation: element, kv: element })
+    }
+}
+
+/// The element type in graphs of a floating-point `element` of a checkpoint; `location` is named where there is none.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unsupported`] for types that decoders do not compute with.
+pub fn element_type(element: mlxcel_models::ElementType, location: &str) -> Result<ElementType> {
+    match element {
+        mlxcel_models::ElementType::F32 => Ok(ElementType::F32),
+        mlxcel_models::ElementType::F16 => Ok(ElementType::F16),
+        mlxcel_models::ElementType::BF16 => Ok(ElementType::BF16),
+        other => Err(Error::new(
+            ErrorKind::Unsupported,
+            "build decoder",
+            "weights and activations must be F32, F16 or BF16",
+        )
+        .with_context("tensor", location)
+        .with_context("element_type", other)),
+    }
+}

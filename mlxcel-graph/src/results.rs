@@ -1,0 +1,96 @@
+//! From logits on the host to what a row wanted.
+
+use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob, TokenMask};
+
+/// The natural log of the sum of exponentials of `logits`, summed in double precision.
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let largest = f64::from(largest);
+    largest + logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum::<f64>().ln()
+}
+
+/// The `count` likeliest tokens, likeliest first, of equals the lowest id first.
+fn likeliest(logits: &[f32], total: f64, count: usize) -> Vec<TokenLogprob> {
+    let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
+    let by_logit =
+        |a: &TokenId, b: &TokenId| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let count = count.min(order.len());
+    if count == 0 {
+        return Vec::new();
+    }
+    order.select_nth_unstable_by(count - 1, by_logit);
+    order.truncate(count);
+    order.sort_unstable_by(by_logit);
+    order.into_iter().map(|token| TokenLogprob { token, logprob: logprob(logits, total, token) }).collect()
+}
+
+fn logprob(logits: &[f32], total: f64, token: TokenId) -> f32 {
+    (f64::from(logits[token as usize]) - total) as f32
+}
+
+/// The likeliest token that `mask` allows, with the `top` likeliest of all.
+pub(crate) fn choose(logits: &[f32], mask: Option<&TokenMask>, top: u16) -> Result<SampledToken> {
+    let total = log_sum_exp(logits);
+    let allowed = (0..logits.len() as TokenId).filter(|&token| mask.is_none_or(|mask| mask.allows(token)));
+    // Strictly greater, so that of equals the lowest id stays.
+    let best = allowed.reduce(
+        |best, token| {
+            if logits[token as usize] > logits[best as usize] { token } else { best }
+        },
+    );
+    let token = best.ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, "step", "the token mask allows no token")
+            .with_context("field", "mask")
+    })?;
+    Ok(SampledToken {
+        token,
+        logprob: logprob(logits, total, token),
+        top: likeliest(logits, total, usize::from(top)),
+    })
+}
+
+/// What the logits of a position say about the token that `following` it is.
+pub(crate) fn position(logits: &[f32], following: Option<TokenId>, top: u16) -> PositionResult {
+    let total = log_sum_exp(logits);
+    let top = usize::from(top);
+    let mut likeliest = likeliest(logits, total, top.max(1));
+    let best = likeliest.first().copied().unwrap_or(TokenLogprob { token: 0, logprob: f32::NAN });
+    likeliest.truncate(top);
+    let mut result = PositionResult::new(best, following.map(|token| logprob(logits, total, token)));
+    result.top = likeliest;
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_equal_logits_the_lowest_id_is_chosen() {
+        let chosen = choose(&[0.0, 2.0, 2.0, -1.0], None, 3).unwrap();
+        assert_eq!(chosen.token, 1);
+        assert_eq!(chosen.top.iter().map(|entry| entry.token).collect::<Vec<_>>(), [1, 2, 0]);
+        let everything: f32 =
+            choose(&[0.5, 1.5, -2.0], None, 3).unwrap().top.iter().map(|t| t.logprob.exp()).sum();
+        assert!((everything - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_mask_limits_the_choice_and_not_the_probabilities() {
+        let logits = [0.0, 2.0, 1.0];
+        let free = choose(&logits, None, 3).unwrap();
+        let masked = choose(&logits, Some(&TokenMask::allowing(3, [0, 2])), 3).unwrap();
+        assert_eq!(masked.token, 2);
+        assert_eq!(masked.top, free.top);
+        assert_eq!(masked.logprob, free.top[1].logprob);
+        let error = choose(&logits, Some(&TokenMask::none(3)), 0).unwrap_err();
+        assert_eq!(error.context("field"), Some("mask"));
+    }
+
+    #[test]
+    fn a_position_scores_the_token_that_follows() {
+        let result = position(&[0.0, 1.0], Some(0), 0);
+        assert_eq!((result.best.token, result.top.len()), (1, 0));
+        assert!((f64::from(result.following.unwrap()) - (1.0 / (1.0 + 1f64.exp())).ln()).abs() < 1e-6);
+    }
+}

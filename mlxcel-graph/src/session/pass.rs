@@ -1,0 +1,196 @@
+//! Running a step: pass after pass over the weights until every row has its answer.
+
+use std::collections::BTreeMap;
+
+use mlxcel_core::{Control, Error, ErrorKind, Result, Row, SequenceId, StepOutput};
+
+use super::rows::Work;
+use super::{GraphSession, Sequence, SizedCache};
+use crate::executor::{Executor, StepInputs, StepOutputs};
+use crate::model::Shared;
+use crate::plan::{Pass, PassRow, next_pass};
+use crate::shape::{Outputs, ProgramShape};
+
+impl<E: Executor> GraphSession<E> {
+    pub(super) fn run_step(
+        &mut self,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        out.clear();
+        if rows.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "step", "a step must have at least one row"));
+        }
+        let mut works: Vec<Work<'_>> = rows
+            .iter()
+            .enumerate()
+            .map(|(i, row)| Work::new(*row, self.check_row(row, &rows[..i])))
+            .collect();
+        loop {
+            let pending: Vec<_> = works.iter().map(Work::pending).collect();
+            let Some(pass) = next_pass(&pending, self.shared.chunk, self.capabilities.batch_rows) else {
+                break;
+            };
+            self.run_pass(&pass, &mut works, control);
+        }
+        for work in works {
+            out.push(work.answer.unwrap_or_else(|| {
+                Err(Error::new(ErrorKind::Internal, "step", "a row was left without an answer"))
+            }));
+        }
+        Ok(())
+    }
+
+    /// Runs one pass; where that fails, its rows are answered with the error.
+    fn run_pass(&mut self, pass: &Pass, works: &mut [Work<'_>], control: &Control<'_>) {
+        // Before the program runs, no sequence has changed: an error here leaves them as they were.
+        let prepared = control.check("step").and_then(|()| self.prepare_pass(pass, works, control));
+        let (shape, inputs) = match prepared {
+            Ok(prepared) => prepared,
+            // A cancelled step ends for all of its rows; another failure for those of the pass.
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                let unanswered = works.iter_mut().filter(|work| work.answer.is_none());
+                return unanswered.for_each(|work| work.answer = Some(Err(error.clone())));
+            }
+            Err(error) => return answer_all(pass, works, error),
+        };
+        let mut logits = Vec::new();
+        let mut counts = Vec::with_capacity(pass.rows.len());
+        for (row, outputs) in pass.rows.iter().zip(output_ranges(pass)) {
+            let wanted = works[row.pending].wanted_logits(row.tokens, outputs);
+            counts.push(wanted.len());
+            logits.extend(wanted);
+        }
+        match self.execute(pass, works, &shape, &inputs, &logits) {
+            Ok(outputs) => {
+                self.stats.passes += 1;
+                self.stats.tokens += pass.rows.iter().map(|row| row.tokens as u64).sum::<u64>();
+                self.stats.uploaded_bytes += inputs.bytes() as u64;
+                let words = 2 * outputs.best.len() + outputs.logits.iter().map(Vec::len).sum::<usize>();
+                self.stats.read_back_bytes += 4 * words as u64;
+                let mut logits = outputs.logits.into_iter();
+                for ((row, range), count) in pass.rows.iter().zip(output_ranges(pass)).zip(counts) {
+                    let work = &mut works[row.pending];
+                    let own: Vec<_> = logits.by_ref().take(count).collect();
+                    let best = outputs.best.get(range.end - 1).copied().unwrap_or((0, f32::NAN));
+                    work.absorb(row.tokens, best, own);
+                    if let Some(sequence) = self.sequences.get_mut(&work.row.sequence) {
+                        sequence.position += row.tokens;
+                    }
+                }
+            }
+            Err(error) => {
+                for row in &pass.rows {
+                    if let Some(sequence) = self.sequences.get_mut(&works[row.pending].row.sequence) {
+                        sequence.poisoned = true;
+                        sequence.cache = None;
+                    }
+                }
+                answer_all(pass, works, error);
+            }
+        }
+    }
+
+    /// Everything that can fail without harm: the program is made, the caches grow, the inputs are gathered.
+    fn prepare_pass(
+        &mut self,
+        pass: &Pass,
+        works: &[Work<'_>],
+        control: &Control<'_>,
+    ) -> Result<(ProgramShape, StepInputs)> {
+        let mut positions = 0;
+        for row in &pass.rows {
+            let sequence = self.sequence("step", works[row.pending].row.sequence)?;
+            let allocated = sequence.cache.as_ref().map_or(0, |cache| cache.length);
+            positions = positions.max(sequence.position + row.room).max(allocated);
+        }
+        let shape = ProgramShape {
+            rows: pass.rows.iter().map(|row| row.room).collect(),
+            length: self.length_for("step", positions)?,
+            outputs: pass.outputs,
+        };
+        self.stats.compile_time += self.shared.executor.prepare(&shape, control.cancel)?;
+        let mut inputs =
+            StepInputs { rotary: vec![Default::default(); self.shared.ropes.len()], ..StepInputs::default() };
+        for row in &pass.rows {
+            let work = &works[row.pending];
+            self.grow(work.row.sequence, shape.length)?;
+            let position = self.sequence("step", work.row.sequence)?.position;
+            gather(&self.shared, row, work, position, &mut inputs);
+        }
+        Ok((shape, inputs))
+    }
+
+    /// Gives a sequence a cache of exactly `length` positions, with what it holds in it.
+    fn grow(&mut self, id: SequenceId, length: usize) -> Result<()> {
+        let Shared { executor, layout, .. } = &*self.shared;
+        let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(()) };
+        if sequence.cache.as_ref().is_some_and(|cache| cache.length == length) {
+            return Ok(());
+        }
+        let mut grown = executor.allocate(layout, length)?;
+        if let Some(SizedCache { cache, length: from }) = &sequence.cache {
+            executor.copy(layout, (cache, *from), (&mut grown, length), sequence.position)?;
+        }
+        sequence.cache = Some(SizedCache { cache: grown, length });
+        Ok(())
+    }
+
+    fn execute(
+        &mut self,
+        pass: &Pass,
+        works: &[Work<'_>],
+        shape: &ProgramShape,
+        inputs: &StepInputs,
+        logits: &[usize],
+    ) -> Result<StepOutputs> {
+        // The map hands out its sequences in its own order; the program wants the pass's.
+        let mut by_id: BTreeMap<SequenceId, &mut Sequence<E::Cache>> =
+            self.sequences.iter_mut().map(|(&id, sequence)| (id, sequence)).collect();
+        let mut caches = Vec::with_capacity(pass.rows.len());
+        for row in &pass.rows {
+            let sequence = by_id.remove(&works[row.pending].row.sequence);
+            let cache = sequence.and_then(|sequence| sequence.cache.as_mut()).map(|sized| &mut sized.cache);
+            caches.push(cache.ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row has no cache"))?);
+        }
+        self.shared.executor.run(shape, inputs, &mut caches, logits)
+    }
+}
+
+/// Adds the inputs of one row: its tokens, padded to the room that the program has, and their rotary tables.
+fn gather<E>(shared: &Shared<E>, row: &PassRow, work: &Work<'_>, position: usize, inputs: &mut StepInputs) {
+    let tokens = &work.row.tokens[work.fed..work.fed + row.tokens];
+    inputs.tokens.extend(tokens.iter().map(|&token| token as i32));
+    inputs.last.push(inputs.tokens.len() as i32 - 1);
+    inputs.tokens.extend(std::iter::repeat_n(0, row.room - row.tokens));
+    inputs.positions.push(position as i32);
+    for (rope, (cos, sin)) in shared.ropes.iter().zip(&mut inputs.rotary) {
+        let half = rope.rotary_dim / 2;
+        for offset in 0..row.room {
+            let start = cos.len();
+            cos.resize(start + half, 0.0);
+            sin.resize(start + half, 0.0);
+            rope.cos_sin(position + offset, &mut cos[start..], &mut sin[start..]);
+        }
+    }
+}
+
+/// The output rows that belong to each row of a pass: padding gives none.
+fn output_ranges(pass: &Pass) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+    pass.rows.iter().scan(0, |next, row| {
+        let start = *next;
+        let (outputs, step) = match pass.outputs {
+            Outputs::Last => (1, 1),
+            Outputs::Every => (row.tokens, row.room),
+        };
+        *next += step;
+        Some(start..start + outputs)
+    })
+}
+
+fn answer_all(pass: &Pass, works: &mut [Work<'_>], error: Error) {
+    for row in &pass.rows {
+        works[row.pending].answer = Some(Err(error.clone()));
+    }
+}

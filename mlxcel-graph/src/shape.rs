@@ -1,0 +1,134 @@
+//! The static shapes that a program is made for.
+
+use std::fmt;
+
+/// Which positions of a pass give logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outputs {
+    /// The last token of each row.
+    Last,
+    /// Every token of every row.
+    Every,
+}
+
+/// What a decoder program is specialised for; everything else is a run-time input.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProgramShape {
+    /// How many tokens each row has room for: `[64]` for a prompt chunk, `[1, 1, 1]` for three decoding rows,
+    /// `[64, 1]` for both together.
+    pub rows: Vec<usize>,
+    /// How many positions the KV cache of each row has.
+    pub length: usize,
+    /// Which positions give logits.
+    pub outputs: Outputs,
+}
+
+impl ProgramShape {
+    /// The tokens of all rows.
+    pub fn tokens(&self) -> usize {
+        self.rows.iter().sum()
+    }
+
+    /// How many positions give logits.
+    pub fn output_rows(&self) -> usize {
+        match self.outputs {
+            Outputs::Last => self.rows.len(),
+            Outputs::Every => self.tokens(),
+        }
+    }
+
+    /// The index of each row's first token among the tokens of all rows.
+    pub fn row_starts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.rows.iter().scan(0, |next, tokens| {
+            let start = *next;
+            *next += tokens;
+            Some(start)
+        })
+    }
+}
+
+impl fmt::Display for ProgramShape {
+    /// Such as `64+1x3@1024`: a chunk of 64 and three decoding rows over 1,024 positions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, run) in self.rows.chunk_by(|a, b| a == b).enumerate() {
+            let plus = if i == 0 { "" } else { "+" };
+            write!(f, "{plus}{}", run[0])?;
+            if run.len() > 1 {
+                write!(f, "x{}", run.len())?;
+            }
+        }
+        write!(f, "@{}", self.length)?;
+        if self.outputs == Outputs::Every { f.write_str(" every position") } else { Ok(()) }
+    }
+}
+
+/// The lengths that KV caches may have: few, so that few programs are made, and near enough to each other that attention costs
+/// by the length in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lengths(Vec<usize>);
+
+impl Lengths {
+    const FIRST: usize = 256;
+    const ALIGNMENT: usize = 64;
+
+    /// The rungs for sequences of up to `capacity` tokens that are fed in chunks of up to `chunk`.
+    ///
+    /// They start at 256 and 1,024, since attention over so few positions costs little beside the weights, and double from
+    /// there. A chunk is written whole, its padding too, so the last rung leaves room for a chunk's padding behind the last
+    /// position.
+    pub fn new(capacity: usize, chunk: usize) -> Self {
+        let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
+        let mut rungs = Vec::new();
+        let mut rung = Self::FIRST;
+        // A rung just below the last would be one program more for nothing.
+        while rung * 5 / 4 < last {
+            rungs.push(rung);
+            rung = if rung == Self::FIRST { 4 * rung } else { 2 * rung };
+        }
+        rungs.push(last);
+        Self(rungs)
+    }
+
+    /// The least length that holds `positions`, if there is one.
+    pub fn holding(&self, positions: usize) -> Option<usize> {
+        self.0.iter().copied().find(|&rung| rung >= positions)
+    }
+
+    /// The rungs, ascending.
+    pub fn rungs(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_hold_the_capacity_and_a_padded_chunk_and_stay_close() {
+        for capacity in [1, 100, 256, 1000, 1024, 4096, 40960, 131072] {
+            let lengths = Lengths::new(capacity, 64);
+            let last = *lengths.rungs().last().unwrap();
+            assert!(
+                last >= capacity + 63 && (last <= capacity + 128 || last == 256),
+                "{capacity}: {lengths:?}"
+            );
+            assert!(lengths.rungs().windows(2).all(|pair| pair[0] < pair[1] && pair[1] <= 5 * pair[0]));
+        }
+        assert_eq!(
+            Lengths::new(131072, 64).rungs(),
+            [256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131136]
+        );
+        assert_eq!(Lengths::new(1024, 64).holding(257), Some(1088));
+    }
+
+    #[test]
+    fn a_shape_reads_as_its_rows() {
+        let mut shape = ProgramShape { rows: vec![64, 1, 1, 1], length: 1024, outputs: Outputs::Last };
+        assert_eq!(shape.to_string(), "64+1x3@1024");
+        assert_eq!(shape.row_starts().collect::<Vec<_>>(), [0, 64, 65, 66]);
+        assert_eq!((shape.tokens(), shape.output_rows()), (67, 4));
+        shape.outputs = Outputs::Every;
+        assert_eq!(shape.output_rows(), 67);
+    }
+}
