@@ -14,8 +14,9 @@ pub const ENTRY: &str = "step";
 
 /// A decoder program and what its arguments mean.
 ///
-/// Arguments, in order: the [`StepInputs`](crate::StepInputs) (tokens, positions, last, then cosines and sines of each
-/// rotary embedding), one KV cache a row, the [`weights`](Self::weights). Results: `[output rows, 2]` i32 (token and the bits
+/// Arguments, in order: the [`weights`](Self::weights), which do not change from step to step; the
+/// [`StepInputs`](crate::StepInputs) (tokens, positions, last, then cosines and sines of each rotary embedding); one KV cache
+/// a row. Results: `[output rows, 2]` i32 (token and the bits
 /// of its log probability), `[output rows, vocabulary]` f32 logits, and the KV caches, which take over the storage of
 /// their arguments.
 #[derive(Clone, Debug)]
@@ -45,6 +46,10 @@ pub fn decoder_program(decoder: &Decoder, numerics: Numerics, shape: &ProgramSha
     module
         .function(ENTRY, |b| {
             let (tokens, rows) = (shape.tokens(), shape.rows.len());
+            let mut arguments = Vec::with_capacity(weights.len());
+            for (weight, ty) in weights.iter().zip(&weight_types) {
+                arguments.push((weight, b.argument(weight.to_string(), ty.clone())?));
+            }
             let token_ids = b.argument("tokens", TensorType::new(ElementType::I32, [tokens]))?;
             let positions = b.argument("positions", TensorType::new(ElementType::I32, [rows]))?;
             let last = b.argument("last", TensorType::new(ElementType::I32, [rows]))?;
@@ -62,10 +67,6 @@ pub fn decoder_program(decoder: &Decoder, numerics: Numerics, shape: &ProgramSha
                 let cache = b.argument(format!("kv.{row}"), ty)?;
                 b.alias(cache, 2 + row)?;
                 caches.push(cache);
-            }
-            let mut arguments = Vec::with_capacity(weights.len());
-            for (weight, ty) in weights.iter().zip(&weight_types) {
-                arguments.push((weight, b.argument(weight.to_string(), ty.clone())?));
             }
             let mut network =
                 Network::new(decoder, numerics, &ropes, rotary, arguments, rows_of(b, shape, positions)?);
