@@ -53,7 +53,7 @@ const RULES: &[Rule] = &[
         layer: 3,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
         // The one module that talks to the C runtime.
-        unsafe_code: Unsafe::Within(&["runtime"]),
+        unsafe_code: Unsafe::Within(&["ffi"]),
     },
     Rule {
         name: "mlxcel-session",

@@ -3,7 +3,7 @@
 //! cargo-deny does it where it is installed. Else the part that needs no knowledge from outside is done here from
 //! the same file: each licence expression must be satisfied by what `[licenses]` allows, and each package must come
 //! from crates.io. Known vulnerabilities (`cargo deny check advisories`) change without a change of ours, so they
-//! are a job of their own in the hosted workflow and no part of this check.
+//! are the matter of a job of the hosted workflow and no part of this check.
 
 use std::collections::BTreeMap;
 use std::fs;
