@@ -2,11 +2,16 @@
 
 use anyhow::{Result, bail};
 
+use super::external;
 use crate::process;
 use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
+    for name in external::PACKAGES {
+        let manifest = format!("tests-external/{name}/Cargo.toml");
+        process::run(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
+    }
     Ok(String::new())
 }
 

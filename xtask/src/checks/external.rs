@@ -13,6 +13,11 @@ use anyhow::{Context, Result, bail};
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
+const PORTABLE: &str = "hello-portable";
+const IREE: &str = "hello-iree";
+/// The folders below `tests-external/`.
+pub(super) const PACKAGES: [&str; 2] = [PORTABLE, IREE];
+
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
 const NATIVE: &[&str] = &["eerie-sys", "bindgen", "clang-sys", "cmake", "cc"];
 
@@ -35,7 +40,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let outside = tempfile::tempdir().context("making a folder outside the repository")?;
     let target = workspace.metadata()?.target_directory.into_std_path_buf();
 
-    let portable = External::prepare(workspace, "hello-portable", outside.path(), &target)?;
+    let portable = External::prepare(workspace, PORTABLE, outside.path(), &target)?;
     portable.has_no_native_dependency()?;
     portable.tells_a_story(|command| {
         for (name, _) in IREE_ENVIRONMENT {
@@ -44,7 +49,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
         command.env_remove(GENERATOR);
     })?;
 
-    let iree = External::prepare(workspace, "hello-iree", outside.path(), &target)?;
+    let iree = External::prepare(workspace, IREE, outside.path(), &target)?;
     let toolchain = workspace.toolchain();
     iree.tells_a_story(|command| {
         // Under `cargo xtask` they are set already, and the same value keeps cargo from building again.
@@ -57,7 +62,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
             command.env(GENERATOR, "Ninja");
         }
     })?;
-    Ok("hello-portable and hello-iree build and generate".to_owned())
+    Ok(format!("{} build and generate", PACKAGES.join(" and ")))
 }
 
 /// One of the packages.
