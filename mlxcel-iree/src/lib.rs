@@ -2,6 +2,10 @@
 
 #![deny(unsafe_code)]
 
+#[allow(dead_code, reason = "the engine on top of it uses all of it")]
+mod compiler;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
 #[allow(dead_code, unused_imports, reason = "the engine on top of it uses all of it")]
-mod runtime;
+mod ffi;
+#[allow(dead_code, reason = "the engine on top of it uses all of it")]
+mod target;

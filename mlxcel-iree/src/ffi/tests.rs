@@ -1,6 +1,5 @@
 //! The runtime against small compiled programs, on both local devices.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -10,6 +9,8 @@ use mlxcel_stablehlo::types::ElementType::{self, F32, I32};
 
 use super::device::topology_storage;
 use super::*;
+use crate::compiler::{CompileOptions, Compiler};
+use crate::target::CompileTarget;
 
 const PROGRAM: &str = r#"
 module @test {
@@ -51,21 +52,8 @@ module @test {
 fn vmfb() -> &'static [u8] {
     static VMFB: OnceLock<Vec<u8>> = OnceLock::new();
     VMFB.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let (input, output) = (folder.path().join("in.mlir"), folder.path().join("out.vmfb"));
-        std::fs::write(&input, PROGRAM).unwrap();
-        let compiler =
-            std::env::var_os("MLXCEL_IREE_COMPILER").expect("no IREE compiler: run `cargo xtask setup`");
-        let status = Command::new(compiler)
-            .arg(&input)
-            .arg("-o")
-            .arg(&output)
-            .args(["--iree-input-type=stablehlo", "--iree-hal-target-device=local"])
-            .args(["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"])
-            .status()
-            .expect("the IREE compiler does not start: run `cargo xtask setup`");
-        assert!(status.success());
-        std::fs::read(output).unwrap()
+        let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+        compiler.compile(PROGRAM, &CompileOptions::new(CompileTarget::host()), None).unwrap()
     })
 }
 

@@ -1,4 +1,5 @@
-//! The IREE runtime: devices, buffers and programs, as safe types.
+//! The IREE runtime as safe types: devices, buffers and programs. And the one thing that starting a compiler takes from the
+//! operating system by hand ([`child`]).
 //!
 //! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a [`handle::Handle`],
 //! which gives its reference back exactly once; every status is consumed exactly once, in [`status`]. Nothing here
@@ -6,6 +7,7 @@
 
 mod argument;
 mod buffer;
+pub(crate) mod child;
 mod device;
 mod handle;
 mod memory;

@@ -1,0 +1,153 @@
+//! Where the compiler is looked for.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::process;
+
+/// The variable that names the compiler.
+pub(super) const COMPILER_VARIABLE: &str = "MLXCEL_IREE_COMPILER";
+/// The variable that names the folder of an IREE distribution.
+const DIST_VARIABLE: &str = "IREE_DIST";
+
+const OPERATION: &str = "find the IREE compiler";
+
+const EXECUTABLE: &str = if cfg!(windows) { "iree-compile.exe" } else { "iree-compile" };
+const SCRIPTS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
+
+/// What the search reads of the environment; a value, so that it can be tested.
+pub(super) struct Surroundings {
+    pub(super) compiler: Option<PathBuf>,
+    pub(super) dist: Option<PathBuf>,
+    pub(super) provisioned: Option<PathBuf>,
+    pub(super) path: Vec<PathBuf>,
+    pub(super) environments: Vec<PathBuf>,
+    pub(super) python: Option<&'static str>,
+}
+
+impl Surroundings {
+    /// The environment of this process, now.
+    pub(super) fn now() -> Self {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self {
+            compiler: set(COMPILER_VARIABLE),
+            dist: set(DIST_VARIABLE),
+            // Set up by `cargo xtask setup`, in the workspace that this crate was built in, if that is still there.
+            provisioned: Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| root.join(".toolchain")),
+            path: env::var_os("PATH")
+                .map(|path| env::split_paths(&path).filter(|folder| folder.is_absolute()).collect())
+                .unwrap_or_default(),
+            environments: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set).collect(),
+            python: Some(if cfg!(windows) { "python" } else { "python3" }),
+        }
+    }
+
+    /// The compiler that `explicit` or the environment names, or the first that is found.
+    pub(super) fn find(&self, explicit: Option<&Path>) -> Result<PathBuf> {
+        if let Some(path) = explicit {
+            return named(path, "the compiler that the options name");
+        }
+        if let Some(path) = &self.compiler {
+            return named(path, "the compiler that MLXCEL_IREE_COMPILER names");
+        }
+        if let Some(folder) = &self.dist {
+            return named(
+                &folder.join("bin").join(EXECUTABLE),
+                "the compiler of the folder that IREE_DIST names",
+            );
+        }
+        let folders =
+            self.provisioned.iter().map(|folder| folder.join("bin")).chain(self.path.iter().cloned());
+        let scripts = self.environments.iter().map(|prefix| prefix.join(SCRIPTS));
+        for folder in folders.chain(scripts) {
+            let candidate = folder.join(EXECUTABLE);
+            if is_executable(&candidate) {
+                return Ok(behind_script(candidate));
+            }
+        }
+        self.python_package().ok_or_else(|| self.nowhere())
+    }
+
+    /// The compiler in the packages of the Python that is on PATH.
+    fn python_package(&self) -> Option<PathBuf> {
+        const SCRIPT: &str =
+            "import importlib.util as u; print(u.find_spec('iree.compiler').submodule_search_locations[0])";
+        let mut command = Command::new(self.python?);
+        command.args(["-c", SCRIPT]);
+        let finished = process::run(&mut command, None, Some(Duration::from_secs(20))).ok()?;
+        let package = Path::new(finished.stdout.trim());
+        let compiler = package.join("_mlir_libs").join(EXECUTABLE);
+        (finished.status.success() && package.is_absolute() && is_executable(&compiler)).then_some(compiler)
+    }
+
+    fn nowhere(&self) -> Error {
+        let mut looked: Vec<String> = vec![
+            "the options (no path given)".to_owned(),
+            format!("{COMPILER_VARIABLE} (not set)"),
+            format!("{DIST_VARIABLE} (not set)"),
+        ];
+        looked.extend(self.provisioned.iter().map(|folder| folder.display().to_string()));
+        looked.push(format!("PATH ({} folders)", self.path.len()));
+        looked.extend(self.environments.iter().map(|prefix| prefix.display().to_string()));
+        looked.extend(self.python.map(|python| format!("the packages of {python}")));
+        Error::new(
+            ErrorKind::Toolchain,
+            OPERATION,
+            format!(
+                "there is none; get it with `pip install iree-base-compiler=={}`, or name it in {COMPILER_VARIABLE}",
+                crate::ffi::revision()
+            ),
+        )
+        .with_context("looked in", looked.join(", "))
+    }
+}
+
+/// A compiler that somebody named: it has to be there.
+fn named(path: &Path, what: &str) -> Result<PathBuf> {
+    if is_executable(path) {
+        return Ok(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+    }
+    let problem = if path.is_file() { "cannot be executed" } else { "does not exist" };
+    Err(Error::new(ErrorKind::Toolchain, OPERATION, format!("{what} {problem}"))
+        .with_context("path", path.display()))
+}
+
+fn is_executable(path: &Path) -> bool {
+    let Ok(metadata) = path.metadata() else { return false };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
+    }
+    #[cfg(not(unix))]
+    metadata.is_file()
+}
+
+/// The program behind pip's script, where it is found: starting Python first takes longer than the compiler does.
+fn behind_script(script: PathBuf) -> PathBuf {
+    let mut start = [0; 2];
+    let is_script =
+        File::open(&script).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *b"#!";
+    if !is_script {
+        return script;
+    }
+    let Some(library) = script.parent().and_then(Path::parent).map(|prefix| prefix.join("lib")) else {
+        return script;
+    };
+    let Ok(entries) = library.read_dir() else { return script };
+    entries
+        .flatten()
+        .filter(|entry| {
+            entry.file_name().as_encoded_bytes().starts_with(OsStr::new("python3").as_encoded_bytes())
+        })
+        .map(|entry| entry.path().join("site-packages/iree/compiler/_mlir_libs").join(EXECUTABLE))
+        .find(|candidate| is_executable(candidate))
+        .unwrap_or(script)
+}

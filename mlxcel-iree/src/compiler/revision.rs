@@ -1,0 +1,57 @@
+//! Which compiler this is, as it says itself.
+
+use std::fmt;
+
+/// A compiler's account of itself: `3.13.0rc20261016 @ 89ece87b…`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Revision(String);
+
+impl Revision {
+    /// Finds the revision in what `iree-compile --version` prints.
+    pub(super) fn parse(output: &str) -> Option<Self> {
+        let text = output.lines().find_map(|line| line.trim().strip_prefix("IREE compiler version "))?.trim();
+        let revision = Self(text.to_owned());
+        revision.release().is_some().then_some(revision)
+    }
+
+    /// A revision that was written down earlier with [`as_str`](Self::as_str).
+    pub(crate) fn recorded(text: &str) -> Option<Self> {
+        let revision = Self(text.to_owned());
+        (revision.release().is_some() && !text.contains('\n')).then_some(revision)
+    }
+
+    /// The whole text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The release that it belongs to: three numbers with dots, without what marks a candidate or a development build.
+    pub(crate) fn release(&self) -> Option<&str> {
+        let end = self.0.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(self.0.len());
+        let release = self.0[..end].trim_end_matches('.');
+        (release.split('.').filter(|number| !number.is_empty()).count() == 3).then_some(release)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Revision;
+
+    #[test]
+    fn the_release_is_read_from_what_the_compiler_prints() {
+        let output = "IREE (https://iree.dev):\n  IREE compiler version 3.13.0rc20261016 @ 89ece87b\n  LLVM version 24.0.0git\n";
+        let revision = Revision::parse(output).unwrap();
+        assert_eq!(revision.as_str(), "3.13.0rc20261016 @ 89ece87b");
+        assert_eq!(revision.release(), Some("3.13.0"));
+        assert_eq!(Revision::parse("  IREE compiler version 3.13.0\n").unwrap().release(), Some("3.13.0"));
+        assert_eq!(Revision::parse("gcc (Debian 12.2.0-14) 12.2.0"), None);
+        assert_eq!(Revision::parse("IREE compiler version unknown"), None);
+        assert_eq!(Revision::parse(""), None);
+    }
+}
