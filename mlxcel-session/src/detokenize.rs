@@ -1,0 +1,116 @@
+//! Token ids to text as they come, whole characters at a time.
+
+use mlxcel_core::{Result, TokenId};
+
+use crate::Tokenizer;
+
+/// How many tokens of a prompt are decoded along with what follows it: enough for the longest character.
+const CONTEXT: usize = 8;
+
+/// How many tokens may wait for the end of a character. Four complete any; a model that sends only broken ones must not be
+/// decoded again from their beginning at every token.
+const MOST_HELD: usize = 256;
+
+/// Turns tokens into text piece by piece.
+///
+/// The text of a token depends on the tokens before it (a character may be spread over several, and many tokenizers write a
+/// word's leading space only within a text). So a window of the last tokens is decoded each time, and what is new in it is the
+/// piece; the part that may still change, a tail of U+FFFD, is held back. The pieces together are the text of all tokens.
+///
+/// ```no_run
+/// use mlxcel_session::{Detokenizer, Tokenizer};
+///
+/// let tokenizer = Tokenizer::open("models/llama")?;
+/// let mut detokenizer = Detokenizer::new(tokenizer, true);
+/// for token in [791, 11, 220] {
+///     if let Some(piece) = detokenizer.push(token)? {
+///         print!("{piece}");
+///     }
+/// }
+/// print!("{}", detokenizer.finish()?.unwrap_or_default());
+/// # Ok::<(), mlxcel_session::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    skip_special_tokens: bool,
+    /// The last tokens: some whose text was given, for context, then those whose text was not, or not all of it.
+    window: Vec<TokenId>,
+    /// How many tokens of the window are context.
+    context: usize,
+    /// How many bytes of the window's text were given.
+    given: usize,
+}
+
+impl Detokenizer {
+    /// Starts a text; special tokens are left out if `skip_special_tokens`.
+    pub fn new(tokenizer: Tokenizer, skip_special_tokens: bool) -> Self {
+        Self { tokenizer, skip_special_tokens, window: Vec::new(), context: 0, given: 0 }
+    }
+
+    /// Starts in the middle of a text, after the tokens of `prompt`: a space between it and the first piece is not lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`].
+    pub fn after(tokenizer: Tokenizer, skip_special_tokens: bool, prompt: &[TokenId]) -> Result<Self> {
+        let mut this = Self::new(tokenizer, skip_special_tokens);
+        this.window.extend_from_slice(&prompt[prompt.len().saturating_sub(CONTEXT)..]);
+        this.context = this.window.len();
+        this.given = complete(&this.text()?).len();
+        Ok(this)
+    }
+
+    /// Adds a token; gives the text that is certain now, if there is new one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`].
+    pub fn push(&mut self, token: TokenId) -> Result<Option<String>> {
+        self.window.push(token);
+        let text = self.text()?;
+        let whole = complete(&text);
+        if whole.len() == text.len() || self.held() > MOST_HELD {
+            return self.advance(&text);
+        }
+        let piece = whole.get(self.given..).filter(|piece| !piece.is_empty()).map(str::to_owned);
+        self.given = self.given.max(whole.len());
+        Ok(piece)
+    }
+
+    /// Ends the text; gives what was held back, where the last token left a character unfinished.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`].
+    pub fn finish(&mut self) -> Result<Option<String>> {
+        let text = self.text()?;
+        self.advance(&text)
+    }
+
+    /// Gives the rest of `text`, which is final, and moves the window on.
+    fn advance(&mut self, text: &str) -> Result<Option<String>> {
+        let piece = text.get(self.given..).filter(|piece| !piece.is_empty()).map(str::to_owned);
+        // Tokens without a text of their own are no context: a word after them would lose its space.
+        if piece.is_some() || self.held() > MOST_HELD {
+            self.window.drain(..self.context);
+            self.context = self.window.len();
+            self.given = self.text()?.len();
+        }
+        Ok(piece)
+    }
+
+    /// How many tokens' text was not given, or not all of it.
+    fn held(&self) -> usize {
+        self.window.len() - self.context
+    }
+
+    fn text(&self) -> Result<String> {
+        self.tokenizer.decode(&self.window, self.skip_special_tokens)
+    }
+}
+
+/// The part of `text` that no further token changes.
+fn complete(text: &str) -> &str {
+    text.trim_end_matches('\u{FFFD}')
+}

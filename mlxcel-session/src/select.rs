@@ -1,0 +1,150 @@
+//! Which engine runs a model.
+
+use std::sync::Arc;
+
+use mlxcel_core::{Backend, Error, ErrorKind, Result};
+
+/// The environment variable that names an engine where the application does not.
+pub const BACKEND_VARIABLE: &str = "MLXCEL_BACKEND";
+
+/// An engine that this crate knows.
+struct Engine {
+    name: &'static str,
+    aliases: &'static [&'static str],
+    /// The feature of this crate that compiles it in.
+    feature: &'static str,
+    /// Makes it with its default options; none where it is not compiled in.
+    make: Option<fn() -> Arc<dyn Backend>>,
+}
+
+const IREE: Option<fn() -> Arc<dyn Backend>> = None;
+const PORTABLE: Option<fn() -> Arc<dyn Backend>> = None;
+
+/// The engines in the order of preference.
+const ENGINES: [Engine; 2] = [
+    Engine { name: "iree", aliases: &["xla"], feature: "iree", make: IREE },
+    Engine { name: "portable", aliases: &[], feature: "portable", make: PORTABLE },
+];
+
+/// The engine called `name`, with its default options; where no name is given, the one that the environment variable
+/// `MLXCEL_BACKEND` names; where that is not set either, the first that is compiled in of `iree`, `portable`.
+///
+/// `xla` is another name of `iree`. Nothing falls back silently: an engine that was named and is not there is an error.
+/// An application that needs an engine's own options makes the engine itself and calls [`Model::load`](crate::Model::load).
+///
+/// # Errors
+///
+/// [`ErrorKind::NotFound`] for an unknown name and where no engine is compiled in, [`ErrorKind::Unsupported`] for an engine that
+/// is not compiled in. They list what is and what is not, and say which feature adds it.
+pub fn select_backend(name: Option<&str>) -> Result<Arc<dyn Backend>> {
+    let variable = std::env::var_os(BACKEND_VARIABLE);
+    let variable = variable.as_deref().map(|value| value.to_string_lossy());
+    select(&ENGINES, name, variable.as_deref())
+}
+
+/// The names of the engines that are compiled in, in the order of preference.
+pub fn available_backends() -> Vec<&'static str> {
+    compiled_in(&ENGINES)
+}
+
+fn select(engines: &[Engine], name: Option<&str>, variable: Option<&str>) -> Result<Arc<dyn Backend>> {
+    // An empty variable is how a shell says that it is not set.
+    let (name, by_variable) = match (name, variable.filter(|value| !value.is_empty())) {
+        (Some(name), _) => (name, false),
+        (None, Some(name)) => (name, true),
+        (None, None) => {
+            let first = engines.iter().find_map(|engine| engine.make);
+            return first.map(|make| make()).ok_or_else(|| {
+                describe(
+                    Error::new(ErrorKind::NotFound, "select backend", "no engine is compiled in"),
+                    engines,
+                )
+            });
+        }
+    };
+    let known = engines.iter().find(|engine| {
+        [engine.name].iter().chain(engine.aliases).any(|known| known.eq_ignore_ascii_case(name))
+    });
+    let error = match known {
+        Some(Engine { make: Some(make), .. }) => return Ok(make()),
+        Some(_) => Error::unsupported("select backend", "this engine is not compiled in"),
+        None => Error::new(ErrorKind::NotFound, "select backend", "there is no engine of this name"),
+    };
+    let mut error = error.with_context("backend", name);
+    if by_variable {
+        error = error.with_context("named_by", BACKEND_VARIABLE);
+    }
+    Err(describe(error, engines))
+}
+
+/// Says what is compiled in, and what is not.
+fn describe(error: Error, engines: &[Engine]) -> Error {
+    let available = compiled_in(engines);
+    let missing: Vec<_> = engines
+        .iter()
+        .filter(|engine| engine.make.is_none())
+        .map(|engine| format!("{} (feature `{}` of mlxcel-session)", engine.name, engine.feature))
+        .collect();
+    let list = |names: String| if names.is_empty() { "none".to_owned() } else { names };
+    error
+        .with_context("compiled_in", list(available.join(", ")))
+        .with_context("not_compiled_in", list(missing.join(", ")))
+}
+
+fn compiled_in(engines: &[Engine]) -> Vec<&'static str> {
+    engines.iter().filter(|engine| engine.make.is_some()).map(|engine| engine.name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_core::{LoadOptions, Model, ModelSource};
+
+    use super::*;
+
+    struct Named(&'static str);
+
+    impl Backend for Named {
+        fn name(&self) -> &str {
+            self.0
+        }
+        fn load(&self, _: &ModelSource, _: &LoadOptions) -> Result<Arc<dyn Model>> {
+            Err(Error::unsupported("load", "it only has a name"))
+        }
+    }
+
+    const ENGINES: [Engine; 3] = [
+        Engine { name: "mill", aliases: &[], feature: "mill", make: None },
+        Engine {
+            name: "steam",
+            aliases: &["boiler"],
+            feature: "steam",
+            make: Some(|| Arc::new(Named("steam"))),
+        },
+        Engine { name: "water", aliases: &[], feature: "water", make: Some(|| Arc::new(Named("water"))) },
+    ];
+
+    #[test]
+    fn a_name_goes_before_the_variable_and_the_variable_before_the_order() {
+        let selected = |name, variable| select(&ENGINES, name, variable).unwrap().name().to_owned();
+        assert_eq!(selected(Some("water"), Some("steam")), "water");
+        assert_eq!(selected(None, Some("water")), "water");
+        assert_eq!(selected(None, None), "steam");
+        assert_eq!(selected(None, Some("")), "steam");
+        assert_eq!(selected(Some("Boiler"), None), "steam");
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_a_list_of_what_is() {
+        let unknown = select(&ENGINES, Some("wind"), None).err().unwrap();
+        assert_eq!(unknown.kind(), ErrorKind::NotFound);
+        let missing = select(&ENGINES, None, Some("mill")).err().unwrap();
+        assert_eq!(missing.kind(), ErrorKind::Unsupported);
+        assert_eq!(missing.context("named_by"), Some(BACKEND_VARIABLE));
+        for error in [unknown, missing] {
+            assert_eq!(error.context("compiled_in"), Some("steam, water"));
+            assert_eq!(error.context("not_compiled_in"), Some("mill (feature `mill` of mlxcel-session)"));
+        }
+        let nothing = select(&ENGINES[..1], None, None).err().unwrap();
+        assert_eq!(nothing.context("compiled_in"), Some("none"));
+    }
+}

@@ -1,0 +1,198 @@
+//! Text to token ids and back, as the checkpoint's own tokenizer does it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
+use serde_json::{Map, Value};
+
+use crate::chat::{ChatOptions, ChatTemplate, Message};
+use crate::files;
+
+/// The file that holds the tokenizer itself.
+const FILE: &str = "tokenizer.json";
+
+/// A checkpoint's tokenizer, its special tokens and its chat template; clones share them.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+struct Inner {
+    tokenizer: tokenizers::Tokenizer,
+    special_tokens: SpecialTokens,
+    chat_template: Option<ChatTemplate>,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and beside it, where they are, `tokenizer_config.json`,
+    /// `special_tokens_map.json` and `chat_template.jinja`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] where there is no `tokenizer.json`; [`ErrorKind::Corrupt`] where a file is not what it claims to
+    /// be; [`ErrorKind::Io`] where one cannot be read.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let source = ModelSource::from(folder.as_ref());
+        Self::from_source(&source)?.ok_or_else(|| missing(&source))
+    }
+
+    /// Reads the tokenizer of a model; none where it has none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), but for a missing tokenizer.
+    pub fn from_source(source: &ModelSource) -> Result<Option<Self>> {
+        let Some(bytes) = files::read(source, FILE)? else { return Ok(None) };
+        let config: Map<String, Value> =
+            files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
+        let special_tokens = SpecialTokens::of_checkpoint(source, &config)?;
+        let chat_template = ChatTemplate::of_checkpoint(source, &config, &special_tokens)?;
+        let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes)
+            .map_err(|error| files::corrupt(source, FILE, "it is not a tokenizer").with_source(error))?;
+        // Cutting and filling are for training; a prompt is taken as it is.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| {
+            Error::new(ErrorKind::Internal, "open tokenizer", "truncation cannot be switched off")
+                .with_source(error)
+        })?;
+        Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template }))))
+    }
+
+    /// The token ids of `text`, with the tokens that the model wants around a plain text (such as the one that begins it) if
+    /// `add_special_tokens`. Special tokens that are written out in `text` are recognised.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] where the tokenizer cannot express the text.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
+        let encoding = self.0.tokenizer.encode_fast(text, add_special_tokens).map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot express the text")
+                .with_source(error)
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `tokens`; bytes that are no UTF-8 become U+FFFD. Special tokens are left out if `skip_special_tokens`, and
+    /// ids that the tokenizer does not know always are.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] where the tokenizer cannot decode them.
+    pub fn decode(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
+        self.0.tokenizer.decode(tokens, skip_special_tokens).map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, "detokenize", "the tokenizer cannot decode the tokens")
+                .with_source(error)
+        })
+    }
+
+    /// The prompt of a conversation by the checkpoint's chat template, as text.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] where the checkpoint has no chat template; [`ErrorKind::InvalidInput`] for no message at all and
+    /// where the template refuses the messages.
+    pub fn render_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        if messages.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "apply chat template", "there is no message"));
+        }
+        let template = self.chat_template().ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                "apply chat template",
+                "the checkpoint has no chat template; give the prompt as plain text",
+            )
+        })?;
+        template.render(messages, options)
+    }
+
+    /// The prompt of a conversation by the checkpoint's chat template, as token ids.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`render_chat`](Self::render_chat) and [`encode`](Self::encode).
+    pub fn encode_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<TokenId>> {
+        // The template writes the special tokens itself.
+        self.encode(&self.render_chat(messages, options)?, false)
+    }
+
+    /// The chat template, where the checkpoint has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.0.chat_template.as_ref()
+    }
+
+    /// How many tokens it knows, added ones included. A model's vocabulary may be padded and larger.
+    pub fn vocabulary_size(&self) -> usize {
+        self.0.tokenizer.get_vocab_size(true)
+    }
+
+    /// The id of the token that is written `token`.
+    pub fn token_id(&self, token: &str) -> Option<TokenId> {
+        self.0.tokenizer.token_to_id(token)
+    }
+
+    /// How the token `id` is written in the vocabulary (not the text that it stands for).
+    pub fn token(&self, id: TokenId) -> Option<String> {
+        self.0.tokenizer.id_to_token(id)
+    }
+
+    /// The id of a special token by its role, such as `bos_token` or `eos_token`.
+    pub fn special_token_id(&self, role: &str) -> Option<TokenId> {
+        self.0.special_tokens.get(role).and_then(|token| self.token_id(token))
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocabulary_size", &self.vocabulary_size())
+            .field("special_tokens", &self.0.special_tokens)
+            .field("chat_template", &self.chat_template().is_some())
+            .finish()
+    }
+}
+
+/// What is said where a text function is called on a model without tokenizer.
+pub(crate) fn missing(source: &ModelSource) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        "open tokenizer",
+        "the model has no tokenizer.json; without it only token ids can be given and taken",
+    )
+    .with_context("path", files::locate(source, FILE))
+}
+
+/// The special tokens by their role, as `tokenizer_config.json` or the older `special_tokens_map.json` name them.
+#[derive(Debug)]
+pub(crate) struct SpecialTokens(Vec<(&'static str, String)>);
+
+impl SpecialTokens {
+    const ROLES: [&'static str; 7] =
+        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+    fn of_checkpoint(source: &ModelSource, config: &Map<String, Value>) -> Result<Self> {
+        let map: Map<String, Value> =
+            files::read_json(source, "special_tokens_map.json")?.unwrap_or_default();
+        let text = |file: &Map<String, Value>, role: &str| -> Option<String> {
+            let value = file.get(role)?;
+            // A token is its text, or an object that says more about it.
+            Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
+        };
+        let tokens = Self::ROLES.into_iter().filter_map(|role| {
+            let token = match config.get(role) {
+                Some(_) => text(config, role),
+                None => text(&map, role),
+            };
+            Some((role, token?))
+        });
+        Ok(Self(tokens.collect()))
+    }
+
+    /// Roles and tokens.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.0.iter().map(|(role, token)| (*role, token.as_str()))
+    }
+
+    fn get(&self, role: &str) -> Option<&str> {
+        self.iter().find(|(name, _)| *name == role).map(|(_, token)| token)
+    }
+}

@@ -1,0 +1,260 @@
+//! Models, streams and conversations, on an engine that answers from a list.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use mlxcel_session::{
+    CancelToken, Capabilities, ChatOptions, ErrorKind, FinishReason, LoadOptions, Message, Model,
+    ModelSource, Options,
+};
+use support::{Replay, oracle, storyteller};
+
+#[test]
+fn chats_and_texts_of_the_oracle_come_out_as_transformers_writes_them() {
+    let model = Replay::oracle().model();
+    for case in oracle() {
+        let options = Options::new(case.greedy.len());
+        let stream = match (&case.messages, &case.text) {
+            (Some(messages), _) => model.chat(messages, &options),
+            (None, Some(text)) => model.generate(text, &options),
+            (None, None) => model.generate_tokens(&case.prompt, &options),
+        };
+        let completion = stream.unwrap().complete().unwrap();
+        let stopped = case.greedy.last() == Some(&1);
+        let expected = if stopped { &case.greedy[..case.greedy.len() - 1] } else { &case.greedy };
+        assert_eq!(completion.tokens, expected);
+        assert_eq!(completion.logprobs.len(), expected.len());
+        assert_eq!(completion.text, case.completion);
+        assert_eq!(completion.prompt_tokens, case.prompt.len());
+        let reason = if stopped { FinishReason::Stop } else { FinishReason::Length };
+        assert_eq!(completion.finish_reason, reason);
+    }
+}
+
+#[test]
+fn a_text_streams_in_whole_pieces_and_the_stream_tells_what_came() {
+    let case = &oracle()[0];
+    let mut stream =
+        Replay::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
+    assert_eq!(stream.finish_reason(), None);
+    let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
+    assert!(pieces.len() > 20 && pieces.iter().all(|piece| !piece.is_empty()));
+    assert_eq!(pieces.concat(), case.completion);
+    assert_eq!(stream.finish_reason(), Some(FinishReason::Stop));
+    assert_eq!(stream.tokens().len(), stream.logprobs().len());
+    assert!(stream.next().is_none());
+}
+
+#[test]
+fn the_stop_token_is_not_shown_where_it_is_ignored_either() {
+    let case = &oracle()[0];
+    let options = Options::new(case.greedy.len() + 3).with_ignore_stop(true);
+    let completion = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
+    let completion = completion.unwrap();
+    assert_eq!(completion.tokens, [&case.greedy[..], &[1, 1, 1]].concat());
+    assert_eq!(completion.text, case.completion);
+    assert_eq!(completion.finish_reason, FinishReason::Length);
+}
+
+#[test]
+fn further_stop_tokens_end_the_text() {
+    let case = &oracle()[0];
+    let options = Options::default().with_stop_tokens([case.greedy[4]]);
+    let completion = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
+    assert_eq!(completion.unwrap().tokens, case.greedy[..4]);
+}
+
+#[test]
+fn special_tokens_are_shown_or_left_out() {
+    let replay = Replay::new(vec![vec![0, 2, 636, 3, 1]]);
+    let text = |skip| {
+        let options = Options::default().with_skip_special_tokens(skip);
+        replay.model().generate_tokens(&[0], &options).unwrap().complete().unwrap().text
+    };
+    assert_eq!((text(false).as_str(), text(true).as_str()), ("<|user|>Tell<|assistant|>", "Tell"));
+}
+
+#[test]
+fn sampling_goes_to_the_host_where_the_engine_hands_out_logits_and_is_refused_elsewhere() {
+    let case = &oracle()[1];
+    let options = Options::default().with_temperature(0.5).with_top_k(5).with_seed(3);
+    let replay = Replay::oracle();
+    // The replayed logits leave no doubt, so a draw finds the same text.
+    let completion = replay.model().generate_tokens(&case.prompt, &options).unwrap().complete().unwrap();
+    assert_eq!(completion.text, case.completion);
+    assert!(completion.logprobs.iter().all(|&logprob| logprob > -1e-4));
+    let greedy_only = replay.with_capabilities(Capabilities::new(1, 1024));
+    let error = greedy_only.model().generate_tokens(&case.prompt, &options).err().unwrap();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("temperature")));
+}
+
+#[test]
+fn wrong_prompts_are_refused_before_any_work() {
+    let replay = Replay::oracle().with_capabilities(Capabilities::new(1, 16));
+    let model = replay.model();
+    let options = Options::default();
+    let kind =
+        |stream: mlxcel_session::Result<_>| stream.err().map(|error: mlxcel_session::Error| error.kind());
+    assert_eq!(kind(model.generate("", &options).map(drop)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(model.generate_tokens(&[], &options).map(drop)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(model.chat(&[], &options).map(drop)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(model.generate_tokens(&[5, 729], &options).map(drop)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(model.generate_tokens(&[5; 17], &options).map(drop)), Some(ErrorKind::CapacityExceeded));
+    let wrong = options.clone().with_temperature(-1.0);
+    assert_eq!(kind(model.generate_tokens(&[5], &wrong).map(drop)), Some(ErrorKind::InvalidInput));
+    assert!(replay.fed.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_full_context_ends_a_text_as_length() {
+    let case = &oracle()[0];
+    let capacity = case.prompt.len() + 5;
+    let model = Replay::oracle().with_capabilities(Capabilities::new(1, capacity)).model();
+    let completion = model.generate_tokens(&case.prompt, &Options::default()).unwrap().complete().unwrap();
+    assert_eq!(completion.finish_reason, FinishReason::Length);
+    assert_eq!(completion.tokens, case.greedy[..6], "the last token needs no place");
+}
+
+#[test]
+fn a_cancel_token_ends_a_text_between_pieces() {
+    let case = &oracle()[0];
+    let cancel = CancelToken::new();
+    let options = Options::default().with_cancel(cancel.clone());
+    let mut stream = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
+    stream.next().unwrap().unwrap();
+    cancel.cancel();
+    assert_eq!(stream.by_ref().count(), 0);
+    assert_eq!(stream.finish_reason(), Some(FinishReason::Cancelled));
+}
+
+#[test]
+fn a_model_without_tokenizer_takes_and_gives_tokens_and_refuses_text() {
+    let case = &oracle()[0];
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::load(&Replay::oracle(), folder.path(), &LoadOptions::default()).unwrap();
+    let mut stream = model.generate_tokens(&case.prompt, &Options::default()).unwrap();
+    let mut tokens = Vec::new();
+    while let Some(token) = stream.next_token() {
+        tokens.push(token.unwrap().token);
+    }
+    assert_eq!(tokens, case.greedy[..case.greedy.len() - 1]);
+    assert_eq!(stream.take_text(), "");
+    for error in [
+        model.tokenizer().err(),
+        model.generate("Once", &Options::default()).err(),
+        model.chat(&[Message::user("Hi")], &Options::default()).err(),
+        model.conversation().err(),
+    ] {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.context("path"), Some(&*folder.path().join("tokenizer.json").to_string_lossy()));
+    }
+}
+
+#[test]
+fn embedded_files_have_their_tokenizer() {
+    static FILES: &[(&str, &[u8])] = &[
+        ("tokenizer.json", include_bytes!("../../examples/models/storyteller/tokenizer.json")),
+        ("chat_template.jinja", include_bytes!("../../examples/models/storyteller/chat_template.jinja")),
+    ];
+    let model =
+        Model::load(&Replay::oracle(), ModelSource::Embedded(FILES), &LoadOptions::default()).unwrap();
+    let case = &oracle()[0];
+    let completion = model.chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap().complete();
+    assert_eq!(completion.unwrap().text, case.completion);
+}
+
+#[test]
+fn an_engine_model_and_a_tokenizer_make_a_model_and_text_streams_on_any_thread() {
+    let model = Replay::oracle().model();
+    let again = Model::from_parts(Arc::clone(model.engine()), model.tokenizer().unwrap().clone());
+    let case = &oracle()[0];
+    let stream = again.generate_tokens(&case.prompt, &Options::default()).unwrap();
+    let text = std::thread::spawn(move || stream.complete().unwrap().text).join().unwrap();
+    assert_eq!(text, case.completion);
+    assert_eq!(
+        Model::from_parts(Arc::clone(model.engine()), None).tokenizer().err().unwrap().kind(),
+        ErrorKind::NotFound
+    );
+    assert!(storyteller().is_dir());
+}
+
+/// The oracle's case of two turns: what was asked, answered, and asked again.
+fn two_turns() -> (Replay, [String; 2], [String; 2]) {
+    let case =
+        oracle().into_iter().find(|case| case.messages.as_ref().is_some_and(|m| m.len() == 3)).unwrap();
+    let messages = case.messages.unwrap();
+    let replay = Replay::new(vec![[case.prompt, case.greedy].concat()]);
+    let questions = [messages[0].content.clone(), messages[2].content.clone()];
+    (replay, questions, [messages[1].content.clone(), case.completion])
+}
+
+#[test]
+fn a_conversation_computes_only_what_is_new_in_a_turn() {
+    let (replay, questions, answers) = two_turns();
+    let mut conversation = replay.model().conversation().unwrap();
+    for (question, answer) in questions.iter().zip(&answers) {
+        let completion = conversation.say(question, &Options::default()).unwrap().complete().unwrap();
+        assert_eq!(&completion.text, answer);
+    }
+    let roles: Vec<_> = conversation.messages().iter().map(|message| message.role.clone()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
+    assert_eq!(conversation.messages()[1].content, answers[0]);
+    // Every position was computed once: the template repeats the first turn as it was said.
+    let fed = replay.fed.lock().unwrap();
+    let mut position = 0;
+    for (at, tokens) in fed.iter() {
+        assert_eq!(*at, position);
+        position += tokens.len();
+    }
+    assert_eq!(conversation.position().unwrap(), position);
+}
+
+#[test]
+fn an_answer_that_is_tokenized_in_another_way_is_taken_back_or_begun_again() {
+    let first = Replay::new(vec![]).model();
+    let tokenizer = first.tokenizer().unwrap();
+    let prompt = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap();
+    // The model spells "the" letter by letter, which no tokenizer would.
+    let spelled: Vec<_> = ["t", "h", "e"].map(|letter| tokenizer.token_id(letter).unwrap()).into();
+    let replay = Replay::new(vec![[&prompt[..], &spelled].concat()]);
+    let usual = tokenizer.encode("the", false).unwrap();
+    assert_ne!(usual, spelled);
+    let same = usual.iter().zip(&spelled).take_while(|(a, b)| a == b).count();
+    for (rewind, computed_from) in [(true, prompt.len() + same), (false, 0)] {
+        let capabilities = replay.capabilities.clone().with_rewind(rewind);
+        let replay = replay.clone().with_capabilities(capabilities);
+        let mut conversation = replay.model().conversation().unwrap();
+        assert_eq!(conversation.say("Hi", &Options::default()).unwrap().complete().unwrap().text, "the");
+        replay.fed.lock().unwrap().clear();
+        let second = conversation.say("Again", &Options::default()).unwrap().complete().unwrap();
+        let fed = replay.fed.lock().unwrap();
+        assert_eq!((fed[0].0, fed[0].0 + fed[0].1.len()), (computed_from, second.prompt_tokens));
+    }
+}
+
+#[test]
+fn an_answer_that_is_broken_off_stands_as_far_as_it_came() {
+    let (replay, questions, answers) = two_turns();
+    let mut conversation = replay.model().conversation().unwrap();
+    let mut stream = conversation.say(&questions[0], &Options::default()).unwrap();
+    let begun: String = stream.by_ref().take(3).map(Result::unwrap).collect();
+    drop(stream);
+    assert!(answers[0].starts_with(&begun));
+    assert_eq!(conversation.messages()[1], Message::assistant(begun));
+    conversation.say(&questions[1], &Options::default()).unwrap().complete().unwrap();
+    assert_eq!(conversation.messages().len(), 4);
+}
+
+#[test]
+fn a_turn_that_is_refused_is_not_part_of_the_conversation() {
+    let (replay, questions, answers) = two_turns();
+    let mut conversation = replay.model().conversation().unwrap();
+    let error = conversation.say(&"word ".repeat(2000), &Options::default()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
+    assert!(conversation.messages().is_empty());
+    let completion = conversation.say(&questions[0], &Options::default()).unwrap().complete().unwrap();
+    assert_eq!(completion.text, answers[0]);
+}

@@ -1,0 +1,216 @@
+//! Tokenizer, chat template and detokenizer on real files: the bundled model's, and hand-made ones of other kinds.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use mlxcel_session::{ChatOptions, Detokenizer, ErrorKind, Message, TokenId, Tokenizer};
+use proptest::prelude::*;
+use support::{oracle, storyteller};
+
+#[test]
+fn prompts_of_the_oracle_are_met_to_the_id() {
+    let tokenizer = Tokenizer::open(storyteller()).unwrap();
+    assert_eq!(tokenizer.vocabulary_size(), 729);
+    assert_eq!(tokenizer.special_token_id("eos_token"), Some(1));
+    let mut seen = (0, 0);
+    for case in oracle() {
+        if let Some(messages) = &case.messages {
+            seen.0 += 1;
+            assert_eq!(tokenizer.encode_chat(messages, &ChatOptions::default()).unwrap(), case.prompt);
+        }
+        if let Some(text) = &case.text {
+            seen.1 += 1;
+            assert_eq!(tokenizer.encode(text, true).unwrap(), case.prompt);
+        }
+        let generated = case.greedy.strip_suffix(&[1]).unwrap_or(&case.greedy);
+        assert_eq!(tokenizer.decode(generated, false).unwrap(), case.completion);
+    }
+    assert!(seen.0 >= 4 && seen.1 >= 2, "the oracle has both kinds of prompts");
+}
+
+/// The pieces that a detokenizer gives for `tokens`.
+fn pieces(mut detokenizer: Detokenizer, tokens: &[TokenId]) -> Vec<String> {
+    let mut pieces: Vec<String> =
+        tokens.iter().filter_map(|&token| detokenizer.push(token).unwrap()).collect();
+    pieces.extend(detokenizer.finish().unwrap());
+    pieces
+}
+
+proptest! {
+    #[test]
+    fn pieces_of_any_tokens_are_together_their_text(
+        tokens in prop::collection::vec(0..729u32, 0..60),
+        skip in any::<bool>(),
+    ) {
+        let tokenizer = Tokenizer::open(storyteller()).unwrap();
+        let text = tokenizer.decode(&tokens, skip).unwrap();
+        let pieces = pieces(Detokenizer::new(tokenizer, skip), &tokens);
+        prop_assert!(pieces.iter().all(|piece| !piece.is_empty()));
+        prop_assert_eq!(pieces.concat(), text);
+    }
+
+    #[test]
+    fn no_piece_of_a_text_splits_a_character(text in "[a-z éß你😀👩‍👩‍👧\u{301}]{0,40}") {
+        for tokenizer in [Tokenizer::open(storyteller()).unwrap(), sentencepiece()] {
+            let tokens = tokenizer.encode(&text, false).unwrap();
+            let pieces = pieces(Detokenizer::new(tokenizer.clone(), false), &tokens);
+            prop_assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{:?}", pieces);
+            prop_assert_eq!(pieces.concat(), tokenizer.decode(&tokens, false).unwrap());
+        }
+    }
+}
+
+/// A tokenizer of the kind that SentencePiece models have: spaces are a part of words and of the text's beginning, which
+/// decoding takes off again; what is not in the vocabulary is bytes.
+fn sentencepiece() -> Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["<unk>", "<s>", "</s>", "▁", "▁there", "▁was", "a", "b"];
+    let mut vocabulary = serde_json::Map::new();
+    for word in words.into_iter().map(str::to_owned).chain((0..=255).map(|byte| format!("<0x{byte:02X}>"))) {
+        vocabulary.insert(word, vocabulary.len().into());
+    }
+    let special = |id: u32, content: &str| {
+        serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true})
+    };
+    let json = serde_json::json!({
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "padding": null,
+        "added_tokens": [special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ]},
+        "pre_tokenizer": null,
+        "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+            "vocab": vocabulary, "merges": []},
+    });
+    fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+    Tokenizer::open(folder.path()).unwrap()
+}
+
+#[test]
+fn a_text_is_encoded_whole_whatever_truncation_the_file_asks_for() {
+    let tokenizer = sentencepiece();
+    assert_eq!(
+        tokenizer.decode(&tokenizer.encode("ab ab ab ab", false).unwrap(), false).unwrap(),
+        "ab ab ab ab"
+    );
+}
+
+#[test]
+fn words_keep_their_spaces_between_pieces_and_after_a_prompt() {
+    let tokenizer = sentencepiece();
+    assert_eq!(pieces(Detokenizer::new(tokenizer.clone(), true), &[4, 5, 4]), ["there", " was", " there"]);
+    let after = Detokenizer::after(tokenizer.clone(), true, &[1, 4]).unwrap();
+    assert_eq!(pieces(after, &[5, 4]), [" was", " there"]);
+    // A special token that is not shown does not make a beginning.
+    assert_eq!(pieces(Detokenizer::new(tokenizer, true), &[4, 2, 5]), ["there", " was"]);
+}
+
+#[test]
+fn broken_bytes_without_end_are_shown_and_not_gathered_for_ever() {
+    let tokenizer = sentencepiece();
+    let byte = tokenizer.token_id("<0x80>").unwrap();
+    let mut detokenizer = Detokenizer::new(tokenizer, false);
+    let shown: usize =
+        (0..1000).filter_map(|_| detokenizer.push(byte).unwrap()).map(|p| p.chars().count()).sum();
+    assert!(shown >= 512, "{shown}");
+}
+
+/// A copy of the bundled tokenizer, with `file` replaced.
+fn with_file(file: &str, content: &[u8]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(storyteller().join(name), folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join(file), content).unwrap();
+    folder
+}
+
+fn prompt_of(folder: &Path) -> String {
+    let tokenizer = Tokenizer::open(folder).unwrap();
+    tokenizer.render_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap()
+}
+
+#[test]
+fn a_template_comes_from_any_of_the_places_where_checkpoints_keep_it() {
+    let own = with_file("chat_template.jinja", b"own {{ messages[0].content }}");
+    assert_eq!(prompt_of(own.path()), "own Hi");
+    let config = with_file(
+        "tokenizer_config.json",
+        br#"{"bos_token": {"content": "<|begin|>"}, "chat_template": "{{ bos_token }}{{ messages[0].content }}"}"#,
+    );
+    assert_eq!(prompt_of(config.path()), "<|begin|>Hi");
+    let named = with_file(
+        "tokenizer_config.json",
+        br#"{"chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]}"#,
+    );
+    assert_eq!(prompt_of(named.path()), "plain");
+    let tools = ChatOptions::default().with_variable("tools", serde_json::json!([{}]));
+    let tokenizer = Tokenizer::open(named.path()).unwrap();
+    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &tools).unwrap(), "tools");
+    let older = with_file("chat_template.json", br#"{"chat_template": "older"}"#);
+    assert_eq!(prompt_of(older.path()), "older");
+}
+
+#[test]
+fn special_tokens_come_from_the_older_map_where_the_config_has_none() {
+    let folder =
+        with_file("tokenizer_config.json", br#"{"chat_template": "{{ bos_token }}{{ eos_token }}"}"#);
+    let map = br#"{"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}}"#;
+    fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
+    assert_eq!(prompt_of(folder.path()), "<|begin|><|end|>");
+}
+
+#[test]
+fn files_that_are_not_what_they_claim_are_corrupt_and_named() {
+    for (file, content) in [
+        ("tokenizer.json", &b"{\"model\": "[..]),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff"),
+        ("tokenizer_config.json", b"[]"),
+        ("tokenizer_config.json", br#"{"chat_template": 3}"#),
+        ("special_tokens_map.json", b"nothing"),
+        ("chat_template.jinja", b"{% for %}"),
+        ("chat_template.jinja", b"\xff"),
+        ("chat_template.json", br#"{"chat_template": [{"name": "default"}]}"#),
+    ] {
+        let error = Tokenizer::open(with_file(file, content).path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{file}: {error}");
+        assert!(error.context("path").unwrap().ends_with(file), "{error}");
+    }
+}
+
+#[test]
+fn a_tokenizer_cut_anywhere_is_an_error_and_no_panic() {
+    let whole = fs::read(storyteller().join("tokenizer.json")).unwrap();
+    for length in (0..whole.len()).step_by(997) {
+        let error = Tokenizer::open(with_file("tokenizer.json", &whole[..length]).path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let empty = tempfile::tempdir().unwrap();
+    let error = Tokenizer::open(empty.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("tokenizer.json"), "{error}");
+    let without_template = with_file("tokenizer_config.json", b"{}");
+    let tokenizer = Tokenizer::open(without_template.path()).unwrap();
+    let error = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
