@@ -1,1 +1,9 @@
-//! Examples.
+//! What the example programs share: the bundled model, progress on a terminal, one-line errors.
+#![forbid(unsafe_code)]
+
+pub mod bundled;
+mod progress;
+mod report;
+
+pub use progress::Progress;
+pub use report::{Failure, exit, one_line};

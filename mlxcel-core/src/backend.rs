@@ -82,6 +82,12 @@ impl From<PathBuf> for ModelSource {
     }
 }
 
+impl From<String> for ModelSource {
+    fn from(path: String) -> Self {
+        Self::Folder(path.into())
+    }
+}
+
 impl From<&str> for ModelSource {
     fn from(path: &str) -> Self {
         Self::Folder(path.into())

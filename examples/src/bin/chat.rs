@@ -1,0 +1,92 @@
+//! A conversation in the terminal, on one sequence: each turn computes only what is new.
+#![forbid(unsafe_code)]
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_session::{Conversation, LoadOptions, Message, Model, ModelSource, OpenOptions, Options};
+
+/// Talk with a language model. An empty line, or the end of the input, ends the conversation.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checkpoint folder; the bundled story teller where none is given
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Instructions that stand above the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The engine: iree (or xla), portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Draw tokens at this temperature; 0 takes the likeliest
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// What draws depend on: the same seed gives the same answers
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(arguments) => exit(run(arguments)),
+        // Help and version are asked for, and not an error.
+        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
+        Err(error) => exit(Err(error.into())),
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let mut open = OpenOptions::default().with_load(progress.watch(LoadOptions::default()));
+    open.backend = arguments.backend;
+    let source = arguments.model.map_or_else(bundled::storyteller, ModelSource::Folder);
+    let model = Model::open_with(source, &open)?;
+    let mut conversation = model.conversation()?;
+    if let Some(system) = arguments.system {
+        conversation.push(Message::system(system));
+    }
+    let options = Options::new(1024)
+        .with_temperature(arguments.temperature)
+        .with_seed(arguments.seed)
+        .with_skip_special_tokens(true);
+    let mut lines = io::stdin().lock().lines();
+    loop {
+        ask()?;
+        let Some(line) = lines.next().transpose()? else { return Ok(()) };
+        if line.trim().is_empty() {
+            return Ok(());
+        }
+        answer(&mut conversation, line.trim(), &options, &progress)?;
+    }
+}
+
+/// Asks for a line where a person would see it.
+fn ask() -> io::Result<()> {
+    if !io::stdin().is_terminal() {
+        return Ok(());
+    }
+    let mut out = io::stdout().lock();
+    write!(out, "> ")?;
+    out.flush()
+}
+
+fn answer(
+    conversation: &mut Conversation,
+    line: &str,
+    options: &Options,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    for piece in conversation.say(line, options)? {
+        let piece = piece?;
+        progress.close();
+        out.write_all(piece.as_bytes())?;
+        out.flush()?;
+    }
+    writeln!(out)?;
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! Generates text from a checkpoint folder, or from the bundled model.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_session::{
+    LoadOptions, Message, Model, ModelSource, OpenOptions, Options, Precision, TextStream, TokenId,
+};
+use serde::Serialize;
+
+/// Generate text with a language model.
+///
+/// The text goes to standard output as it comes. Exit status: 0; 2 for bad arguments or input; 1 for anything else (such as a
+/// missing compiler); then one line on standard error says what went wrong.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checkpoint folder; the bundled story teller where none is given
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// The prompt, `-` reads it from standard input; it goes through the chat template where the checkpoint has one
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The prompt as token ids separated by commas, taken as they are
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id,
+        conflicts_with_all = ["prompt", "system"])]
+    tokens: Option<Vec<TokenId>>,
+    /// Instructions that stand above the prompt, where the checkpoint has a chat template
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Continue the prompt as it stands, without chat template
+    #[arg(long)]
+    raw: bool,
+    /// The most tokens to generate
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    /// Go on after the tokens that end a text
+    #[arg(long)]
+    ignore_eos: bool,
+    /// The engine: iree (or xla), portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// The rounding: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t)]
+    precision: Precision,
+    /// The most tokens that prompt and text may have together; the model's own limit where none is given
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// How many threads compute; the engine's choice where none is given
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// Print one JSON object instead of the text
+    ///
+    /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
+    /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop, or
+    /// length where -n or the context is reached); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
+    /// decode_s; memory_bytes, what the engine holds for weights and KV cache.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How tokens are chosen: the likeliest, where nothing is given.
+#[derive(Args)]
+struct Sampling {
+    /// Draw tokens at this temperature; 0 takes the likeliest
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Draw from the K likeliest tokens
+    #[arg(long, value_name = "K")]
+    top_k: Option<u32>,
+    /// Draw from the likeliest tokens whose probabilities reach P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Draw from tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Make tokens that are there already less likely, by this factor
+    #[arg(long, value_name = "R")]
+    repetition_penalty: Option<f32>,
+    /// What draws depend on: the same seed gives the same text
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output<'a> {
+    backend: &'a str,
+    model_type: &'a str,
+    precision: &'a str,
+    prompt_tokens: usize,
+    tokens: &'a [TokenId],
+    logprobs: &'a [f32],
+    text: Option<&'a str>,
+    finish_reason: &'a str,
+    timings: Timings,
+    memory_bytes: u64,
+}
+
+/// Seconds, none a part of another.
+#[derive(Serialize)]
+struct Timings {
+    load_s: f64,
+    compile_s: f64,
+    prefill_s: f64,
+    decode_s: f64,
+}
+
+fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(arguments) => exit(run(&arguments)),
+        // Help and version are asked for, and not an error.
+        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
+        Err(error) => exit(Err(error.into())),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let prompt = prompt(arguments)?;
+    let progress = Progress::new();
+    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
+    let model = Model::open_with(source, &open_options(arguments, &progress))?;
+    let mut stream = start(&model, &prompt, arguments)?;
+    if arguments.json {
+        let text = collect(&mut stream)?;
+        progress.close();
+        let text = model.tokenizer().is_ok().then_some(text);
+        print_json(&model, &stream, text.as_deref())
+    } else {
+        print_text(&model, &mut stream, &progress)
+    }
+}
+
+/// What to continue.
+enum Prompt {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
+    if let Some(tokens) = &arguments.tokens {
+        return Ok(Prompt::Tokens(tokens.clone()));
+    }
+    let text = match (arguments.prompt.as_deref(), &arguments.model) {
+        (Some("-"), _) => {
+            let mut text = String::new();
+            io::stdin()
+                .read_to_string(&mut text)
+                .map_err(|error| Failure::Usage(format!("read the prompt from standard input: {error}")))?;
+            text.truncate(text.trim_end_matches(['\r', '\n']).len());
+            text
+        }
+        (Some(text), _) => text.to_owned(),
+        (None, None) => bundled::PROMPT.to_owned(),
+        (None, Some(_)) => {
+            return Err(Failure::Usage("give the prompt as --prompt TEXT or --tokens IDS".to_owned()));
+        }
+    };
+    if text.is_empty() {
+        return Err(Failure::Usage("the prompt is empty".to_owned()));
+    }
+    Ok(Prompt::Text(text))
+}
+
+fn token_id(text: &str) -> Result<TokenId, String> {
+    text.trim().parse().map_err(|_| "a token id is a whole number".to_owned())
+}
+
+fn open_options(arguments: &Arguments, progress: &Progress) -> OpenOptions {
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.capacity = arguments.context;
+    load.threads = arguments.threads;
+    let mut options = OpenOptions::default().with_load(progress.watch(load));
+    options.backend.clone_from(&arguments.backend);
+    options
+}
+
+fn start(model: &Model, prompt: &Prompt, arguments: &Arguments) -> Result<TextStream<'static>, Failure> {
+    let mut options = Options::new(arguments.max_tokens)
+        .with_ignore_stop(arguments.ignore_eos)
+        .with_temperature(arguments.sampling.temperature)
+        .with_seed(arguments.sampling.seed);
+    options.sampling.top_k = arguments.sampling.top_k;
+    options.sampling.top_p = arguments.sampling.top_p;
+    options.sampling.min_p = arguments.sampling.min_p;
+    options.sampling.repetition_penalty = arguments.sampling.repetition_penalty;
+    let text = match prompt {
+        Prompt::Tokens(tokens) => return Ok(model.generate_tokens(tokens, &options)?),
+        Prompt::Text(text) => text,
+    };
+    let has_template = model.tokenizer()?.chat_template().is_some();
+    if arguments.raw || (!has_template && arguments.system.is_none()) {
+        return Ok(model.generate(text, &options)?);
+    }
+    let mut messages: Vec<Message> = arguments.system.iter().map(Message::system).collect();
+    messages.push(Message::user(text));
+    Ok(model.chat(&messages, &options)?)
+}
+
+/// Runs a generation to its end.
+fn collect(stream: &mut TextStream<'_>) -> Result<String, Failure> {
+    let mut text = String::new();
+    for piece in stream {
+        text.push_str(&piece?);
+    }
+    Ok(text)
+}
+
+/// Shows text as it comes, or token ids for a model that has no text.
+fn print_text(model: &Model, stream: &mut TextStream<'_>, progress: &Progress) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if model.tokenizer().is_ok() {
+        for piece in stream {
+            let piece = piece?;
+            progress.close();
+            out.write_all(piece.as_bytes())?;
+            out.flush()?;
+        }
+    } else {
+        while let Some(token) = stream.next_token() {
+            let token = token?;
+            progress.close();
+            write!(out, "{} ", token.token)?;
+            out.flush()?;
+        }
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print_json(model: &Model, stream: &TextStream<'_>, text: Option<&str>) -> Result<(), Failure> {
+    let info = model.info();
+    let timings = stream.timings();
+    let seconds = |duration: Duration| duration.as_secs_f64();
+    let output = Output {
+        backend: &info.backend,
+        model_type: &info.model_type,
+        precision: info.precision.as_str(),
+        prompt_tokens: stream.prompt_tokens(),
+        tokens: stream.tokens(),
+        logprobs: stream.logprobs(),
+        text,
+        // A stream without an error ends with a reason.
+        finish_reason: stream.finish_reason().map_or("", |reason| reason.as_str()),
+        timings: Timings {
+            load_s: seconds(info.load_time.saturating_sub(info.compile_time)),
+            compile_s: seconds(info.compile_time + timings.compile),
+            prefill_s: seconds(timings.prefill),
+            decode_s: seconds(timings.decode),
+        },
+        memory_bytes: info.weight_bytes + stream.stats().kv_bytes,
+    };
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}

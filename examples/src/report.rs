@@ -1,0 +1,118 @@
+//! How a program ends: its exit status, and one line about what went wrong.
+
+use std::error::Error as StdError;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use mlxcel_session::{Error, ErrorKind};
+
+/// Why a program did not do what it was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// The library's error.
+    Library(Error),
+    /// The output could not be written.
+    Output(io::Error),
+    /// The arguments make no sense, in words.
+    Usage(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        // What was wrong comes first, then the usage and hints.
+        let text = error.render().to_string();
+        let what = text.split("\n\nUsage:").next().unwrap_or(&text);
+        let what = what.split("\n\nFor more information").next().unwrap_or(what);
+        Self::Usage(what.trim_start_matches("error: ").to_owned())
+    }
+}
+
+impl Failure {
+    /// 2 where arguments or input are to blame, 1 for anything else.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Output(_) => 1,
+            Self::Library(error) => match error.kind() {
+                ErrorKind::InvalidInput
+                | ErrorKind::NotFound
+                | ErrorKind::Corrupt
+                | ErrorKind::Unsupported
+                | ErrorKind::CapacityExceeded => 2,
+                _ => 1,
+            },
+        }
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Usage(text) => joined(text),
+            Self::Output(error) => format!("write output: {}", one_line(error)),
+            Self::Library(error) => one_line(error),
+        }
+    }
+}
+
+/// The exit status of a program that ended with `result`, after one line on standard error where it failed. A reader that
+/// closed the other end of a pipe has had enough: no failure.
+pub fn exit(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nobody is left to tell where standard error cannot be written either.
+            let _ = writeln!(io::stderr(), "error: {}", failure.line());
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+/// An error and its causes on one line, separated by colons.
+pub fn one_line(error: &dyn StdError) -> String {
+    let mut line = joined(&error.to_string());
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(": ");
+        line.push_str(&joined(&cause.to_string()));
+        source = cause.source();
+    }
+    line
+}
+
+/// `text` without line breaks.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_and_its_causes_stand_on_one_line() {
+        let error = Error::new(ErrorKind::Corrupt, "open checkpoint", "it is cut")
+            .with_context("path", "a/b")
+            .with_source("line 1\n  line 2");
+        assert_eq!(one_line(&error), "open checkpoint: it is cut (path: a/b): line 1 line 2");
+    }
+
+    #[test]
+    fn input_is_to_blame_for_status_2_and_the_machine_for_1() {
+        let status = |kind| Failure::from(Error::new(kind, "x", "y")).status();
+        assert_eq!(status(ErrorKind::NotFound), 2);
+        assert_eq!(status(ErrorKind::Toolchain), 1);
+        assert_eq!(status(ErrorKind::Device), 1);
+    }
+}
