@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::builder::functions::{check_composite, check_custom_call};
 use crate::error::{Error, ErrorKind, Result};
 use crate::infer;
 use crate::module::{Block, Function, Module, Op, OpKind, ValueId};
@@ -122,6 +123,7 @@ impl<'m> Checker<'m> {
         let results = self.types(name, &op.results)?;
         infer::verify(&op.kind, &operands, &results)?;
         match &op.kind {
+            OpKind::CustomCall { target, attributes, .. } => check_custom_call(target, attributes),
             OpKind::While => infer::while_loop(&operands, &regions[0], &regions[1]).map(drop),
             OpKind::Sort { dimension, .. } => infer::sort(&operands, *dimension, &regions[0]).map(drop),
             _ => self.callee(op, &operands, &results),
@@ -153,6 +155,9 @@ impl<'m> Checker<'m> {
     /// Checks what an operation refers to by name.
     fn callee(&self, op: &Op, operands: &[&TensorType], results: &[&TensorType]) -> Result<()> {
         let Some(name) = op.callee() else { return Ok(()) };
+        if let OpKind::Composite { name, attributes, .. } = &op.kind {
+            check_composite(name, attributes)?;
+        }
         let kind = op.kind.name();
         let Some(callee) = self.module.function(name) else {
             return Err(Error::new(ErrorKind::Name, kind, format!("there is no function `{name}`")));

@@ -12,7 +12,8 @@ impl<'f> Builder<'f> {
     /// equal are made once.
     ///
     /// # Errors
-    /// Those of the decomposition; an attribute named twice; an argument that the decomposition adds.
+    /// Those of the decomposition; an argument that it adds; a `name` that is not words with points between them, such as
+    /// `mlxcel.linear`; an attribute named twice.
     pub fn composite<F>(
         &mut self,
         name: &str,
@@ -23,7 +24,7 @@ impl<'f> Builder<'f> {
     where
         F: for<'d> FnOnce(&mut Builder<'d>, &[Value<'d>]) -> Result<Vec<Value<'d>>>,
     {
-        check_attributes("composite", attributes)?;
+        check_composite(name, attributes)?;
         let types: Vec<TensorType> = self.operands("composite", operands)?.into_iter().cloned().collect();
         let function = self
             .state
@@ -70,7 +71,7 @@ impl<'f> Builder<'f> {
     /// Something that only a particular compiler knows, by its `target` name; the results are what the caller says.
     ///
     /// # Errors
-    /// An attribute named twice; result types beyond memory.
+    /// An empty target; an attribute named twice; result types beyond memory.
     pub fn custom_call(
         &mut self,
         target: &str,
@@ -80,7 +81,7 @@ impl<'f> Builder<'f> {
         has_side_effect: bool,
     ) -> Result<Vec<Value<'f>>> {
         const OP: &str = "custom_call";
-        check_attributes(OP, attributes)?;
+        check_custom_call(target, attributes)?;
         self.operands(OP, operands)?;
         let results = results.into_iter().map(|ty| infer::sized(OP, ty)).collect::<Result<_>>()?;
         let kind = OpKind::CustomCall {
@@ -90,6 +91,27 @@ impl<'f> Builder<'f> {
         };
         Ok(self.push(kind, operands, results, Vec::new()))
     }
+}
+
+/// A composite's name has a namespace: `[a-zA-Z][a-zA-Z0-9_]*` and then, each behind a point, `[a-zA-Z0-9_$]+`.
+pub(crate) fn check_composite(name: &str, attributes: &[(String, Attribute)]) -> Result<()> {
+    let word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'$')
+    };
+    let (namespace, rest) = name.split_once('.').unwrap_or_default();
+    let namespaced = word(namespace) && namespace.starts_with(|c: char| c.is_ascii_alphabetic());
+    if !namespaced || namespace.contains('$') || !rest.split('.').all(word) {
+        let detail = format!("the name `{name}` is not words with points between them");
+        return Err(Error::new(ErrorKind::Name, "composite", detail));
+    }
+    check_attributes("composite", attributes)
+}
+
+pub(crate) fn check_custom_call(target: &str, attributes: &[(String, Attribute)]) -> Result<()> {
+    if target.is_empty() {
+        return Err(Error::new(ErrorKind::Name, "custom_call", "the target has no name"));
+    }
+    check_attributes("custom_call", attributes)
 }
 
 fn check_attributes(op: &str, attributes: &[(String, Attribute)]) -> Result<()> {

@@ -3,7 +3,7 @@
 mod constants;
 mod control;
 mod elementwise;
-mod functions;
+pub(crate) mod functions;
 mod indexed;
 mod joins;
 mod shape;
@@ -72,6 +72,9 @@ impl State {
     where
         F: for<'f> FnOnce(&mut Builder<'f>) -> Result<Vec<Value<'f>>>,
     {
+        if name.is_empty() {
+            return Err(Error::new(ErrorKind::Name, "func", "the function has no name"));
+        }
         if self.names.contains(name) {
             return Err(Error::new(ErrorKind::Name, "func", format!("there is already a function `{name}`")));
         }

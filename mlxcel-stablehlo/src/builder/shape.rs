@@ -29,7 +29,13 @@ impl<'f> Builder<'f> {
         dimensions: &[usize],
     ) -> Result<Value<'f>> {
         let ty = infer::broadcast_in_dim(self.operand("broadcast_in_dim", operand)?, shape, dimensions)?;
-        Ok(self.push_one(OpKind::BroadcastInDim { dimensions: dimensions.to_vec() }, &[operand], ty))
+        let mut order: Vec<usize> = (0..dimensions.len()).collect();
+        order.sort_unstable_by_key(|&i| dimensions[i]);
+        // Some versions of StableHLO's canonicalizer permute the wrong way round when dimensions change their order and
+        // nothing is repeated, so that is said by a transpose.
+        let operand = if order.is_sorted() { operand } else { self.transpose(operand, &order)? };
+        let dimensions = order.iter().map(|&i| dimensions[i]).collect();
+        Ok(self.push_one(OpKind::BroadcastInDim { dimensions }, &[operand], ty))
     }
 
     /// Result dimension `i` is operand dimension `permutation[i]`.

@@ -87,7 +87,10 @@ impl fmt::Debug for Printer<'_> {
 
 impl fmt::Display for Printer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "module {} {{", Symbol(&self.module.name))?;
+        match self.module.name.as_str() {
+            "" => f.write_str("module {\n")?,
+            name => writeln!(f, "module {} {{", Symbol(name))?,
+        }
         f.write_str(self.declarations)?;
         let (public, private): (Vec<&Function>, Vec<&Function>) =
             self.module.functions.iter().partition(|function| function.public);
