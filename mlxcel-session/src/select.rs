@@ -17,7 +17,14 @@ struct Engine {
     make: Option<fn() -> Arc<dyn Backend>>,
 }
 
+#[cfg(feature = "iree")]
+const IREE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_iree::IreeBackend::new()));
+#[cfg(not(feature = "iree"))]
 const IREE: Option<fn() -> Arc<dyn Backend>> = None;
+
+#[cfg(feature = "portable")]
+const PORTABLE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_portable::PortableBackend::new()));
+#[cfg(not(feature = "portable"))]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = None;
 
 /// The engines in the order of preference.

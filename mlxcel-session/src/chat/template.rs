@@ -167,6 +167,10 @@ fn environment() -> Environment<'static> {
         None => minijinja::escape_formatter(out, state, value),
     });
     environment.add_filter("tojson", json::tojson);
+    // As in Python, where nothing can go through none: templates ask `tools is iterable`.
+    environment.add_test("iterable", |value: &Value| {
+        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
+    });
     environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
         Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
     });
@@ -232,7 +236,7 @@ mod tests {
     {%- if loop.index0 > 5 %}{% break %}{% endif %}
     {{- message['role'].upper() + ':' + message.content.strip().split('x')[-1] }}
 {%- endfor %}
-{% if tools is none and not enable_thinking %}
+{% if tools is none and tools is not iterable and not enable_thinking %}
 ok {{ add_generation_prompt }} {{ tools }} {{ unknown }}{{ strftime_now('%Y')|length }}
 {% endif %}
 {%- set ns = namespace(found=false) %}{% generation %}{% set ns.found = true %}{%- endgeneration -%}
