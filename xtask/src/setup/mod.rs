@@ -18,6 +18,7 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fs4::FileExt;
 
 use crate::process;
 use crate::workspace::Workspace;
@@ -28,14 +29,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     fs::create_dir_all(&toolchain).with_context(|| format!("creating {}", toolchain.display()))?;
 
     let lock_path = toolchain.join("lock");
-    let lock_file =
+    let lock =
         File::create(&lock_path).with_context(|| format!("creating the lock {}", lock_path.display()))?;
-    let mut lock = fd_lock::RwLock::new(lock_file);
-    let contended = lock.try_write().is_err();
-    if contended {
+    if FileExt::try_lock(&lock).is_err() {
         eprintln!("setup: waiting for another `cargo xtask setup`");
+        FileExt::lock(&lock).with_context(|| format!("locking {}", lock_path.display()))?;
     }
-    let _guard = lock.write().with_context(|| format!("locking {}", lock_path.display()))?;
 
     // Asked first: without a compiler the rest, and its download, would be of no use.
     let headers = links::compiler_headers()?;
