@@ -49,19 +49,20 @@ impl Surroundings {
         }
     }
 
-    /// The compiler that `explicit` or the environment names, or the first that is found.
-    pub(super) fn find(&self, explicit: Option<&Path>) -> Result<PathBuf> {
+    /// The compiler that `explicit` or the environment names, or the first that is found, if any is.
+    pub(super) fn find(&self, explicit: Option<&Path>) -> Result<Option<PathBuf>> {
         if let Some(path) = explicit {
-            return named(path, "the compiler that the options name");
+            return named(path, "the compiler that the options name").map(Some);
         }
         if let Some(path) = &self.compiler {
-            return named(path, "the compiler that MLXCEL_IREE_COMPILER names");
+            return named(path, "the compiler that MLXCEL_IREE_COMPILER names").map(Some);
         }
         if let Some(folder) = &self.dist {
             return named(
                 &folder.join("bin").join(EXECUTABLE),
                 "the compiler of the folder that IREE_DIST names",
-            );
+            )
+            .map(Some);
         }
         let folders =
             self.provisioned.iter().map(|folder| folder.join("bin")).chain(self.path.iter().cloned());
@@ -69,10 +70,10 @@ impl Surroundings {
         for folder in folders.chain(scripts) {
             let candidate = folder.join(EXECUTABLE);
             if is_executable(&candidate) {
-                return Ok(behind_script(candidate));
+                return Ok(Some(behind_script(candidate)));
             }
         }
-        self.python_package().ok_or_else(|| self.nowhere())
+        Ok(self.python_package())
     }
 
     /// The compiler in the packages of the Python that is on PATH.
@@ -87,7 +88,8 @@ impl Surroundings {
         (finished.status.success() && package.is_absolute() && is_executable(&compiler)).then_some(compiler)
     }
 
-    fn nowhere(&self) -> Error {
+    /// The error of a search that found nothing.
+    pub(super) fn nowhere(&self) -> Error {
         let mut looked: Vec<String> = vec![
             "the options (no path given)".to_owned(),
             format!("{COMPILER_VARIABLE} (not set)"),

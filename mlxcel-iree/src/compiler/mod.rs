@@ -19,6 +19,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use crate::ffi;
 use crate::target::CompileTarget;
 
+use locate::Surroundings;
 pub(crate) use revision::Revision;
 
 /// How long the compiler may take to say which one it is.
@@ -62,7 +63,17 @@ impl Compiler {
     /// [`ErrorKind::Toolchain`] when a place that was named has no compiler, or no place has: then the error lists
     /// where it was looked for and says how to get it.
     pub(crate) fn locate(path: Option<&Path>) -> Result<Self> {
-        locate::Surroundings::now().find(path).map(|path| Self { path })
+        Self::locate_if_any(path)?.ok_or_else(Self::nowhere)
+    }
+
+    /// [`locate`](Self::locate), where it is no error that no place has a compiler.
+    pub(crate) fn locate_if_any(path: Option<&Path>) -> Result<Option<Self>> {
+        Ok(Surroundings::now().find(path)?.map(|path| Self { path }))
+    }
+
+    /// The error of a search that found nothing.
+    pub(crate) fn nowhere() -> Error {
+        Surroundings::now().nowhere()
     }
 
     /// Where it is.

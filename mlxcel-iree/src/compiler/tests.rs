@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use mlxcel_core::{CancelToken, ErrorKind};
 use tempfile::TempDir;
 
-use super::locate::Surroundings;
 use super::*;
 
 const PROGRAM: &str = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
@@ -101,20 +100,20 @@ fn the_search_follows_its_order() {
         environments: vec![folder.path().join("venv")],
         python: None,
     };
-    assert_eq!(surroundings.find(Some(&explicit)).unwrap(), explicit);
-    assert_eq!(surroundings.find(None).unwrap(), variable);
+    assert_eq!(surroundings.find(Some(&explicit)).unwrap().unwrap(), explicit);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), variable);
     surroundings.compiler = None;
-    assert_eq!(surroundings.find(None).unwrap(), dist);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), dist);
     surroundings.dist = None;
-    assert_eq!(surroundings.find(None).unwrap(), provisioned);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), provisioned);
     surroundings.provisioned = None;
-    assert_eq!(surroundings.find(None).unwrap(), on_path);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), on_path);
     surroundings.path.clear();
-    assert_eq!(surroundings.find(None).unwrap(), environment);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), environment);
 
     // pip's script stands for the program in the same environment's packages.
     let program = at("venv/lib/python3.12/site-packages/iree/compiler/_mlir_libs/iree-compile");
-    assert_eq!(surroundings.find(None).unwrap(), program);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), program);
 }
 
 #[test]
@@ -139,7 +138,8 @@ fn a_compiler_that_was_named_has_to_be_there() {
 
 #[test]
 fn no_compiler_at_all_says_how_to_get_one() {
-    let error = nothing().find(None).unwrap_err();
+    assert_eq!(nothing().find(None).unwrap(), None);
+    let error = nothing().nowhere();
     assert_eq!(error.kind(), ErrorKind::Toolchain);
     assert!(error.message().contains("pip install iree-base-compiler==3.13.0"), "{error}");
     assert!(error.context("looked in").unwrap().contains("PATH"), "{error}");

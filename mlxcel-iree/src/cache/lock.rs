@@ -1,0 +1,63 @@
+//! A lock for one artifact, held across processes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+
+/// How long to wait for somebody who makes the same artifact; a process that dies lets go at once, one that is stopped
+/// does not.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A lock file. The lock belongs to the open file and ends with it, also when the process dies.
+pub(super) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Opens the lock file, without locking it.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Waits for the lock. Where locks do not work, or whoever has it does not let go, the work goes on without:
+    /// then it is done twice, and the second result replaces the first.
+    pub(super) fn wait(&self, cancel: Option<&CancelToken>) -> Result<()> {
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match fs4::FileExt::try_lock(&self.file) {
+                Ok(()) => return Ok(()),
+                Err(fs4::TryLockError::WouldBlock) => {}
+                Err(fs4::TryLockError::Error(error)) => {
+                    tracing::debug!(lock = %self.path.display(), %error, "files cannot be locked here");
+                    return Ok(());
+                }
+            }
+            if cancel.is_some_and(CancelToken::is_cancelled) {
+                return Err(Error::new(
+                    ErrorKind::Cancelled,
+                    "wait for a program to be compiled",
+                    "the work was cancelled",
+                ));
+            }
+            if started.elapsed() > PATIENCE {
+                tracing::warn!(lock = %self.path.display(), "whoever compiles this program does not finish");
+                return Ok(());
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// Removes the lock file, once the artifact is there: who still waits for this one finds the artifact, and so does
+    /// who makes a new one.
+    pub(super) fn remove(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
