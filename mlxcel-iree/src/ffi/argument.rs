@@ -1,7 +1,7 @@
 //! What goes into a program and comes out: buffers with a shape and an element type.
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_stablehlo::types::ElementType;
+use mlxcel_stablehlo::ElementType;
 
 use super::buffer::Buffer;
 use super::device::Device;

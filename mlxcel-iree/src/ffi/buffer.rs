@@ -70,8 +70,8 @@ impl Device {
             return self.upload(bytes);
         }
         let (address, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the memory is `len` bytes long, aligned, and lives as long as the clone of the owner that goes with
-        // it. It is not written through this buffer: `Buffer` refuses to, and `invoke` takes a read-only buffer only
+        // SAFETY: the memory is `len` bytes long and aligned. A shared owner cannot move or free what it has lent, so the
+        // memory lives as long as the clone of the owner that goes with it. It is not written through this buffer: `Buffer` refuses to, and `invoke` takes a read-only buffer only
         // among the constant arguments, which by the contract of `Constants` the program does not update.
         unsafe { self.wrap(address, len, Box::new(Arc::clone(source)), true) }
     }

@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_stablehlo::types::{ElementType, TensorType};
+use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::argument::{Argument, Constants, List, View, from_iree, input_list};
 use super::buffer::Buffer;

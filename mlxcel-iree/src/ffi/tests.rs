@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use mlxcel_core::ErrorKind;
-use mlxcel_stablehlo::types::ElementType::{self, F32, I32};
+use mlxcel_stablehlo::ElementType::{self, F32, I32};
 
 use super::device::topology_storage;
 use super::*;
