@@ -1,9 +1,10 @@
-//! The IREE runtime as safe types: devices, buffers and programs. And the one thing that starting a compiler takes from the
+//! The IREE runtime as safe types: devices, buffers and programs. And what starting a compiler takes from the
 //! operating system by hand ([`child`]).
 //!
 //! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a [`handle::Handle`],
 //! which gives its reference back exactly once; every status is consumed exactly once, in [`status`]. Nothing here
-//! prints, and no call of the C side can end the process on bad input.
+//! prints. What the C side takes on trust is checked before it gets there: ranges, sizes, alignment, devices, the number
+//! of arguments. The machine code of a program is the exception; see [`Program::load`].
 
 mod argument;
 mod buffer;

@@ -32,8 +32,9 @@ pub(super) struct Loaded {
 impl Program {
     /// Loads a compiled program (a `vmfb`).
     ///
-    /// The structure and the bytecode of the file are verified, and an error says what is wrong with them. The machine
-    /// code in it is not and cannot be: whoever gives the bytes answers for where they come from.
+    /// A file that is cut off, or is something else, is an error that says so. That is not a defence: the file carries
+    /// machine code, which nobody can verify, and the runtime trusts more of it than that. Whoever gives the bytes has
+    /// to know that they are what a compiler wrote, as the artifact cache does by their checksum.
     pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
         let operation = "load a compiled program";
         // The loader reads the file in place and wants it aligned.
