@@ -3,6 +3,8 @@
 pub mod builder;
 pub mod composites;
 pub mod error;
+#[cfg(feature = "eval")]
+pub mod eval;
 mod helpers;
 pub mod infer;
 pub mod literal;

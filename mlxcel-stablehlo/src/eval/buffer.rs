@@ -1,0 +1,152 @@
+//! Memory of tensors: aligned buffers, and an arena that recycles them during a run.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The alignment of every buffer: a cache line, and the widest vector register.
+const ALIGNMENT: usize = 64;
+const WORD: usize = size_of::<u64>();
+
+/// Owned bytes that start on a cache line.
+///
+/// The words are never grown or moved within their allocation, so the address stays for the buffer's life.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    words: Vec<u64>,
+    /// The first word on a cache line.
+    first: usize,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// A buffer of zeros.
+    pub(super) fn zeroed(bytes: usize) -> Self {
+        let words = vec![0u64; bytes.div_ceil(WORD) + ALIGNMENT / WORD - 1];
+        let offset = words.as_ptr().align_offset(ALIGNMENT);
+        // `align_offset` may answer "impossible" (in const evaluation only); then the buffer is merely less aligned.
+        let first = if offset < ALIGNMENT / WORD { offset } else { 0 };
+        Self { words, first, bytes }
+    }
+
+    /// A copy of `bytes`.
+    pub(super) fn copy_of(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.bytes_mut().copy_from_slice(bytes);
+        buffer
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.words[self.first..]);
+        &bytes[..self.bytes]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words[self.first..]);
+        &mut bytes[..self.bytes]
+    }
+
+    /// The bytes that the buffer can hold without a new allocation.
+    fn capacity(&self) -> usize {
+        (self.words.len() - self.first) * WORD
+    }
+
+    /// The bytes allocated.
+    fn allocated(&self) -> usize {
+        self.words.len() * WORD
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self::copy_of(self.bytes())
+    }
+}
+
+/// Counters of a run, filled while it runs; see [`RunOptions::stats`](super::RunOptions::stats).
+#[derive(Debug, Default)]
+pub struct RunStats {
+    live: AtomicUsize,
+    peak: AtomicUsize,
+    steps: AtomicUsize,
+}
+
+impl RunStats {
+    /// The most bytes that the run held at once beyond its inputs: intermediate tensors, results and scratch memory
+    /// of all threads. Inputs that were given up and updated in place do not count.
+    pub fn peak_bytes(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// The planned steps that ran, those of loops each time.
+    pub fn steps(&self) -> usize {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: usize) {
+        let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(live, Ordering::Relaxed);
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.live.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Gives buffers to the steps of a run and takes them back, so that a run's memory stays warm and small.
+#[derive(Debug)]
+pub(super) struct Arena<'a> {
+    free: Vec<Buffer>,
+    stats: &'a RunStats,
+}
+
+impl<'a> Arena<'a> {
+    /// More free buffers than this are returned to the system.
+    const KEPT: usize = 16;
+
+    pub(super) fn new(stats: &'a RunStats) -> Self {
+        Self { free: Vec::new(), stats }
+    }
+
+    /// A buffer of unspecified contents; the step that asks for it writes all of it.
+    pub(super) fn take(&mut self, bytes: usize) -> Buffer {
+        // Not more than twice what is needed (small ones aside), so that recycling does not hoard memory.
+        let limit = bytes.saturating_mul(2).max(4096);
+        let best = (0..self.free.len())
+            .filter(|&i| (bytes..=limit).contains(&self.free[i].capacity()))
+            .min_by_key(|&i| self.free[i].capacity());
+        if let Some(index) = best {
+            let mut buffer = self.free.swap_remove(index);
+            buffer.bytes = bytes;
+            return buffer;
+        }
+        let buffer = Buffer::zeroed(bytes);
+        self.stats.add(buffer.allocated());
+        buffer
+    }
+
+    /// Takes a buffer back for reuse. Buffers that the caller brought are `foreign`: they were never counted.
+    pub(super) fn give(&mut self, buffer: Buffer, foreign: bool) {
+        if foreign {
+            return;
+        }
+        self.free.push(buffer);
+        if self.free.len() > Self::KEPT {
+            let smallest = (0..self.free.len()).min_by_key(|&i| self.free[i].capacity());
+            if let Some(index) = smallest {
+                let dropped = self.free.swap_remove(index);
+                self.stats.remove(dropped.allocated());
+            }
+        }
+    }
+
+    /// Counts scratch memory that a step allocates by itself, for as long as `use_it` runs.
+    pub(super) fn with_scratch<R>(&self, bytes: usize, use_it: impl FnOnce() -> R) -> R {
+        self.stats.add(bytes);
+        let result = use_it();
+        self.stats.remove(bytes);
+        result
+    }
+}

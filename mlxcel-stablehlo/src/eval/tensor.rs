@@ -1,0 +1,142 @@
+//! Tensors that go into a run and come out of it.
+
+use bytemuck::CheckedBitPattern;
+
+use super::buffer::Buffer;
+use super::error::{EvalError, Result};
+use crate::literal::{Element, Literal};
+use crate::types::TensorType;
+
+/// A dense row-major tensor that owns its storage, which starts on a cache line.
+///
+/// Truth values take one byte each; 4-bit elements share bytes, the first in the low bits.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    ty: TensorType,
+    pub(super) buffer: Buffer,
+}
+
+impl Tensor {
+    pub(super) fn from_buffer(ty: TensorType, buffer: Buffer) -> Self {
+        Self { ty, buffer }
+    }
+
+    /// A tensor of zeros (of `false`).
+    pub fn zeros(ty: TensorType) -> Self {
+        let buffer = Buffer::zeroed(ty.bytes());
+        Self { ty, buffer }
+    }
+
+    /// A tensor of `shape` from its elements in row-major order.
+    ///
+    /// # Errors
+    /// [`EvalError::TensorLength`] where the number of elements does not match the shape.
+    pub fn from_slice<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Self> {
+        Self::from_bytes(TensorType::new(T::TYPE, shape), bytemuck::cast_slice(elements))
+    }
+
+    /// A single element.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        let ty = TensorType::scalar(T::TYPE);
+        Self { ty, buffer: Buffer::copy_of(bytemuck::bytes_of(&value)) }
+    }
+
+    /// A tensor from its dense bytes.
+    ///
+    /// # Errors
+    /// [`EvalError::TensorLength`] where their number does not match the type.
+    pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Self> {
+        if bytes.len() != ty.bytes() {
+            return Err(EvalError::TensorLength { expected: ty.bytes(), actual: bytes.len(), ty });
+        }
+        Ok(Self { ty, buffer: Buffer::copy_of(bytes) })
+    }
+
+    /// Its type.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Its elements in row-major order, or `None` where they are not of type `T`.
+    pub fn as_slice<T: Element + CheckedBitPattern>(&self) -> Option<&[T]> {
+        if T::TYPE != self.ty.element {
+            return None;
+        }
+        bytemuck::checked::try_cast_slice(self.bytes()).ok()
+    }
+
+    /// Its elements in row-major order for writing, or `None` where they are not of type `T`.
+    pub fn as_mut_slice<T: Element + CheckedBitPattern>(&mut self) -> Option<&mut [T]> {
+        if T::TYPE != self.ty.element {
+            return None;
+        }
+        bytemuck::checked::try_cast_slice_mut(self.buffer.bytes_mut()).ok()
+    }
+
+    /// Its dense bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
+    /// Its dense bytes for writing. A truth value is true where its byte is not zero.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes_mut()
+    }
+}
+
+impl From<&Literal> for Tensor {
+    fn from(literal: &Literal) -> Self {
+        Self { ty: literal.ty().clone(), buffer: Buffer::copy_of(literal.bytes()) }
+    }
+}
+
+impl PartialEq for Tensor {
+    /// Equality of types and bytes: NaNs of equal bits are equal, zeros of different sign are not.
+    fn eq(&self, other: &Self) -> bool {
+        self.ty == other.ty && self.bytes() == other.bytes()
+    }
+}
+
+/// What a run reads as one argument.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// Bytes that the caller keeps, such as a weight in a mapped file. They may lie at any address, and are read in
+    /// place: no copy of the whole is made, in this or another element type.
+    Borrowed {
+        /// The type of the tensor.
+        ty: &'a TensorType,
+        /// Its dense bytes.
+        bytes: &'a [u8],
+    },
+    /// A tensor that the caller gives up. Where the program updates it after its last other use, the update happens
+    /// in place; where it is a result, the storage itself comes back.
+    Owned(Tensor),
+}
+
+impl<'a> Input<'a> {
+    /// The type of the tensor.
+    pub fn ty(&self) -> &TensorType {
+        match self {
+            Self::Borrowed { ty, .. } => ty,
+            Self::Owned(tensor) => tensor.ty(),
+        }
+    }
+}
+
+impl<'a> From<&'a Tensor> for Input<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Self::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }
+    }
+}
+
+impl<'a> From<&'a Literal> for Input<'a> {
+    fn from(literal: &'a Literal) -> Self {
+        Self::Borrowed { ty: literal.ty(), bytes: literal.bytes() }
+    }
+}
+
+impl From<Tensor> for Input<'_> {
+    fn from(tensor: Tensor) -> Self {
+        Self::Owned(tensor)
+    }
+}
