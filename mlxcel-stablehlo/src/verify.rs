@@ -19,10 +19,9 @@ impl Module {
     pub fn verify(&self) -> Result<()> {
         let mut names = HashSet::new();
         for function in &self.functions {
-            if !names.insert(function.name.as_str()) {
-                return Err(
-                    structure("func", "there is another function of that name").within(&function.name)
-                );
+            if function.name.is_empty() || !names.insert(function.name.as_str()) {
+                let detail = format!("the name `{}` is empty or taken", function.name);
+                return Err(Error::new(ErrorKind::Name, "func", detail));
             }
             verify_function(self, function).map_err(|error| error.within(&function.name))?;
         }

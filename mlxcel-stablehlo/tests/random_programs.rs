@@ -9,11 +9,15 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use support::random::{self, Extent};
 
-/// Compiler runs; each takes about a third of a second.
-const PROGRAMS: u32 = 40;
+/// Compiler runs.
+const RUNS: u32 = 8;
+
+/// Programs in a run: starting the compiler takes longer than one does.
+const PROGRAMS: usize = 8;
 
 /// Decisions in a program: about six make an operation.
 const DECISIONS: usize = 600;
@@ -30,29 +34,31 @@ fn the_stock_compiler_lowers_random_programs() {
 
 fn accepts_random_programs(extent: Extent) {
     let Some(compiler) = support::stock_compiler() else { return };
-    let config =
-        Config { cases: PROGRAMS, max_shrink_iters: 60, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: RUNS, max_shrink_iters: 60, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let seen = RefCell::new(BTreeSet::new());
-    let decisions = proptest::collection::vec(proptest::num::u32::ANY, 1..=DECISIONS);
+    let decisions = vec(vec(proptest::num::u32::ANY, 1..=DECISIONS), 1..=PROGRAMS);
     let outcome = runner.run(&decisions, |decisions| {
-        let module = random::program(&decisions, extent);
-        module.verify().map_err(|error| TestCaseError::fail(error.to_string()))?;
-        for function in &module.functions {
-            function.body.walk(&mut |op| {
-                seen.borrow_mut().insert(op.kind.name());
-            });
+        let mut texts = Vec::new();
+        for decisions in decisions {
+            let module = random::program(&decisions, extent);
+            module.verify().map_err(|error| TestCaseError::fail(error.to_string()))?;
+            for function in &module.functions {
+                function.body.walk(&mut |op| {
+                    seen.borrow_mut().insert(op.kind.name());
+                });
+            }
+            texts.push(module.to_string());
         }
-        let text = module.to_string();
         let accepted = match extent {
-            Extent::Whole => support::verify(&compiler, std::slice::from_ref(&text)).remove(0),
-            Extent::Lowered => support::lower(&compiler, &text),
+            Extent::Whole => support::verify(&compiler, &texts).into_iter().collect(),
+            Extent::Lowered => support::lower(&compiler, &texts),
         };
         accepted.map_err(|error| {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rejected-{extent:?}.mlir"));
-            let kept =
-                std::fs::write(&file, &text).map_or_else(|error| error.to_string(), |()| format!("{file:?}"));
-            TestCaseError::fail(format!("{}the program: {kept}", support::first_lines(&error)))
+            let kept = std::fs::write(&file, texts.join("// -----\n"));
+            let kept = kept.map_or_else(|error| error.to_string(), |()| format!("{file:?}"));
+            TestCaseError::fail(format!("{}the programs: {kept}", support::first_lines(&error)))
         })
     });
     match outcome {

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 pub mod random;
+pub mod refusal;
 pub mod samples;
 
 use std::io::Write;
@@ -26,12 +27,14 @@ pub fn stock_compiler() -> Option<PathBuf> {
     found
 }
 
+/// What stands between programs that the compiler takes in one run.
+const SEPARATOR: &str = "// -----\n";
+
 /// Has the compiler read and verify each of `texts`: each operation's result types against those that it infers itself.
 /// One outcome for each: `Err` with what the compiler says first.
 pub fn verify(compiler: &Path, texts: &[String]) -> Vec<Result<(), String>> {
     // Asked for no phase at all, the compiler reads and verifies a program, and then complains of just that.
     const NOTHING_TO_DO: &str = "compile-from phase start must precede compile-to phase start";
-    const SEPARATOR: &str = "// -----\n";
     let arguments = ["--compile-to=start", "--split-input-file"];
     let said = run(compiler, &arguments, &texts.join(SEPARATOR)).err().unwrap_or_default();
     let mut line = 1;
@@ -51,12 +54,13 @@ pub fn verify(compiler: &Path, texts: &[String]) -> Vec<Result<(), String>> {
         .collect()
 }
 
-/// Has the compiler read, verify and lower `text` to the dialects that it generates code from.
+/// Has the compiler read, verify and lower `texts` to the dialects that it generates code from.
 ///
 /// # Errors
 /// What the compiler says.
-pub fn lower(compiler: &Path, text: &str) -> Result<(), String> {
-    run(compiler, &["--compile-to=input", "--iree-input-type=stablehlo"], text)
+pub fn lower(compiler: &Path, texts: &[String]) -> Result<(), String> {
+    let arguments = ["--compile-to=input", "--iree-input-type=stablehlo", "--split-input-file"];
+    run(compiler, &arguments, &texts.join(SEPARATOR))
 }
 
 fn run(compiler: &Path, arguments: &[&str], text: &str) -> Result<(), String> {

@@ -1,0 +1,249 @@
+//! Replacing and decomposing composites, and the verification of modules that were changed by hand.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod support;
+
+use mlxcel_stablehlo::{
+    Attribute, Block, Comparison, ElementType, ErrorKind, Module, ModuleBuilder, OpKind, TensorType,
+    composites,
+};
+
+use ElementType::{F32, I32};
+
+/// A loop whose body has a composite that has another composite in its decomposition.
+fn nested() -> Module {
+    let mut module = ModuleBuilder::new("nested");
+    module
+        .function("main", |b| {
+            let x = b.argument("x", TensorType::new(F32, [4]))?;
+            let count = b.argument("count", TensorType::scalar(I32))?;
+            b.alias(x, 1)?;
+            b.while_loop(
+                &[count, x],
+                |b, args| {
+                    let zero = b.scalar(0i32)?;
+                    b.compare(args[0], zero, Comparison::Greater)
+                },
+                |b, args| {
+                    let one = b.scalar(1i32)?;
+                    let outer = b.composite("my.outer", &[args[1]], &[], |b, args| {
+                        let attributes = [("times".to_owned(), Attribute::Int(2))];
+                        b.composite("my.inner", args, &attributes, |b, args| {
+                            Ok(vec![b.add(args[0], args[0])?])
+                        })
+                    })?;
+                    Ok(vec![b.subtract(args[0], one)?, outer[0]])
+                },
+            )
+        })
+        .unwrap();
+    module.finish()
+}
+
+fn operations(module: &Module) -> Vec<&str> {
+    let mut names = Vec::new();
+    for function in &module.functions {
+        function.body.walk(&mut |op| names.push(op.kind.name()));
+    }
+    names
+}
+
+fn functions(module: &Module) -> Vec<&str> {
+    module.functions.iter().map(|function| function.name.as_str()).collect()
+}
+
+#[test]
+fn a_rewrite_that_changes_nothing_gives_the_module_back() {
+    let module = nested();
+    assert_eq!(module.rewrite_composites(|_, _| Ok(None)).unwrap(), module);
+    for (name, module) in support::samples::all() {
+        let again = module.rewrite_composites(|_, _| Ok(None)).unwrap();
+        assert_eq!(again.to_string(), module.to_string(), "{name}");
+    }
+}
+
+#[test]
+fn composites_are_replaced_inside_of_regions_and_decompositions() {
+    let module = nested()
+        .rewrite_composites(|composite, b| {
+            if composite.name != "my.inner" {
+                return Ok(None);
+            }
+            assert_eq!(composite.attribute("times"), Some(&Attribute::Int(2)));
+            assert_eq!(composite.attribute("missing"), None);
+            let doubled =
+                b.composite("my.other", composite.operands, &[], |b, args| Ok(vec![b.abs(args[0])?]))?;
+            Ok(Some(vec![b.negate(doubled[0])?]))
+        })
+        .unwrap();
+    module.verify().unwrap();
+    assert_eq!(functions(&module), ["my.other.0", "my.outer.0", "main"]);
+    assert!(!operations(&module).contains(&"add"));
+    assert!(module.to_string().contains("stablehlo.negate"));
+}
+
+#[test]
+fn a_replaced_composite_takes_its_decomposition_along() {
+    let module = nested()
+        .rewrite_composites(|composite, b| match composite.name {
+            "my.outer" => b.negate(composite.operands[0]).map(|value| Some(vec![value])),
+            other => panic!("{other} is out of reach by now"),
+        })
+        .unwrap();
+    assert_eq!(functions(&module), ["main"]);
+    module.verify().unwrap();
+}
+
+#[test]
+fn a_replacement_of_another_type_is_refused() {
+    let error = nested()
+        .rewrite_composites(|_, b| b.splat(F32, 0.0, &[3]).map(|value| Some(vec![value])))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shape);
+    assert_eq!(
+        error.to_string(),
+        "composite: `my.outer` is replaced by [tensor<3xf32>], but its results are [tensor<4xf32>], in `main`"
+    );
+}
+
+#[test]
+fn new_decompositions_do_not_take_names_that_are_in_use() {
+    let module = nested()
+        .rewrite_composites(|composite, b| {
+            if composite.name != "my.inner" {
+                return Ok(None);
+            }
+            b.composite("my.outer", composite.operands, &[], |b, args| Ok(vec![b.abs(args[0])?])).map(Some)
+        })
+        .unwrap();
+    module.verify().unwrap();
+    assert_eq!(functions(&module), ["my.outer.1", "my.outer.0", "main"]);
+}
+
+#[test]
+fn composites_decompose_by_name_or_all() {
+    let inner = nested().decompose_composites(|name| name == "my.inner").unwrap();
+    assert_eq!(functions(&inner), ["my.outer.0", "main"]);
+    let outer = nested().decompose_composites(|name| name == "my.outer").unwrap();
+    assert_eq!(functions(&outer), ["my.inner.0", "main"]);
+    let all = nested().decompose_composites(|_| true).unwrap();
+    assert_eq!(functions(&all), ["main"]);
+    assert_eq!(
+        operations(&all),
+        ["while", "constant", "compare", "constant", "add", "subtract"],
+        "the body of the loop adds"
+    );
+    assert_eq!(all.functions[0].arguments, nested().function("main").unwrap().arguments);
+    for module in [inner, outer, all] {
+        module.verify().unwrap();
+    }
+}
+
+#[test]
+fn equal_decompositions_are_made_once() {
+    let mut module = ModuleBuilder::new("shared");
+    module
+        .function("main", |b| {
+            let x = b.argument("x", TensorType::new(F32, [2, 8]))?;
+            let w = b.argument("w", TensorType::new(F32, [8, 8]))?;
+            let y = b.linear(x, w, None, F32)?;
+            let z = b.linear(y, w, None, F32)?;
+            let half = b.linear(z, w, None, ElementType::BF16)?;
+            Ok(vec![z, half])
+        })
+        .unwrap();
+    let module = module.finish();
+    assert_eq!(functions(&module), ["mlxcel.linear.0", "mlxcel.linear.1", "main"]);
+    let mut used = Vec::new();
+    module.functions[2].body.walk(&mut |op| used.extend(op.callee()));
+    assert_eq!(used, ["mlxcel.linear.0", "mlxcel.linear.0", "mlxcel.linear.1"]);
+    assert_eq!(
+        module.functions[2].body.ops[0].kind,
+        OpKind::Composite {
+            name: composites::LINEAR.to_owned(),
+            decomposition: "mlxcel.linear.0".to_owned(),
+            attributes: Vec::new(),
+        }
+    );
+}
+
+/// Changes the main function of [`nested`] and answers what the verifier says.
+fn tampered(change: impl FnOnce(&mut Module)) -> String {
+    let mut module = nested();
+    change(&mut module);
+    // Neither printing nor rewriting a broken module panics.
+    let _ = module.to_string();
+    assert!(module.rewrite_composites(|_, _| Ok(None)).is_err());
+    module.verify().unwrap_err().to_string()
+}
+
+fn main_body(module: &mut Module) -> &mut Block {
+    &mut module.functions.iter_mut().find(|function| function.public).unwrap().body
+}
+
+fn loop_body(module: &mut Module) -> &mut Block {
+    &mut main_body(module).ops[0].regions[1]
+}
+
+#[test]
+fn modules_changed_by_hand_are_verified() {
+    assert!(tampered(|module| module.functions.swap_remove(0).name.clear()).contains("there is no function"));
+    assert!(
+        tampered(|module| module.functions[1].name = "my.inner.0".to_owned()).contains("is empty or taken")
+    );
+    assert!(tampered(|module| loop_body(module).ops.swap(0, 2)).contains("is used where it is not defined"));
+    assert!(tampered(|module| loop_body(module).results.clear()).contains("the body must return"));
+    assert!(
+        tampered(|module| drop(main_body(module).ops[0].regions.pop()))
+            .contains("2 regions are needed, not 1")
+    );
+    assert!(tampered(|module| main_body(module).ops[0].operands.clear()).contains("entered with"));
+    assert!(tampered(|module| loop_body(module).arguments.clear()).contains("entered with"));
+    assert!(
+        tampered(|module| {
+            let leaked = loop_body(module).results[0];
+            main_body(module).results[0] = leaked;
+        })
+        .contains("is used where it is not defined")
+    );
+    assert!(
+        tampered(|module| {
+            let op = loop_body(module).ops[0].clone();
+            loop_body(module).ops.push(op);
+        })
+        .contains("is defined twice")
+    );
+    assert!(
+        tampered(|module| {
+            let main = module.functions.iter_mut().find(|function| function.public).unwrap();
+            main.values.clear();
+        })
+        .contains("has no type")
+    );
+    assert!(
+        tampered(|module| {
+            let OpKind::Composite { decomposition, .. } = &mut module.functions[1].body.ops[0].kind else {
+                panic!("the outer decomposition is the inner composite");
+            };
+            *decomposition = "my.outer.0".to_owned();
+        })
+        .contains("`my.outer.0` calls itself")
+    );
+    assert!(
+        tampered(|module| {
+            let main = module.functions.iter_mut().find(|function| function.public).unwrap();
+            main.arguments[0].aliases_result = Some(0);
+        })
+        .contains("argument `x` is tensor<4xf32>, but result 0")
+    );
+    assert!(
+        tampered(|module| {
+            let OpKind::Composite { name, .. } = &mut module.functions[1].body.ops[0].kind else {
+                panic!("the outer decomposition is the inner composite");
+            };
+            name.clear();
+        })
+        .contains("is not words with points between them")
+    );
+}
