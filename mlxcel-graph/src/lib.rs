@@ -27,7 +27,7 @@ mod session;
 mod shape;
 
 pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};
-pub use model::{GraphModel, GraphModelOptions};
+pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
 pub use session::GraphSession;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Capabilities, Error, ErrorKind, InferenceSession, Model, ModelInfo, Precision, Result, SessionOptions,
+    Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo, Precision, Result,
+    SessionOptions,
 };
-use mlxcel_models::{Decoder, Rope};
+use mlxcel_models::{Checkpoint, Decoder, Rope};
 
 use crate::executor::{Executor, KvLayout};
 use crate::numerics::Numerics;
@@ -50,6 +51,28 @@ pub(crate) struct Shared<E> {
 
 /// The most rows of one pass: beyond it, programs get long and the weights are no longer what a step waits for.
 const MOST_ROWS: usize = 16;
+
+impl From<&LoadOptions> for GraphModelOptions {
+    /// What an engine's options say about the graph; the rest is as by default.
+    fn from(options: &LoadOptions) -> Self {
+        let default = Self::default();
+        Self {
+            precision: options.precision,
+            capacity: options.capacity,
+            sequences: options.sequences.unwrap_or(default.sequences),
+            ..default
+        }
+    }
+}
+
+/// What an engine called `backend` tells of `checkpoint`, whose decoder is `decoder`; times are the engine's to add.
+pub fn model_info(backend: &str, checkpoint: &Checkpoint, decoder: &Decoder) -> ModelInfo {
+    let mut info = ModelInfo::new(backend, &decoder.model_type, decoder.vocabulary_size);
+    info.stop_tokens = checkpoint.stop_tokens().to_vec();
+    info.fingerprint = checkpoint.fingerprint();
+    info.weight_bytes = decoder.weight_bytes();
+    info
+}
 
 impl GraphModelOptions {
     /// The capacity of a sequence of `decoder`.

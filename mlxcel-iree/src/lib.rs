@@ -1,15 +1,40 @@
-//! The IREE engine of mlxcel.
+//! The IREE engine of mlxcel: decoder graphs compiled ahead of the run, weights and KV caches resident on the device.
+//!
+//! # Why compile apart from running
+//!
+//! The compiler is another program, started as a child process: when it crashes or is killed, that is an error of a call here
+//! and not the application's end, and what it made is kept on disk, checked, for every later start. The runtime is linked
+//! statically and loads such artifacts in milliseconds.
+//!
+//! [`IreeBackend`] is the whole public surface. A model is a folder with a Hugging Face checkpoint:
+//!
+//! ```no_run
+//! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
+//!
+//! let model = mlxcel_iree::IreeBackend::new().load(&"models/llama".into(), &LoadOptions::default())?;
+//! let mut session = model.open_session(&SessionOptions::default())?;
+//! println!("{:?}", session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(16))?.tokens);
+//! # Ok::<(), mlxcel_core::Error>(())
+//! ```
+//!
+//! # What a program is specialised for
+//!
+//! The host's processor; the number of rows and their tokens (a prompt chunk of 64, one to four decoding rows, both together);
+//! the length of the KV caches, which grow from 256 positions in steps of at most four times. A model opens with the two
+//! programs that every generation begins with, and makes others when they are first needed.
+//!
+//! Linear layers over few rows, where decoding spends its time, are replaced by kernels of this crate's own that read the
+//! weight once, at the speed of memory; everything else is the compiler's.
 
 #![deny(unsafe_code)]
 
-#[allow(dead_code, reason = "the engine on top of it uses all of it")]
 mod artifact;
-#[allow(dead_code, reason = "the engine on top of it uses all of it")]
 mod cache;
-#[allow(dead_code, reason = "the engine on top of it uses all of it")]
 mod compiler;
+mod engine;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
-#[allow(dead_code, unused_imports, reason = "the engine on top of it uses all of it")]
 mod ffi;
-#[allow(dead_code, reason = "the engine on top of it uses all of it")]
+mod lowering;
 mod target;
+
+pub use engine::IreeBackend;

@@ -1,1 +1,95 @@
-//! portable
+//! The engine that always works: decoder graphs evaluated in pure Rust.
+//!
+//! # Why it exists
+//!
+//! It runs the very graphs that compilers are given, by an evaluator whose every operation is tested by itself. So it needs no
+//! toolchain, runs wherever Rust does, and is what a compiled engine is compared with. It is exact and lean (weights are read
+//! from the mapped files in the type that they are stored in; memory is those files plus the KV caches) and slower than an
+//! engine that compiles.
+//!
+//! ```no_run
+//! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
+//!
+//! let model = mlxcel_portable::PortableBackend::new().load(&"models/llama".into(), &LoadOptions::default())?;
+//! let mut session = model.open_session(&SessionOptions::default())?;
+//! println!("{:?}", session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(16))?.tokens);
+//! # Ok::<(), mlxcel_core::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod executor;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use mlxcel_core::{
+    Backend, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, Result,
+};
+use mlxcel_graph::{GraphModel, GraphModelOptions, Numerics, model_info};
+use mlxcel_models::Checkpoint;
+use mlxcel_stablehlo::eval::Workers;
+
+use executor::PortableExecutor;
+
+/// The name of this engine.
+const NAME: &str = "portable";
+
+/// The only device that this engine has.
+const DEVICE: &str = "cpu";
+
+/// The portable engine: decoder graphs evaluated in pure Rust, on as many threads as
+/// [`LoadOptions::threads`] says (one for each core by default). Its one [`LoadOptions::device`] is `cpu`.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct PortableBackend {}
+
+impl PortableBackend {
+    /// The engine.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Backend for PortableBackend {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        let started = Instant::now();
+        let checkpoint = Checkpoint::from_source(source)?;
+        let decoder = checkpoint.decoder()?;
+        let graph = GraphModelOptions::from(options);
+        let numerics = Numerics::new(options.precision, &decoder)?;
+        if let Some(device) = options.device.as_deref().filter(|device| *device != DEVICE) {
+            return Err(Error::new(ErrorKind::InvalidInput, "open a device", "there is no such device")
+                .with_context("device", device)
+                .with_context("known", DEVICE));
+        }
+        let workers = Workers::new(threads(options)?).map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "start threads", "the system gives no more threads")
+                .with_source(error)
+        })?;
+        // Nothing is copied: the weights are where they are run from once their files are mapped.
+        if let Some(progress) = &options.progress {
+            progress(LoadProgress::new(LoadStage::Weights, decoder.weight_bytes(), decoder.weight_bytes()));
+        }
+        let mut info = model_info(NAME, &checkpoint, &decoder);
+        info.load_time = started.elapsed();
+        let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, workers)?;
+        Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
+    }
+}
+
+/// The number of threads that the options ask for.
+fn threads(options: &LoadOptions) -> Result<usize> {
+    match options.threads {
+        Some(0) => {
+            Err(Error::new(ErrorKind::InvalidInput, "start threads", "there must be at least one thread")
+                .with_context("field", "threads")
+                .with_context("value", 0))
+        }
+        Some(threads) => Ok(threads),
+        None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+    }
+}

@@ -16,6 +16,10 @@ use super::sys;
 /// The most worker threads that the task executor takes (`IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT`).
 const MAX_THREADS: usize = 256;
 
+/// The stack of a worker thread: generated code keeps whole rows on it, up to what the compiler is allowed
+/// (`--iree-llvmcpu-stack-allocation-limit`), beneath the frames of the runtime.
+const WORKER_STACK_BYTES: usize = 2 * 1024 * 1024;
+
 /// A kind of device that this crate can open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -240,6 +244,7 @@ fn executor(threads: usize) -> Result<Handle<sys::iree_task_executor_t>> {
     unsafe {
         sys::iree_task_topology_initialize_from_group_count(threads, &mut *topology);
         sys::iree_task_executor_options_initialize(&mut options);
+        options.worker_stack_size = WORKER_STACK_BYTES;
         let executor = Handle::create("start the device's threads", |out| {
             sys::iree_task_executor_create(options, &*topology, sys::host_allocator(), out)
         });

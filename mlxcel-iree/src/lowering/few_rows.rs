@@ -115,7 +115,9 @@ impl FewRows {
         // One running sum for each output, row and unrolled vector.
         let sums = |prefix: &str| -> Vec<String> {
             let tile = move |o| (0..count).map(move |m| (o, m));
-            let all = (0..tiling.outputs).flat_map(tile).flat_map(|(o, m)| (0..tiling.unroll).map(move |u| (o, m, u)));
+            let all = (0..tiling.outputs)
+                .flat_map(tile)
+                .flat_map(|(o, m)| (0..tiling.unroll).map(move |u| (o, m, u)));
             all.map(|(o, m, u)| format!("%{prefix}_{first}_{o}_{m}_{u}")).collect()
         };
         let before = sums("sum");
@@ -134,7 +136,10 @@ impl FewRows {
         line(8, format_args!("scf.for %output_{first} = %begin to %end step %tile_{first} {{"));
         for o in 0..tiling.outputs {
             line(10, format_args!("%offset_{first}_{o} = arith.constant {o} : index"));
-            line(10, format_args!("%at_{first}_{o} = arith.addi %output_{first}, %offset_{first}_{o} : index"));
+            line(
+                10,
+                format_args!("%at_{first}_{o} = arith.addi %output_{first}, %offset_{first}_{o} : index"),
+            );
         }
         line(
             10,
@@ -180,7 +185,13 @@ impl FewRows {
                 let index = (o * count + m) * tiling.unroll;
                 let mut sum = format!("%total_{first}#{index}");
                 for u in 1..tiling.unroll {
-                    line(10, format_args!("%joined_{at}_{u} = arith.addf {sum}, %total_{first}#{} : {vector}", index + u));
+                    line(
+                        10,
+                        format_args!(
+                            "%joined_{at}_{u} = arith.addf {sum}, %total_{first}#{} : {vector}",
+                            index + u
+                        ),
+                    );
                     sum = format!("%joined_{at}_{u}");
                 }
                 line(10, format_args!("%result_{at} = vector.reduction <add>, {sum} : {vector} into f32"));
@@ -189,7 +200,8 @@ impl FewRows {
                     line(10, format_args!("%rounded_{at} = arith.truncf {result} : f32 to {out}"));
                     result = format!("%rounded_{at}");
                 }
-                let place = format!("%out[%row_{first}_{m}, %at_{first}_{o}] : memref<{rows}x{outputs}x{out}>");
+                let place =
+                    format!("%out[%row_{first}_{m}, %at_{first}_{o}] : memref<{rows}x{outputs}x{out}>");
                 line(10, format_args!("memref.store {result}, {place}"));
             }
         }
@@ -211,12 +223,16 @@ mod tests {
 
     #[test]
     fn tiles_divide_what_they_tile() {
-        for (rows, outputs, inputs) in [(1, 729, 192), (1, 128_256, 2048), (4, 2048, 8192), (16, 6, 20), (3, 1, 4)] {
+        for (rows, outputs, inputs) in
+            [(1, 729, 192), (1, 128_256, 2048), (4, 2048, 8192), (16, 6, 20), (3, 1, 4)]
+        {
             let kernel = kernel(rows, outputs, inputs).unwrap();
             for count in 1..=ROWS_TOGETHER {
                 let tiling = kernel.tiling(count);
                 assert!(inputs.is_multiple_of(tiling.lanes * tiling.unroll), "{kernel:?} {tiling:?}");
-                assert!(outputs.is_multiple_of(tiling.outputs) && tiling.workgroup.is_multiple_of(tiling.outputs));
+                assert!(
+                    outputs.is_multiple_of(tiling.outputs) && tiling.workgroup.is_multiple_of(tiling.outputs)
+                );
                 assert!(tiling.outputs * count * tiling.unroll <= 16);
             }
         }

@@ -21,7 +21,8 @@ pub(crate) fn lower_for_cpu(module: &Module) -> Result<String> {
             _ => Ok(None),
         })
         .map_err(|error| {
-            Error::new(ErrorKind::Internal, "lower program", "a kernel does not fit what it replaces").with_source(error)
+            Error::new(ErrorKind::Internal, "lower program", "a kernel does not fit what it replaces")
+                .with_source(error)
         })?;
     let kernels = kernels.into_inner();
     let declarations: String = kernels.iter().map(|(kernel, name)| kernel.executable(name)).collect();
@@ -66,7 +67,11 @@ mod tests {
             .function("main", |b| {
                 let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
                 let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-                let bias = if bias { Some(b.argument("b", TensorType::new(ElementType::BF16, [96]))?) } else { None };
+                let bias = if bias {
+                    Some(b.argument("b", TensorType::new(ElementType::BF16, [96]))?)
+                } else {
+                    None
+                };
                 let once = b.linear(x, w, bias, ElementType::F32)?;
                 let twice = b.linear(x, w, bias, ElementType::F32)?;
                 Ok(vec![once, twice])
@@ -79,7 +84,10 @@ mod tests {
     fn linear_layers_over_few_rows_share_one_kernel_of_ours() {
         let text = lowered(3, false);
         assert_eq!(text.matches("stream.executable private").count(), 1);
-        assert_eq!(text.matches("flow.dispatch @mlxcel_linear_0_executable::@mlxcel_linear_0(%x, %w)").count(), 2);
+        assert_eq!(
+            text.matches("flow.dispatch @mlxcel_linear_0_executable::@mlxcel_linear_0(%x, %w)").count(),
+            2
+        );
         assert!(!text.contains("stablehlo.composite"));
         assert!(lowered(3, true).contains("stablehlo.add"));
     }
@@ -87,6 +95,8 @@ mod tests {
     #[test]
     fn a_prompt_chunk_is_left_to_the_compiler() {
         let text = lowered(64, false);
-        assert!(text.contains("stablehlo.composite \"mlxcel.linear\"") && !text.contains("stream.executable"));
+        assert!(
+            text.contains("stablehlo.composite \"mlxcel.linear\"") && !text.contains("stream.executable")
+        );
     }
 }

@@ -1,0 +1,352 @@
+//! The program `generate`, as a user runs it: what it prints and how it ends, on good input and bad.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The engines to run with.
+const BACKENDS: &[&str] = &[
+    #[cfg(feature = "portable")]
+    "portable",
+    #[cfg(feature = "iree")]
+    "iree",
+];
+
+/// How a run ended.
+struct Run {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+fn generate(arguments: &[&str]) -> Run {
+    generate_with(arguments, "", &[])
+}
+
+fn generate_with(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_generate"))
+        .args(arguments)
+        .env_remove("MLXCEL_BACKEND")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Run {
+        status: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// The object that a run with `--json` prints.
+fn json(arguments: &[&str]) -> Value {
+    let run = generate(&[arguments, &["--json"]].concat());
+    assert_eq!((run.status, run.err.as_str()), (0, ""), "{arguments:?}");
+    assert_eq!(run.out.lines().count(), 1);
+    serde_json::from_str(&run.out).unwrap()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn storyteller() -> PathBuf {
+    repository().join("examples/models/storyteller")
+}
+
+#[derive(Deserialize)]
+struct Case {
+    messages: Option<Vec<Value>>,
+    text: Option<String>,
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    logprobs: Vec<f64>,
+    margins: Vec<f64>,
+    completion: Option<String>,
+}
+
+fn oracle(folder: &Path) -> Vec<Case> {
+    #[derive(Deserialize)]
+    struct Oracle {
+        cases: Vec<Case>,
+    }
+    let text = fs::read_to_string(folder.join("oracle.json")).unwrap();
+    serde_json::from_str::<Oracle>(&text).unwrap().cases
+}
+
+/// Holds an output against a case, as far as the oracle's own choice was no toss-up.
+fn assert_case(output: &Value, case: &Case) {
+    let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
+    let logprobs: Vec<f64> = serde_json::from_value(output["logprobs"].clone()).unwrap();
+    assert_eq!(tokens.len(), logprobs.len());
+    assert_eq!(output["prompt_tokens"], case.prompt.len());
+    let certain = case.margins.iter().take_while(|&&margin| margin >= 1e-4).count();
+    let expected: Vec<u32> = case.greedy.iter().copied().take(certain.min(tokens.len())).collect();
+    assert_eq!(tokens[..expected.len()], expected);
+    for (found, expected) in logprobs.iter().zip(&case.logprobs).take(expected.len()) {
+        assert!((found - expected).abs() < 1e-3, "{found} is not {expected}");
+    }
+}
+
+/// The ids as `--tokens` takes them.
+fn ids(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn the_bundled_model_answers_as_transformers_does() {
+    let cases = oracle(&storyteller());
+    let chat = cases.iter().find(|case| case.messages.as_ref().is_some_and(|m| m.len() == 1)).unwrap();
+    let question = chat.messages.as_ref().unwrap()[0]["content"].as_str().unwrap().to_owned();
+    let raw = cases.iter().find(|case| case.text.is_some()).unwrap();
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact"];
+        let output = json(&[&common[..], &["--prompt", &question]].concat());
+        assert_case(&output, chat);
+        assert_eq!(output["text"], chat.completion.as_deref().unwrap());
+        assert_eq!(output["finish_reason"], "stop");
+        assert_eq!(output["backend"], *backend);
+        assert_eq!(output["model_type"], "llama");
+        assert_eq!(output["precision"], "exact");
+        for part in ["load_s", "compile_s", "prefill_s", "decode_s"] {
+            assert!(output["timings"][part].as_f64().unwrap() >= 0.0, "{part}");
+        }
+        assert!(output["timings"]["decode_s"].as_f64().unwrap() > 0.0);
+        assert!(output["memory_bytes"].as_u64().unwrap() > 3_000_000);
+
+        let n = raw.greedy.len().to_string();
+        let text = raw.text.as_deref().unwrap();
+        let output = json(&[&common[..], &["--prompt", text, "--raw", "-n", &n]].concat());
+        assert_case(&output, raw);
+        assert_eq!(output["text"], raw.completion.as_deref().unwrap());
+
+        let shown = generate(&[&common[..], &["--prompt", &question]].concat());
+        assert_eq!((shown.status, shown.err.as_str()), (0, ""));
+        assert_eq!(shown.out, format!("{}\n", chat.completion.as_deref().unwrap()));
+    }
+}
+
+#[test]
+fn a_checkpoint_without_tokenizer_takes_and_gives_token_ids() {
+    let folder = repository().join("fixtures/llama");
+    let case = &oracle(&folder)[0];
+    let model = folder.to_str().unwrap();
+    for backend in BACKENDS {
+        let tokens = ids(&case.prompt);
+        let arguments = ["--backend", backend, "--precision", "exact", "--model", model, "--tokens", &tokens];
+        let output = json(&[&arguments[..], &["--ignore-eos", "-n", "8"]].concat());
+        assert_case(&output, case);
+        assert_eq!(output["tokens"].as_array().unwrap().len(), 8);
+        assert_eq!(output["text"], Value::Null);
+        assert_eq!(output["finish_reason"], "length");
+        let shown = generate(&[&arguments[..], &["--ignore-eos", "-n", "8"]].concat());
+        let shown: Vec<u32> = shown.out.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        assert_eq!(output["tokens"], serde_json::json!(shown));
+    }
+}
+
+#[test]
+fn a_text_ends_as_length_where_the_limit_or_the_context_is_reached() {
+    let case = &oracle(&storyteller())[0];
+    let prompt = ids(&case.prompt);
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact", "--tokens", &prompt];
+        let output = json(&[&common[..], &["-n", "3"]].concat());
+        assert_eq!(
+            (&output["tokens"], &output["finish_reason"]),
+            (&serde_json::json!(case.greedy[..3]), &"length".into())
+        );
+        let context = (case.prompt.len() + 4).to_string();
+        let output = json(&[&common[..], &["--context", &context]].concat());
+        // The last token needs no place.
+        assert_eq!(
+            (&output["tokens"], &output["finish_reason"]),
+            (&serde_json::json!(case.greedy[..5]), &"length".into())
+        );
+        let output = json(&[&common[..], &["-n", "0"]].concat());
+        assert_eq!((&output["tokens"], &output["finish_reason"]), (&serde_json::json!([]), &"length".into()));
+    }
+}
+
+#[test]
+fn the_tokens_that_end_a_text_can_be_ignored_and_are_not_shown() {
+    let case = &oracle(&storyteller())[3];
+    let (prompt, n) = (ids(&case.prompt), (case.greedy.len() + 2).to_string());
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact", "--tokens", &prompt];
+        let output = json(&[&common[..], &["--ignore-eos", "-n", &n]].concat());
+        assert_eq!(output["tokens"].as_array().unwrap().len(), case.greedy.len() + 2);
+        assert_eq!(output["tokens"][case.greedy.len() - 1], 1);
+        assert!(!output["text"].as_str().unwrap().contains("<|end|>"));
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_text_each_time_and_another_gives_another() {
+    for backend in BACKENDS {
+        let draw = |seed| {
+            let arguments = ["--backend", backend, "-n", "24", "--temperature", "1.2", "--top-k", "50"];
+            json(&[&arguments[..], &["--seed", seed]].concat())["tokens"].clone()
+        };
+        let first = draw("1");
+        assert_eq!(first, draw("1"));
+        assert_ne!(first, draw("2"));
+    }
+}
+
+#[test]
+fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
+    for backend in BACKENDS {
+        let question = "Tell me a story about a fox named Pip.\n";
+        let run = generate_with(&["--prompt", "-", "-n", "16"], question, &[("MLXCEL_BACKEND", backend)]);
+        assert_eq!((run.status, run.err.as_str()), (0, ""));
+        assert!(run.out.contains("Pip"), "{}", run.out);
+    }
+}
+
+#[test]
+fn a_reader_that_has_had_enough_is_no_failure() {
+    for backend in BACKENDS {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_generate"))
+            .args(["--backend", backend, "-n", "32"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    }
+}
+
+/// Holds a run to have failed with `status` and one line that has `words`.
+fn assert_refused(run: &Run, status: i32, words: &[&str]) {
+    assert_eq!((run.status, run.out.as_str()), (status, ""), "{}", run.err);
+    assert!(run.err.starts_with("error: ") && run.err.ends_with('\n'), "{}", run.err);
+    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    for word in words {
+        assert!(run.err.contains(word), "{:?} is not in: {}", word, run.err);
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_by_name() {
+    let long = "word ".repeat(2000);
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--unknown"], &["--unknown"]),
+        (&["--tokens", "1,x"], &["'x'", "--tokens"]),
+        (&["--tokens", ""], &["--tokens"]),
+        (&["--tokens", "-1"], &["-1"]),
+        (&["--tokens", "4294967296"], &["4294967296"]),
+        (&["--tokens", "1", "--prompt", "a"], &["--tokens", "--prompt"]),
+        (&["--prompt", ""], &["empty"]),
+        (&["-n", "many"], &["many"]),
+        (&["--precision", "double"], &["double", "exact"]),
+        (&["--backend", "steam"], &["steam", "compiled_in"]),
+        (&["--model", "."], &["--prompt"]),
+        (&["--tokens", "0,729"], &["729", "vocabulary"]),
+        (&["--tokens", "0,4294967295"], &["4294967295", "vocabulary"]),
+        (&["--temperature", "-1"], &["-1"]),
+        (&["--temperature=-1"], &["temperature"]),
+        (&["--temperature", "1", "--top-p", "2"], &["top_p"]),
+        (&["--prompt", &long], &["context"]),
+        (&["--prompt", "Tell me a story.", "--context", "5"], &["context"]),
+        (&["--context", "0"], &["0"]),
+        (&["--context", "1000000"], &["1000000"]),
+    ];
+    for backend in BACKENDS {
+        for (arguments, words) in cases {
+            let run = if arguments.contains(&"--backend") {
+                generate(arguments)
+            } else {
+                generate(&[&["--backend", backend][..], arguments].concat())
+            };
+            assert_refused(&run, 2, words);
+        }
+    }
+    assert_refused(&generate_with(&[], "", &[("MLXCEL_BACKEND", "steam")]), 2, &["steam", "MLXCEL_BACKEND"]);
+}
+
+/// A copy of the bundled model for a test to spoil.
+fn copy(leave_out: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ] {
+        if !leave_out.contains(&name) {
+            fs::copy(storyteller().join(name), folder.path().join(name)).unwrap();
+        }
+    }
+    folder
+}
+
+#[test]
+fn checkpoints_that_are_not_whole_are_refused_by_what_is_wrong_with_them() {
+    let none = tempfile::tempdir().unwrap();
+    let unknown = copy(&[]);
+    let config = fs::read_to_string(unknown.path().join("config.json")).unwrap();
+    fs::write(unknown.path().join("config.json"), config.replace("\"llama\"", "\"alpaca\"")).unwrap();
+    let cut = copy(&[]);
+    let weights = fs::read(cut.path().join("model.safetensors")).unwrap();
+    fs::write(cut.path().join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    let spoilt_tokenizer = copy(&[]);
+    fs::write(spoilt_tokenizer.path().join("tokenizer.json"), "{").unwrap();
+    let spoilt_template = copy(&[]);
+    fs::write(spoilt_template.path().join("chat_template.jinja"), "{% if %}").unwrap();
+    let no_tokenizer = copy(&["tokenizer.json"]);
+    let no_weights = copy(&["model.safetensors"]);
+    let missing = none.path().join("missing");
+    let cases: &[(&Path, &[&str])] = &[
+        (&missing, &["missing"]),
+        (none.path(), &["config.json"]),
+        (unknown.path(), &["alpaca"]),
+        (cut.path(), &["model.safetensors"]),
+        (spoilt_tokenizer.path(), &["tokenizer.json"]),
+        (spoilt_template.path(), &["chat_template.jinja"]),
+        (no_tokenizer.path(), &["tokenizer.json"]),
+        (no_weights.path(), &["model.safetensors"]),
+    ];
+    for backend in BACKENDS {
+        for (folder, words) in cases {
+            let folder = folder.to_str().unwrap();
+            let run = generate(&["--backend", backend, "--model", folder, "--prompt", "Hi"]);
+            assert_refused(&run, 2, words);
+        }
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let help = generate(&["--help"]);
+    assert_eq!((help.status, help.err.as_str()), (0, ""));
+    for flag in [
+        "--model",
+        "--prompt",
+        "--raw",
+        "--tokens",
+        "-n",
+        "--backend",
+        "--precision",
+        "--context",
+        "--threads",
+        "--ignore-eos",
+        "--json",
+    ] {
+        assert!(help.out.contains(flag), "{flag}");
+    }
+    assert_eq!(generate(&["--version"]).status, 0);
+}

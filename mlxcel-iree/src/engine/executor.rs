@@ -1,0 +1,155 @@
+//! Running decoder programs on an IREE device.
+
+use std::time::Duration;
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_graph::{Executor, KvLayout, ProgramShape, StepInputs, StepOutputs};
+use mlxcel_stablehlo::ElementType;
+
+use super::programs::Programs;
+use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device};
+
+/// A device with a model's programs and weights on it.
+pub(super) struct IreeExecutor {
+    device: Device,
+    programs: Programs,
+    weights: Constants,
+    vocabulary_size: usize,
+}
+
+/// The KV cache of one sequence.
+pub(super) struct IreeCache {
+    buffer: Buffer,
+    layout: KvLayout,
+    length: usize,
+}
+
+impl IreeExecutor {
+    pub(super) fn new(
+        device: Device,
+        programs: Programs,
+        weights: Constants,
+        vocabulary_size: usize,
+    ) -> Self {
+        Self { device, programs, weights, vocabulary_size }
+    }
+}
+
+impl Executor for IreeExecutor {
+    type Cache = IreeCache;
+
+    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration> {
+        self.programs.prepare(shape, cancel)
+    }
+
+    fn allocate(&self, layout: &KvLayout, length: usize) -> Result<IreeCache> {
+        let buffer = self.device.allocate(layout.bytes(length))?;
+        Ok(IreeCache { buffer, layout: *layout, length })
+    }
+
+    fn copy(
+        &self,
+        layout: &KvLayout,
+        (from, from_length): (&IreeCache, usize),
+        (to, to_length): (&mut IreeCache, usize),
+        positions: usize,
+    ) -> Result<()> {
+        layout
+            .copy_segments(from_length, to_length, positions)
+            .try_for_each(|part| from.buffer.copy_to(part.from, &to.buffer, part.to, part.bytes))
+    }
+
+    fn read(&self, layout: &KvLayout, cache: &IreeCache, length: usize, positions: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; layout.bytes(positions)];
+        for part in layout.copy_segments(length, positions, positions) {
+            cache.buffer.read(part.from, &mut bytes[part.to..part.to + part.bytes])?;
+        }
+        Ok(bytes)
+    }
+
+    fn write(
+        &self,
+        layout: &KvLayout,
+        cache: &mut IreeCache,
+        length: usize,
+        positions: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        layout
+            .copy_segments(positions, length, positions)
+            .try_for_each(|part| cache.buffer.write(part.to, &bytes[part.from..part.from + part.bytes]))
+    }
+
+    fn run(
+        &self,
+        shape: &ProgramShape,
+        inputs: &StepInputs,
+        caches: &mut [&mut IreeCache],
+        logits: &[usize],
+    ) -> Result<StepOutputs> {
+        let function = self.programs.get(shape)?;
+        let (step, parts) = self.upload(inputs, shape)?;
+        let shapes: Vec<[usize; 5]> = caches.iter().map(|cache| cache.layout.shape(cache.length)).collect();
+        let step_arguments = parts.iter().map(|part| Argument {
+            buffer: &step,
+            offset: part.offset,
+            shape: &part.shape,
+            element: part.element,
+        });
+        let cache_arguments = caches
+            .iter()
+            .zip(&shapes)
+            .map(|(cache, shape)| Argument::new(&cache.buffer, shape, cache.layout.element));
+        let arguments: Vec<_> = step_arguments.chain(cache_arguments).collect();
+        let mut results = function.invoke(&self.weights, &arguments)?.into_iter();
+        let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
+            return Err(missing_result());
+        };
+        for cache in caches.iter_mut() {
+            cache.buffer = results.next().ok_or_else(missing_result)?.buffer;
+        }
+        let mut words = vec![0u32; 2 * shape.output_rows()];
+        best.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;
+        let row = |&index: &usize| {
+            let mut row = vec![0f32; self.vocabulary_size];
+            all_logits.buffer.read(4 * self.vocabulary_size * index, bytemuck::cast_slice_mut(&mut row))?;
+            Ok(row)
+        };
+        Ok(StepOutputs {
+            best: StepOutputs::decode_best(&words),
+            logits: logits.iter().map(row).collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// One of a step's small inputs in the buffer that holds them all.
+struct Part {
+    offset: usize,
+    shape: Vec<usize>,
+    element: ElementType,
+}
+
+impl IreeExecutor {
+    /// Sends a step's small inputs to the device in one go.
+    fn upload(&self, inputs: &StepInputs, shape: &ProgramShape) -> Result<(Buffer, Vec<Part>)> {
+        let tokens = shape.tokens();
+        let mut bytes = Vec::new();
+        let mut parts = Vec::new();
+        for (index, argument) in inputs.arguments().enumerate() {
+            let offset = bytes.len().next_multiple_of(ALIGNMENT);
+            bytes.resize(offset, 0);
+            bytes.extend_from_slice(argument);
+            // Tokens, positions and last come first, then tables of a row for each token.
+            let (element, shape) = match index {
+                0..3 => (ElementType::I32, vec![argument.len() / 4]),
+                _ => (ElementType::F32, vec![tokens, argument.len() / 4 / tokens]),
+            };
+            parts.push(Part { offset, shape, element });
+        }
+        Ok((self.device.upload(&bytes)?, parts))
+    }
+}
+
+fn missing_result() -> Error {
+    Error::new(ErrorKind::Internal, "run program", "the program returned too few results")
+}

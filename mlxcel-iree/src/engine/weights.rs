@@ -1,0 +1,54 @@
+//! Weights on the device: from the checkpoint's files, once, in the type that they are stored in.
+
+use std::sync::Arc;
+
+use mlxcel_core::{Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
+use mlxcel_graph::element_type;
+use mlxcel_models::{Checkpoint, Decoder, WeightRef};
+
+use crate::ffi::{Argument, Constants, Device};
+
+/// The weights of `decoder` in the order of its programs' arguments.
+///
+/// Bytes that lie aligned in a mapped file are used where they are, so they take no memory of this process's own; others are
+/// copied to the device.
+pub(super) fn on_device(
+    device: &Device,
+    checkpoint: &Arc<Checkpoint>,
+    decoder: &Decoder,
+    options: &LoadOptions,
+) -> Result<Constants> {
+    let total = decoder.weight_bytes();
+    let mut done = 0;
+    let mut buffers = Vec::new();
+    for weight in decoder.weights() {
+        if options.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled()) {
+            return Err(Error::new(ErrorKind::Cancelled, "load weights", "it was cancelled"));
+        }
+        let bytes = checkpoint.weight(weight)?.bytes.len();
+        let stored = Arc::new(Stored { checkpoint: Arc::clone(checkpoint), weight: weight.clone() });
+        let buffer =
+            device.import(&stored, 0..bytes).map_err(|error| error.with_context("tensor", &weight.tensor))?;
+        buffers.push((buffer, element_type(weight.element, &weight.tensor)?, &weight.shape));
+        done += bytes as u64;
+        if let Some(progress) = &options.progress {
+            progress(LoadProgress::new(LoadStage::Weights, done, total));
+        }
+    }
+    let arguments: Vec<_> =
+        buffers.iter().map(|(buffer, element, shape)| Argument::new(buffer, shape, *element)).collect();
+    Constants::new(&arguments)
+}
+
+/// The bytes of one weight, which keep the checkpoint's files mapped.
+struct Stored {
+    checkpoint: Arc<Checkpoint>,
+    weight: WeightRef,
+}
+
+impl AsRef<[u8]> for Stored {
+    fn as_ref(&self) -> &[u8] {
+        // It was there when this was made; were it not, no bytes would be too few for any use of them.
+        self.checkpoint.weight(&self.weight).map_or(&[], |view| view.bytes)
+    }
+}
