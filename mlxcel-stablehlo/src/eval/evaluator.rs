@@ -315,10 +315,21 @@ impl Registers {
 /// An integer as a float of `element`, rounded once.
 fn float_of(value: i64, element: ElementType) -> f32 {
     match element {
-        ElementType::BF16 => bf16::from_f64(value as f64).to_f32(),
-        ElementType::F16 => f16::from_f64(value as f64).to_f32(),
+        ElementType::BF16 => bf16::from_f32(rounded_to_odd(value)).to_f32(),
+        ElementType::F16 => f16::from_f32(rounded_to_odd(value)).to_f32(),
         _ => value as f32,
     }
+}
+
+/// An integer as `f32`, with the last bit set where bits were lost: rounding that to a half type gives what rounding
+/// the integer would have given (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+fn rounded_to_odd(value: i64) -> f32 {
+    let magnitude = value.unsigned_abs();
+    let excess = (u64::BITS - magnitude.leading_zeros()).saturating_sub(f32::MANTISSA_DIGITS);
+    let kept = magnitude >> excess;
+    let lost = u64::from(kept << excess != magnitude);
+    let rounded = (kept | lost) as f32 * (1u64 << excess) as f32;
+    if value < 0 { -rounded } else { rounded }
 }
 
 /// A float as an integer of `element`: truncated, saturated at the ends of the range, and zero for NaN.

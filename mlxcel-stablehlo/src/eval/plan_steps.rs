@@ -95,7 +95,8 @@ impl Planner<'_> {
                 let operand_type = ty(self, 0);
                 let kernel = self.wide_kernel(operand);
                 let out = self.result(op.results[0]);
-                let step = Reduce::plan(kernel, &operand_type, *reduction, dimensions, out);
+                let declared = self.ty(operand).element;
+                let step = Reduce::plan(kernel, &operand_type, *reduction, dimensions, declared, out);
                 self.step(Step::Reduce(Box::new(step)));
             }
             (OpKind::ReduceArgMax { dimension }, &[values, indices]) => {

@@ -28,6 +28,8 @@ pub(super) struct Reduce {
     /// The first result element of each row of a unit.
     rows: Linear,
     element: ElementType,
+    /// The type whose least and greatest elements are neutral: narrower than that of elements held as bytes.
+    declared: ElementType,
     pub(super) out: SlotId,
 }
 
@@ -37,6 +39,7 @@ impl Reduce {
         ty: &TensorType,
         reduction: Reduction,
         dimensions: &[usize],
+        declared: ElementType,
         out: SlotId,
     ) -> Self {
         let shape = &ty.shape;
@@ -62,6 +65,7 @@ impl Reduce {
             joins,
             rows: rows.linear(),
             element: ty.element,
+            declared,
             out,
         }
     }
@@ -108,8 +112,8 @@ impl Reduce {
     }
 
     fn run_i64(&self, frame: &Frame<'_>, out: &mut [u8], join: impl Fn(i64, i64) -> i64 + Sync) {
-        let unused = 64 - self.element.bits() as u32;
-        let (least, greatest) = if self.element.is_signed() {
+        let unused = 64 - self.declared.bits() as u32;
+        let (least, greatest) = if self.declared.is_signed() {
             (i64::MIN >> unused, i64::MAX >> unused)
         } else {
             (0, (u64::MAX >> unused) as i64)

@@ -1,0 +1,16 @@
+//! The evaluator: every operation against values computed by hand, and random programs against a second, plain one.
+
+#![cfg(feature = "eval")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod contractions;
+mod control;
+mod elementwise;
+mod indexing;
+mod memory;
+#[path = "../support/mod.rs"]
+mod programs;
+mod random_programs;
+mod reference;
+mod shapes;
+mod support;
