@@ -25,9 +25,6 @@ const IREE: Option<fn() -> Arc<dyn Backend>> = None;
 #[cfg(feature = "portable")]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_portable::PortableBackend::new()));
 #[cfg(not(feature = "portable"))]
-#[cfg(feature = "portable")]
-const PORTABLE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_portable::PortableBackend::new()));
-#[cfg(not(feature = "portable"))]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = None;
 
 /// The engines in the order of preference.
