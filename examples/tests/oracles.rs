@@ -5,7 +5,8 @@
 mod support;
 
 use mlxcel_core::{
-    Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult, SamplingPlan, SessionOptions,
+    Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult, SamplingPlan,
+    SessionOptions,
 };
 use support::{Case, Fixture, engines, load};
 
@@ -17,7 +18,8 @@ fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usi
     let mut logits = Vec::new();
     let chunks: Vec<_> = prompt.chunks(chunk).collect();
     for (i, tokens) in chunks.iter().enumerate() {
-        let row = if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
+        let row =
+            if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
         if let RowResult::Logits(last) = session.prefill(row, &Control::default()).unwrap() {
             logits = last;
         }
@@ -42,7 +44,11 @@ fn assert_tokens(name: &str, case: &Case, tokens: &[u32], logprobs: &[f32]) {
             assert!(case.margins[i] < HONEST_MARGIN, "{name}: token {i} is {token}, not {}", case.greedy[i]);
             return;
         }
-        assert!((logprob - case.logprobs[i]).abs() <= 1e-3, "{name}: logprob {i}: {logprob} {}", case.logprobs[i]);
+        assert!(
+            (logprob - case.logprobs[i]).abs() <= 1e-3,
+            "{name}: logprob {i}: {logprob} {}",
+            case.logprobs[i]
+        );
     }
     assert_eq!(tokens.len(), case.greedy.len(), "{name}");
 }
@@ -53,7 +59,10 @@ fn exact_matches(fixture: &Fixture) {
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         for (i, case) in fixture.cases().iter().enumerate() {
             let name = format!("{} {} case {i}", engine.name(), fixture.name);
-            let error = relative_error(&prefill_logits(&mut *session, &case.prompt, usize::MAX), &case.prefill_logits);
+            let error = relative_error(
+                &prefill_logits(&mut *session, &case.prompt, usize::MAX),
+                &case.prefill_logits,
+            );
             assert!(error <= 1e-4, "{name}: prefill logits differ by {error}");
             let options = GenerateOptions::new(case.greedy.len());
             let generation = session.generate_greedy(&case.prompt, &options).unwrap();
@@ -112,7 +121,8 @@ fn chunks_of_any_size_give_the_same_tokens() {
 #[test]
 fn four_sequences_at_different_positions_say_what_they_say_alone() {
     let fixture = Fixture::storyteller();
-    let cases: Vec<Case> = fixture.cases().into_iter().filter(|case| case.prompt.len() < 200).take(4).collect();
+    let cases: Vec<Case> =
+        fixture.cases().into_iter().filter(|case| case.prompt.len() < 200).take(4).collect();
     assert_eq!(cases.len(), 4);
     let plan = SamplingPlan::greedy();
     for engine in engines() {
@@ -127,7 +137,9 @@ fn four_sequences_at_different_positions_say_what_they_say_alone() {
                 let feeds: Vec<Vec<u32>> = running
                     .iter()
                     .zip(&cases)
-                    .map(|((_, tokens, _), case)| tokens.last().map_or(case.prompt.clone(), |&last| vec![last]))
+                    .map(|((_, tokens, _), case)| {
+                        tokens.last().map_or(case.prompt.clone(), |&last| vec![last])
+                    })
                     .collect();
                 let rows: Vec<_> =
                     running.iter().zip(&feeds).map(|((id, ..), feed)| Row::next(*id, feed, &plan)).collect();

@@ -51,7 +51,7 @@ impl<'a, 'f> Network<'a, 'f> {
     ) -> Result<Value<'f>> {
         let table = self.weight(&self.decoder.embedding.weight)?;
         let embedded = b.take(table, tokens)?;
-        let mut hidden = b.convert(embedded, self.numerics.activation)?;
+        let mut hidden = b.convert(embedded, ElementType::F32)?;
         for (index, layer) in self.decoder.layers.iter().enumerate() {
             let normed = self.norm(b, &layer.mixer_norm, hidden)?;
             let mixed = match &layer.mixer {
@@ -76,6 +76,7 @@ impl<'a, 'f> Network<'a, 'f> {
     pub(crate) fn head(&self, b: &mut Builder<'f>, hidden: Value<'f>) -> Result<Value<'f>> {
         let normed = self.norm(b, &self.decoder.norm, hidden)?;
         let weight = self.weight(&self.decoder.head.weight)?;
+        let normed = b.convert(normed, self.numerics.operand)?;
         b.linear(normed, weight, None, ElementType::F32)
     }
 
@@ -86,10 +87,12 @@ impl<'a, 'f> Network<'a, 'f> {
         })
     }
 
+    /// A linear layer: the operand is rounded to the operand type, the sum is float32.
     fn linear(&self, b: &mut Builder<'f>, linear: &Linear, x: Value<'f>) -> Result<Value<'f>> {
         let weight = self.weight(&linear.weight)?;
         let bias = linear.bias.as_ref().map(|bias| self.weight(bias)).transpose()?;
-        b.linear(x, weight, bias, self.numerics.activation)
+        let x = b.convert(x, self.numerics.operand)?;
+        b.linear(x, weight, bias, ElementType::F32)
     }
 
     fn norm(&self, b: &mut Builder<'f>, norm: &Norm, x: Value<'f>) -> Result<Value<'f>> {
@@ -136,14 +139,7 @@ impl<'a, 'f> Network<'a, 'f> {
             *cache = write_cache(b, layer, row, *cache, key, value)?;
             let keys = read_cache(b, layer, 0, *cache)?;
             let values = read_cache(b, layer, 1, *cache)?;
-            mixed.push(b.attention(
-                query,
-                keys,
-                values,
-                row.mask,
-                attention.scale,
-                self.numerics.activation,
-            )?);
+            mixed.push(b.attention(query, keys, values, row.mask, attention.scale, self.numerics.operand)?);
         }
         let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
         self.linear(b, &attention.output, mixed)
@@ -197,57 +193,52 @@ fn read_cache<'f>(b: &mut Builder<'f>, layer: usize, part: usize, cache: Value<'
     b.reshape(part, &[kv_heads, length, head_dim])
 }
 
-/// The activation in float32, given back in the operand's type.
+/// The activation of `x` in float32.
 ///
 /// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN` names them.
 fn activate<'f>(b: &mut Builder<'f>, activation: Activation, x: Value<'f>) -> Result<Value<'f>> {
-    let element = b.ty(x).element;
-    let wide = b.convert(x, ElementType::F32)?;
-    let shape = b.shape(wide);
-    let out = match activation {
+    let shape = b.shape(x);
+    match activation {
         Activation::Silu => {
-            let gate = b.logistic(wide)?;
-            b.multiply(wide, gate)?
+            let gate = b.logistic(x)?;
+            b.multiply(x, gate)
         }
         Activation::Relu => {
             let zero = b.splat(ElementType::F32, 0.0, &shape)?;
-            b.maximum(wide, zero)?
+            b.maximum(x, zero)
         }
         Activation::GeluTanh => {
             // 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
-            let square = b.multiply(wide, wide)?;
-            let cube = b.multiply(square, wide)?;
+            let square = b.multiply(x, x)?;
+            let cube = b.multiply(square, x)?;
             let weight = b.splat(ElementType::F32, 0.044715, &shape)?;
             let cubic = b.multiply(cube, weight)?;
-            let inner = b.add(wide, cubic)?;
+            let inner = b.add(x, cubic)?;
             let scale = b.splat(ElementType::F32, (2.0 / std::f64::consts::PI).sqrt(), &shape)?;
             let inner = b.multiply(inner, scale)?;
             let tanh = b.tanh(inner)?;
             let one = b.splat(ElementType::F32, 1.0, &shape)?;
             let sum = b.add(tanh, one)?;
             let half = b.splat(ElementType::F32, 0.5, &shape)?;
-            let half = b.multiply(wide, half)?;
-            b.multiply(half, sum)?
+            let half = b.multiply(x, half)?;
+            b.multiply(half, sum)
         }
         Activation::Gelu => {
             let scale = b.splat(ElementType::F32, std::f64::consts::FRAC_1_SQRT_2, &shape)?;
-            let scaled = b.multiply(wide, scale)?;
+            let scaled = b.multiply(x, scale)?;
             let erf = erf(b, scaled)?;
             let one = b.splat(ElementType::F32, 1.0, &shape)?;
             let sum = b.add(erf, one)?;
             let half = b.splat(ElementType::F32, 0.5, &shape)?;
-            let half = b.multiply(wide, half)?;
-            b.multiply(half, sum)?
+            let half = b.multiply(x, half)?;
+            b.multiply(half, sum)
         }
-        other => {
-            return Err(Error::new(
-                ErrorKind::Structure,
-                "activation",
-                format!("{other:?} cannot be written as a graph"),
-            ));
-        }
-    };
-    b.convert(out, element)
+        other => Err(Error::new(
+            ErrorKind::Structure,
+            "activation",
+            format!("{other:?} cannot be written as a graph"),
+        )),
+    }
 }
 
 /// The error function in float32, by Abramowitz and Stegun's formula 7.1.26, whose error is at most 1.5e-7.

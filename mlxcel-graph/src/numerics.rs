@@ -7,14 +7,15 @@ use mlxcel_stablehlo::ElementType;
 /// The element types that a decoder runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numerics {
-    /// The type of activations between operations; sums are always float32.
-    pub activation: ElementType,
+    /// The type of what goes into matrix products; their sums, norms and the residual stream are always float32.
+    pub operand: ElementType,
     /// The type of keys and values in the cache.
     pub kv: ElementType,
 }
 
 impl Numerics {
-    /// `Exact` is float32 throughout; `Native` is the type that the checkpoint names for its activations.
+    /// `Exact` is float32 throughout. `Native` rounds the activations that go into matrix products, and the KV cache, to the type
+    /// that the checkpoint names.
     ///
     /// # Errors
     ///
@@ -31,7 +32,7 @@ impl Numerics {
                 .with_context("precision", other));
             }
         };
-        Ok(Self { activation: element, kv: element })
+        Ok(Self { operand: element, kv: element })
     }
 }
 

@@ -13,8 +13,8 @@ impl<'f> Builder<'f> {
     /// key-value head `h / (H / G)`. Scores are multiplied by `scale`, usually one over the square root of `d`.
     ///
     /// Makes the composite [`mlxcel.attention`](crate::composites::ATTENTION) with the attribute `scale`. Its decomposition
-    /// computes scores and softmax in f32; the products take operands in the type of `k` and of `v` (queries and
-    /// probabilities are rounded to it) with sums in f32. A query whose mask is nowhere true gets the mean of all values.
+    /// computes in f32 throughout, whatever type keys and values are kept in: queries and probabilities rounded to a half type
+    /// would cost more accuracy than keys and values do. A query whose mask is nowhere true gets the mean of all values.
     /// Masked values are multiplied by zero, so they must be finite.
     ///
     /// # Errors
@@ -91,9 +91,8 @@ fn attend<'d>(
     let &Sizes { heads, queries, width, groups, keys, v_width } = sizes;
     let [q, k, v, mask] = [args[0], args[1], args[2], args[3]];
     let shared = heads / groups;
-    let (k_element, v_element) = (b.ty(k).element, b.ty(v).element);
-
-    let q = b.convert(q, k_element)?;
+    let (q, k, v) =
+        (b.convert(q, ElementType::F32)?, b.convert(k, ElementType::F32)?, b.convert(v, ElementType::F32)?);
     let q = b.reshape(q, &[groups, shared, queries, width])?;
     let scores = b.dot_general(q, k, by_group(3, 2), ElementType::F32)?;
     let scores_type = TensorType::new(ElementType::F32, [groups, shared, queries, keys]);
@@ -106,7 +105,6 @@ fn attend<'d>(
     let scores = b.select(mask, scores, hidden)?;
     let probabilities = b.softmax(scores, 3)?;
 
-    let probabilities = b.convert(probabilities, v_element)?;
     let mixed = b.dot_general(probabilities, v, by_group(3, 1), ElementType::F32)?;
     let mixed = b.transpose(mixed, &[2, 0, 1, 3])?;
     let mixed = b.reshape(mixed, &[queries, heads * v_width])?;

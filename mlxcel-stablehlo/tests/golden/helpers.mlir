@@ -99,30 +99,32 @@ module @helpers {
     return %4 : tensor<3x16xbf16>
   }
   func.func private @mlxcel.attention.0(%arg0: tensor<4x3x4xbf16>, %arg1: tensor<2x5x4xbf16>, %arg2: tensor<2x5x4xbf16>, %arg3: tensor<3x5xi1>) -> tensor<3x16xbf16> {
-    %0 = stablehlo.reshape %arg0 : (tensor<4x3x4xbf16>) -> tensor<2x2x3x4xbf16>
-    %1 = stablehlo.dot_general %0, %arg1, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x2x3x4xbf16>, tensor<2x5x4xbf16>) -> tensor<2x2x3x5xf32>
-    %2 = stablehlo.constant dense<0.5> : tensor<f32>
-    %3 = stablehlo.broadcast_in_dim %2, dims = [] : (tensor<f32>) -> tensor<2x2x3x5xf32>
-    %4 = stablehlo.multiply %1, %3 : (tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
-    %5 = stablehlo.constant dense<-3.4028235e38> : tensor<f32>
+    %0 = stablehlo.convert %arg0 : (tensor<4x3x4xbf16>) -> tensor<4x3x4xf32>
+    %1 = stablehlo.convert %arg1 : (tensor<2x5x4xbf16>) -> tensor<2x5x4xf32>
+    %2 = stablehlo.convert %arg2 : (tensor<2x5x4xbf16>) -> tensor<2x5x4xf32>
+    %3 = stablehlo.reshape %0 : (tensor<4x3x4xf32>) -> tensor<2x2x3x4xf32>
+    %4 = stablehlo.dot_general %3, %1, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x2x3x5xf32>
+    %5 = stablehlo.constant dense<0.5> : tensor<f32>
     %6 = stablehlo.broadcast_in_dim %5, dims = [] : (tensor<f32>) -> tensor<2x2x3x5xf32>
-    %7 = stablehlo.broadcast_in_dim %arg3, dims = [2, 3] : (tensor<3x5xi1>) -> tensor<2x2x3x5xi1>
-    %8 = stablehlo.select %7, %4, %6 : (tensor<2x2x3x5xi1>, tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
-    %9 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %10 = stablehlo.reduce(%8 init: %9) applies stablehlo.maximum across dimensions = [3] : (tensor<2x2x3x5xf32>, tensor<f32>) -> tensor<2x2x3xf32>
-    %11 = stablehlo.broadcast_in_dim %10, dims = [0, 1, 2] : (tensor<2x2x3xf32>) -> tensor<2x2x3x5xf32>
-    %12 = stablehlo.subtract %8, %11 : (tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
-    %13 = stablehlo.exponential %12 : (tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
-    %14 = stablehlo.constant dense<0.0> : tensor<f32>
-    %15 = stablehlo.reduce(%13 init: %14) applies stablehlo.add across dimensions = [3] : (tensor<2x2x3x5xf32>, tensor<f32>) -> tensor<2x2x3xf32>
-    %16 = stablehlo.broadcast_in_dim %15, dims = [0, 1, 2] : (tensor<2x2x3xf32>) -> tensor<2x2x3x5xf32>
-    %17 = stablehlo.divide %13, %16 : (tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
-    %18 = stablehlo.convert %17 : (tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xbf16>
-    %19 = stablehlo.dot_general %18, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x2x3x5xbf16>, tensor<2x5x4xbf16>) -> tensor<2x2x3x4xf32>
-    %20 = stablehlo.transpose %19, dims = [2, 0, 1, 3] : (tensor<2x2x3x4xf32>) -> tensor<3x2x2x4xf32>
-    %21 = stablehlo.reshape %20 : (tensor<3x2x2x4xf32>) -> tensor<3x16xf32>
-    %22 = stablehlo.convert %21 : (tensor<3x16xf32>) -> tensor<3x16xbf16>
-    return %22 : tensor<3x16xbf16>
+    %7 = stablehlo.multiply %4, %6 : (tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
+    %8 = stablehlo.constant dense<-3.4028235e38> : tensor<f32>
+    %9 = stablehlo.broadcast_in_dim %8, dims = [] : (tensor<f32>) -> tensor<2x2x3x5xf32>
+    %10 = stablehlo.broadcast_in_dim %arg3, dims = [2, 3] : (tensor<3x5xi1>) -> tensor<2x2x3x5xi1>
+    %11 = stablehlo.select %10, %7, %9 : (tensor<2x2x3x5xi1>, tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
+    %12 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %13 = stablehlo.reduce(%11 init: %12) applies stablehlo.maximum across dimensions = [3] : (tensor<2x2x3x5xf32>, tensor<f32>) -> tensor<2x2x3xf32>
+    %14 = stablehlo.broadcast_in_dim %13, dims = [0, 1, 2] : (tensor<2x2x3xf32>) -> tensor<2x2x3x5xf32>
+    %15 = stablehlo.subtract %11, %14 : (tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
+    %16 = stablehlo.exponential %15 : (tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
+    %17 = stablehlo.constant dense<0.0> : tensor<f32>
+    %18 = stablehlo.reduce(%16 init: %17) applies stablehlo.add across dimensions = [3] : (tensor<2x2x3x5xf32>, tensor<f32>) -> tensor<2x2x3xf32>
+    %19 = stablehlo.broadcast_in_dim %18, dims = [0, 1, 2] : (tensor<2x2x3xf32>) -> tensor<2x2x3x5xf32>
+    %20 = stablehlo.divide %16, %19 : (tensor<2x2x3x5xf32>, tensor<2x2x3x5xf32>) -> tensor<2x2x3x5xf32>
+    %21 = stablehlo.dot_general %20, %2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x2x3x4xf32>
+    %22 = stablehlo.transpose %21, dims = [2, 0, 1, 3] : (tensor<2x2x3x4xf32>) -> tensor<3x2x2x4xf32>
+    %23 = stablehlo.reshape %22 : (tensor<3x2x2x4xf32>) -> tensor<3x16xf32>
+    %24 = stablehlo.convert %23 : (tensor<3x16xf32>) -> tensor<3x16xbf16>
+    return %24 : tensor<3x16xbf16>
   }
   func.func private @mlxcel.linear.1(%arg0: tensor<3x16xf32>, %arg1: tensor<16x16xbf16>) -> tensor<3x16xf32> {
     %0 = stablehlo.convert %arg1 : (tensor<16x16xbf16>) -> tensor<16x16xf32>
