@@ -166,13 +166,18 @@ impl<S: InferenceSession> TokenStream<S> {
         if let TokenChoice::Host(_) = choice {
             crate::Capabilities::require(session.capabilities().logits, "generate", "logits")?;
         }
+        let prompt_length = history.len() + prompt.len();
+        let choice = match choice {
+            TokenChoice::Engine(plan) => TokenChoice::Engine(plan.with_prompt_length(prompt_length)),
+            host => host,
+        };
         Ok(Self {
             session,
             sequence,
             options,
             choice,
             tokens: [history, prompt].concat(),
-            prompt_length: history.len() + prompt.len(),
+            prompt_length,
             fed: history.len(),
             finish: None,
             failed: false,

@@ -39,6 +39,7 @@ mod capabilities;
 mod error;
 mod generate;
 mod model;
+pub mod reference;
 mod sampling;
 mod session;
 mod snapshot;

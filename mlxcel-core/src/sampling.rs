@@ -239,12 +239,13 @@ pub enum SamplingPlace {
 pub struct SamplingPlan {
     params: SamplingParams,
     place: SamplingPlace,
+    prompt_length: usize,
 }
 
 impl SamplingPlan {
     /// Always the likeliest token, chosen by the engine: every engine can.
     pub fn greedy() -> Self {
-        Self { params: SamplingParams::greedy(), place: SamplingPlace::Device }
+        Self { params: SamplingParams::greedy(), place: SamplingPlace::Device, prompt_length: 0 }
     }
 
     /// Settles where `params` are applied by an engine with `capabilities`: on the device where it applies every active
@@ -270,7 +271,20 @@ impl SamplingPlan {
                 .with_context("field", field.as_str()));
             }
         };
-        Ok(Self { params: params.clone(), place })
+        Ok(Self { params: params.clone(), place, prompt_length: 0 })
+    }
+
+    /// Tells how many of a sequence's first tokens were given and not generated: the presence and frequency penalties leave
+    /// them out. None where it is not told. [`TokenStream`](crate::TokenStream) tells it for its own plan.
+    #[must_use]
+    pub fn with_prompt_length(mut self, tokens: usize) -> Self {
+        self.prompt_length = tokens;
+        self
+    }
+
+    /// How many of a sequence's first tokens were given and not generated.
+    pub fn prompt_length(&self) -> usize {
+        self.prompt_length
     }
 
     /// The parameters.

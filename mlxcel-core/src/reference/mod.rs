@@ -1,0 +1,338 @@
+//! A complete engine without weights: what doc tests, examples and test kits run on.
+//!
+//! [`ReferenceBackend`] makes a tiny deterministic language model out of a seed. It says nothing sensible, yet it is an engine in
+//! full: it keeps a KV cache with an entry for each position, cuts prompts into chunks, shares passes between rows, and does
+//! whatever [`Capabilities`] can claim. Since the logits depend on every token, its position and the order of all of them, an
+//! error of one position, an entry of another sequence or a stale one changes what it says.
+//!
+//! All of its arithmetic up to the logits is on whole numbers, so they are the same on every machine, in every batch and
+//! however a prompt is cut.
+//!
+//! ```
+//! use mlxcel_core::reference::ReferenceBackend;
+//! use mlxcel_core::{GenerateExt, GenerateOptions, Model, SessionOptions};
+//!
+//! let model = ReferenceBackend::new().model()?;
+//! let mut session = model.open_session(&SessionOptions::default())?;
+//! let text = session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(5))?;
+//! assert_eq!(text.tokens.len(), 5);
+//! assert_eq!(text, session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(5))?);
+//! # Ok::<(), mlxcel_core::Error>(())
+//! ```
+//!
+//! # What it can be told
+//!
+//! * It claims every capability. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some, and those then
+//!   answer [`ErrorKind::Unsupported`].
+//! * [`with_fault`](ReferenceBackend::with_fault) makes it fail at a chosen moment, as hardware does.
+//! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prompts long enough to be
+//!   cancelled.
+//!
+//! # Draws
+//!
+//! It applies every [`SamplingField`] itself, in the same order and by the same definitions as the host sampler of
+//! `mlxcel-session`, and so draws from the same distribution. The number that a draw takes is its own: like every engine that
+//! samples on its device it has its own generator, here the finalizer of SplitMix64 over seed and position. So a seed gives
+//! the same text on every run of this engine, and another one than the host gives for that seed.
+
+mod language;
+mod model;
+mod results;
+mod sampling;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use language::Language;
+use model::ReferenceModel;
+
+use crate::{
+    Backend, Capabilities, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelInfo,
+    ModelSource, Precision, Result, SamplingField, TokenId,
+};
+
+/// The engine's name and that of its model.
+const NAME: &str = "reference";
+
+/// The one device.
+const DEVICE: &str = "cpu";
+
+/// The most tokens that a sequence may hold.
+const CONTEXT: usize = 1024;
+
+/// How many sequences a session holds where the options do not say.
+const SEQUENCES: usize = 8;
+
+/// Something that goes wrong at a chosen moment, once in each session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Loading fails with [`ErrorKind::Device`].
+    Load,
+    /// The device fails in the first pass of the step after this many steps that computed something; the rows of that pass
+    /// are poisoned.
+    DeviceAfterSteps(u64),
+    /// The device fails in the pass after this many passes, so also in the middle of a step; the rows of that pass are
+    /// poisoned.
+    DeviceAfterPasses(u64),
+    /// Memory runs out before the pass after this many passes: its rows answer [`ErrorKind::ResourceExhausted`] and stand
+    /// where they stood.
+    MemoryAfterPasses(u64),
+}
+
+/// The reference engine; see the [module's page](self).
+///
+/// It reads no checkpoint: [`load`](Backend::load) takes [`ReferenceBackend::source`] alone. Of the [`LoadOptions`] it honours
+/// capacity (up to 1024), sequences (8 where none is given), the precisions `exact` and `native`, which are one to it, one
+/// thread, the device `cpu`, progress and cancel.
+#[derive(Clone, Debug)]
+pub struct ReferenceBackend {
+    vocabulary: usize,
+    stop_tokens: Vec<TokenId>,
+    weights_seed: u64,
+    chunk: usize,
+    delay: Duration,
+    fault: Option<Fault>,
+    limits: Option<Capabilities>,
+}
+
+impl Default for ReferenceBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ReferenceBackend {
+    /// A vocabulary of 64 tokens, of which 0 is the stop token; prompts in chunks of 16; no fault, no delay, every capability.
+    pub fn new() -> Self {
+        Self {
+            vocabulary: 64,
+            stop_tokens: vec![0],
+            weights_seed: 0,
+            chunk: 16,
+            delay: Duration::ZERO,
+            fault: None,
+            limits: None,
+        }
+    }
+
+    /// The source that it loads: [`ModelSource::BuiltIn`] by the name `reference`.
+    pub fn source() -> ModelSource {
+        ModelSource::BuiltIn(NAME.to_owned())
+    }
+
+    /// Loads the model with the default options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Backend::load`].
+    pub fn model(&self) -> Result<Arc<dyn Model>> {
+        self.load(&Self::source(), &LoadOptions::default())
+    }
+
+    /// Sets how many tokens the vocabulary has; at least 2.
+    #[must_use]
+    pub fn with_vocabulary(mut self, tokens: usize) -> Self {
+        self.vocabulary = tokens;
+        self
+    }
+
+    /// Sets the tokens that end a text; each within the vocabulary.
+    #[must_use]
+    pub fn with_stop_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
+        self.stop_tokens = tokens.into();
+        self
+    }
+
+    /// Sets what the weights are made of; another seed is another model, with another fingerprint.
+    #[must_use]
+    pub fn with_weights_seed(mut self, seed: u64) -> Self {
+        self.weights_seed = seed;
+        self
+    }
+
+    /// Sets how many tokens of a prompt are computed in one pass, and so how often cancellation is noticed; at least 1.
+    #[must_use]
+    pub fn with_chunk(mut self, tokens: usize) -> Self {
+        self.chunk = tokens;
+        self
+    }
+
+    /// Sets how long every pass takes at least.
+    #[must_use]
+    pub fn with_delay(mut self, pass: Duration) -> Self {
+        self.delay = pass;
+        self
+    }
+
+    /// Sets what goes wrong.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+
+    /// Claims no more than `most`: what it leaves out answers [`ErrorKind::Unsupported`], and its figures are limits.
+    #[must_use]
+    pub fn with_capabilities(mut self, most: Capabilities) -> Self {
+        self.limits = Some(most);
+        self
+    }
+
+    /// What is claimed for sessions of `sequences` sequences with `capacity` tokens each.
+    fn capabilities(&self, sequences: usize, capacity: usize) -> Capabilities {
+        let all = Capabilities::new(sequences, capacity)
+            .with_batch_rows(sequences)
+            .with_logits(true)
+            .with_top_logprobs(u16::try_from(self.vocabulary).unwrap_or(u16::MAX))
+            .with_every_position(true)
+            .with_token_masks(true)
+            .with_rewind(true)
+            .with_fork(true)
+            .with_snapshot(true)
+            .with_bitwise_batch_invariance(true)
+            .with_sampling(SamplingField::ALL.into_iter().collect());
+        let Some(most) = &self.limits else { return all };
+        Capabilities::new(sequences, capacity)
+            .with_batch_rows(sequences.min(most.batch_rows.max(1)))
+            .with_logits(most.logits)
+            .with_top_logprobs(all.top_logprobs.min(most.top_logprobs))
+            .with_every_position(most.every_position)
+            .with_token_masks(most.token_masks)
+            .with_rewind(most.rewind)
+            .with_fork(most.fork)
+            .with_snapshot(most.snapshot)
+            .with_bitwise_batch_invariance(most.bitwise_batch_invariance)
+            .with_sampling(most.sampling)
+    }
+
+    /// Refuses what was set on this value and cannot be.
+    fn check(&self) -> Result<()> {
+        if self.vocabulary < 2 || TokenId::try_from(self.vocabulary).is_err() {
+            return Err(refused(
+                "vocabulary",
+                self.vocabulary,
+                "a vocabulary must have from 2 to 2³² - 1 tokens",
+            ));
+        }
+        if self.chunk == 0 {
+            return Err(refused("chunk", self.chunk, "a chunk must have at least one token"));
+        }
+        match self.stop_tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
+            Some(token) => Err(refused("stop_tokens", token, "the token is beyond the vocabulary")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A value that the engine does not take.
+fn refused(field: &'static str, value: impl std::fmt::Display, message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "load model", message)
+        .with_context("field", field)
+        .with_context("value", value)
+}
+
+/// The figure that an option asks for, `default` where it does not say, from 1 to `limit`.
+pub(super) fn within(
+    operation: &'static str,
+    field: &'static str,
+    asked: Option<usize>,
+    default: usize,
+    limit: usize,
+) -> Result<usize> {
+    let value = asked.unwrap_or(default.min(limit));
+    if value == 0 || value > limit {
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the value must be from 1 to the limit")
+            .with_context("field", field)
+            .with_context("value", value)
+            .with_context("limit", limit));
+    }
+    Ok(value)
+}
+
+fn check_source(source: &ModelSource) -> Result<()> {
+    match source {
+        ModelSource::BuiltIn(name) if name == NAME => Ok(()),
+        ModelSource::BuiltIn(name) => {
+            Err(Error::new(ErrorKind::NotFound, "load model", "this engine has no model of that name")
+                .with_context("model", name)
+                .with_context("known", NAME))
+        }
+        _ => Err(Error::unsupported("load model", "this engine makes its own model and reads no checkpoint")
+            .with_context("known", NAME)),
+    }
+}
+
+fn check_options(options: &LoadOptions) -> Result<()> {
+    if options.precision == Precision::Fast {
+        return Err(Error::unsupported("load model", "whole numbers are not rounded; use exact or native")
+            .with_context("field", "precision")
+            .with_context("value", options.precision));
+    }
+    match options.threads {
+        None | Some(1) => {}
+        Some(0) => return Err(refused("threads", 0, "there must be at least one thread")),
+        Some(threads) => {
+            return Err(Error::unsupported("load model", "this engine computes on the caller's thread")
+                .with_context("field", "threads")
+                .with_context("value", threads));
+        }
+    }
+    match options.device.as_deref().filter(|device| *device != DEVICE) {
+        None => Ok(()),
+        Some(device) => {
+            Err(refused("device", device, "there is no such device").with_context("known", DEVICE))
+        }
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        let started = std::time::Instant::now();
+        check_source(source)?;
+        check_options(options)?;
+        self.check()?;
+        let most = |figure: fn(&Capabilities) -> usize, own: usize| {
+            self.limits.as_ref().map_or(own, |limits| figure(limits).min(own))
+        };
+        let capacity =
+            within("load model", "capacity", options.capacity, CONTEXT, most(|most| most.context, CONTEXT))?;
+        let sequences = within(
+            "load model",
+            "sequences",
+            options.sequences,
+            SEQUENCES,
+            most(|most| most.sequences, usize::MAX),
+        )?;
+        if options.cancel.as_ref().is_some_and(crate::CancelToken::is_cancelled) {
+            return Err(Error::new(ErrorKind::Cancelled, "load model", "it was cancelled"));
+        }
+        if self.fault == Some(Fault::Load) {
+            return Err(device_fault("load model"));
+        }
+        let language = Language::new(self.vocabulary, self.weights_seed);
+        if let Some(progress) = &options.progress {
+            progress(LoadProgress::new(LoadStage::Weights, language.bytes(), language.bytes()));
+        }
+        let mut info = ModelInfo::new(NAME, NAME, self.vocabulary);
+        info.stop_tokens.clone_from(&self.stop_tokens);
+        info.capacity = capacity;
+        info.precision = options.precision;
+        info.fingerprint = language.fingerprint(&self.stop_tokens);
+        info.weight_bytes = language.bytes();
+        info.load_time = started.elapsed();
+        let capabilities = self.capabilities(sequences, capacity);
+        let (chunk, delay, fault) = (self.chunk, self.delay, self.fault);
+        Ok(Arc::new(ReferenceModel::new(model::Shared { language, info, capabilities, chunk, delay, fault })))
+    }
+}
+
+/// The error that [`Fault`] asks for.
+fn device_fault(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Device, operation, "the device failed, as it was told to")
+}

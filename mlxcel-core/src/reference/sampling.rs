@@ -1,0 +1,141 @@
+//! Choosing a token: the "device" sampling of this engine.
+//!
+//! The order is that of transformers: logit bias, repetition penalty, presence and frequency penalties; then temperature, top-k,
+//! top-p, min-p and the draw, each over what the one before left.
+
+use super::language::{Entry, mix};
+use crate::{Error, ErrorKind, Result, SamplingField, SamplingParams, SamplingPlan, TokenId, TokenMask};
+
+/// A token that may be drawn, and its weight relative to the likeliest.
+type Candidate = (TokenId, f64);
+
+/// What `params` add to the logit of each token of the vocabulary.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`] for a token beyond the vocabulary and for infinities that cancel out.
+pub(super) fn biases(params: &SamplingParams, vocabulary: usize) -> Result<Vec<f64>> {
+    let mut biases = vec![0.0; vocabulary];
+    for &(token, bias) in &params.logit_bias {
+        let refuse = |message: &'static str| {
+            Error::new(ErrorKind::InvalidInput, "step", message)
+                .with_context("field", SamplingField::LogitBias.as_str())
+                .with_context("token", token)
+        };
+        let sum =
+            biases.get_mut(token as usize).ok_or_else(|| refuse("the token is beyond the vocabulary"))?;
+        *sum += f64::from(bias);
+        if sum.is_nan() {
+            return Err(refuse("the biases of the token have no sum"));
+        }
+    }
+    Ok(biases)
+}
+
+/// The token that `plan` chooses after `cache`, of those that `mask` allows; none where nothing is left to choose from.
+pub(super) fn choose(
+    plan: &SamplingPlan,
+    mask: Option<&TokenMask>,
+    logits: &[f32],
+    cache: &[Entry],
+) -> Result<Option<TokenId>> {
+    let params = plan.params();
+    let scores = scores(plan, &biases(params, logits.len())?, mask, logits, cache);
+    let order = likeliest_first(&scores);
+    let Some(&best) = order.first() else { return Ok(None) };
+    if params.temperature == 0.0 {
+        return Ok(Some(best));
+    }
+    Ok(draw(&candidates(params, &scores, &order), uniform(params.seed, cache.len())))
+}
+
+/// The logits after mask, bias and penalties.
+fn scores(
+    plan: &SamplingPlan,
+    biases: &[f64],
+    mask: Option<&TokenMask>,
+    logits: &[f32],
+    cache: &[Entry],
+) -> Vec<f64> {
+    let params = plan.params();
+    let repetition = f64::from(params.repetition_penalty.unwrap_or(1.0));
+    let presence = f64::from(params.presence_penalty.unwrap_or(0.0));
+    let frequency = f64::from(params.frequency_penalty.unwrap_or(0.0));
+    let count = |entries: &[Entry], token| entries.iter().filter(|entry| entry.token == token).count();
+    (0..)
+        .zip(logits.iter().zip(biases))
+        .map(|(token, (&logit, &bias))| {
+            if mask.is_some_and(|mask| !mask.allows(token)) {
+                return f64::NEG_INFINITY;
+            }
+            let mut score = f64::from(logit) + bias;
+            if count(cache, token) > 0 {
+                score = if score < 0.0 { score * repetition } else { score / repetition };
+            }
+            match count(cache.get(plan.prompt_length()..).unwrap_or_default(), token) {
+                0 => score,
+                generated => score - (presence + frequency * generated as f64),
+            }
+        })
+        .collect()
+}
+
+/// The tokens that may be chosen at all, likeliest first, of equals the lowest id first.
+fn likeliest_first(scores: &[f64]) -> Vec<TokenId> {
+    let mut order: Vec<TokenId> =
+        (0..).zip(scores).filter(|&(_, &score)| score > f64::NEG_INFINITY).map(|(token, _)| token).collect();
+    order.sort_by(|&a, &b| scores[b as usize].total_cmp(&scores[a as usize]));
+    order
+}
+
+/// The tokens that may be drawn, in the order of their ids.
+fn candidates(params: &SamplingParams, scores: &[f64], order: &[TokenId]) -> Vec<Candidate> {
+    let best = order.first().map_or(0.0, |&token| scores[token as usize]);
+    let temperature = f64::from(params.temperature);
+    let weight = |score: f64| {
+        // An infinite bias leaves nothing beside it.
+        if score == best { 1.0 } else { ((score - best) / temperature).exp() }
+    };
+    let mut kept: Vec<Candidate> =
+        order.iter().map(|&token| (token, weight(scores[token as usize]))).collect();
+    if let Some(k) = params.top_k {
+        kept.truncate(k as usize);
+    }
+    if let Some(p) = params.top_p.filter(|&p| p < 1.0) {
+        let enough = f64::from(p) * total(&kept);
+        let mut before = 0.0;
+        kept.retain(|&(_, weight)| {
+            let needed = before < enough;
+            before += weight;
+            needed
+        });
+    }
+    if let Some(p) = params.min_p {
+        // The likeliest has weight 1.
+        kept.retain(|&(_, weight)| weight >= f64::from(p));
+    }
+    kept.sort_by_key(|&(token, _)| token);
+    kept
+}
+
+fn total(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|&(_, weight)| weight).sum()
+}
+
+/// The candidate at which the summed weights pass the part `uniform` of their total.
+fn draw(candidates: &[Candidate], uniform: f64) -> Option<TokenId> {
+    let target = uniform * total(candidates);
+    let mut sum = 0.0;
+    let passed = candidates.iter().find(|&&(_, weight)| {
+        sum += weight;
+        target < sum
+    });
+    // Rounding may leave the sum a little below its total.
+    passed.or(candidates.last()).map(|&(token, _)| token)
+}
+
+/// A number in [0, 1) that depends on the seed and `position` alone.
+fn uniform(seed: u64, position: usize) -> f64 {
+    // The 53 bits that a double holds.
+    (mix(mix(seed) ^ position as u64) >> 11) as f64 * (-53f64).exp2()
+}
