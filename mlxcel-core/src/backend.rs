@@ -31,32 +31,20 @@ pub trait Backend: Send + Sync {
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>>;
 }
 
-impl<B: Backend + ?Sized> Backend for &B {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        (**self).load(source, options)
-    }
+macro_rules! forward {
+    ($($target:ty),*) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        impl<B: Backend + ?Sized> Backend for $target {
+            fn name(&self) -> &str {
+                (**self).name()
+            }
+            fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+                (**self).load(source, options)
+            }
+        }
+    )*};
 }
-
-impl<B: Backend + ?Sized> Backend for Box<B> {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        (**self).load(source, options)
-    }
-}
-
-impl<B: Backend + ?Sized> Backend for Arc<B> {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        (**self).load(source, options)
-    }
-}
+forward!(&B, Box<B>, Arc<B>);
 
 /// Where a model comes from.
 #[derive(Clone, Debug)]

@@ -135,13 +135,46 @@ impl Capabilities {
         self
     }
 
-    /// An [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) that names `capability` unless it is `claimed`.
-    pub fn require(claimed: bool, operation: &'static str, capability: &'static str) -> Result<()> {
-        if claimed {
-            return Ok(());
+    /// What both this and `most` claim, with the smaller of each figure: for a wrapper that does less than what it wraps, and
+    /// for a test that withdraws something.
+    ///
+    /// ```
+    /// use mlxcel_core::Capabilities;
+    ///
+    /// let engine = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
+    /// let most = Capabilities::new(8, 512).with_rewind(true).with_fork(true);
+    /// assert_eq!(engine.limited_to(&most), Capabilities::new(4, 512).with_rewind(true));
+    /// ```
+    #[must_use]
+    pub fn limited_to(&self, most: &Self) -> Self {
+        Self {
+            sequences: self.sequences.min(most.sequences),
+            batch_rows: self.batch_rows.min(most.batch_rows),
+            context: self.context.min(most.context),
+            logits: self.logits && most.logits,
+            top_logprobs: self.top_logprobs.min(most.top_logprobs),
+            every_position: self.every_position && most.every_position,
+            token_masks: self.token_masks && most.token_masks,
+            rewind: self.rewind && most.rewind,
+            fork: self.fork && most.fork,
+            snapshot: self.snapshot && most.snapshot,
+            bitwise_batch_invariance: self.bitwise_batch_invariance && most.bitwise_batch_invariance,
+            sampling: self.sampling.intersection(most.sampling),
         }
-        Err(Error::unsupported(operation, "the engine does not claim this capability")
-            .with_context("capability", capability))
+    }
+
+    /// An [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) that names `capability` unless it is `claimed`.
+    ///
+    /// # Errors
+    ///
+    /// That one.
+    pub fn require(claimed: bool, operation: &'static str, capability: &'static str) -> Result<()> {
+        if claimed { Ok(()) } else { Err(Self::unclaimed(operation, capability)) }
+    }
+
+    pub(crate) fn unclaimed(operation: &'static str, capability: &'static str) -> Error {
+        Error::unsupported(operation, "the engine does not claim this capability")
+            .with_context("capability", capability)
     }
 }
 

@@ -21,16 +21,50 @@
 //! * [`GenerateExt`] gives `generate_greedy` and friends to every engine.
 //!
 //! ```
-//! use mlxcel_core::{GenerateExt, GenerateOptions, InferenceSession, Result};
+//! use mlxcel_core::reference::ReferenceBackend;
+//! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, Model, Result, SessionOptions};
 //!
 //! /// The forty tokens that any engine finds likeliest after `prompt`.
-//! fn continue_prompt(session: &mut dyn InferenceSession, prompt: &[u32]) -> Result<Vec<u32>> {
-//!     let options = GenerateOptions::new(40).with_stop_tokens([2]);
+//! fn continue_prompt(model: &dyn Model, prompt: &[u32]) -> Result<Vec<u32>> {
+//!     let options = GenerateOptions::new(40).with_stop_tokens(model.info().stop_tokens.clone());
+//!     let mut session = model.open_session(&SessionOptions::default())?;
 //!     Ok(session.generate_greedy(prompt, &options)?.tokens)
 //! }
+//!
+//! let model = ReferenceBackend::new().load(&ReferenceBackend::source(), &LoadOptions::default())?;
+//! assert!(continue_prompt(&model, &[1, 2, 3])?.len() <= 40);
+//! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! This crate depends on nothing, and an engine author needs nothing else.
+//! # Beyond one text
+//!
+//! A session holds many sequences. A step takes rows of any of them: here two sequences share a prompt and then go on together,
+//! each in its own way, in one pass over the weights.
+//!
+//! ```
+//! use mlxcel_core::reference::ReferenceBackend;
+//! use mlxcel_core::{Control, Model, Row, SamplingParams, SamplingPlan, SessionOptions, StepOutput};
+//!
+//! let model = ReferenceBackend::new().model()?;
+//! let mut session = model.open_session(&SessionOptions::default())?;
+//! let first = session.open()?;
+//! session.prefill(Row::extend(first, &[5, 6, 7]), &Control::default())?;
+//! let second = session.fork(first)?;
+//!
+//! let mut params = SamplingParams::greedy();
+//! (params.temperature, params.seed) = (1.0, 7);
+//! let drawn = SamplingPlan::negotiate(&params, session.capabilities())?;
+//! let likeliest = SamplingPlan::greedy();
+//! let mut out = StepOutput::new();
+//! let rows = [Row::next(first, &[8], &drawn), Row::next(second, &[8], &likeliest)];
+//! session.step(&rows, &Control::default(), &mut out)?;
+//! assert_eq!(out.rows().len(), 2);
+//! assert_eq!(session.stats().passes, 2, "the prompt, then both rows at once");
+//! # Ok::<(), mlxcel_core::Error>(())
+//! ```
+//!
+//! This crate depends on nothing, and an engine author needs nothing else. The [`reference`] engine, on which
+//! these examples run, needs nothing either.
 #![forbid(unsafe_code)]
 
 mod backend;

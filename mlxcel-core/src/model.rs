@@ -1,5 +1,6 @@
 //! A loaded model: shared weights that sessions are opened on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Capabilities, InferenceSession, Precision, Result, TokenId};
@@ -7,6 +8,8 @@ use crate::{Capabilities, InferenceSession, Precision, Result, TokenId};
 /// Weights on a device and programs to run them: shared by any number of sessions and threads.
 ///
 /// # Contract
+///
+/// *For users*: share it as `Arc<dyn Model>`; open a session for each thread that generates.
 ///
 /// *For implementers*: sessions may outlive the handle that opened them (each keeps what it needs alive), and sessions of one
 /// model on different threads share weights and nothing else.
@@ -25,6 +28,24 @@ pub trait Model: Send + Sync {
     /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) where memory is short.
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
 }
+
+macro_rules! forward {
+    ($($target:ty),*) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        impl<M: Model + ?Sized> Model for $target {
+            fn info(&self) -> &ModelInfo {
+                (**self).info()
+            }
+            fn capabilities(&self) -> &Capabilities {
+                (**self).capabilities()
+            }
+            fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
+                (**self).open_session(options)
+            }
+        }
+    )*};
+}
+forward!(&M, Box<M>, Arc<M>);
 
 /// What a [`Model`] is.
 #[derive(Clone, Debug, PartialEq)]

@@ -73,6 +73,12 @@ impl SamplingFields {
         self.0 & 1 << field as u16 != 0
     }
 
+    /// The fields that are in both sets.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// The fields in the set.
     pub fn iter(self) -> impl Iterator<Item = SamplingField> {
         SamplingField::ALL.into_iter().filter(move |&field| self.contains(field))
@@ -97,7 +103,8 @@ impl fmt::Display for SamplingFields {
 /// How the next token is chosen; the default is greedy: the likeliest token, of equals the lowest id.
 ///
 /// The draw is stateless: a function of these parameters, the seed, the position and the sequence's own tokens, so that
-/// batching, look-ahead, fork and rewind cannot change what a sequence says.
+/// batching, look-ahead, fork and rewind cannot change what a sequence says. What it makes of the seed is its sampler's own:
+/// draws on the host are the same for every engine, draws on a device those of that engine.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplingParams {

@@ -77,7 +77,42 @@ pub struct SessionStats {
 /// # Contract
 ///
 /// *For users*: open a sequence, feed it tokens by [`step`](Self::step) (or [`prefill`](Self::prefill) and
-/// [`decode_step`](Self::decode_step)), close it. A session is used by one thread at a time, and may move between threads.
+/// [`decode_step`](Self::decode_step)), close it. A session is used by one thread at a time, and may move between threads:
+///
+/// ```
+/// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
+/// let model = ReferenceBackend::new().model()?;
+/// let mut session = model.open_session(&SessionOptions::default())?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| session.open());
+/// });
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// Two threads cannot drive it at once,
+///
+/// ```compile_fail,E0499
+/// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
+/// let model = ReferenceBackend::new().model()?;
+/// let mut session = model.open_session(&SessionOptions::default())?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| session.open());
+///     scope.spawn(|| session.open());
+/// });
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// nor can one look on while another owns it:
+///
+/// ```compile_fail,E0277
+/// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
+/// let model = ReferenceBackend::new().model()?;
+/// let session = model.open_session(&SessionOptions::default())?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| session.stats());
+/// });
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
 ///
 /// *For implementers*: a call that fails before work leaves everything as it was. Errors of a row stand in that row's
 /// result and do not harm the others; `step` itself fails only where no row was touched. Whatever may have been half done by
@@ -164,7 +199,7 @@ pub trait InferenceSession: Send {
     /// sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
-        Capabilities::require(false, "rewind", "rewind")
+        Err(Capabilities::unclaimed("rewind", "rewind"))
     }
 
     /// Opens a second sequence with the same tokens; computes none. Needs [`Capabilities::fork`].
@@ -174,8 +209,7 @@ pub trait InferenceSession: Send {
     /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], and those of [`open`](Self::open).
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let _ = sequence;
-        Err(Error::unsupported("fork", "the engine does not claim this capability")
-            .with_context("capability", "fork"))
+        Err(Capabilities::unclaimed("fork", "fork"))
     }
 
     /// Takes a copy of a sequence out of the session; computes nothing. Needs [`Capabilities::snapshot`].
@@ -185,8 +219,7 @@ pub trait InferenceSession: Send {
     /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`].
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let _ = sequence;
-        Err(Error::unsupported("snapshot", "the engine does not claim this capability")
-            .with_context("capability", "snapshot"))
+        Err(Capabilities::unclaimed("snapshot", "snapshot"))
     }
 
     /// Opens a sequence as a snapshot of this model by this engine holds it; computes nothing. Needs
@@ -198,8 +231,7 @@ pub trait InferenceSession: Send {
     /// this session's capacity; [`ErrorKind::Corrupt`]; and those of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
-        Err(Error::unsupported("restore", "the engine does not claim this capability")
-            .with_context("capability", "snapshot"))
+        Err(Capabilities::unclaimed("restore", "snapshot"))
     }
 }
 

@@ -70,9 +70,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The snapshot as bytes: versioned, little-endian, readable by [`from_bytes`](Self::from_bytes) anywhere.
+    /// The snapshot as bytes: versioned, little-endian, with a checksum; readable by [`from_bytes`](Self::from_bytes) anywhere.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(48 + self.engine.len() + self.model.len() + self.payload.len());
+        let mut bytes = Vec::with_capacity(52 + self.engine.len() + self.model.len() + self.payload.len());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(self.position as u64).to_le_bytes());
@@ -80,6 +80,7 @@ impl Snapshot {
             bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
             bytes.extend_from_slice(part);
         }
+        bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
         bytes
     }
 
@@ -87,7 +88,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where the bytes are not a whole snapshot of this version.
+    /// [`ErrorKind::Corrupt`] where the bytes are not a whole snapshot of this version, or were changed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, "read snapshot", message);
         let mut rest = bytes;
@@ -114,12 +115,22 @@ impl Snapshot {
         let engine = text(part()?)?;
         let model = text(part()?)?;
         let payload = part()?.to_vec();
+        let written = le(take(8)?);
+        if checksum(&bytes[..bytes.len() - rest.len() - 8]) != written {
+            return Err(corrupt("its checksum differs"));
+        }
         if !rest.is_empty() {
             return Err(corrupt("bytes follow its end"));
         }
         let position = usize::try_from(position).map_err(|_| corrupt("a length is beyond this machine"))?;
         Ok(Self { engine, model, position, payload })
     }
+}
+
+/// FNV-1a of 64 bits: tells a damaged file, not a forged one.
+fn checksum(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// A little-endian number of up to eight bytes.
@@ -132,12 +143,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_survives_the_disk_and_no_cut_of_it_does() {
+    fn a_snapshot_survives_the_disk_and_no_cut_or_damage_of_it_does() {
         let snapshot = Snapshot::new("iree/1", "abc", 7, vec![1, 2, 3]);
         let bytes = snapshot.to_bytes();
         assert_eq!(Snapshot::from_bytes(&bytes).unwrap(), snapshot);
         for length in 0..bytes.len() {
             assert_eq!(Snapshot::from_bytes(&bytes[..length]).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        for index in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[index] ^= 4;
+            assert_eq!(
+                Snapshot::from_bytes(&damaged).unwrap_err().kind(),
+                ErrorKind::Corrupt,
+                "byte {index}"
+            );
         }
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Snapshot::from_bytes(&longer).unwrap_err().kind(), ErrorKind::Corrupt);

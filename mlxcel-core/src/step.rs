@@ -14,6 +14,11 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
+    /// A row that asks for `want` after its tokens.
+    pub fn new(sequence: SequenceId, tokens: &'a [TokenId], want: Want<'a>) -> Self {
+        Self { sequence, tokens, want }
+    }
+
     /// A row that only extends the sequence.
     pub fn extend(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
         Self { sequence, tokens, want: Want::Nothing }
@@ -102,6 +107,20 @@ pub struct SampledToken {
     pub top: Vec<TokenLogprob>,
 }
 
+impl SampledToken {
+    /// A token without the likeliest ones beside it.
+    pub fn new(token: TokenId, logprob: f32) -> Self {
+        Self { token, logprob, top: Vec::new() }
+    }
+
+    /// Sets the likeliest tokens, likeliest first.
+    #[must_use]
+    pub fn with_top(mut self, top: Vec<TokenLogprob>) -> Self {
+        self.top = top;
+        self
+    }
+}
+
 /// What the model made of one position of a row.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -118,6 +137,13 @@ impl PositionResult {
     /// A result without the likeliest tokens.
     pub fn new(best: TokenLogprob, following: Option<f32>) -> Self {
         Self { best, following, top: Vec::new() }
+    }
+
+    /// Sets the likeliest tokens, likeliest first.
+    #[must_use]
+    pub fn with_top(mut self, top: Vec<TokenLogprob>) -> Self {
+        self.top = top;
+        self
     }
 }
 

@@ -193,18 +193,7 @@ impl ReferenceBackend {
             .with_snapshot(true)
             .with_bitwise_batch_invariance(true)
             .with_sampling(SamplingField::ALL.into_iter().collect());
-        let Some(most) = &self.limits else { return all };
-        Capabilities::new(sequences, capacity)
-            .with_batch_rows(sequences.min(most.batch_rows.max(1)))
-            .with_logits(most.logits)
-            .with_top_logprobs(all.top_logprobs.min(most.top_logprobs))
-            .with_every_position(most.every_position)
-            .with_token_masks(most.token_masks)
-            .with_rewind(most.rewind)
-            .with_fork(most.fork)
-            .with_snapshot(most.snapshot)
-            .with_bitwise_batch_invariance(most.bitwise_batch_invariance)
-            .with_sampling(most.sampling)
+        self.limits.as_ref().map_or_else(|| all.clone(), |most| all.limited_to(most))
     }
 
     /// Refuses what was set on this value and cannot be.

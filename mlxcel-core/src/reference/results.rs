@@ -32,8 +32,6 @@ impl<'a> Distribution<'a> {
         let mut top = self.top(count.max(1));
         let best = top.first().copied().unwrap_or(TokenLogprob { token: 0, logprob: f32::NAN });
         top.truncate(usize::from(count));
-        let mut result = PositionResult::new(best, following.map(|token| self.logprob(token)));
-        result.top = top;
-        result
+        PositionResult::new(best, following.map(|token| self.logprob(token))).with_top(top)
     }
 }

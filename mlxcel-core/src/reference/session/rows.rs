@@ -55,8 +55,8 @@ impl<'a> Work<'a> {
                 let logits = shared.language.logits(cache);
                 let token = sampling::choose(plan, mask, &logits, cache)?.ok_or_else(nothing_to_choose)?;
                 let distribution = Distribution::new(&logits);
-                let (logprob, top) = (distribution.logprob(token), distribution.top(top));
-                Ok(RowResult::Token(SampledToken { token, logprob, top }))
+                let chosen = SampledToken::new(token, distribution.logprob(token));
+                Ok(RowResult::Token(chosen.with_top(distribution.top(top))))
             }
         }
     }
