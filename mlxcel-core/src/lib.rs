@@ -63,8 +63,8 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! This crate depends on nothing, and an engine author needs nothing else. The [`reference`] engine, on which
-//! these examples run, needs nothing either.
+//! This crate depends on nothing, and an engine author needs nothing else. The engine that these examples run on is in
+//! [`mod@reference`] and needs nothing either.
 #![forbid(unsafe_code)]
 
 mod backend;
