@@ -1,0 +1,170 @@
+//! Many sequences in one step.
+
+use mlxcel_core::{InferenceSession, Row, RowResult, SamplingPlan};
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::outlook::{Walk, expect_token, extend, greedy, step, step_together, unexpected};
+use crate::subject::Subject;
+
+/// Opens walks over different texts of different lengths, as many as fit into one batch.
+fn companions(subject: &Subject<'_>, session: &mut dyn InferenceSession, most: usize) -> Outcome<Vec<Walk>> {
+    let count = session.capabilities().sequences.min(most);
+    (0..count).map(|i| Walk::open(session, subject.tokens(i, 3 + 4 * i)?)).collect()
+}
+
+/// Sequences of different lengths that share their steps say what each says alone. Needs two sequences.
+///
+/// Kills: `shares_kv`, `rounds_to_the_longest`.
+pub fn batch_equals_single(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let mut walks = companions(subject, &mut *session, 4)?;
+    for turn in 0..4 {
+        step_together(subject, &mut *session, &mut walks, format_args!("step {turn}"))?;
+    }
+    Ok(())
+}
+
+/// Prompt chunks and decoding rows share steps, while sequences join and leave: each says what it says alone. Needs two
+/// sequences.
+///
+/// Kills: `chunk_delays_the_others`, `shares_kv`.
+pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let limit = session.capabilities().sequences.min(4);
+    let long = subject.tokens(9, subject.length(70)?)?;
+    let plan = SamplingPlan::greedy();
+    let mut walks: Vec<Walk> = Vec::new();
+    for turn in 0..6 {
+        // One joins with its prompt; when the house is full, the oldest leaves first.
+        if walks.len() == limit {
+            let leaving = walks.remove(0);
+            session.close(leaving.sequence)?;
+        }
+        walks.push(Walk::open(&mut *session, subject.tokens(turn, 2 + 3 * turn)?)?);
+        step_together(subject, &mut *session, &mut walks, format_args!("turn {turn}"))?;
+        step_together(subject, &mut *session, &mut walks, format_args!("turn {turn}, decoding"))?;
+    }
+    // A long prompt comes in chunks of which only the last is asked for anything, beside the others' decoding.
+    if walks.len() == limit {
+        let leaving = walks.remove(0);
+        session.close(leaving.sequence)?;
+    }
+    let mut newcomer = Walk::open(&mut *session, Vec::new())?;
+    let chunks: Vec<_> = long.chunks(long.len().div_ceil(3)).collect();
+    for (number, chunk) in chunks.iter().enumerate() {
+        let last = number + 1 == chunks.len();
+        let row = match last {
+            true => Row::next(newcomer.sequence, chunk, &plan),
+            false => Row::extend(newcomer.sequence, chunk),
+        };
+        let mut rows: Vec<_> =
+            walks.iter().map(|walk| Row::next(walk.sequence, &walk.pending, &plan)).collect();
+        // In the middle, so that its neighbours on both sides are seen.
+        let middle = rows.len() / 2;
+        rows.insert(middle, row);
+        let mut results = step(&mut *session, &rows)?;
+        let own = results.remove(middle)?;
+        newcomer.pending = chunk.to_vec();
+        match own {
+            RowResult::Extended if !last => newcomer.held.append(&mut newcomer.pending),
+            own => newcomer.take(subject, &expect_token(own)?, "the long prompt")?,
+        }
+        for (walk, result) in walks.iter_mut().zip(results) {
+            walk.take(subject, &expect_token(result?)?, format_args!("beside chunk {number}"))?;
+        }
+    }
+    walks.push(newcomer);
+    step_together(subject, &mut *session, &mut walks, "after the long prompt")
+}
+
+/// Results stand in the order of the rows, in whatever order sequences were opened. Needs two sequences.
+///
+/// Kills: `answers_by_sequence`.
+pub fn rows_answer_in_order(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let mut walks = companions(subject, &mut *session, 4)?;
+    walks.reverse();
+    step_together(subject, &mut *session, &mut walks, "in reverse")?;
+    let half = walks.len() / 2;
+    walks.rotate_left(half);
+    step_together(subject, &mut *session, &mut walks, "rotated")?;
+    // What each row wanted is what it gets.
+    let tokens = subject.tokens(7, 2)?;
+    let plan = SamplingPlan::greedy();
+    let rows = [Row::extend(walks[1].sequence, &tokens), Row::next(walks[0].sequence, &tokens, &plan)];
+    let results = step(&mut *session, &rows)?;
+    match (&results[0], &results[1]) {
+        (Ok(RowResult::Extended), Ok(RowResult::Token(_))) => Ok(()),
+        (Ok(RowResult::Extended), Ok(other)) => Err(unexpected("a token", other)),
+        (Ok(other), _) => Err(unexpected("nothing", other)),
+        (Err(error), _) => Err(Failure::from(error.clone())),
+    }
+}
+
+/// A step of as many decoding rows as one pass is claimed to serve takes one pass over the weights.
+///
+/// Kills: `takes_rows_in_turns`, `miscounts_passes`.
+pub fn batches_take_one_pass(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let claimed = session.capabilities().clone();
+    let most = claimed.batch_rows.min(claimed.sequences);
+    let mut walks = Vec::new();
+    for count in 1..=most.min(8) {
+        let mut walk = Walk::open(&mut *session, subject.tokens(count, 3)?)?;
+        let chosen = greedy(&mut *session, walk.sequence, &walk.pending)?;
+        walk.take(subject, &chosen, "the prompt")?;
+        walks.push(walk);
+        let before = session.stats();
+        step_together(subject, &mut *session, &mut walks, format_args!("{count} rows"))?;
+        let after = session.stats();
+        ensure!(
+            after.passes == before.passes + 1,
+            "{count} decoding rows took {} passes",
+            after.passes.wrapping_sub(before.passes)
+        );
+    }
+    Ok(())
+}
+
+/// What a sequence computes is equal to the last bit alone and in company, whole and in chunks. Needs the claim.
+///
+/// Kills: `rounds_in_batches`.
+pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(5, subject.length(40)?)?;
+    let mut session = subject.session()?;
+    let claimed = session.capabilities().clone();
+    let plan = SamplingPlan::greedy();
+    let (rest, last) = prompt.split_at(prompt.len() - 1);
+    let bits = |result: RowResult| match result {
+        RowResult::Logits(logits) => Ok(logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()),
+        result => expect_token(result).map(|token| vec![token.token, token.logprob.to_bits()]),
+    };
+    let mut run = |chunk: usize, company: bool| -> Outcome<Vec<u32>> {
+        let sequence = session.open()?;
+        for chunk in rest.chunks(chunk) {
+            extend(&mut *session, sequence, chunk)?;
+        }
+        let wanted = match claimed.logits {
+            true => Row::logits(sequence, last),
+            false => Row::next(sequence, last, &plan),
+        };
+        let result = if company {
+            let neighbour = session.open()?;
+            let result = step(&mut *session, &[Row::extend(neighbour, &prompt[..1]), wanted])?.remove(1)?;
+            session.close(neighbour)?;
+            result
+        } else {
+            step(&mut *session, &[wanted])?.remove(0)?
+        };
+        session.close(sequence)?;
+        bits(result)
+    };
+    let expected = run(prompt.len(), false)?;
+    for chunk in [1, 7] {
+        ensure!(run(chunk, false)? == expected, "chunks of {chunk} differ in some bit");
+    }
+    if claimed.sequences >= 2 {
+        ensure!(run(prompt.len(), true)? == expected, "in company some bit differs");
+    }
+    Ok(())
+}

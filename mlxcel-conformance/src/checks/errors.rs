@@ -1,0 +1,133 @@
+//! What is refused, and that a refusal harms nobody.
+
+use mlxcel_core::{Control, ErrorKind, Row, RowResult, SamplingPlan, SequenceId, StepOutput};
+
+use crate::failure::{Failure, Outcome, ensure, refused};
+use crate::outlook::{Walk, expect_token, extend, stands_at, step};
+use crate::subject::Subject;
+
+/// A step without rows is refused.
+///
+/// Kills: `accepts_no_rows`.
+pub fn no_rows_are_refused(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let result = session.step(&[], &Control::default(), &mut StepOutput::new());
+    refused(result, ErrorKind::InvalidInput, "a step without rows").map(drop)
+}
+
+/// A row without tokens, one with a token beyond the vocabulary and one of an unknown sequence are refused by their kinds, and
+/// nothing happens.
+///
+/// Kills: `accepts_empty_rows`, `wraps_tokens`.
+pub fn bad_rows_are_refused(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let plan = SamplingPlan::greedy();
+    let vocabulary = u32::try_from(subject.model()?.info().vocabulary_size).unwrap_or(u32::MAX);
+    let mut walk = Walk::open(&mut *session, subject.tokens(0, 5)?)?;
+    walk.run(subject, &mut *session, 1, "before")?;
+    let sequence = walk.sequence;
+    let unknown = SequenceId::new(u64::MAX - 1);
+    let before = session.stats();
+    for (row, kind, what) in [
+        (Row::next(sequence, &[], &plan), ErrorKind::InvalidInput, "a row without tokens"),
+        (
+            Row::next(sequence, &[vocabulary], &plan),
+            ErrorKind::InvalidInput,
+            "the vocabulary's size as a token",
+        ),
+        (
+            Row::next(sequence, &[0, u32::MAX, 0], &plan),
+            ErrorKind::InvalidInput,
+            "the largest number as a token",
+        ),
+        (Row::next(unknown, &[0], &plan), ErrorKind::NotFound, "an unknown sequence"),
+    ] {
+        refused(step(&mut *session, &[row])?.remove(0), kind, what)?;
+        stands_at(&*session, sequence, walk.held.len())?;
+    }
+    ensure!(session.stats().tokens == before.tokens, "tokens were computed for rows that were refused");
+    refused(session.state(unknown), ErrorKind::NotFound, "the state of an unknown sequence")?;
+    refused(session.close(unknown), ErrorKind::NotFound, "closing an unknown sequence")?;
+    walk.run(subject, &mut *session, 2, "after refusals")
+}
+
+/// Of two rows of one sequence the second is refused, and the first runs.
+///
+/// Kills: `accepts_duplicates`.
+pub fn duplicate_rows_are_refused(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let plan = SamplingPlan::greedy();
+    let mut walk = Walk::open(&mut *session, subject.tokens(1, 4)?)?;
+    let rows = [Row::next(walk.sequence, &walk.pending, &plan), Row::next(walk.sequence, &[0], &plan)];
+    let mut results = step(&mut *session, &rows)?;
+    refused(results.remove(1), ErrorKind::InvalidInput, "a second row of one sequence")?;
+    walk.take(subject, &expect_token(results.remove(0)?)?, "the first row of two")?;
+    stands_at(&*session, walk.sequence, walk.held.len())?;
+    walk.run(subject, &mut *session, 2, "after a second row was refused")
+}
+
+/// A bad row beside good ones answers its error, and the good ones run.
+///
+/// Kills: `one_bad_row_fails_all`, `takes_bad_rows_out`.
+pub fn bad_rows_harm_no_others(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let plan = SamplingPlan::greedy();
+    let mut walk = Walk::open(&mut *session, subject.tokens(2, 6)?)?;
+    let unknown = SequenceId::new(u64::MAX - 1);
+    for turn in 0..3 {
+        let rows = [
+            Row::next(unknown, &[0], &plan),
+            Row::next(walk.sequence, &walk.pending, &plan),
+            Row::extend(unknown, &[]),
+        ];
+        let mut results = step(&mut *session, &rows)?;
+        ensure!(results.pop().is_some_and(|row| row.is_err()), "the third row is bad and ran");
+        let good = results.pop().ok_or_else(|| Failure::new("the second row has no answer"))?;
+        let first = results.pop().ok_or_else(|| Failure::new("the first row has no answer"))?;
+        refused(first, ErrorKind::NotFound, "an unknown sequence beside a known one")?;
+        walk.take(subject, &expect_token(good?)?, format_args!("between bad rows, turn {turn}"))?;
+    }
+    // What is left in an output from before does not reach the next step.
+    let mut out = StepOutput::new();
+    let rows = [Row::extend(unknown, &[0]), Row::extend(walk.sequence, &walk.pending)];
+    session.step(&rows, &Control::default(), &mut out)?;
+    session.step(&[Row::extend(walk.sequence, &[0])], &Control::default(), &mut out)?;
+    ensure!(
+        matches!(out.rows(), [Ok(RowResult::Extended)]),
+        "an output that is used again holds {} results for one row",
+        out.rows().len()
+    );
+    Ok(())
+}
+
+/// Counters never fall, and count the tokens that were fed.
+///
+/// Kills: `miscounts_tokens`, `stats_fall`.
+pub fn stats_are_monotone(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let mut last = session.stats();
+    ensure!(last.tokens == 0 && last.passes == 0, "a fresh session has computed {} tokens", last.tokens);
+    for (number, length) in [1, 6, 1, 11, 2].into_iter().enumerate() {
+        let sequence = session.open()?;
+        extend(&mut *session, sequence, &subject.tokens(number, length)?)?;
+        let stats = session.stats();
+        ensure!(
+            stats.tokens == last.tokens + length as u64,
+            "{length} tokens were counted as {}",
+            stats.tokens.wrapping_sub(last.tokens)
+        );
+        ensure!(stats.passes > last.passes, "{length} tokens took no pass");
+        session.close(sequence)?;
+        let stats = session.stats();
+        ensure!(
+            stats.tokens >= last.tokens
+                && stats.passes >= last.passes
+                && stats.uploaded_bytes >= last.uploaded_bytes
+                && stats.read_back_bytes >= last.read_back_bytes
+                && stats.compile_time >= last.compile_time,
+            "a counter fell from {last:?} to {stats:?}"
+        );
+        last = stats;
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Why a check failed.
+
+use std::fmt;
+
+use mlxcel_core::{Error, ErrorKind};
+
+/// Why a check failed: what was seen, against what the contract says.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    message: String,
+    error: Option<Error>,
+}
+
+impl Failure {
+    /// A failure in words.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), error: None }
+    }
+
+    /// What was seen, in words; an unexpected error of the engine included.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The engine's error, where an unexpected one is the failure.
+    pub fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    /// The same failure, with where it was seen put in front.
+    #[must_use]
+    pub fn during(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.as_ref().map(|error| error as _)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { message: format!("unexpected error: {error}"), error: Some(error) }
+    }
+}
+
+/// What a check ends with.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// Fails the check with the formatted words unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($words:tt)+) => {
+        // Not `if !…`: a comparison with what is no number is false, and turning it around would read as something else.
+        match $condition {
+            true => {}
+            false => return Err($crate::Failure::new(format!($($words)+))),
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Fails unless `result` is an error of `kind`; `what` says what was asked.
+pub(crate) fn refused<T: fmt::Debug>(
+    result: mlxcel_core::Result<T>,
+    kind: ErrorKind,
+    what: impl fmt::Display,
+) -> Outcome<Error> {
+    match result {
+        Err(error) if error.kind() == kind => Ok(error),
+        Err(error) => Err(Failure {
+            message: format!("{what}: expected an error of kind `{kind}`, not `{}`: {error}", error.kind()),
+            error: Some(error),
+        }),
+        Ok(value) => Err(Failure::new(format!(
+            "{what}: expected an error of kind `{kind}`, and it answered {}",
+            shortened(&value)
+        ))),
+    }
+}
+
+/// A value's debug text, cut where it is long.
+fn shortened(value: &impl fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    match text.char_indices().nth(160) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

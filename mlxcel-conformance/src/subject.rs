@@ -1,0 +1,241 @@
+//! What is tested: an engine, a model for it, and what the kit must be told about both.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use mlxcel_core::{
+    Backend, InferenceSession, LoadOptions, Model, ModelSource, Result, SessionOptions, TokenId,
+};
+use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+
+use crate::Tolerance;
+use crate::outlook::Outlook;
+
+/// Makes an engine whose device fails: every session's pass after so many good ones.
+type Faulty<'a> = Box<dyn Fn(u64) -> Box<dyn Backend> + Send + Sync + 'a>;
+
+/// Loads another model.
+type OtherModel<'a> = Box<dyn Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a>;
+
+/// An engine with a model to run, as the checks see it.
+///
+/// The model is loaded once, when it is first needed, and shared by all checks; a few load it again.
+///
+/// ```
+/// use mlxcel_conformance::Subject;
+/// use mlxcel_core::{LoadOptions, Precision};
+/// # fn subject<'a>(my_engine: impl mlxcel_core::Backend + 'a) -> Subject<'a> {
+/// Subject::new(my_engine, "models/llama")
+///     .with_load(LoadOptions::default().with_precision(Precision::Exact).with_capacity(160))
+/// # }
+/// ```
+pub struct Subject<'a> {
+    backend: Box<dyn Backend + 'a>,
+    source: ModelSource,
+    load: LoadOptions,
+    other: Option<OtherModel<'a>>,
+    tolerance: Option<Tolerance>,
+    prompts: Vec<Vec<TokenId>>,
+    cases: u32,
+    faulty: Option<Faulty<'a>>,
+    model: OnceLock<Arc<dyn Model>>,
+    /// What a fresh sequence expects after these tokens: computed once, asked for by many checks.
+    pub(crate) outlooks: Mutex<HashMap<Vec<TokenId>, Outlook>>,
+}
+
+impl<'a> Subject<'a> {
+    /// `backend` running the model of `source` by default options.
+    pub fn new(backend: impl Backend + 'a, source: impl Into<ModelSource>) -> Self {
+        Self {
+            backend: Box::new(backend),
+            source: source.into(),
+            load: LoadOptions::default(),
+            other: None,
+            tolerance: None,
+            prompts: Vec::new(),
+            cases: 16,
+            faulty: None,
+            model: OnceLock::new(),
+            outlooks: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a sequence quick; at least
+    /// 32 tokens are needed, and more than one chunk of the engine's prefill are wanted.
+    #[must_use]
+    pub fn with_load(mut self, load: LoadOptions) -> Self {
+        self.load = load;
+        self
+    }
+
+    /// Tells how to load another model by the same engine, whose sessions must refuse this model's snapshots.
+    #[must_use]
+    pub fn with_other_model(mut self, load: impl Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a) -> Self {
+        self.other = Some(Box::new(load));
+        self
+    }
+
+    /// Sets how far results may lie apart that are equal but for rounding; [`Tolerance::of`] the model's precision where it is
+    /// not set.
+    #[must_use]
+    pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
+        self.tolerance = Some(tolerance);
+        self
+    }
+
+    /// Sets texts to run instead of arbitrary tokens: what the model was made for has clearer winners.
+    #[must_use]
+    pub fn with_prompts(mut self, prompts: impl IntoIterator<Item = Vec<TokenId>>) -> Self {
+        self.prompts = prompts.into_iter().filter(|prompt| !prompt.is_empty()).collect();
+        self
+    }
+
+    /// Sets how many random sequences of operations [`operations`](crate::checks::operations) tries; 16 by default.
+    #[must_use]
+    pub fn with_cases(mut self, cases: u32) -> Self {
+        self.cases = cases;
+        self
+    }
+
+    /// Tells how to make the same engine with a failing device: after so many good passes of a session, one of its passes
+    /// answers [`ErrorKind::Device`](mlxcel_core::ErrorKind::Device), and those after it work again.
+    #[must_use]
+    pub fn with_faulty(mut self, faulty: impl Fn(u64) -> Box<dyn Backend> + Send + Sync + 'a) -> Self {
+        self.faulty = Some(Box::new(faulty));
+        self
+    }
+
+    /// The engine.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// Where the model comes from.
+    pub fn source(&self) -> &ModelSource {
+        &self.source
+    }
+
+    /// What it is loaded with.
+    pub fn load_options(&self) -> &LoadOptions {
+        &self.load
+    }
+
+    /// The other model of [`with_other_model`](Self::with_other_model); none where the subject has none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Backend::load`].
+    pub fn other_model(&self) -> Result<Option<Arc<dyn Model>>> {
+        self.other.as_ref().map(|load| load()).transpose()
+    }
+
+    /// Whether there is another model.
+    pub fn has_other_model(&self) -> bool {
+        self.other.is_some()
+    }
+
+    /// How many random sequences of operations are tried.
+    pub fn cases(&self) -> u32 {
+        self.cases
+    }
+
+    /// Whether the engine can be made to fail.
+    pub fn has_faults(&self) -> bool {
+        self.faulty.is_some()
+    }
+
+    /// The loaded model.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Backend::load`].
+    pub fn model(&self) -> Result<Arc<dyn Model>> {
+        if let Some(model) = self.model.get() {
+            return Ok(Arc::clone(model));
+        }
+        let model = self.backend.load(&self.source, &self.load)?;
+        Ok(Arc::clone(self.model.get_or_init(|| model)))
+    }
+
+    /// A session of the loaded model.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Backend::load`] and [`Model::open_session`].
+    pub fn session(&self) -> Result<Box<dyn InferenceSession>> {
+        self.model()?.open_session(&SessionOptions::default())
+    }
+
+    /// The model by the engine whose device fails after `passes` good passes of a session; none where the subject cannot.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Backend::load`].
+    pub fn faulty_model(&self, passes: u64) -> Result<Option<Arc<dyn Model>>> {
+        let Some(faulty) = &self.faulty else { return Ok(None) };
+        faulty(passes).load(&self.source, &self.load).map(Some)
+    }
+
+    /// How far its results may lie apart; none at all for an engine that claims bitwise batch invariance.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`model`](Self::model).
+    pub fn tolerance(&self) -> Result<Tolerance> {
+        let model = self.model()?;
+        let mut tolerance = self.tolerance.unwrap_or_else(|| Tolerance::of(model.info().precision));
+        if model.capabilities().bitwise_batch_invariance {
+            // Log probabilities may still come from the device in one place and from logits on the host in another.
+            tolerance.margin = 0.0;
+        }
+        Ok(tolerance)
+    }
+
+    /// `length` tokens to feed: the beginning of one of the prompts, repeated as needed, or arbitrary tokens below the
+    /// vocabulary. The same `number` gives the same text.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`model`](Self::model).
+    pub fn tokens(&self, number: usize, length: usize) -> Result<Vec<TokenId>> {
+        if !self.prompts.is_empty() {
+            let prompt = &self.prompts[number % self.prompts.len()];
+            // Texts with the same prompt begin at different places in it.
+            let skip = number / self.prompts.len() + 1;
+            return Ok(prompt.iter().copied().cycle().skip(skip).take(length).collect());
+        }
+        let vocabulary = self.model()?.info().vocabulary_size.max(1) as u64;
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        Ok((0..length).map(|_| (random.next_u64() % vocabulary) as TokenId).collect())
+    }
+
+    /// What a fresh sequence that is fed these tokens at once expects next, if that is known already.
+    pub(crate) fn known_outlook(&self, tokens: &[TokenId]) -> Option<Outlook> {
+        self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).get(tokens).cloned()
+    }
+
+    pub(crate) fn learn_outlook(&self, tokens: &[TokenId], outlook: Outlook) {
+        self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).insert(tokens.to_vec(), outlook);
+    }
+}
+
+impl fmt::Debug for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("backend", &self.backend.name())
+            .field("source", &self.source)
+            .field("load", &self.load)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subject<'_> {
+    /// A length of prompt: the one wanted, or half of what a sequence holds where that is less.
+    pub(crate) fn length(&self, wanted: usize) -> Result<usize> {
+        Ok(wanted.min(self.model()?.info().capacity / 2).max(1))
+    }
+}

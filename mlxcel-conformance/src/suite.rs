@@ -1,0 +1,110 @@
+//! One test a property.
+
+use crate::checks::Check;
+use crate::expectations::Expectations;
+use crate::report::{CheckResult, run};
+use crate::subject::Subject;
+
+/// Makes one `#[test]` of each check, and one that holds the expectations themselves in order.
+///
+/// The first argument gives the [`Subject`] (called once in a process; its model is shared by the tests), the second the
+/// [`Expectations`]:
+///
+/// ```
+/// use mlxcel_conformance::{Expectations, Subject, suite};
+/// use mlxcel_core::reference::ReferenceBackend;
+///
+/// suite!(Subject::new(ReferenceBackend::new(), ReferenceBackend::source()), Expectations::none());
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! suite {
+    ($factory:expr, $expectations:expr $(,)?) => {
+        fn __subject() -> &'static $crate::Subject<'static> {
+            static SUBJECT: ::std::sync::OnceLock<$crate::Subject<'static>> = ::std::sync::OnceLock::new();
+            SUBJECT.get_or_init(|| $factory)
+        }
+
+        #[test]
+        fn expectations_are_in_order() {
+            let expectations: $crate::Expectations = $expectations;
+            let defects = expectations.defects();
+            assert!(defects.is_empty(), "{defects:?}");
+        }
+
+        $crate::__with_checks!([$crate::__tests]($expectations));
+    };
+}
+
+/// Makes the tests of [`suite!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests {
+    (($expectations:expr) $($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            $crate::__hold(stringify!($name), __subject(), &$expectations);
+        }
+    )*};
+}
+
+/// Hands the names of all checks to a macro, after what else it is given.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __with_checks {
+    ([$($callback:tt)+] $given:tt) => {
+        $($callback)+! {
+            $given
+            describes_itself
+            load_options_are_honoured
+            session_options_are_honoured
+            opens_and_closes
+            ids_are_not_reused
+            sequences_are_limited
+            drop_order_is_free
+            sessions_move_between_threads
+            chunked_prefill
+            token_by_token
+            logits_do_not_depend_on_chunks
+            positions_count_tokens
+            greedy_is_argmax
+            batch_equals_single
+            mixed_steps
+            rows_answer_in_order
+            batches_take_one_pass
+            bitwise_invariance
+            fills_exactly
+            one_beyond_is_refused
+            no_rows_are_refused
+            bad_rows_are_refused
+            duplicate_rows_are_refused
+            bad_rows_harm_no_others
+            stats_are_monotone
+        }
+    };
+}
+
+/// Panics unless the check holds, does not apply, or is excepted.
+#[doc(hidden)]
+#[allow(clippy::panic, reason = "this is how a test fails")]
+pub fn __hold(name: &str, subject: &Subject<'_>, expectations: &Expectations) {
+    let Some(check) = Check::named(name) else { panic!("there is no check `{name}`") };
+    if let CheckResult::Failed(failure) = run(check, subject, expectations) {
+        panic!("{} ({}): {failure}", subject.backend().name(), check.property);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    macro_rules! names {
+        (() $($name:ident)*) => {
+            [$(stringify!($name)),*]
+        };
+    }
+
+    #[test]
+    fn every_check_is_a_test() {
+        let all: Vec<_> = crate::checks::ALL.iter().map(|check| check.name).collect();
+        assert_eq!(__with_checks!([names]()).to_vec(), all);
+    }
+}
