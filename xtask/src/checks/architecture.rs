@@ -29,6 +29,7 @@ enum Unsafe {
 const RULES: &[Rule] = &[
     Rule { name: "mlxcel-core", layer: 0, may_use: &[], unsafe_code: Unsafe::Forbidden },
     Rule { name: "mlxcel-stablehlo", layer: 0, may_use: &[], unsafe_code: Unsafe::Forbidden },
+    Rule { name: "mlxcel-conformance", layer: 1, may_use: &["mlxcel-core"], unsafe_code: Unsafe::Forbidden },
     Rule {
         name: "mlxcel-models",
         layer: 1,
