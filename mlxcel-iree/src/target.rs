@@ -19,6 +19,7 @@ impl CompileTarget {
     }
 
     /// Code for a processor that the compiler knows by name, such as `x86-64-v3` or `generic`.
+    #[cfg(test)]
     pub(crate) fn named(cpu: &str) -> Self {
         Self::processor(cpu, cpu.to_owned())
     }

@@ -62,6 +62,7 @@ impl Compiler {
     /// # Errors
     /// [`ErrorKind::Toolchain`] when a place that was named has no compiler, or no place has: then the error lists
     /// where it was looked for and says how to get it.
+    #[cfg(test)]
     pub(crate) fn locate(path: Option<&Path>) -> Result<Self> {
         Self::locate_if_any(path)?.ok_or_else(Self::nowhere)
     }

@@ -24,6 +24,13 @@ pub(super) struct IreeCache {
     length: usize,
 }
 
+#[cfg(test)]
+impl IreeCache {
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+}
+
 impl IreeExecutor {
     pub(super) fn new(
         device: Device,
@@ -105,8 +112,21 @@ impl Executor for IreeExecutor {
         let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
             return Err(missing_result());
         };
+        if all_logits.ty.shape != [shape.output_rows(), self.vocabulary_size] {
+            return Err(Error::new(
+                ErrorKind::Internal,
+                "run program",
+                "the program's logits have another shape",
+            )
+            .with_context("shape", format_args!("{:?}", all_logits.ty.shape)));
+        }
         for cache in caches.iter_mut() {
-            cache.buffer = results.next().ok_or_else(missing_result)?.buffer;
+            let updated = results.next().ok_or_else(missing_result)?.buffer;
+            // Right either way, but a copy of the cache in every step would be worth knowing.
+            if !updated.shares_storage_with(&cache.buffer) {
+                tracing::debug!(program = %shape, "the cache was copied instead of updated in place");
+            }
+            cache.buffer = updated;
         }
         let mut words = vec![0u32; 2 * shape.output_rows()];
         best.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;

@@ -4,6 +4,9 @@ mod executor;
 mod programs;
 mod weights;
 
+#[cfg(all(test, unix))]
+mod tests;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -85,6 +88,7 @@ impl Backend for IreeBackend {
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
         let device = Device::open(&DeviceOptions { driver, threads: options.threads })?;
 
+        tracing::debug!(device = %driver, threads = device.threads(), "opened the device");
         let artifacts = Artifacts::new(self.compiler.clone(), Cache::open(self.cache_dir.as_deref()));
         let programs =
             Programs::new(device.clone(), decoder.clone(), numerics, artifacts, options.progress.clone());

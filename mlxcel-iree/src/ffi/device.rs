@@ -116,11 +116,6 @@ impl Device {
         Ok(Self(Arc::new(Inner { hal_module, _group: group, device, instance, driver, threads })))
     }
 
-    /// The kind of device.
-    pub(crate) fn driver(&self) -> Driver {
-        self.0.driver
-    }
-
     /// How many threads run a dispatch.
     pub(crate) fn threads(&self) -> usize {
         self.0.threads

@@ -22,8 +22,8 @@ mod tests;
 pub(crate) use argument::{Argument, Constants};
 pub(crate) use buffer::Buffer;
 pub(crate) use device::{Device, DeviceOptions, Driver};
-pub(crate) use memory::{ALIGNMENT, copy};
-pub(crate) use program::{Function, Output, Program};
+pub(crate) use memory::ALIGNMENT;
+pub(crate) use program::{Function, Program};
 
 /// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains.
 pub(crate) fn revision() -> &'static str {

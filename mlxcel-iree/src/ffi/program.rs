@@ -143,6 +143,7 @@ pub(crate) struct Output {
 
 impl Function {
     /// How many arguments it takes.
+    #[cfg(test)]
     pub(crate) fn argument_count(&self) -> usize {
         self.arguments
     }

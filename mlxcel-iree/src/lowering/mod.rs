@@ -1,6 +1,8 @@
 //! From a StableHLO module to what the compiler is given: composites for which there is a better kernel are replaced.
 
 mod few_rows;
+#[cfg(test)]
+mod kernel_tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,0 +1,116 @@
+//! The engine from a checkpoint folder on: what it starts, what it keeps, where things lie.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{ErrorKind, GenerateExt, GenerateOptions, Precision, SessionOptions};
+use mlxcel_graph::{Executor, Outputs, ProgramShape, StepInputs};
+
+use super::*;
+use crate::compiler::Compiler;
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")
+}
+
+fn options() -> LoadOptions {
+    LoadOptions::default().with_precision(Precision::Exact)
+}
+
+/// A compiler that writes a line into a file whenever it is started.
+fn counted_compiler(folder: &Path) -> (PathBuf, PathBuf) {
+    let real = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let (script, log) = (folder.join("iree-compile"), folder.join("started"));
+    let text =
+        format!("#!/bin/sh\necho started >> '{}'\nexec '{}' \"$@\"\n", log.display(), real.path().display());
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    (script, log)
+}
+
+fn generate(engine: &IreeBackend) -> Vec<u32> {
+    let model = engine.load(&fixture().into(), &options()).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    session.generate_greedy(&[12, 7, 3], &GenerateOptions::new(4)).unwrap().tokens
+}
+
+#[test]
+fn a_warm_start_does_not_start_the_compiler() {
+    let folder = tempfile::tempdir().unwrap();
+    let (compiler, log) = counted_compiler(folder.path());
+    let engine = IreeBackend::new().with_compiler(compiler).with_cache_dir(folder.path().join("cache"));
+    let cold = generate(&engine);
+    let started = fs::read_to_string(&log).unwrap();
+    assert!(started.lines().count() >= 2, "it was started for each program");
+    assert_eq!(generate(&engine), cold);
+    assert_eq!(fs::read_to_string(&log).unwrap(), started);
+}
+
+#[test]
+fn caches_are_updated_in_place_and_aligned_weights_stay_in_their_file() {
+    let cache = tempfile::tempdir().unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(fixture()).unwrap());
+    let decoder = checkpoint.decoder().unwrap();
+    let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())));
+    let programs = Programs::new(device.clone(), decoder.clone(), numerics, artifacts, None);
+    let weights = weights::on_device(&device, &checkpoint, &decoder, &options()).unwrap();
+    let vocabulary = decoder.vocabulary_size;
+    let executor = IreeExecutor::new(device, programs, weights, vocabulary);
+
+    let shape = ProgramShape { rows: vec![1, 1], length: 256, outputs: Outputs::Last };
+    executor.prepare(&shape, None).unwrap();
+    let layout = mlxcel_graph::KvLayout {
+        layers: decoder.layers.len(),
+        kv_heads: 2,
+        head_dim: 16,
+        element: mlxcel_stablehlo::ElementType::F32,
+    };
+    let mut first = executor.allocate(&layout, 256).unwrap();
+    let mut second = executor.allocate(&layout, 256).unwrap();
+    let (before_first, before_second) = (first.buffer().clone(), second.buffer().clone());
+    let table = vec![0.5f32; 2 * 8];
+    let inputs = StepInputs {
+        tokens: vec![5, 6],
+        positions: vec![0, 9],
+        last: vec![0, 1],
+        rotary: vec![(table.clone(), table)],
+    };
+    let outputs = executor.run(&shape, &inputs, &mut [&mut first, &mut second], &[1]).unwrap();
+    assert_eq!((outputs.best.len(), outputs.logits.len(), outputs.logits[0].len()), (2, 1, vocabulary));
+    assert!(first.buffer().shares_storage_with(&before_first));
+    assert!(second.buffer().shares_storage_with(&before_second));
+    // The second row stands at position 9 and wrote nothing else.
+    let written = executor.read(&layout, &second, 256, 11).unwrap();
+    let row = 16 * 4;
+    let is_zero = |position: usize| written[position * row..][..row].iter().all(|&byte| byte == 0);
+    assert_eq!((0..11).map(is_zero).collect::<Vec<_>>(), [[true; 9].as_slice(), &[false, true]].concat());
+}
+
+#[test]
+fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
+    let engine = IreeBackend::new();
+    let refused = |options: &LoadOptions| engine.load(&fixture().into(), options).map(drop).unwrap_err();
+    let error = refused(&options().with_device("cuda"));
+    assert_eq!((error.kind(), error.context("device")), (ErrorKind::InvalidInput, Some("cuda")));
+    let error = refused(&options().with_threads(0));
+    assert_eq!((error.kind(), error.context("threads")), (ErrorKind::InvalidInput, Some("0")));
+    let error = refused(&options().with_capacity(513));
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("capacity")));
+    let error = refused(&options().with_sequences(0));
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("sequences")));
+    let error = refused(&LoadOptions::default().with_precision(Precision::Fast));
+    assert_eq!((error.kind(), error.context("precision")), (ErrorKind::Unsupported, Some("fast")));
+}
+
+#[test]
+fn a_cancelled_load_says_so() {
+    let cancel = mlxcel_core::CancelToken::new();
+    cancel.cancel();
+    let cache = tempfile::tempdir().unwrap();
+    let engine = IreeBackend::new().with_cache_dir(cache.path());
+    let error = engine.load(&fixture().into(), &options().with_cancel(cancel)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+}
