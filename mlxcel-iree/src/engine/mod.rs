@@ -4,7 +4,7 @@ mod executor;
 mod programs;
 mod weights;
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;

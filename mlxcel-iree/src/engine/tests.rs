@@ -1,4 +1,5 @@
 //! The engine from a checkpoint folder on: what it starts, what it keeps, where things lie.
+#![cfg(unix)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
