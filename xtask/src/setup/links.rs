@@ -11,7 +11,8 @@ use crate::process;
 
 /// Links in `.toolchain/` and what they point to, relative to the link's folder.
 const LINKS: &[(&str, &str)] = &[
-    ("bin/cmake", "../python/cmake/data/bin/cmake"),
+    // A script around the package's cmake, which says why.
+    ("bin/cmake", "../../xtask/toolchain/cmake"),
     ("bin/ninja", "../python/bin/ninja"),
     ("bin/iree-compile", "../python/iree/compiler/_mlir_libs/iree-compile"),
     ("lib", "python/clang/native"),
