@@ -1,5 +1,5 @@
 //! Fixtures with their oracles, and the engines that are compiled in.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(unreachable_pub, dead_code, reason = "each test file uses a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
