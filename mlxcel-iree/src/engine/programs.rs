@@ -50,13 +50,25 @@ impl Programs {
 
     /// Makes the program for `shape` unless it is there, and tells how long compiling took.
     pub(super) fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration> {
+        self.make_once(shape, cancel, &|done| self.report(done, 1))
+    }
+
+    /// Makes the program for `shape` unless it is there; `report` is told 0 before and 1 after.
+    fn make_once(
+        &self,
+        shape: &ProgramShape,
+        cancel: Option<&CancelToken>,
+        report: &dyn Fn(u64),
+    ) -> Result<Duration> {
         let slot = self.slot(shape);
         let mut function = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if function.is_some() {
             return Ok(Duration::ZERO);
         }
+        report(0);
         let (made, time) = self.make(shape, cancel).map_err(|error| error.with_context("program", shape))?;
         *function = Some(made);
+        report(1);
         Ok(time)
     }
 
@@ -72,28 +84,23 @@ impl Programs {
         let report = |finished: u64| {
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             *done += finished;
-            if let Some(progress) = &self.progress {
-                progress(LoadProgress::new(LoadStage::Compile, *done, total));
-            }
+            self.report(*done, total);
         };
-        report(0);
         let results: Vec<Result<Duration>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = shapes
-                .iter()
-                .map(|shape| {
-                    scope.spawn(|| {
-                        let time = self.prepare(shape, cancel)?;
-                        report(1);
-                        Ok(time)
-                    })
-                })
-                .collect();
+            let threads: Vec<_> =
+                shapes.iter().map(|shape| scope.spawn(|| self.make_once(shape, cancel, &report))).collect();
             let crashed = || Err(Error::new(ErrorKind::Internal, "compile program", "a thread panicked"));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| crashed())).collect()
         });
         let compiled =
             results.into_iter().try_fold(false, |any, time| Ok::<_, Error>(any | !time?.is_zero()))?;
         Ok(if compiled { started.elapsed() } else { Duration::ZERO })
+    }
+
+    fn report(&self, done: u64, total: u64) {
+        if let Some(progress) = &self.progress {
+            progress(LoadProgress::new(LoadStage::Compile, done, total));
+        }
     }
 
     fn slot(&self, shape: &ProgramShape) -> Slot {
