@@ -42,8 +42,10 @@ impl Reduce {
         declared: ElementType,
         out: SlotId,
     ) -> Self {
-        let shape = &ty.shape;
-        let reduced = |i: usize| dimensions.contains(&i);
+        // Dimensions of size one neither reduce nor separate anything.
+        let wide: Vec<usize> = (0..ty.rank()).filter(|&i| ty.shape[i] != 1).collect();
+        let shape: Vec<usize> = wide.iter().map(|&i| ty.shape[i]).collect();
+        let reduced = |i: usize| dimensions.contains(&wide[i]);
         let leading = (0..shape.len()).take_while(|&i| !reduced(i)).count();
         let joins = shape.len().checked_sub(1).is_some_and(reduced);
         let trailing = (leading..shape.len()).rev().take_while(|&i| reduced(i) == joins).count();

@@ -248,7 +248,7 @@ proptest! {
         }
         prop_assert_eq!(results[1].as_slice::<f32>().unwrap(), &largest[..]);
         for (&actual, expected) in results[0].as_slice::<f32>().unwrap().iter().zip(sums) {
-            prop_assert!((f64::from(actual) - expected).abs() < 1e-3, "{actual} is not {expected}");
+            prop_assert!((f64::from(actual) - expected).abs() < 3e-3, "{actual} is not {expected}");
         }
     }
 }

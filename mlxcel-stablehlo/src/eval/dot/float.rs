@@ -4,7 +4,7 @@ use super::super::kernel::Bound;
 use super::super::lanes::store_f32;
 use super::super::run::Frame;
 use super::super::workers::Workers;
-use super::simd::{PANEL, ROWS, dot_rows, multiply_tile, tile_rows};
+use super::simd::{PANEL, ROWS, Rows, TILE, dot_rows, multiply_tile};
 use super::weight::{BoundWeight, interleave};
 use super::{Dot, Sizes};
 use crate::types::ElementType;
@@ -12,8 +12,11 @@ use crate::types::ElementType;
 /// Up to this many rows of `X`, every row of `W` is multiplied where it lies; beyond, packing it pays.
 const FEW_ROWS: usize = 8;
 
-/// How many elements of the contraction are packed at a time: a panel of weights then fills half of a first-level cache.
+/// How many steps of the contraction are multiplied at a time: a panel of `X` then fills half of a first-level cache.
 const DEPTH: usize = 256;
+
+/// How many rows of `W` a task takes of an operand that lies in columns.
+const COLUMNS: usize = 4 * PANEL;
 
 /// Multiplications that make a block of few rows worth handing to another thread.
 const BLOCK_WORK: usize = 1 << 16;
@@ -48,24 +51,34 @@ fn tasks(out: &mut [u8], sizes: Sizes, block: usize, swapped: bool, size: usize)
 }
 
 impl Task<'_> {
-    /// Writes sums, a line of `stride` for each row of `X`, into the result.
-    fn store(&mut self, sums: &[f32], stride: usize, m: usize, swapped: bool, element: ElementType) {
-        if !swapped {
-            for (place, sums) in self.places.iter_mut().zip(sums.chunks(stride)) {
-                store_f32(&sums[..self.count], element, place);
+    /// Writes sums into the result. They are lines of `stride` elements: one for each row of `W` (`by_w`) with the sums of
+    /// all rows of `X`, or the other way round.
+    fn store(mut self, sums: &[f32], stride: usize, by_w: bool, output: Output) {
+        let Output { m, swapped, element } = output;
+        let length = if swapped { m } else { self.count };
+        let lines = self.places.iter_mut().flat_map(|place| place.chunks_mut(length * element.bytes_for(1)));
+        if by_w == swapped {
+            for (line, sums) in lines.zip(sums.chunks(stride)) {
+                store_f32(&sums[..length], element, line);
             }
             return;
         }
-        let mut line = vec![0.0; m];
-        for place in &mut self.places {
-            for (column, place) in place.chunks_mut(m * element.bytes_for(1)).enumerate() {
-                for (row, value) in line.iter_mut().enumerate() {
-                    *value = sums[row * stride + column];
-                }
-                store_f32(&line, element, place);
+        let mut turned = vec![0.0; length];
+        for (row, line) in lines.enumerate() {
+            for (value, sums) in turned.iter_mut().zip(sums.chunks(stride)) {
+                *value = sums[row];
             }
+            store_f32(&turned, element, line);
         }
     }
+}
+
+/// How the result is laid out.
+#[derive(Clone, Copy)]
+struct Output {
+    m: usize,
+    swapped: bool,
+    element: ElementType,
 }
 
 impl Dot {
@@ -73,13 +86,18 @@ impl Dot {
         let Sizes { batch, m, n, k } = self.sizes;
         let x = self.x.bind(|slot| frame.bytes(slot));
         let w = self.w.bind(|slot| frame.bytes(slot), n, k);
-        if m <= FEW_ROWS && !w.is_columns() {
-            let scratch = 8 * batch * m * k + 4 * k * frame.workers.threads();
+        let threads = frame.workers.threads();
+        if w.is_columns() {
+            let padded = m.next_multiple_of(TILE);
+            let scratch = 4 * (batch * padded * k + threads * COLUMNS * (DEPTH + padded));
+            frame.arena.with_scratch(scratch, || self.columns(&x, &w, frame.workers, out));
+        } else if m <= FEW_ROWS {
+            let scratch = 4 * (batch * m * k + threads * k);
             frame.arena.with_scratch(scratch, || self.few_rows(&x, &w, frame.workers, out));
         } else {
-            let block = block_rows(self.sizes, frame.workers.threads());
-            let own = 4 * block * (2 * DEPTH + m.next_multiple_of(6));
-            let scratch = 4 * batch * m.next_multiple_of(6) * k + own * frame.workers.threads();
+            let block = block_rows(self.sizes, threads);
+            let padded = m.next_multiple_of(PANEL);
+            let scratch = 4 * (batch * padded * k + threads * block * (DEPTH + padded));
             frame.arena.with_scratch(scratch, || self.panels(&x, &w, frame.workers, block, out));
         }
     }
@@ -106,7 +124,7 @@ impl Dot {
         workers.for_each(
             tasks.into_iter(),
             || (w.reader(), Vec::new()),
-            |(reader, sums), mut task: Task<'_>| {
+            |(reader, sums), task: Task<'_>| {
                 sums.clear();
                 sums.resize(m * task.count, 0.0);
                 for column in 0..task.count {
@@ -120,65 +138,106 @@ impl Dot {
                         let mut results = [0.0; ROWS];
                         dot_rows(arch, row, &x[..count], &mut results);
                         for (i, &result) in results[..count].iter().enumerate() {
-                            sums[(first + i) * task.count + column] = result;
+                            sums[column * m + first + i] = result;
                         }
                     }
                 }
-                let stride = task.count;
-                task.store(sums, stride, m, self.swapped, self.element);
+                task.store(sums, m, true, self.output());
             },
         );
     }
 
-    /// Packs blocks of `W` and multiplies them with packed `X`.
+    /// Multiplies blocks of `W` with packed `X`.
     fn panels(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, block: usize, out: &mut [u8]) {
         let Sizes { m, k, .. } = self.sizes;
         let arch = pulp::Arch::new();
-        let height = tile_rows(m);
-        let padded = m.next_multiple_of(height);
-        let packed = pack_x(x, self.sizes, height, workers);
+        let padded = m.next_multiple_of(PANEL);
+        let packed = pack_x(x, self.sizes, workers);
         let tasks = tasks(out, self.sizes, block, self.swapped, self.element.bytes_for(1));
         workers.for_each(
             tasks.into_iter(),
             || (w.reader(), Vec::new(), Vec::new()),
-            |(reader, panels, sums), mut task: Task<'_>| {
+            |(reader, lines, sums), task: Task<'_>| {
+                let rows = task.count.next_multiple_of(TILE);
+                sums.clear();
+                sums.resize(rows * padded, 0.0);
+                for first in (0..k).step_by(DEPTH) {
+                    let depth = DEPTH.min(k - first);
+                    lines.resize(rows * depth, 0.0);
+                    reader.read_rows(task.batch, (task.first, task.count), (first, depth), lines);
+                    // The part of packed X for this batch index and depth.
+                    let start = task.batch * padded * k + padded * first;
+                    let panels = packed[start..start + padded * depth].chunks_exact(PANEL * depth);
+                    for (i, panel) in panels.enumerate() {
+                        for (j, rows) in lines.chunks_exact(TILE * depth).enumerate() {
+                            let rows = Rows { elements: rows, stride: depth };
+                            let tile = &mut sums[j * TILE * padded + i * PANEL..];
+                            multiply_tile(arch, rows, panel, tile, padded);
+                        }
+                    }
+                }
+                task.store(sums, padded, true, self.output());
+            },
+        );
+    }
+
+    /// Multiplies blocks of `W`, whose columns are contiguous, with the rows of `X` as they are.
+    fn columns(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, out: &mut [u8]) {
+        let Sizes { batch, m, k, .. } = self.sizes;
+        let arch = pulp::Arch::new();
+        let padded = m.next_multiple_of(TILE);
+        // Rows beyond the last are zero.
+        let mut rows = vec![0.0; batch * padded * k];
+        workers.for_each(
+            rows.chunks_mut((padded * k).max(1)).enumerate(),
+            || x.evaluator(),
+            |x, (batch, rows): (usize, &mut [f32])| x.write_f32(batch * m * k, &mut rows[..m * k]),
+        );
+        let tasks = tasks(out, self.sizes, COLUMNS, self.swapped, self.element.bytes_for(1));
+        let rows = &rows;
+        workers.for_each(
+            tasks.into_iter(),
+            || (w.reader(), Vec::new(), Vec::new()),
+            |(reader, panels, sums), task: Task<'_>| {
                 let width = task.count.next_multiple_of(PANEL);
                 sums.clear();
                 sums.resize(padded * width, 0.0);
                 for first in (0..k).step_by(DEPTH) {
                     let depth = DEPTH.min(k - first);
                     panels.resize(width * depth, 0.0);
-                    reader.pack(task.batch, (task.first, task.count), (first, depth), panels);
-                    // The part of packed X for this batch index and depth.
-                    let start = task.batch * padded * k + padded * first;
-                    let x = &packed[start..start + padded * depth];
-                    for (i, panel) in panels.chunks_exact(depth * PANEL).enumerate() {
-                        for (j, x) in x.chunks_exact(height * depth).enumerate() {
-                            let tile = &mut sums[j * height * width + i * PANEL..];
-                            multiply_tile(arch, height, x, panel, tile, width);
+                    reader.read_panels(task.batch, (task.first, task.count), (first, depth), panels);
+                    for (i, panel) in panels.chunks_exact(PANEL * depth).enumerate() {
+                        for row in (0..padded).step_by(TILE) {
+                            let elements = &rows[(task.batch * padded + row) * k + first..];
+                            let tile = &mut sums[row * width + i * PANEL..];
+                            multiply_tile(arch, Rows { elements, stride: k }, panel, tile, width);
                         }
                     }
                 }
-                task.store(sums, width, m, self.swapped, self.element);
+                task.store(sums, width, false, self.output());
             },
         );
+    }
+
+    fn output(&self) -> Output {
+        Output { m: self.sizes.m, swapped: self.swapped, element: self.element }
     }
 }
 
 /// How many rows of `W` a task takes: fewer where that gives every thread work.
 fn block_rows(sizes: Sizes, threads: usize) -> usize {
-    let mut block = 128;
-    while block > PANEL && sizes.batch * sizes.n.div_ceil(block) < 4 * threads {
+    let mut block = 16 * TILE;
+    while block > TILE && sizes.batch * sizes.n.div_ceil(block) < 4 * threads {
         block /= 2;
     }
     block
 }
 
-/// `X` as panels of `height` rows, those of one depth next to each other: `[B][K / DEPTH][M / height][DEPTH][height]`.
+/// `X` as panels of [`PANEL`] rows, those of one depth next to each other: `[B][K / DEPTH][M / PANEL][DEPTH][PANEL]`.
 /// Rows beyond the last are zero.
-fn pack_x(x: &Bound<'_>, sizes: Sizes, height: usize, workers: &Workers) -> Vec<f32> {
+fn pack_x(x: &Bound<'_>, sizes: Sizes, workers: &Workers) -> Vec<f32> {
     let Sizes { batch, m, k, .. } = sizes;
-    let padded = m.next_multiple_of(height);
+    let padded = m.next_multiple_of(PANEL);
     let mut packed = vec![0.0; batch * padded * k];
     let mut pieces = Vec::new();
     let mut rest = packed.as_mut_slice();
@@ -194,21 +253,13 @@ fn pack_x(x: &Bound<'_>, sizes: Sizes, height: usize, workers: &Workers) -> Vec<
         pieces.into_iter(),
         || (x.evaluator(), Vec::new()),
         |(evaluator, lines), (batch, first, depth, piece): (_, _, _, &mut [f32])| {
-            for (i, panel) in piece.chunks_exact_mut(height * depth).enumerate() {
+            for (i, panel) in piece.chunks_exact_mut(PANEL * depth).enumerate() {
                 lines.clear();
-                lines.resize(height * depth, 0.0);
-                for (j, line) in lines.chunks_exact_mut(depth).enumerate() {
-                    let row = i * height + j;
-                    if row < m {
-                        evaluator.write_f32((batch * m + row) * k + first, line);
-                    }
+                lines.resize(PANEL * depth, 0.0);
+                for (row, line) in (i * PANEL..m).zip(lines.chunks_exact_mut(depth)) {
+                    evaluator.write_f32((batch * m + row) * k + first, line);
                 }
-                match height {
-                    1 => interleave::<1>(lines, depth, panel),
-                    2 => interleave::<2>(lines, depth, panel),
-                    4 => interleave::<4>(lines, depth, panel),
-                    _ => interleave::<6>(lines, depth, panel),
-                }
+                interleave(lines, depth, panel);
             }
         },
     );

@@ -2,8 +2,12 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// How many columns a packed panel holds; a multiple of every vector length.
+/// How many rows of one operand a packed panel holds, side by side in vectors; a multiple of every vector length.
 pub(super) const PANEL: usize = 16;
+
+/// How many rows of the other operand [`multiply_tile`] multiplies with a panel at a time: as many as sums fit into the
+/// registers of AVX2, and leave room for the operands.
+pub(super) const TILE: usize = 6;
 
 /// The most left rows that [`dot_rows`] multiplies with one weight row at a time.
 pub(super) const ROWS: usize = 4;
@@ -122,73 +126,95 @@ fn dot_bf16<S: Simd, const M: usize>(simd: S, row: &[u32], x: [&[f32]; M]) -> [f
     results
 }
 
-/// Adds to a tile of sums the product of packed panels: `a` holds `rows` elements for each step of the contraction,
-/// `b` [`PANEL`] elements. `sums` has a line of `stride` elements for each row, and the tile starts at its first.
-pub(super) fn multiply_tile(arch: Arch, rows: usize, a: &[f32], b: &[f32], sums: &mut [f32], stride: usize) {
-    struct Tile<'a, const M: usize> {
-        a: &'a [f32],
-        b: &'a [f32],
+/// Rows of an operand: each starts `stride` elements after the one before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) elements: &'a [f32],
+    pub(super) stride: usize,
+}
+
+/// Adds to a tile of sums the products of [`TILE`] rows with a panel: [`PANEL`] rows of the other operand side by side
+/// for each step of the contraction. The sums of each row are a line of `stride` elements; the tile starts at the first.
+pub(super) fn multiply_tile(arch: Arch, rows: Rows<'_>, panel: &[f32], sums: &mut [f32], stride: usize) {
+    struct Tile<'a> {
+        rows: Rows<'a>,
+        panel: &'a [f32],
         sums: &'a mut [f32],
         stride: usize,
     }
-    impl<const M: usize> WithSimd for Tile<'_, M> {
+    impl WithSimd for Tile<'_> {
         type Output = ();
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) {
-            let Self { a, b, sums, stride } = self;
+            let Self { rows, panel, sums, stride } = self;
             match S::F32_LANES {
-                4 => tile::<S, M, 4>(simd, a, b, sums, stride),
-                8 => tile::<S, M, 2>(simd, a, b, sums, stride),
-                16 => tile::<S, M, 1>(simd, a, b, sums, stride),
-                2 => tile::<S, M, 8>(simd, a, b, sums, stride),
-                _ => tile::<S, M, 16>(simd, a, b, sums, stride),
+                4 => tile::<S, 4>(simd, rows, panel, sums, stride),
+                8 => tile::<S, 2>(simd, rows, panel, sums, stride),
+                16 => tile::<S, 1>(simd, rows, panel, sums, stride),
+                2 => tile::<S, 8>(simd, rows, panel, sums, stride),
+                _ => tile::<S, 16>(simd, rows, panel, sums, stride),
             }
         }
     }
-    match rows {
-        1 => arch.dispatch(Tile::<1> { a, b, sums, stride }),
-        2 => arch.dispatch(Tile::<2> { a, b, sums, stride }),
-        4 => arch.dispatch(Tile::<4> { a, b, sums, stride }),
-        _ => arch.dispatch(Tile::<6> { a, b, sums, stride }),
-    }
-}
-
-/// The panel heights that [`multiply_tile`] knows, for a number of rows in all.
-pub(super) fn tile_rows(rows: usize) -> usize {
-    match rows {
-        0..=1 => 1,
-        2 => 2,
-        3..=4 => 4,
-        _ => 6,
-    }
+    arch.dispatch(Tile { rows, panel, sums, stride });
 }
 
 #[inline(always)]
-fn tile<S: Simd, const M: usize, const V: usize>(
-    simd: S,
-    a: &[f32],
-    b: &[f32],
-    sums: &mut [f32],
-    stride: usize,
-) {
-    let mut tile = [[simd.splat_f32s(0.0); V]; M];
-    let (a, _) = a.as_chunks::<M>();
-    let (b, _) = b.as_chunks::<PANEL>();
-    for (a, b) in a.iter().zip(b) {
-        let (b, _) = S::as_simd_f32s(b);
-        let (b, _) = b.as_chunks::<V>();
-        let [b] = b else { return };
-        for m in 0..M {
-            let a = simd.splat_f32s(a[m]);
-            for v in 0..V {
-                tile[m][v] = simd.mul_add_e_f32s(a, b[v], tile[m][v]);
-            }
+fn tile<S: Simd, const V: usize>(simd: S, rows: Rows<'_>, panel: &[f32], sums: &mut [f32], stride: usize) {
+    let (steps, _) = panel.as_chunks::<PANEL>();
+    let depth = steps.len();
+    let mut lines = [&[] as &[f32]; TILE];
+    for (i, line) in lines.iter_mut().enumerate() {
+        *line = &rows.elements[i * rows.stride..][..depth];
+    }
+    let mut tile = [[simd.splat_f32s(0.0); V]; TILE];
+    // Two steps a turn, so that the addresses of six rows are not half of the work.
+    let (turns, rest) = steps.as_chunks::<2>();
+    let pairs = lines.map(|line| &line.as_chunks::<2>().0[..turns.len()]);
+    for (turn, [first, second]) in turns.iter().enumerate() {
+        let (x, _) = S::as_simd_f32s(first);
+        for (pairs, sums) in pairs.iter().zip(&mut tile) {
+            add_product(simd, pairs[turn][0], x, sums);
+        }
+        let (x, _) = S::as_simd_f32s(second);
+        for (pairs, sums) in pairs.iter().zip(&mut tile) {
+            add_product(simd, pairs[turn][1], x, sums);
         }
     }
-    for (m, tile) in tile.iter().enumerate() {
-        let (line, _) = S::as_mut_simd_f32s(&mut sums[m * stride..m * stride + PANEL]);
+    if let [step] = rest {
+        let (x, _) = S::as_simd_f32s(step);
+        for (line, sums) in lines.iter().zip(&mut tile) {
+            add_product(simd, line[depth - 1], x, sums);
+        }
+    }
+    for (i, tile) in tile.iter().enumerate() {
+        let (line, _) = S::as_mut_simd_f32s(&mut sums[i * stride..i * stride + PANEL]);
         for (sum, &vector) in line.iter_mut().zip(tile) {
             *sum = simd.add_f32s(*sum, vector);
         }
     }
+}
+
+#[inline(always)]
+fn add_product<S: Simd>(simd: S, element: f32, x: &[S::f32s], sums: &mut [S::f32s]) {
+    let element = simd.splat_f32s(element);
+    for (sum, &x) in sums.iter_mut().zip(x) {
+        *sum = simd.mul_add_e_f32s(element, x, *sum);
+    }
+}
+
+/// Reads dense `bf16` bytes at any address as `f32`.
+pub(super) fn widen_bf16(arch: Arch, bytes: &[u8], lanes: &mut [f32]) {
+    struct Widen<'a>(&'a [u8], &'a mut [f32]);
+    impl WithSimd for Widen<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            // Plain code, which the compiler turns into the vector instructions of `S`.
+            for (lane, &bits) in self.1.iter_mut().zip(self.0.as_chunks::<2>().0) {
+                *lane = f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16);
+            }
+        }
+    }
+    arch.dispatch(Widen(bytes, lanes));
 }

@@ -1,11 +1,13 @@
 //! The streamed operand of a product: read once, a block of rows at a time, from its own element type.
 
+use pulp::Arch;
+
 use super::super::evaluator::Evaluator;
 use super::super::kernel::{Bound, Kernel};
 use super::super::lanes::load_f32;
 use super::super::node::SlotId;
 use super::super::view::Linear;
-use super::simd::{PANEL, WeightRow};
+use super::simd::{PANEL, WeightRow, widen_bf16};
 use crate::types::ElementType;
 
 /// Where the elements of the streamed operand come from; `N` rows of `K` elements for each batch index.
@@ -90,7 +92,7 @@ impl<'a> BoundWeight<'a> {
             Source::Direct { .. } => None,
             Source::Rows(bound) | Source::Columns(bound) => Some(bound.evaluator()),
         };
-        Reader { weight: self, evaluator, scratch: Vec::new() }
+        Reader { weight: self, evaluator, arch: Arch::new(), scratch: Vec::new() }
     }
 
     /// The bytes of the row's elements, for rows that lie in a slot.
@@ -102,11 +104,12 @@ impl<'a> BoundWeight<'a> {
     }
 }
 
-/// Reads rows and panels of a weight.
+/// Reads rows of a weight.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     weight: &'a BoundWeight<'a>,
     evaluator: Option<Evaluator<'a>>,
+    arch: Arch,
     scratch: Vec<f32>,
 }
 
@@ -140,61 +143,64 @@ impl Reader<'_> {
     fn read(&mut self, batch: usize, row: usize, first: usize, target: &mut [f32]) {
         let weight = self.weight;
         if let Some((bytes, element)) = weight.row_bytes(batch, row) {
-            load_f32(bytes, element, first, 1, target);
+            match element {
+                ElementType::BF16 => {
+                    let bytes = &bytes[2 * first..2 * (first + target.len())];
+                    widen_bf16(self.arch, bytes, target);
+                }
+                _ => load_f32(bytes, element, first, 1, target),
+            }
         } else if let Some(evaluator) = &mut self.evaluator {
             evaluator.write_f32((batch * weight.n + row) * weight.k + first, target);
         }
     }
 
-    /// Packs `rows` rows from `row` on, elements `first .. first + depth` of each, into panels of [`PANEL`] rows:
-    /// for each step of the contraction the elements of all rows side by side. Missing rows are zero.
-    pub(super) fn pack(
+    /// Reads elements `first .. first + depth` of rows from `row` on, a line of `depth` for each.
+    pub(super) fn read_rows(
         &mut self,
         batch: usize,
-        (row, rows): (usize, usize),
+        (row, count): (usize, usize),
+        (first, depth): (usize, usize),
+        lines: &mut [f32],
+    ) {
+        for (i, line) in lines.chunks_exact_mut(depth).take(count).enumerate() {
+            self.read(batch, row + i, first, line);
+        }
+    }
+
+    /// Reads the same of an operand that lies in columns, as panels: for each step of the contraction [`PANEL`] rows side
+    /// by side. Rows beyond the last are zero.
+    pub(super) fn read_panels(
+        &mut self,
+        batch: usize,
+        (row, count): (usize, usize),
         (first, depth): (usize, usize),
         panels: &mut [f32],
     ) {
         let weight = self.weight;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        if let (true, Some(evaluator)) = (weight.is_columns(), &mut self.evaluator) {
-            scratch.resize(rows, 0.0);
-            for step in 0..depth {
-                evaluator.write_f32((batch * weight.k + first + step) * weight.n + row, &mut scratch);
-                for (panel, columns) in panels.chunks_exact_mut(depth * PANEL).zip(scratch.chunks(PANEL)) {
-                    let line = &mut panel[step * PANEL..(step + 1) * PANEL];
-                    line[..columns.len()].copy_from_slice(columns);
-                    line[columns.len()..].fill(0.0);
-                }
-            }
-        } else {
-            scratch.resize(PANEL * depth, 0.0);
-            for (i, panel) in panels.chunks_exact_mut(depth * PANEL).enumerate() {
-                for (j, line) in scratch.chunks_exact_mut(depth).enumerate() {
-                    if i * PANEL + j < rows {
-                        self.read(batch, row + i * PANEL + j, first, line);
-                    } else {
-                        line.fill(0.0);
-                    }
-                }
-                interleave::<PANEL>(&scratch, depth, panel);
+        let Some(evaluator) = &mut self.evaluator else { return };
+        self.scratch.resize(count, 0.0);
+        for step in 0..depth {
+            evaluator.write_f32((batch * weight.k + first + step) * weight.n + row, &mut self.scratch);
+            for (panel, rows) in panels.chunks_exact_mut(depth * PANEL).zip(self.scratch.chunks(PANEL)) {
+                let line = &mut panel[step * PANEL..(step + 1) * PANEL];
+                line[..rows.len()].copy_from_slice(rows);
+                line[rows.len()..].fill(0.0);
             }
         }
-        self.scratch = scratch;
     }
 }
 
-/// Turns `M` lines of `depth` elements into `depth` groups of `M`.
-pub(super) fn interleave<const M: usize>(lines: &[f32], depth: usize, groups: &mut [f32]) {
+/// Turns [`PANEL`] lines of `depth` elements into `depth` groups of as many.
+pub(super) fn interleave(lines: &[f32], depth: usize, groups: &mut [f32]) {
+    // Small tiles, so that the cache lines that are written stay close while all lines are read.
     const TILE: usize = 16;
-    let (groups, _) = groups.as_chunks_mut::<M>();
-    // Small tiles, so that the lines of cache that are written stay close while all lines are read.
+    let (groups, _) = groups.as_chunks_mut::<PANEL>();
     for (t, groups) in groups.chunks_mut(TILE).enumerate() {
-        for m in 0..M {
-            let start = m * depth + t * TILE;
-            let line = &lines[start..start + groups.len()];
+        for (i, line) in lines.chunks_exact(depth).enumerate() {
+            let line = &line[t * TILE..t * TILE + groups.len()];
             for (group, &value) in groups.iter_mut().zip(line) {
-                group[m] = value;
+                group[i] = value;
             }
         }
     }
