@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn halves_round_to_nearest_even() {
-        let mut lanes = [1.003_906_25, 1.011_718_75, f32::NAN, f32::MAX];
+        let mut lanes = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, f32::NAN, f32::MAX];
         round_f32(&mut lanes, ElementType::BF16);
         assert_eq!(lanes[..2], [1.0, 1.015_625]);
         assert!(lanes[2].is_nan() && lanes[3] == f32::INFINITY);

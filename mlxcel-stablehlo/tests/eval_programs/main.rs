@@ -3,6 +3,7 @@
 #![cfg(feature = "eval")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod arithmetic;
 mod contractions;
 mod control;
 mod elementwise;

@@ -1,12 +1,13 @@
-//! Random programs of every operation, in three forms.
+//! Random programs of every operation: each operation by itself, and joined with others.
 
 use mlxcel_stablehlo::eval::{Input, Program, RunOptions, Tensor, Workers};
 use mlxcel_stablehlo::{Comparison, ElementType, Module, Op, OpKind, TensorType};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+use super::arithmetic::V;
 use super::programs::random::{Extent, program};
-use super::reference::{Array, Reference, V};
+use super::reference::{Array, Reference};
 use super::support::noise;
 
 /// An input of mostly small numbers, so that most sums are exact.
