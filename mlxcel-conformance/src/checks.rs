@@ -7,14 +7,26 @@
 //! The docs of each check name the mutants that it kills: deliberately broken engines, which live with the kit's own tests.
 
 mod batch;
+mod cancel;
 mod capacity;
 mod errors;
+mod faults;
+mod fork;
+mod generation;
+mod isolation;
 mod lifecycle;
+mod logprobs;
+mod masks;
+mod operations;
 mod prefill;
+mod rewind;
+mod sampling;
+mod snapshot;
+mod unclaimed;
 
 use std::fmt;
 
-use mlxcel_core::Capabilities;
+use mlxcel_core::{Capabilities, SamplingField};
 
 use crate::failure::Outcome;
 use crate::subject::Subject;
@@ -22,18 +34,44 @@ use crate::subject::Subject;
 pub use batch::{
     batch_equals_single, batches_take_one_pass, bitwise_invariance, mixed_steps, rows_answer_in_order,
 };
+pub use cancel::{cancelled_generations_go_on, cancelled_prompts_go_on, cancelled_steps_do_nothing};
 pub use capacity::{fills_exactly, one_beyond_is_refused};
 pub use errors::{
     bad_rows_are_refused, bad_rows_harm_no_others, duplicate_rows_are_refused, no_rows_are_refused,
     stats_are_monotone,
 };
+pub use faults::{faults_poison, faults_spare_the_others};
+pub use fork::{fork_computes_nothing, fork_goes_on, fork_is_independent, fork_needs_a_place};
+pub use generation::{
+    generation_ends_when_full, generation_leaves_nothing_open, given_methods_are_steps, streams_are_steps,
+};
+pub use isolation::{
+    sequences_are_isolated, sessions_are_isolated, stale_ids_are_noticed, threads_share_only_weights,
+};
 pub use lifecycle::{
     describes_itself, drop_order_is_free, ids_are_not_reused, load_options_are_honoured, opens_and_closes,
     sequences_are_limited, session_options_are_honoured, sessions_move_between_threads,
 };
+pub use logprobs::{
+    drafts_are_verified, every_position_is_step_by_step, logits_are_complete, logprobs_sum_to_one,
+    top_is_sorted,
+};
+pub use masks::{bad_masks_are_refused, masks_are_honoured, stop_tokens_are_tokens};
+pub use operations::operations;
 pub use prefill::{
     chunked_prefill, greedy_is_argmax, logits_do_not_depend_on_chunks, positions_count_tokens, token_by_token,
 };
+pub use rewind::{rewind_computes_nothing, rewind_forgets, rewind_has_bounds};
+pub use sampling::{
+    biases_are_added, draws_are_stateless, draws_follow_probabilities, frequency_penalty_is_applied,
+    min_p_is_honoured, presence_penalty_is_applied, repetition_penalty_is_applied, seeds_differ,
+    seeds_repeat, top_k_is_honoured, top_p_is_honoured,
+};
+pub use snapshot::{
+    snapshot_computes_nothing, snapshot_moves_on, snapshot_refuses_damage, snapshot_refuses_other_models,
+    snapshot_refuses_strangers, snapshot_round_trip,
+};
+pub use unclaimed::unclaimed_is_unsupported;
 
 /// One property that every engine must hold.
 #[derive(Clone, Copy)]
@@ -102,7 +140,7 @@ pub enum Need {
     /// [`Capabilities::bitwise_batch_invariance`].
     BitwiseBatchInvariance,
     /// A field in [`Capabilities::sampling`].
-    Sampling(mlxcel_core::SamplingField),
+    Sampling(SamplingField),
     /// Not a capability: [`Subject::with_faulty`].
     Faults,
     /// Not a capability: [`Subject::with_other_model`].
@@ -140,7 +178,7 @@ impl fmt::Display for Need {
             Self::Fork => "fork",
             Self::Snapshot => "snapshot",
             Self::BitwiseBatchInvariance => "bitwise batch invariance",
-            Self::Sampling(field) => return write!(f, "device sampling ({})", field.as_str()),
+            Self::Sampling(field) => return write!(f, "device {}", field.as_str()),
             Self::Faults => "a faulty device",
             Self::OtherModel => "another model",
         })
@@ -156,7 +194,13 @@ macro_rules! table {
     };
 }
 
-use Need::*;
+use Need::{
+    BitwiseBatchInvariance, EveryPosition, Faults, Fork, Logits, OtherModel, Rewind, Sampling, Snapshot,
+    TokenMasks, TopLogprobs, TwoSequences,
+};
+use SamplingField::{
+    FrequencyPenalty, LogitBias, MinP, PresencePenalty, RepetitionPenalty, Temperature, TopK, TopP,
+};
 
 table! {
     describes_itself [] "what it says about itself fits together"
@@ -177,11 +221,58 @@ table! {
     rows_answer_in_order [TwoSequences] "results stand in the order of rows"
     batches_take_one_pass [] "a claimed batch is one pass"
     bitwise_invariance [BitwiseBatchInvariance] "equal to the last bit in any batch"
+    sequences_are_isolated [TwoSequences] "sequences see nothing of each other"
+    sessions_are_isolated [] "sessions see nothing of each other"
+    threads_share_only_weights [] "sessions run on several threads at once"
+    stale_ids_are_noticed [] "a closed sequence is never taken for another"
     fills_exactly [] "right to the last token of the capacity"
     one_beyond_is_refused [] "one token beyond is refused before work"
+    rewind_forgets [Rewind] "going back forgets what came after"
+    rewind_has_bounds [Rewind] "nobody goes back to the future"
+    rewind_computes_nothing [Rewind] "rewind computes nothing"
+    fork_goes_on [Fork, TwoSequences] "a fork goes on as its source would"
+    fork_is_independent [Fork, TwoSequences] "source and fork are independent"
+    fork_needs_a_place [Fork, TwoSequences] "a fork takes a sequence's place"
+    fork_computes_nothing [Fork, TwoSequences] "fork computes nothing"
+    snapshot_round_trip [Snapshot] "a restored sequence goes on"
+    snapshot_moves_on [Snapshot] "a snapshot outlives its session and model"
+    snapshot_refuses_strangers [Snapshot] "a foreign or too long snapshot is refused"
+    snapshot_refuses_other_models [Snapshot, OtherModel] "another model's snapshot is refused"
+    snapshot_refuses_damage [Snapshot] "a damaged snapshot is corrupt"
+    snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
+    logits_are_complete [Logits] "a finite logit for every token"
+    logprobs_sum_to_one [TopLogprobs] "log probabilities sum to one"
+    top_is_sorted [TopLogprobs] "likeliest tokens come sorted, as many as asked"
+    every_position_is_step_by_step [EveryPosition] "scoring at once is scoring step by step"
+    drafts_are_verified [EveryPosition, Rewind] "drafted tokens are verified, then taken back"
+    masks_are_honoured [TokenMasks] "a mask limits the choice alone"
+    bad_masks_are_refused [TokenMasks] "a mask of nothing is refused"
+    stop_tokens_are_tokens [TokenMasks] "stop tokens are tokens like others"
+    seeds_repeat [Sampling(Temperature)] "a seed gives the same text"
+    seeds_differ [Sampling(Temperature)] "other seeds give other texts"
+    draws_are_stateless [Sampling(Temperature)] "batch, chunks, rewind, fork change no draw"
+    draws_follow_probabilities [Sampling(Temperature), Logits] "draws are as frequent as likely"
+    top_k_is_honoured [Sampling(Temperature), Sampling(TopK), Logits] "draws stay within top-k"
+    top_p_is_honoured [Sampling(Temperature), Sampling(TopP), Logits] "draws stay within top-p"
+    min_p_is_honoured [Sampling(Temperature), Sampling(MinP), Logits] "draws stay within min-p"
+    biases_are_added [Sampling(LogitBias), Logits] "logit biases are added"
+    repetition_penalty_is_applied [Sampling(RepetitionPenalty), Logits] "repetition is penalised"
+    presence_penalty_is_applied [Sampling(PresencePenalty), Logits] "presence is penalised"
+    frequency_penalty_is_applied [Sampling(FrequencyPenalty), Logits] "frequency is penalised"
+    streams_are_steps [] "streams are steps, and withhold stop tokens"
+    generation_ends_when_full [] "a generation ends when its sequence is full"
+    generation_leaves_nothing_open [] "a generation closes what it opened"
+    given_methods_are_steps [] "prefill and decode_step are steps"
+    cancelled_steps_do_nothing [] "a cancelled step computes nothing"
+    cancelled_prompts_go_on [] "a prompt stopped under way goes on"
+    cancelled_generations_go_on [] "a cancelled generation goes on"
+    faults_poison [Faults] "a fault poisons until closed"
+    faults_spare_the_others [Faults, TwoSequences] "a fault harms no other sequence"
     no_rows_are_refused [] "a step without rows is refused"
     bad_rows_are_refused [] "bad rows are refused by kind"
     duplicate_rows_are_refused [] "a second row of a sequence is refused"
     bad_rows_harm_no_others [] "a bad row harms no other"
     stats_are_monotone [] "counters count, and never fall"
+    unclaimed_is_unsupported [] "what is not claimed is unsupported"
+    operations [] "any order of operations"
 }

@@ -73,13 +73,60 @@ macro_rules! __with_checks {
             rows_answer_in_order
             batches_take_one_pass
             bitwise_invariance
+            sequences_are_isolated
+            sessions_are_isolated
+            threads_share_only_weights
+            stale_ids_are_noticed
             fills_exactly
             one_beyond_is_refused
+            rewind_forgets
+            rewind_has_bounds
+            rewind_computes_nothing
+            fork_goes_on
+            fork_is_independent
+            fork_needs_a_place
+            fork_computes_nothing
+            snapshot_round_trip
+            snapshot_moves_on
+            snapshot_refuses_strangers
+            snapshot_refuses_other_models
+            snapshot_refuses_damage
+            snapshot_computes_nothing
+            logits_are_complete
+            logprobs_sum_to_one
+            top_is_sorted
+            every_position_is_step_by_step
+            drafts_are_verified
+            masks_are_honoured
+            bad_masks_are_refused
+            stop_tokens_are_tokens
+            seeds_repeat
+            seeds_differ
+            draws_are_stateless
+            draws_follow_probabilities
+            top_k_is_honoured
+            top_p_is_honoured
+            min_p_is_honoured
+            biases_are_added
+            repetition_penalty_is_applied
+            presence_penalty_is_applied
+            frequency_penalty_is_applied
+            streams_are_steps
+            generation_ends_when_full
+            generation_leaves_nothing_open
+            given_methods_are_steps
+            cancelled_steps_do_nothing
+            cancelled_prompts_go_on
+            cancelled_generations_go_on
+            faults_poison
+            faults_spare_the_others
             no_rows_are_refused
             bad_rows_are_refused
             duplicate_rows_are_refused
             bad_rows_harm_no_others
             stats_are_monotone
+            unclaimed_is_unsupported
+            operations
         }
     };
 }

@@ -1,0 +1,97 @@
+//! Two sequences out of one. Needs [`Capabilities::fork`](mlxcel_core::Capabilities::fork).
+
+use mlxcel_core::{ErrorKind, InferenceSession};
+
+use crate::failure::{Outcome, ensure, refused};
+use crate::outlook::{Walk, extend, stands_at, step_together};
+use crate::subject::Subject;
+
+/// A walk over a text, and a fork of it with other tokens to come.
+fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usize) -> Outcome<(Walk, Walk)> {
+    let text = subject.tokens(length, length)?;
+    let mut source = Walk::open(session, Vec::new())?;
+    if length > 0 {
+        extend(session, source.sequence, &text)?;
+    }
+    let sequence = session.fork(source.sequence)?;
+    ensure!(sequence != source.sequence, "a fork has the number of its source");
+    stands_at(session, sequence, length)?;
+    stands_at(session, source.sequence, length)?;
+    source.pending = subject.tokens(1, 1)?;
+    let fork = Walk { sequence, held: text.clone(), pending: subject.tokens(2, 2)? };
+    source.held = text;
+    Ok((source, fork))
+}
+
+/// A fork goes on as its source would have, from an empty sequence too. Needs two sequences.
+///
+/// Kills: `fork_forgets_a_token`.
+pub fn fork_goes_on(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    for length in [0, 1, 9, subject.length(70)?] {
+        let (mut source, mut fork) = forked(subject, &mut *session, length)?;
+        fork.run(subject, &mut *session, 2, format_args!("the fork of {length} tokens"))?;
+        source.run(subject, &mut *session, 2, format_args!("the source of {length} tokens"))?;
+        session.close(source.sequence)?;
+        fork.run(subject, &mut *session, 1, "the fork after its source was closed")?;
+        session.close(fork.sequence)?;
+    }
+    Ok(())
+}
+
+/// What source and fork do after the fork is their own: in turns, in one step, and where one goes back. Needs two sequences.
+///
+/// Kills: `fork_shares_state`.
+pub fn fork_is_independent(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let (mut source, mut fork) = forked(subject, &mut *session, 10)?;
+    source.run(subject, &mut *session, 1, "the source first")?;
+    fork.run(subject, &mut *session, 1, "the fork second")?;
+    stands_at(&*session, source.sequence, source.held.len())?;
+    stands_at(&*session, fork.sequence, fork.held.len())?;
+    let mut both = [source, fork];
+    step_together(subject, &mut *session, &mut both, "together")?;
+    let [mut source, mut fork] = both;
+    if session.capabilities().rewind {
+        session.rewind(source.sequence, 3)?;
+        source.held.truncate(3);
+        source.run(subject, &mut *session, 2, "the source that went back")?;
+    }
+    fork.run(subject, &mut *session, 2, "the fork at the end")
+}
+
+/// A fork takes the place of a sequence, and is refused where there is none. Needs two sequences.
+///
+/// Kills: `forks_beyond_the_limit`.
+pub fn fork_needs_a_place(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let mut walk = Walk::open(&mut *session, subject.tokens(0, 4)?)?;
+    walk.run(subject, &mut *session, 1, "before")?;
+    let mut last = walk.sequence;
+    for _ in 1..session.capabilities().sequences {
+        last = session.fork(walk.sequence)?;
+    }
+    refused(session.fork(walk.sequence), ErrorKind::CapacityExceeded, "a fork too many")?;
+    walk.run(subject, &mut *session, 1, "after a fork too many")?;
+    session.close(last)?;
+    session.fork(walk.sequence).map(drop).map_err(Into::into)
+}
+
+/// A fork computes nothing. Needs two sequences.
+///
+/// Kills: `fork_computes_again`.
+pub fn fork_computes_nothing(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(3, 9)?)?;
+    let before = session.stats();
+    session.fork(sequence)?;
+    let after = session.stats();
+    ensure!(
+        (after.tokens, after.passes) == (before.tokens, before.passes),
+        "fork took {} passes over {} tokens",
+        after.passes.wrapping_sub(before.passes),
+        after.tokens.wrapping_sub(before.tokens)
+    );
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Whole generations: where they end, and that the given methods of the contract are what they are given as.
+
+use mlxcel_core::{
+    Control, ErrorKind, FinishReason, GenerateExt, GenerateOptions, InferenceSession, Row, SamplingPlan,
+    SessionOptions, TokenChoice, TokenId, TokenStream,
+};
+
+use crate::failure::{Failure, Outcome, ensure, refused};
+use crate::outlook::{Walk, expect_token, step};
+use crate::subject::Subject;
+
+/// The greedy text after a prompt, token by token as the model expects it alone and at once; its margins may excuse another, so
+/// what an engine said is compared with what it then expects.
+fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &str) -> Outcome {
+    let tolerance = subject.tolerance()?;
+    let mut held = prompt.to_vec();
+    for (i, &token) in said.iter().enumerate() {
+        let expected = subject.outlook(&held)?;
+        let excused = expected.margin.is_some_and(|margin| margin < tolerance.margin);
+        ensure!(
+            token == expected.token || excused,
+            "{what}: token {i} is {token}, and step by step {}",
+            expected.token
+        );
+        held.push(token);
+    }
+    Ok(())
+}
+
+/// A stream gives what steps give, ends with `Length` where as many tokens are there as were asked for, and with `Stop` at a stop
+/// token, which it withholds.
+///
+/// Kills: `own_prefill_drops_a_token`.
+pub fn streams_are_steps(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(0, 7)?;
+    let mut session = subject.session()?;
+    let run = |session: &mut dyn InferenceSession, options: GenerateOptions| -> Outcome<_> {
+        let sequence = session.open()?;
+        let choice = TokenChoice::Engine(SamplingPlan::greedy());
+        let mut stream = TokenStream::new(&mut *session, sequence, &prompt, options, choice)?;
+        let tokens =
+            (&mut stream).map(|token| Ok(token?.token)).collect::<mlxcel_core::Result<Vec<TokenId>>>()?;
+        let reason = stream.finish_reason();
+        session.close(sequence)?;
+        Ok((tokens, reason))
+    };
+    let (tokens, reason) = run(&mut *session, GenerateOptions::new(6))?;
+    ensure!(
+        tokens.len() == 6 && reason == Some(FinishReason::Length),
+        "a stream of 6 tokens ended after {} as {reason:?}",
+        tokens.len()
+    );
+    compare(subject, &prompt, &tokens, "a stream")?;
+    // The first token that has not come before is made a stop token.
+    let stop = (1..6).rev().find(|&i| !tokens[..i].contains(&tokens[i])).unwrap_or(0);
+    let options = GenerateOptions::new(6).with_stop_tokens([tokens[stop]]);
+    let (stopped, reason) = run(&mut *session, options)?;
+    ensure!(
+        stopped == tokens[..stop] && reason == Some(FinishReason::Stop),
+        "with stop token {} a stream gave {stopped:?} of {tokens:?} and ended as {reason:?}",
+        tokens[stop]
+    );
+    let (nothing, reason) = run(&mut *session, GenerateOptions::new(0))?;
+    ensure!(
+        nothing.is_empty() && reason == Some(FinishReason::Length),
+        "a stream of no tokens gave {nothing:?}"
+    );
+    Ok(())
+}
+
+/// A generation goes on to the last place of the sequence and then ends with `Length`.
+///
+/// Kills: `capacity_one_short`.
+pub fn generation_ends_when_full(subject: &Subject<'_>) -> Outcome {
+    let capacity = 12;
+    let prompt = subject.tokens(1, 5)?;
+    let mut session = subject.model()?.open_session(&SessionOptions::default().with_capacity(capacity))?;
+    let generation = session.generate_greedy(&prompt, &GenerateOptions::new(100))?;
+    // The last token needs no place: nothing is computed with it.
+    let expected = capacity - prompt.len() + 1;
+    ensure!(
+        generation.tokens.len() == expected && generation.finish_reason == FinishReason::Length,
+        "a prompt of 5 in {capacity} places gave {} tokens, not {expected}, and ended as {:?}",
+        generation.tokens.len(),
+        generation.finish_reason
+    );
+    compare(subject, &prompt, &generation.tokens, "to the end")?;
+    let long = subject.tokens(2, capacity + 1)?;
+    refused(
+        session.generate_greedy(&long, &GenerateOptions::new(1)),
+        ErrorKind::CapacityExceeded,
+        "a prompt that does not fit",
+    )?;
+    refused(
+        session.generate_greedy(&[], &GenerateOptions::new(1)),
+        ErrorKind::InvalidInput,
+        "an empty prompt",
+    )?;
+    Ok(())
+}
+
+/// A generation in one call closes the sequence that it opened, whether it succeeds, fails or is broken off.
+///
+/// Kills: `keeps_closed_sequences`.
+pub fn generation_leaves_nothing_open(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let prompt = subject.tokens(3, 4)?;
+    let beyond = [u32::MAX];
+    for turn in 0..session.capabilities().sequences + 1 {
+        session.generate_greedy(&prompt, &GenerateOptions::new(2))?;
+        refused(
+            session.generate_greedy(&beyond, &GenerateOptions::new(2)),
+            ErrorKind::InvalidInput,
+            "a prompt beyond the vocabulary",
+        )?;
+        let mut seen = 0;
+        let broken = session.generate_streaming_greedy(&prompt, &GenerateOptions::new(9), &mut |_| {
+            seen += 1;
+            if seen == 2 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+        })?;
+        ensure!(
+            broken.finish_reason == FinishReason::Cancelled && broken.tokens.len() == 2,
+            "turn {turn}: broken off after 2 tokens, it ended as {:?} after {}",
+            broken.finish_reason,
+            broken.tokens.len()
+        );
+    }
+    Ok(())
+}
+
+/// `prefill` and `decode_step`, which an engine may have of its own, are steps.
+///
+/// Kills: `own_prefill_drops_a_token`, `own_decode_answers_in_reverse`.
+pub fn given_methods_are_steps(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let plan = SamplingPlan::greedy();
+    let count = session.capabilities().sequences.min(3);
+    let mut walks = Vec::new();
+    for number in 0..count {
+        let mut walk = Walk::open(&mut *session, subject.tokens(number, 4 + number)?)?;
+        let row = Row::next(walk.sequence, &walk.pending, &plan);
+        let chosen = match number % 2 {
+            0 => expect_token(step(&mut *session, &[row])?.remove(0)?)?,
+            _ => expect_token(session.prefill(row, &Control::default())?)?,
+        };
+        walk.take(subject, &chosen, format_args!("prompt {number}"))?;
+        walks.push(walk);
+    }
+    for turn in 0..3 {
+        let rows: Vec<_> = walks.iter().map(|walk| (walk.sequence, walk.pending[0])).collect();
+        let results = session.decode_step(&rows, &plan, &Control::default())?;
+        ensure!(results.len() == rows.len(), "{} tokens for {} rows", results.len(), rows.len());
+        for (walk, result) in walks.iter_mut().zip(results) {
+            walk.take(subject, &result?, format_args!("decode_step {turn}"))?;
+        }
+    }
+    let unknown = mlxcel_core::SequenceId::new(u64::MAX - 1);
+    let first = walks.first_mut().ok_or_else(|| Failure::new("a session holds no sequence"))?;
+    let rows = [(unknown, 0), (first.sequence, first.pending[0])];
+    let mut results = session.decode_step(&rows, &plan, &Control::default())?.into_iter();
+    let (Some(bad), Some(good)) = (results.next(), results.next()) else {
+        return Err(Failure::new("decode_step did not answer row for row"));
+    };
+    refused(bad, ErrorKind::NotFound, "an unknown sequence in decode_step")?;
+    first.take(subject, &good?, "beside an unknown sequence in decode_step")
+}

@@ -1,0 +1,227 @@
+//! Probabilities, and what is reported beside the chosen token.
+
+use mlxcel_core::{PositionResult, Row, RowResult, SampledToken, TokenLogprob, Want};
+
+use crate::failure::{Outcome, ensure};
+use crate::outlook::{choose, expect_token, log_softmax, logits, step, unexpected};
+use crate::subject::Subject;
+
+/// Logits are finite, one for each token of the vocabulary, and not all the same. Needs logits.
+///
+/// Kills: `leaves_logits_out`.
+pub fn logits_are_complete(subject: &Subject<'_>) -> Outcome {
+    let vocabulary = subject.model()?.info().vocabulary_size;
+    let mut session = subject.session()?;
+    for number in 0..3 {
+        let sequence = session.open()?;
+        let logits = logits(&mut *session, sequence, &subject.tokens(number, 1 + 4 * number)?)?;
+        ensure!(logits.len() == vocabulary, "{} logits for {vocabulary} tokens", logits.len());
+        ensure!(logits.iter().all(|logit| logit.is_finite()), "a logit is not a finite number");
+        ensure!(
+            vocabulary == 1 || logits.iter().any(|&logit| logit != logits[0]),
+            "all logits are {}",
+            logits[0]
+        );
+        session.close(sequence)?;
+    }
+    Ok(())
+}
+
+/// Log probabilities are those of the whole vocabulary: those of all tokens sum to one, those of some to less. Needs top
+/// logprobs.
+///
+/// Kills: `logprobs_are_logits`.
+pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
+    let model = subject.model()?;
+    let (vocabulary, most) = (model.info().vocabulary_size, model.capabilities().top_logprobs);
+    let mut session = subject.session()?;
+    for number in 0..3 {
+        let sequence = session.open()?;
+        let chosen = choose(&mut *session, sequence, &subject.tokens(number, 5)?, most)?;
+        session.close(sequence)?;
+        let sum: f64 = chosen.top.iter().map(|entry| f64::from(entry.logprob).exp()).sum();
+        ensure!(sum <= 1.0 + 1e-3, "the {most} likeliest tokens have {sum} of all probability");
+        ensure!(
+            usize::from(most) < vocabulary || (sum - 1.0).abs() <= 1e-3,
+            "all {vocabulary} tokens together have {sum} of all probability"
+        );
+        ensure!(chosen.logprob <= 1e-5, "token {} has log probability {}", chosen.token, chosen.logprob);
+    }
+    Ok(())
+}
+
+/// Likeliest tokens come likeliest first, as many as were asked for, with the greedy choice in front; where logits are shown
+/// too, they are the largest. Needs top logprobs.
+///
+/// Kills: `top_is_unsorted`, `top_is_one_short`.
+pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
+    let claimed = subject.model()?.capabilities().clone();
+    let vocabulary = subject.model()?.info().vocabulary_size;
+    let mut session = subject.session()?;
+    let tokens = subject.tokens(3, 7)?;
+    for top in [1, 2, 5, claimed.top_logprobs] {
+        let top = top.min(claimed.top_logprobs);
+        let sequence = session.open()?;
+        let chosen = choose(&mut *session, sequence, &tokens, top)?;
+        session.close(sequence)?;
+        ordered(&chosen, usize::from(top).min(vocabulary))?;
+        subject.agrees(&chosen, &tokens, format_args!("with the {top} likeliest"))?;
+        if let Some(logits) = &subject.outlook(&tokens)?.logits {
+            let tolerance = subject.tolerance()?;
+            for entry in &chosen.top {
+                let expected = log_softmax(logits, entry.token);
+                ensure!(
+                    (entry.logprob - expected).abs() <= tolerance.logprob,
+                    "token {} is reported with {}, and its logit says {expected}",
+                    entry.token,
+                    entry.logprob
+                );
+            }
+            let last = chosen.top.last().map_or(f32::INFINITY, |entry| entry.logprob);
+            let left_out = (0..vocabulary as u32)
+                .filter(|token| chosen.top.iter().all(|entry| entry.token != *token))
+                .find(|&token| log_softmax(logits, token) > last + tolerance.logprob);
+            ensure!(
+                left_out.is_none(),
+                "token {left_out:?} is likelier than the last of the {top} likeliest"
+            );
+        }
+    }
+    let sequence = session.open()?;
+    let chosen = choose(&mut *session, sequence, &tokens, 0)?;
+    ensure!(chosen.top.is_empty(), "likeliest tokens were not asked for and came");
+    Ok(())
+}
+
+fn ordered(chosen: &SampledToken, count: usize) -> Outcome {
+    let top = &chosen.top;
+    ensure!(top.len() == count, "{count} likeliest tokens were asked for, and {} came", top.len());
+    ensure!(
+        top.first().is_none_or(|first| first.token == chosen.token && first.logprob == chosen.logprob),
+        "the greedy choice {} is not the first of the likeliest, {top:?}",
+        chosen.token
+    );
+    let in_order = |pair: &[TokenLogprob]| {
+        pair[0].logprob > pair[1].logprob
+            || (pair[0].logprob == pair[1].logprob && pair[0].token != pair[1].token)
+    };
+    ensure!(top.windows(2).all(in_order), "the likeliest tokens are not in order: {top:?}");
+    let mut tokens: Vec<_> = top.iter().map(|entry| entry.token).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    ensure!(tokens.len() == count, "a token stands twice among the likeliest");
+    Ok(())
+}
+
+/// What every position of a row is answered with.
+pub(super) fn positions(
+    session: &mut dyn mlxcel_core::InferenceSession,
+    sequence: mlxcel_core::SequenceId,
+    tokens: &[mlxcel_core::TokenId],
+    top: u16,
+) -> Outcome<Vec<PositionResult>> {
+    let row = Row { sequence, tokens, want: Want::EveryPosition { top } };
+    match step(session, &[row])?.remove(0)? {
+        RowResult::Positions(positions) => {
+            ensure!(
+                positions.len() == tokens.len(),
+                "{} tokens were answered with {} positions",
+                tokens.len(),
+                positions.len()
+            );
+            Ok(positions)
+        }
+        other => Err(unexpected("every position", &other)),
+    }
+}
+
+/// A text that is scored at once has at each position what it has there token by token, in chunks too. Needs every position.
+///
+/// Kills: `scores_are_shifted`, `scores_the_last_everywhere`.
+pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
+    let tolerance = subject.tolerance()?;
+    let most = subject.model()?.capabilities().top_logprobs;
+    let text = subject.tokens(4, subject.length(70)?)?;
+    let mut session = subject.session()?;
+    for (cut, top) in [(text.len(), most.min(2)), (text.len() / 3, 0), (1, 0)] {
+        let sequence = session.open()?;
+        let mut start = 0;
+        // The second chunk of one token is enough.
+        for chunk in text.chunks(cut).take(3) {
+            let results = positions(&mut *session, sequence, chunk, top)?;
+            for (i, result) in results.iter().enumerate() {
+                // Some positions of a long text stand for all.
+                let last = i + 1 == chunk.len();
+                if !(i < 4 || i % 13 == 0 || i + 4 >= chunk.len()) {
+                    continue;
+                }
+                let what = format!("position {} of chunks of {cut}", start + i);
+                let before = &text[..start + i + 1];
+                let best = SampledToken::new(result.best.token, result.best.logprob);
+                subject.agrees(&best, before, &what)?;
+                ensure!(
+                    result.top.len() == usize::from(top),
+                    "{what}: {} likeliest tokens",
+                    result.top.len()
+                );
+                ensure!(
+                    result.following.is_none() == last,
+                    "{what}: the token after it is scored as {:?}",
+                    result.following
+                );
+                if let (Some(following), Some(logits)) = (result.following, subject.outlook(before)?.logits) {
+                    let expected = log_softmax(&logits, chunk[i + 1]);
+                    ensure!(
+                        (following - expected).abs() <= tolerance.logprob,
+                        "{what}: the token after it is scored as {following}, and step by step {expected}"
+                    );
+                }
+            }
+            start += chunk.len();
+        }
+        session.close(sequence)?;
+    }
+    Ok(())
+}
+
+/// Drafted tokens are verified in one row, and the sequence goes back to where the draft was wrong. Needs every position and
+/// rewind.
+///
+/// Kills: `rewinds_in_name_only`, `scores_are_shifted`.
+pub fn drafts_are_verified(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(5, 10)?;
+    let vocabulary = subject.model()?.info().vocabulary_size as u32;
+    // What the model says by itself.
+    let mut truth = prompt.clone();
+    for _ in 0..6 {
+        truth.push(subject.outlook(&truth)?.token);
+    }
+    let own = &truth[prompt.len()..];
+    let plan = mlxcel_core::SamplingPlan::greedy();
+    let mut session = subject.session()?;
+    for wrong in [0, 2, 4] {
+        let sequence = session.open()?;
+        let first = expect_token(
+            session.prefill(Row::next(sequence, &prompt, &plan), &mlxcel_core::Control::default())?,
+        )?;
+        subject.agrees(&first, &prompt, "the token before the draft")?;
+        // The draft follows the model's own text up to one wrong token.
+        let mut draft = own[..5].to_vec();
+        draft[wrong] = (draft[wrong] + 1) % vocabulary;
+        let results = positions(&mut *session, sequence, &draft, 0)?;
+        for (i, result) in results.iter().enumerate() {
+            let held = [&prompt, &draft[..=i]].concat();
+            let best = SampledToken::new(result.best.token, result.best.logprob);
+            subject.agrees(&best, &held, format_args!("after drafted token {i}"))?;
+        }
+        session.rewind(sequence, prompt.len() + wrong)?;
+        let mut walk = crate::outlook::Walk {
+            sequence,
+            held: truth[..prompt.len() + wrong].to_vec(),
+            pending: vec![own[wrong]],
+        };
+        walk.run(subject, &mut *session, 3, format_args!("after token {wrong} of the draft was wrong"))?;
+        session.close(sequence)?;
+    }
+    Ok(())
+}

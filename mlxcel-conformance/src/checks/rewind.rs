@@ -1,0 +1,66 @@
+//! Going back. Needs [`Capabilities::rewind`](mlxcel_core::Capabilities::rewind).
+
+use mlxcel_core::ErrorKind;
+
+use crate::failure::{Outcome, ensure, refused};
+use crate::outlook::{Walk, extend, stands_at};
+use crate::subject::Subject;
+
+/// A sequence that went down another path and came back goes on as if it had not been there.
+///
+/// Kills: `rewinds_in_name_only`, `rewinds_one_short`.
+pub fn rewind_forgets(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let text = subject.tokens(0, subject.length(40)?)?;
+    let detour = subject.tokens(1, subject.length(20)?)?;
+    let mut walk = Walk::open(&mut *session, Vec::new())?;
+    extend(&mut *session, walk.sequence, &text)?;
+    // To somewhere in the middle, to one token, to the very beginning; after more tokens than stood there and after fewer.
+    for (position, more) in [(text.len() - 1, detour.len()), (text.len() / 2, 3), (1, detour.len()), (0, 2)] {
+        extend(&mut *session, walk.sequence, &detour[..more])?;
+        session.rewind(walk.sequence, position)?;
+        stands_at(&*session, walk.sequence, position)?;
+        walk.held = text[..position].to_vec();
+        walk.pending = text[position..position + 1].to_vec();
+        walk.run(subject, &mut *session, 2, format_args!("back at {position}"))?;
+        session.rewind(walk.sequence, position)?;
+    }
+    Ok(())
+}
+
+/// A sequence goes back to where it stands, and nowhere further on.
+///
+/// Kills: `rewinds_forward`.
+pub fn rewind_has_bounds(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let text = subject.tokens(2, 6)?;
+    let sequence = session.open()?;
+    session.rewind(sequence, 0)?;
+    refused(session.rewind(sequence, 1), ErrorKind::InvalidInput, "an empty sequence forward")?;
+    extend(&mut *session, sequence, &text)?;
+    session.rewind(sequence, text.len())?;
+    refused(session.rewind(sequence, text.len() + 1), ErrorKind::InvalidInput, "one token forward")?;
+    refused(session.rewind(sequence, usize::MAX), ErrorKind::InvalidInput, "far forward")?;
+    stands_at(&*session, sequence, text.len())?;
+    let mut walk = Walk { sequence, held: text, pending: subject.tokens(3, 1)? };
+    walk.run(subject, &mut *session, 1, "after it was to go forward")
+}
+
+/// Going back computes nothing.
+///
+/// Kills: `rewind_computes_again`.
+pub fn rewind_computes_nothing(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(4, 9)?)?;
+    let before = session.stats();
+    session.rewind(sequence, 4)?;
+    let after = session.stats();
+    ensure!(
+        (after.tokens, after.passes) == (before.tokens, before.passes),
+        "rewind took {} passes over {} tokens",
+        after.passes.wrapping_sub(before.passes),
+        after.tokens.wrapping_sub(before.tokens)
+    );
+    Ok(())
+}

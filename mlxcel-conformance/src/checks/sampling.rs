@@ -1,0 +1,441 @@
+//! Choice on the device. Each check needs the [`SamplingField`]s that it tries.
+
+use mlxcel_core::{
+    Control, InferenceSession, Row, SampledToken, SamplingField, SamplingFields, SamplingParams,
+    SamplingPlan, SequenceId, TokenId,
+};
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::outlook::{argmax, expect_token, extend, log_softmax, step};
+use crate::subject::Subject;
+
+/// A plan for the device with these changes to greedy choice.
+fn plan(subject: &Subject<'_>, change: impl FnOnce(&mut SamplingParams)) -> Outcome<SamplingPlan> {
+    let mut params = SamplingParams::greedy();
+    change(&mut params);
+    Ok(SamplingPlan::negotiate(&params, subject.model()?.capabilities())?)
+}
+
+fn drawn(subject: &Subject<'_>, seed: u64) -> Outcome<SamplingPlan> {
+    plan(subject, |params| {
+        params.temperature = 1.0;
+        params.seed = seed;
+    })
+}
+
+fn sample(
+    session: &mut dyn InferenceSession,
+    sequence: SequenceId,
+    tokens: &[TokenId],
+    plan: &SamplingPlan,
+) -> Outcome<SampledToken> {
+    expect_token(session.prefill(Row::next(sequence, tokens, plan), &Control::default())?)
+}
+
+/// `count` tokens after a prompt, on a sequence of their own.
+fn text(
+    session: &mut dyn InferenceSession,
+    prompt: &[TokenId],
+    plan: &SamplingPlan,
+    count: usize,
+) -> Outcome<Vec<TokenId>> {
+    let sequence = session.open()?;
+    let mut pending = prompt.to_vec();
+    let mut tokens = Vec::new();
+    for _ in 0..count {
+        let chosen = sample(session, sequence, &pending, plan)?;
+        tokens.push(chosen.token);
+        pending = vec![chosen.token];
+    }
+    session.close(sequence)?;
+    Ok(tokens)
+}
+
+/// The same seed gives the same text, in this session and another. Needs the temperature.
+///
+/// Kills: `draws_from_a_counter`.
+pub fn seeds_repeat(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(0, 5)?;
+    let mut session = subject.session()?;
+    for seed in [0, 1, u64::MAX] {
+        let plan = drawn(subject, seed)?;
+        let first = text(&mut *session, &prompt, &plan, 8)?;
+        let second = text(&mut *session, &prompt, &plan, 8)?;
+        ensure!(first == second, "seed {seed} gave {first:?} and then {second:?}");
+        let other = text(&mut *subject.session()?, &prompt, &plan, 8)?;
+        ensure!(first == other, "seed {seed} gave {first:?}, and in another session {other:?}");
+    }
+    Ok(())
+}
+
+/// Other seeds give other texts. Needs the temperature.
+///
+/// Kills: `ignores_seeds`.
+pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(1, 5)?;
+    let mut session = subject.session()?;
+    let mut texts = Vec::new();
+    for seed in 0..8 {
+        // So hot that no model is sure of anything.
+        let plan = plan(subject, |params| {
+            params.temperature = 100.0;
+            params.seed = seed;
+        })?;
+        texts.push(text(&mut *session, &prompt, &plan, 8)?);
+    }
+    let distinct = texts.iter().enumerate().filter(|&(i, text)| !texts[..i].contains(text)).count();
+    ensure!(distinct >= 7, "8 seeds gave {distinct} texts");
+    ensure!(
+        texts.iter().any(|text| text.iter().any(|token| *token != text[0])),
+        "every position of a text is drawn the same"
+    );
+    Ok(())
+}
+
+/// Company, chunks, going back and forking change no draw. Needs the temperature.
+///
+/// Kills: `draws_count_steps`.
+pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(2, 9)?;
+    let plan = drawn(subject, 7)?;
+    let mut session = subject.session()?;
+    let expected = text(&mut *session, &prompt, &plan, 4)?;
+    let claimed = session.capabilities().clone();
+    let same = |tokens: &[TokenId], what: &str| -> Outcome {
+        ensure!(tokens == &expected[..tokens.len()], "{what} the draws are {tokens:?}, not {expected:?}");
+        Ok(())
+    };
+    // In chunks.
+    let sequence = session.open()?;
+    for chunk in prompt[..8].chunks(3) {
+        extend(&mut *session, sequence, chunk)?;
+    }
+    same(&[sample(&mut *session, sequence, &prompt[8..], &plan)?.token], "in chunks")?;
+    if claimed.rewind {
+        session.rewind(sequence, 8)?;
+        same(&[sample(&mut *session, sequence, &prompt[8..], &plan)?.token], "after going back")?;
+    }
+    if claimed.fork && claimed.sequences >= 2 {
+        let fork = session.fork(sequence)?;
+        let both = [sequence, fork].map(|sequence| Row::next(sequence, &expected[..1], &plan));
+        for result in step(&mut *session, &both)? {
+            same(&[expected[0], expect_token(result?)?.token], "after a fork")?;
+        }
+        session.close(fork)?;
+    }
+    session.close(sequence)?;
+    if claimed.sequences >= 2 {
+        let neighbour = session.open()?;
+        let sequence = session.open()?;
+        let rows = [Row::next(neighbour, &prompt[..2], &plan), Row::next(sequence, &prompt, &plan)];
+        let result = step(&mut *session, &rows)?.remove(1)?;
+        same(&[expect_token(result)?.token], "in company")?;
+    }
+    Ok(())
+}
+
+/// Tokens are drawn as often as their probabilities say, at more than one temperature. Needs the temperature and logits.
+///
+/// Kills: `draws_ignore_temperature`.
+pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(3, 3)?;
+    let Some(logits) = subject.outlook(&prompt)?.logits else { return Ok(()) };
+    let mut session = subject.session()?;
+    const DRAWS: u64 = 400;
+    for temperature in [0.7, 1.6] {
+        let scaled: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
+        // Tokens in two halves of about the same probability: the likeliest, and the rest.
+        let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
+        order.sort_by(|&a, &b| scaled[b as usize].total_cmp(&scaled[a as usize]));
+        let mut share = 0.0;
+        let likely: Vec<TokenId> = order
+            .into_iter()
+            .take_while(|&token| {
+                let before = share;
+                share += f64::from(log_softmax(&scaled, token)).exp();
+                before < 0.5
+            })
+            .collect();
+        let share: f64 = likely.iter().map(|&token| f64::from(log_softmax(&scaled, token)).exp()).sum();
+        let mut hits = 0.0;
+        for seed in 0..DRAWS {
+            let plan = plan(subject, |params| {
+                params.temperature = temperature;
+                params.seed = seed;
+            })?;
+            let token = text(&mut *session, &prompt, &plan, 1)?[0];
+            hits += if likely.contains(&token) { 1.0 } else { 0.0 };
+        }
+        // Five standard deviations of a binomial distribution: wrong once in a million engines.
+        let expected = DRAWS as f64 * share;
+        let deviation = (expected * (1.0 - share)).sqrt().max(1.0);
+        ensure!(
+            (hits - expected).abs() <= 5.0 * deviation,
+            "at temperature {temperature} {hits} of {DRAWS} draws are among tokens with {share} of all \
+             probability"
+        );
+    }
+    Ok(())
+}
+
+/// The logits after a prompt that leaves the model some choice.
+fn undecided(subject: &Subject<'_>) -> Outcome<(Vec<TokenId>, Vec<f32>)> {
+    let mut found: Option<(Vec<TokenId>, Vec<f32>, f32)> = None;
+    for number in 0..6 {
+        let prompt = subject.tokens(number, 6)?;
+        let outlook = subject.outlook(&prompt)?;
+        let (Some(logits), Some(margin)) = (outlook.logits, outlook.margin) else { continue };
+        if found.as_ref().is_none_or(|(.., least)| margin < *least) {
+            found = Some((prompt, logits, margin));
+        }
+    }
+    let (prompt, logits, _) = found.ok_or_else(|| Failure::new("the engine shows no logits"))?;
+    Ok((prompt, logits))
+}
+
+/// Fails unless draws with one filter stay within the tokens that it keeps, reach more than one of them, and with the filter
+/// drawn tight are the likeliest.
+///
+/// `kept` gives, from the probabilities of all tokens, likeliest first, how many the filter keeps.
+fn filter_holds(
+    subject: &Subject<'_>,
+    tight: impl Fn(&mut SamplingParams),
+    loose: impl Fn(&mut SamplingParams),
+    kept: impl Fn(&[f64]) -> usize,
+) -> Outcome {
+    let (prompt, logits) = undecided(subject)?;
+    let mut session = subject.session()?;
+    let mut draw = |seed: u64, temperature: f32, filter: &dyn Fn(&mut SamplingParams)| -> Outcome<_> {
+        let plan = plan(subject, |params| {
+            params.temperature = temperature;
+            params.seed = seed;
+            filter(params);
+        })?;
+        let sequence = session.open()?;
+        let chosen = sample(&mut *session, sequence, &prompt, &plan)?;
+        session.close(sequence)?;
+        Ok(chosen)
+    };
+    for seed in 0..8 {
+        subject.agrees(&draw(seed, 2.0, &tight)?, &prompt, "with a filter that leaves one token")?;
+    }
+    let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    let probabilities: Vec<f64> =
+        order.iter().map(|&token| f64::from(log_softmax(&logits, token)).exp()).collect();
+    let count = kept(&probabilities).clamp(1, order.len());
+    // Rounding may put a neighbour of the last one in its place.
+    let least = logits[order[count - 1] as usize] - subject.tolerance()?.margin;
+    let mut seen = Vec::new();
+    for seed in 0..64 {
+        let token = draw(seed, 1.0, &loose)?.token;
+        ensure!(
+            logits[token as usize] >= least,
+            "token {token} was drawn, and the filter keeps the {count} likeliest: {:?}",
+            &order[..count]
+        );
+        if !seen.contains(&token) {
+            seen.push(token);
+        }
+    }
+    let share: f64 = probabilities[..count].iter().sum();
+    ensure!(
+        seen.len() > 1 || probabilities[0] > 0.9 * share,
+        "64 draws gave token {seen:?} alone, and the filter keeps {count} tokens"
+    );
+    Ok(())
+}
+
+/// Draws stay within the `k` likeliest tokens. Needs the temperature, top-k and logits.
+///
+/// Kills: `ignores_top_k`.
+pub fn top_k_is_honoured(subject: &Subject<'_>) -> Outcome {
+    filter_holds(subject, |params| params.top_k = Some(1), |params| params.top_k = Some(3), |_| 3)
+}
+
+/// Draws stay within the least set of likeliest tokens that have `p` of all probability. Needs the temperature, top-p and logits.
+///
+/// Kills: `ignores_top_p`.
+pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
+    filter_holds(
+        subject,
+        |params| params.top_p = Some(1e-6),
+        |params| params.top_p = Some(0.6),
+        |probabilities| {
+            let mut before = 0.0;
+            let within = probabilities.iter().take_while(|&&probability| {
+                let needed = before < 0.6;
+                before += probability;
+                needed
+            });
+            within.count()
+        },
+    )
+}
+
+/// Draws stay within the tokens that are at least `p` times as likely as the likeliest. Needs the temperature, min-p and logits.
+///
+/// Kills: `ignores_min_p`.
+pub fn min_p_is_honoured(subject: &Subject<'_>) -> Outcome {
+    filter_holds(
+        subject,
+        |params| params.min_p = Some(1.0),
+        |params| params.min_p = Some(0.5),
+        |probabilities| {
+            let least = 0.5 * probabilities.first().copied().unwrap_or(0.0);
+            probabilities.iter().take_while(|&&probability| probability >= least).count()
+        },
+    )
+}
+
+/// Fails unless the choice by `plan` after `prompt` is the largest of the logits as `score` changes them.
+fn chooses_best(
+    subject: &Subject<'_>,
+    prompt: &[TokenId],
+    plan: &SamplingPlan,
+    score: impl Fn(TokenId, f32) -> f32,
+) -> Outcome {
+    let Some(logits) = subject.outlook(prompt)?.logits else { return Ok(()) };
+    let scores: Vec<f32> = (0..).zip(&logits).map(|(token, &logit)| score(token, logit)).collect();
+    let Some(best) = argmax(&scores, |_| true) else { return Ok(()) };
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    let chosen = sample(&mut *session, sequence, prompt, plan)?;
+    let lead = scores[best as usize] - scores[chosen.token as usize];
+    ensure!(
+        chosen.token == best || lead < subject.tolerance()?.margin.max(1e-5),
+        "by `{plan}` token {} was chosen, and {best} leads it by {lead}",
+        chosen.token
+    );
+    // The distribution that is reported is the model's own.
+    let expected = log_softmax(&logits, chosen.token);
+    ensure!(
+        (chosen.logprob - expected).abs() <= subject.tolerance()?.logprob,
+        "by `{plan}` token {} has log probability {}, by the model's own distribution {expected}",
+        chosen.token,
+        chosen.logprob
+    );
+    Ok(())
+}
+
+/// Logit biases are added: they force a token, ban one, and shift the choice between. Needs logit bias and logits.
+///
+/// Kills: `ignores_biases`.
+pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(5, 4)?;
+    let best = subject.outlook(&prompt)?.token;
+    let last = subject.model()?.info().vocabulary_size as TokenId - 1;
+    for biases in [
+        vec![(last, 1e4)],
+        vec![(best, f32::NEG_INFINITY)],
+        vec![(best, -2.0), (0, 1.5)],
+        vec![(0, 1e4), (last, 1e4), (0, -1e4)],
+    ] {
+        let plan = plan(subject, |params| params.logit_bias.clone_from(&biases))?;
+        chooses_best(subject, &prompt, &plan, |token, logit| {
+            logit + biases.iter().filter(|(biased, _)| *biased == token).map(|(_, bias)| bias).sum::<f32>()
+        })?;
+    }
+    Ok(())
+}
+
+/// Fails unless greedy choice under a penalty is the largest of the logits as `score` changes them, given how often a token
+/// stands in the text and how often in what was generated of it.
+fn penalty_holds(
+    subject: &Subject<'_>,
+    change: impl Fn(&mut SamplingParams),
+    score: impl Fn(f32, usize, usize) -> f32,
+) -> Outcome {
+    // The winner stands in the text: at its front, at its end, and many times.
+    let mut text = subject.tokens(6, 4)?;
+    for _ in 0..3 {
+        let best = subject.outlook(&text)?.token;
+        text.extend([best, best]);
+    }
+    let best = subject.outlook(&text)?.token;
+    for text in [[&[best], &text[..]].concat(), [&text[..], &[best, best]].concat(), text] {
+        for given in [0, text.len() / 2, text.len()] {
+            let plan = plan(subject, &change)?.with_prompt_length(given);
+            chooses_best(subject, &text, &plan, |token, logit| {
+                let count = |tokens: &[TokenId]| tokens.iter().filter(|&&other| other == token).count();
+                score(logit, count(&text), count(&text[given..]))
+            })?;
+        }
+        // Where the text itself does not say what is punished, the likeliest token is put in front of it.
+        let likely = subject.outlook(&text)?.token;
+        let longer = [&[likely, likely], &text[..]].concat();
+        for given in [0, 2] {
+            let plan = plan(subject, &change)?.with_prompt_length(given);
+            chooses_best(subject, &longer, &plan, |token, logit| {
+                let count = |tokens: &[TokenId]| tokens.iter().filter(|&&other| other == token).count();
+                score(logit, count(&longer), count(&longer[given..]))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The logits of tokens that are there already are divided by the repetition penalty, or multiplied where they are negative.
+/// Needs the repetition penalty and logits.
+///
+/// Kills: `ignores_repetition_penalties`.
+pub fn repetition_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
+    let strength = 4.0;
+    penalty_holds(
+        subject,
+        |params| params.repetition_penalty = Some(strength),
+        |logit, held, _| match held {
+            0 => logit,
+            _ if logit < 0.0 => logit * strength,
+            _ => logit / strength,
+        },
+    )
+}
+
+/// The presence penalty is subtracted once from the logit of each token that was generated, and not from those of the prompt.
+/// Needs the presence penalty and logits.
+///
+/// Kills: `ignores_presence_penalties`, `penalises_the_prompt`.
+pub fn presence_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
+    let strength = 5.0;
+    penalty_holds(
+        subject,
+        |params| params.presence_penalty = Some(strength),
+        |logit, _, generated| if generated > 0 { logit - strength } else { logit },
+    )
+}
+
+/// The frequency penalty is subtracted from the logit of each token for every time it was generated. Needs the frequency penalty
+/// and logits.
+///
+/// Kills: `ignores_frequency_penalties`, `penalises_the_prompt`.
+pub fn frequency_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
+    let strength = 1.5;
+    penalty_holds(
+        subject,
+        |params| params.frequency_penalty = Some(strength),
+        |logit, _, generated| logit - strength * generated as f32,
+    )
+}
+
+/// The sampling fields that an engine does not claim, each with a value that makes it active.
+pub(super) fn unclaimed_plans(claimed: SamplingFields) -> Vec<(SamplingField, SamplingParams)> {
+    SamplingField::ALL
+        .into_iter()
+        .filter(|field| !claimed.contains(*field))
+        .map(|field| {
+            let mut params = SamplingParams::greedy();
+            match field {
+                SamplingField::Temperature => params.temperature = 0.7,
+                SamplingField::TopK => (params.temperature, params.top_k) = (0.7, Some(3)),
+                SamplingField::TopP => (params.temperature, params.top_p) = (0.7, Some(0.5)),
+                SamplingField::MinP => (params.temperature, params.min_p) = (0.7, Some(0.1)),
+                SamplingField::RepetitionPenalty => params.repetition_penalty = Some(1.3),
+                SamplingField::PresencePenalty => params.presence_penalty = Some(0.5),
+                SamplingField::FrequencyPenalty => params.frequency_penalty = Some(0.5),
+                _ => params.logit_bias = vec![(0, 1.0)],
+            }
+            (field, params)
+        })
+        .collect()
+}

@@ -1,0 +1,155 @@
+//! Sequences outside of sessions. Needs [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
+
+use mlxcel_core::{ErrorKind, SessionOptions, Snapshot};
+
+use crate::failure::{Outcome, ensure, refused};
+use crate::outlook::{Walk, extend, stands_at};
+use crate::subject::Subject;
+
+/// A restored sequence goes on as the one it was taken of; by way of bytes, and from an empty one too.
+///
+/// Kills: `snapshot_forgets_a_token`, `snapshot_is_an_alias`.
+pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    for length in [0, 1, 9, subject.length(70)?] {
+        let text = subject.tokens(length, length)?;
+        let mut walk = Walk::open(&mut *session, Vec::new())?;
+        if length > 0 {
+            extend(&mut *session, walk.sequence, &text)?;
+        }
+        let snapshot = session.snapshot(walk.sequence)?;
+        ensure!(snapshot.position() == length, "a snapshot of {length} tokens says {}", snapshot.position());
+        // What the sequence does afterwards is not in it.
+        walk.held.clone_from(&text);
+        walk.pending = subject.tokens(2, 3)?;
+        walk.run(subject, &mut *session, 2, "after a snapshot of it was taken")?;
+        session.close(walk.sequence)?;
+        let bytes = snapshot.to_bytes();
+        let snapshot = Snapshot::from_bytes(&bytes)?;
+        for time in 1..=2 {
+            let sequence = session.restore(&snapshot)?;
+            stands_at(&*session, sequence, length)?;
+            let mut walk = Walk { sequence, held: text.clone(), pending: subject.tokens(time, 1)? };
+            walk.run(subject, &mut *session, 2, format_args!("restored, {length} tokens, time {time}"))?;
+            session.close(sequence)?;
+        }
+    }
+    Ok(())
+}
+
+/// A snapshot goes into another session of the model, and of the same model loaded again, after its own session is gone.
+///
+/// Kills: `snapshot_is_a_handle`.
+pub fn snapshot_moves_on(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let mut walk = Walk::open(&mut *session, subject.tokens(3, 12)?)?;
+    walk.run(subject, &mut *session, 2, "before")?;
+    let snapshot = session.snapshot(walk.sequence)?;
+    drop(session);
+    let again = subject.backend().load(subject.source(), subject.load_options())?;
+    for (model, what) in [(subject.model()?, "another session"), (again, "the model loaded again")] {
+        let mut session = model.open_session(&SessionOptions::default())?;
+        let sequence = session.restore(&snapshot)?;
+        let mut walk = Walk { sequence, held: walk.held.clone(), pending: walk.pending.clone() };
+        walk.run(subject, &mut *session, 2, what)?;
+    }
+    Ok(())
+}
+
+/// A snapshot of another engine or model is refused, and so is one that is longer than the session's sequences.
+///
+/// Kills: `restores_anything`, `restores_what_is_too_long`.
+pub fn snapshot_refuses_strangers(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(4, 10)?)?;
+    let own = session.snapshot(sequence)?;
+    session.close(sequence)?;
+    ensure!(
+        own.model() == subject.model()?.info().fingerprint,
+        "a snapshot is of model `{}`, not of this one's fingerprint",
+        own.model()
+    );
+    let invalid = ErrorKind::InvalidInput;
+    let foreign = Snapshot::new("no-such-engine", own.model(), own.position(), own.payload());
+    refused(session.restore(&foreign), invalid, "a snapshot of another engine")?;
+    let foreign = Snapshot::new(own.engine(), "no-such-model", own.position(), own.payload());
+    refused(session.restore(&foreign), invalid, "a snapshot of another model")?;
+    let mut small = subject.model()?.open_session(&SessionOptions::default().with_capacity(9))?;
+    refused(small.restore(&own), invalid, "a snapshot of 10 tokens where there is room for 9")?;
+    small.open()?;
+    // Nothing was opened by any of them.
+    for _ in 0..session.capabilities().sequences {
+        session.open()?;
+    }
+    refused(session.restore(&own), ErrorKind::CapacityExceeded, "restoring where all places are taken")
+        .map(drop)
+}
+
+/// A snapshot of another model that this engine loaded is refused. Needs another model.
+///
+/// Kills: `restores_anything`.
+pub fn snapshot_refuses_other_models(subject: &Subject<'_>) -> Outcome {
+    let Some(other) = subject.other_model()? else { return Ok(()) };
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(5, 3)?)?;
+    let snapshot = session.snapshot(sequence)?;
+    ensure!(
+        other.info().fingerprint != snapshot.model(),
+        "two models have the fingerprint `{}`",
+        snapshot.model()
+    );
+    let mut session = other.open_session(&SessionOptions::default())?;
+    refused(session.restore(&snapshot), ErrorKind::InvalidInput, "a snapshot of the first model").map(drop)
+}
+
+/// A snapshot whose payload is cut, grown or of another position than it says is corrupt.
+///
+/// Kills: `restores_damage`.
+pub fn snapshot_refuses_damage(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(6, 10)?)?;
+    let own = session.snapshot(sequence)?;
+    session.close(sequence)?;
+    let payload = own.payload();
+    let cut = &payload[..payload.len().saturating_sub(1)];
+    let grown = [payload, &[0]].concat();
+    for (position, payload, what) in [
+        (10, cut, "a payload cut by a byte"),
+        (10, &grown[..], "a payload grown by a byte"),
+        (10, &[], "no payload"),
+        (9, payload, "a payload of 10 tokens for 9"),
+        (11, payload, "a payload of 10 tokens for 11"),
+        (0, payload, "a payload of 10 tokens for none"),
+    ] {
+        let damaged = Snapshot::new(own.engine(), own.model(), position, payload);
+        refused(session.restore(&damaged), ErrorKind::Corrupt, what)?;
+    }
+    for _ in 0..session.capabilities().sequences {
+        session.open()?;
+    }
+    Ok(())
+}
+
+/// Taking a snapshot and restoring it compute nothing.
+///
+/// Kills: `restore_computes_again`.
+pub fn snapshot_computes_nothing(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(7, 9)?)?;
+    let before = session.stats();
+    let snapshot = session.snapshot(sequence)?;
+    session.close(sequence)?;
+    session.restore(&snapshot)?;
+    let after = session.stats();
+    ensure!(
+        (after.tokens, after.passes) == (before.tokens, before.passes),
+        "snapshot and restore took {} passes over {} tokens",
+        after.passes.wrapping_sub(before.passes),
+        after.tokens.wrapping_sub(before.tokens)
+    );
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! What is not claimed answers `Unsupported`, never an approximation.
+
+use mlxcel_core::{
+    Capabilities, ErrorKind, Row, SamplingField, SamplingFields, SamplingParams, SamplingPlan, Snapshot,
+    TokenMask, Want,
+};
+
+use crate::checks::sampling::unclaimed_plans;
+use crate::failure::{Outcome, ensure, refused};
+use crate::outlook::{Walk, stands_at, step};
+use crate::subject::Subject;
+
+/// Every operation, want and sampling field that is not claimed answers `Unsupported`, and changes nothing; a plan for the host
+/// is never run on the device.
+///
+/// Kills: `does_what_it_does_not_claim`, `samples_for_the_host`.
+pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
+    let model = subject.model()?;
+    let vocabulary = model.info().vocabulary_size;
+    let mut session = subject.session()?;
+    let claimed = session.capabilities().clone();
+    let mut walk = Walk::open(&mut *session, subject.tokens(0, 5)?)?;
+    walk.run(subject, &mut *session, 1, "before")?;
+    let (sequence, before) = (walk.sequence, session.stats());
+    let unsupported = ErrorKind::Unsupported;
+    if !claimed.rewind {
+        refused(session.rewind(sequence, 1), unsupported, "rewind")?;
+    }
+    if !claimed.fork {
+        refused(session.fork(sequence), unsupported, "fork")?;
+    }
+    if !claimed.snapshot {
+        refused(session.snapshot(sequence), unsupported, "snapshot")?;
+        let foreign = Snapshot::new(model.info().backend.clone(), model.info().fingerprint.clone(), 0, []);
+        refused(session.restore(&foreign), unsupported, "restore")?;
+    }
+    let greedy = SamplingPlan::greedy();
+    let mask = TokenMask::allowing(vocabulary, [0]);
+    let beyond = claimed.top_logprobs.checked_add(1);
+    let mut wants: Vec<(Want<'_>, &str)> = Vec::new();
+    if !claimed.logits {
+        wants.push((Want::Logits, "logits"));
+    }
+    if !claimed.every_position {
+        wants.push((Want::EveryPosition { top: 0 }, "every position"));
+    }
+    if !claimed.token_masks {
+        wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token mask"));
+    }
+    if let Some(top) = beyond {
+        wants.push((Want::Next { plan: &greedy, mask: None, top }, "more likeliest tokens than claimed"));
+        if claimed.every_position {
+            wants.push((Want::EveryPosition { top }, "more likeliest tokens than claimed, everywhere"));
+        }
+    }
+    // Plans that were negotiated with another engine: one that applies everything, and one that only shows logits.
+    let everything =
+        Capabilities::new(1, 1).with_sampling(SamplingField::ALL.into_iter().collect::<SamplingFields>());
+    let plans = unclaimed_plans(claimed.sampling)
+        .into_iter()
+        .map(|(field, params)| Ok((field, SamplingPlan::negotiate(&params, &everything)?)))
+        .collect::<mlxcel_core::Result<Vec<_>>>()?;
+    for (field, plan) in &plans {
+        wants.push((Want::Next { plan, mask: None, top: 0 }, field.as_str()));
+    }
+    let mut params = SamplingParams::greedy();
+    params.temperature = 0.7;
+    let host = SamplingPlan::negotiate(&params, &Capabilities::new(1, 1).with_logits(true))?;
+    wants.push((Want::Next { plan: &host, mask: None, top: 0 }, "a plan for the host"));
+    for (want, what) in wants {
+        let result = step(&mut *session, &[Row { sequence, tokens: &[0], want }])?.remove(0);
+        refused(result, unsupported, what)?;
+        stands_at(&*session, sequence, walk.held.len())?;
+    }
+    ensure!(session.stats().tokens == before.tokens, "tokens were computed for what is unsupported");
+    walk.run(subject, &mut *session, 2, "after refusals")
+}
