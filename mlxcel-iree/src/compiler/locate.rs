@@ -117,8 +117,12 @@ fn named(path: &Path, what: &str) -> Result<PathBuf> {
         return Ok(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
     }
     let problem = if path.is_file() { "cannot be executed" } else { "does not exist" };
-    Err(Error::new(ErrorKind::Toolchain, OPERATION, format!("{what} {problem}"))
-        .with_context("path", path.display()))
+    let message = format!(
+        "{what} {problem}; get one with `pip install iree-base-compiler=={}` (in mlxcel's own repository: \
+         `cargo xtask setup`), or name another",
+        crate::ffi::revision()
+    );
+    Err(Error::new(ErrorKind::Toolchain, OPERATION, message).with_context("path", path.display()))
 }
 
 fn is_executable(path: &Path) -> bool {
