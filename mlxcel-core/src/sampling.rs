@@ -102,6 +102,9 @@ impl fmt::Display for SamplingFields {
 
 /// How the next token is chosen; the default is greedy: the likeliest token, of equals the lowest id.
 ///
+/// The fields are applied in the order of transformers: logit bias, repetition penalty, presence and frequency penalties; then,
+/// where the temperature is above 0, temperature, top-k, top-p, min-p and the draw, each over what the one before left.
+///
 /// The draw is stateless: a function of these parameters, the seed, the position and the sequence's own tokens, so that
 /// batching, look-ahead, fork and rewind cannot change what a sequence says. What it makes of the seed is its sampler's own:
 /// draws on the host are the same for every engine, draws on a device those of that engine.
