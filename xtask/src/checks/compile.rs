@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 
-use super::external;
+use super::{external, package};
 use crate::process;
 use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    for name in external::PACKAGES {
+    for name in external::PACKAGES.into_iter().chain([package::PACKAGE]) {
         let manifest = format!("tests-external/{name}/Cargo.toml");
         process::run(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
     }
@@ -59,15 +59,15 @@ pub(super) fn test(workspace: &Workspace) -> Result<String> {
 
 /// The sum of what the test programs report.
 #[derive(Default, PartialEq, Eq, Debug)]
-struct Counts {
-    passed: u64,
+pub(super) struct Counts {
+    pub(super) passed: u64,
     failed: u64,
     ignored: u64,
 }
 
 impl Counts {
     /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`; other lines say nothing.
-    fn add(&mut self, line: &str) {
+    pub(super) fn add(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else { return };
         for part in result.split(['.', ';']) {
             let mut words = part.split_whitespace();

@@ -7,6 +7,8 @@ mod compile;
 mod external;
 mod licences;
 mod msrv;
+mod package;
+mod semver;
 
 use std::time::{Duration, Instant};
 
@@ -34,12 +36,16 @@ enum Check {
     Msrv,
     /// Licences and sources of the dependencies
     Deny,
+    /// What the last release promised
+    Semver,
     /// clippy with warnings as errors
     Lint,
     /// The documentation, with warnings as errors
     Docs,
     /// Packages outside the workspace, built as a user's are
     External,
+    /// An engine outside the workspace, proved on our packages
+    Package,
     /// All tests, those in the documentation included
     Test,
 }
@@ -52,9 +58,11 @@ impl Check {
             Self::Arch => architecture::check(workspace),
             Self::Msrv => msrv::check(workspace),
             Self::Deny => licences::check(workspace),
+            Self::Semver => semver::check(workspace),
             Self::Lint => compile::lint(workspace),
             Self::Docs => compile::document(workspace),
             Self::External => external::check(workspace),
+            Self::Package => package::check(workspace),
             Self::Test => compile::test(workspace),
         }
     }

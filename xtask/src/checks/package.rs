@@ -1,0 +1,74 @@
+//! An engine of somebody else, in `tests-external/my-backend`: built and proved on our packages as they would be published.
+//!
+//! `cargo package` makes them, so a file that is missing from a package, or something that only the workspace gives, is seen
+//! here and not by the first author of an engine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::compile::Counts;
+use crate::process;
+use crate::workspace::{Workspace, cargo_program};
+
+/// The folder below `tests-external/`.
+pub(super) const PACKAGE: &str = "my-backend";
+
+/// What an engine's author depends on.
+const PUBLISHED: [&str; 2] = ["mlxcel-core", "mlxcel-conformance"];
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let metadata = workspace.metadata()?;
+    let target = metadata.target_directory.as_std_path();
+    // The same place each time: what has not changed is not compiled again.
+    let folder = target.join("packaged");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("emptying {}", folder.display()))?;
+    }
+    let mut command = workspace.cargo(&["package", "--no-verify", "--allow-dirty", "--exclude-lockfile"]);
+    for name in PUBLISHED {
+        command.args(["--package", name]);
+    }
+    process::run(command.arg("--target-dir").arg(&folder))?;
+
+    let mut unpacked = Vec::new();
+    for name in PUBLISHED {
+        let package = metadata.workspace_packages().into_iter().find(|package| package.name == name);
+        let version = &package.with_context(|| format!("the workspace has no {name}"))?.version;
+        unpacked.push((name, unpack(&folder, &format!("{name}-{version}"))?));
+    }
+    let counts = prove(workspace, target, &unpacked)?;
+    Ok(format!("{PACKAGE} on the packages of {}: {counts}", PUBLISHED.join(" and ")))
+}
+
+/// Unpacks a package and gives its folder.
+fn unpack(folder: &Path, package: &str) -> Result<PathBuf> {
+    let archive = folder.join("package").join(format!("{package}.crate"));
+    process::run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(folder))?;
+    Ok(folder.join(package))
+}
+
+/// Runs the engine's own tests, with the packages in place of those that crates.io has.
+fn prove(workspace: &Workspace, target: &Path, packages: &[(&str, PathBuf)]) -> Result<Counts> {
+    let project = workspace.root().join("tests-external").join(PACKAGE);
+    // The versions that the workspace is tested with; cargo drops what is not needed.
+    fs::copy(workspace.root().join("Cargo.lock"), project.join("Cargo.lock"))
+        .with_context(|| format!("giving {PACKAGE} the lock file of the workspace"))?;
+    let outside = tempfile::tempdir().context("making a folder outside the repository")?;
+    let mut command = Command::new(cargo_program());
+    command.arg("test").arg("--manifest-path").arg(project.join("Cargo.toml"));
+    for (name, path) in packages {
+        let path = path.to_str().context("the target folder has no UTF-8 path")?;
+        // A TOML string takes most of what a path may hold in single quotes.
+        command.arg("--config").arg(format!("patch.crates-io.{name}.path='{path}'"));
+    }
+    command.current_dir(outside.path()).env("CARGO_TARGET_DIR", target);
+    let mut counts = Counts::default();
+    process::run_watched(&mut command, |line| counts.add(line)).with_context(|| counts.to_string())?;
+    if counts.passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(counts)
+}

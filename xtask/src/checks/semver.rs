@@ -1,0 +1,35 @@
+//! What a release promised still holds: cargo-semver-checks against the last release, where there is one.
+
+use std::process::Command;
+
+use anyhow::Result;
+use cargo_metadata::Package;
+
+use crate::process;
+use crate::workspace::Workspace;
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    // Without git, as in an unpacked archive, no release is known either.
+    let mut git = Command::new("git");
+    git.args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]).current_dir(workspace.root());
+    let tags = process::output(&mut git).unwrap_or_default();
+    let Some(release) = tags.lines().next() else {
+        return Ok("there is no release to compare with".to_owned());
+    };
+    if process::output(&mut workspace.cargo(&["semver-checks", "--version"])).is_err() {
+        return Ok(format!("not compared with {release}: cargo-semver-checks is not installed"));
+    }
+    let metadata = workspace.metadata()?;
+    let published = metadata.workspace_packages().into_iter().filter(|package| is_published(package));
+    let mut command = workspace.cargo(&["semver-checks", "--baseline-rev", release]);
+    for package in published {
+        command.args(["--package", &package.name]);
+    }
+    process::run(&mut command)?;
+    Ok(format!("compared with {release}"))
+}
+
+/// Whether others can depend on it: `publish = false` is an empty list of registries.
+fn is_published(package: &Package) -> bool {
+    package.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+}
