@@ -150,8 +150,8 @@ pub(crate) fn choose(
     top: u16,
 ) -> Outcome<SampledToken> {
     let plan = SamplingPlan::greedy();
-    let row = Row { sequence, tokens, want: Want::Next { plan: &plan, mask: None, top } };
-    expect_token(session.prefill(row, &Control::default())?)
+    let row = Row::new(sequence, tokens, Want::Next { plan: &plan, mask: None, top });
+    expect_token(step(session, &[row])?.remove(0)?)
 }
 
 /// Feeds `tokens` and gives the greedy token.
@@ -169,7 +169,7 @@ pub(crate) fn logits(
     sequence: SequenceId,
     tokens: &[TokenId],
 ) -> Outcome<Vec<f32>> {
-    match session.prefill(Row::logits(sequence, tokens), &Control::default())? {
+    match step(session, &[Row::logits(sequence, tokens)])?.remove(0)? {
         RowResult::Logits(logits) => Ok(logits),
         other => Err(unexpected("logits", &other)),
     }
@@ -181,7 +181,7 @@ pub(crate) fn extend(
     sequence: SequenceId,
     tokens: &[TokenId],
 ) -> Outcome {
-    match session.prefill(Row::extend(sequence, tokens), &Control::default())? {
+    match step(session, &[Row::extend(sequence, tokens)])?.remove(0)? {
         RowResult::Extended => Ok(()),
         other => Err(unexpected("nothing", &other)),
     }

@@ -86,6 +86,7 @@ pub trait LogitsSampler: Send {
 }
 
 /// Who chooses the tokens of a [`TokenStream`].
+#[non_exhaustive]
 pub enum TokenChoice {
     /// The engine.
     Engine(SamplingPlan),

@@ -4,6 +4,7 @@ use crate::{CancelToken, Error, ErrorKind, Result, SamplingPlan, SequenceId, Tok
 
 /// One row of a step: the next tokens of one sequence, and what is wanted after them.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Row<'a> {
     /// The sequence that the tokens are appended to; at most one row of a step may name it.
     pub sequence: SequenceId,
@@ -98,6 +99,7 @@ pub struct TokenLogprob {
 
 /// A token that the engine chose.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SampledToken {
     /// The token.
     pub token: TokenId,

@@ -58,7 +58,7 @@ impl InferenceSession for Counter {
                     logits[token as usize] = 1.0;
                     RowResult::Logits(logits)
                 }
-                _ => RowResult::Token(SampledToken { token, logprob: -0.5, top: Vec::new() }),
+                _ => RowResult::Token(SampledToken::new(token, -0.5)),
             }));
         }
         Ok(())
@@ -74,7 +74,7 @@ struct Length;
 
 impl LogitsSampler for Length {
     fn sample(&self, _: &[f32], tokens: &[TokenId], prompt_length: usize) -> Result<SampledToken> {
-        Ok(SampledToken { token: tokens.len() as TokenId, logprob: prompt_length as f32, top: Vec::new() })
+        Ok(SampledToken::new(tokens.len() as TokenId, prompt_length as f32))
     }
 }
 

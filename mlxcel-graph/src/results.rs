@@ -42,11 +42,8 @@ pub(crate) fn choose(logits: &[f32], mask: Option<&TokenMask>, top: u16) -> Resu
         Error::new(ErrorKind::InvalidInput, "step", "the token mask allows no token")
             .with_context("field", "mask")
     })?;
-    Ok(SampledToken {
-        token,
-        logprob: logprob(logits, total, token),
-        top: likeliest(logits, total, usize::from(top)),
-    })
+    let chosen = SampledToken::new(token, logprob(logits, total, token));
+    Ok(chosen.with_top(likeliest(logits, total, usize::from(top))))
 }
 
 /// What the logits of a position say about the token that `following` it is.
@@ -56,9 +53,7 @@ pub(crate) fn position(logits: &[f32], following: Option<TokenId>, top: u16) -> 
     let mut likeliest = likeliest(logits, total, top.max(1));
     let best = likeliest.first().copied().unwrap_or(TokenLogprob { token: 0, logprob: f32::NAN });
     likeliest.truncate(top);
-    let mut result = PositionResult::new(best, following.map(|token| logprob(logits, total, token)));
-    result.top = likeliest;
-    result
+    PositionResult::new(best, following.map(|token| logprob(logits, total, token))).with_top(likeliest)
 }
 
 #[cfg(test)]

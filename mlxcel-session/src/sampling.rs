@@ -138,7 +138,7 @@ impl LogitsSampler for HostSampler {
         } else {
             token
         };
-        Ok(SampledToken { token, logprob: logprob(logits, token), top: Vec::new() })
+        Ok(SampledToken::new(token, logprob(logits, token)))
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) fn positions(
     tokens: &[mlxcel_core::TokenId],
     top: u16,
 ) -> Outcome<Vec<PositionResult>> {
-    let row = Row { sequence, tokens, want: Want::EveryPosition { top } };
+    let row = Row::new(sequence, tokens, Want::EveryPosition { top });
     match step(session, &[row])?.remove(0)? {
         RowResult::Positions(positions) => {
             ensure!(

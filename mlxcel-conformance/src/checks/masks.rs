@@ -16,7 +16,7 @@ fn masked(
     mask: &TokenMask,
 ) -> mlxcel_core::Result<mlxcel_core::RowResult> {
     let plan = SamplingPlan::greedy();
-    let row = Row { sequence, tokens, want: Want::Next { plan: &plan, mask: Some(mask), top: 0 } };
+    let row = Row::new(sequence, tokens, Want::Next { plan: &plan, mask: Some(mask), top: 0 });
     session.prefill(row, &Control::default())
 }
 

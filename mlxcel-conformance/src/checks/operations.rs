@@ -321,7 +321,7 @@ impl Machine<'_> {
                     Asks::Logits => Want::Logits,
                     Asks::EveryPosition => Want::EveryPosition { top: 0 },
                 };
-                Row { sequence: row.sequence, tokens: &row.tokens, want }
+                Row::new(row.sequence, &row.tokens, want)
             })
             .collect();
         let results = step(&mut *self.session, &rows)?;

@@ -68,7 +68,7 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let host = SamplingPlan::negotiate(&params, &Capabilities::new(1, 1).with_logits(true))?;
     wants.push((Want::Next { plan: &host, mask: None, top: 0 }, "a plan for the host"));
     for (want, what) in wants {
-        let result = step(&mut *session, &[Row { sequence, tokens: &[0], want }])?.remove(0);
+        let result = step(&mut *session, &[Row::new(sequence, &[0], want)])?.remove(0);
         refused(result, unsupported, what)?;
         stands_at(&*session, sequence, walk.held.len())?;
     }

@@ -72,7 +72,7 @@ impl<'a> Work<'a> {
             }
             (Want::Next { .. }, None) => {
                 let (token, logprob) = best;
-                Ok(RowResult::Token(SampledToken { token, logprob, top: Vec::new() }))
+                Ok(RowResult::Token(SampledToken::new(token, logprob)))
             }
             (Want::EveryPosition { .. }, _) => Ok(RowResult::Positions(std::mem::take(&mut self.positions))),
             _ => Err(Error::new(ErrorKind::Internal, "step", "a row's logits were not read")),

@@ -120,7 +120,7 @@ impl ReplaySession {
                 logits[token as usize] = 20.0;
                 RowResult::Logits(logits)
             }
-            _ => RowResult::Token(SampledToken { token, logprob: -0.25, top: Vec::new() }),
+            _ => RowResult::Token(SampledToken::new(token, -0.25)),
         })
     }
 }
