@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Backend, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, Result,
+    Backend, Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, Result,
 };
 use mlxcel_graph::{GraphModel, GraphModelOptions, Numerics, model_info};
 use mlxcel_models::Checkpoint;
@@ -57,6 +57,10 @@ impl Backend for PortableBackend {
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         let started = Instant::now();
+        // Mapping files is soon done: there is no boundary to stop at later.
+        let mut control = Control::default();
+        control.cancel = options.cancel.as_ref();
+        control.check("load model")?;
         let checkpoint = Checkpoint::from_source(source)?;
         let decoder = checkpoint.decoder()?;
         let graph = GraphModelOptions::from(options);

@@ -117,6 +117,7 @@ pub fn stats_are_monotone(subject: &Subject<'_>) -> Outcome {
             stats.tokens.wrapping_sub(last.tokens)
         );
         ensure!(stats.passes > last.passes, "{length} tokens took no pass");
+        last = stats;
         session.close(sequence)?;
         let stats = session.stats();
         ensure!(

@@ -1,0 +1,322 @@
+//! Mutants that compute rightly and answer wrongly, or choose by another plan than they were given.
+
+use mlxcel_core::{
+    Capabilities, Control, Result, Row, RowResult, SamplingField, SamplingParams, SamplingPlace,
+    SamplingPlan, StepOutput, TokenMask, Want,
+};
+
+use crate::context::misread;
+use crate::twist::{Broken, Inner, Twist, answer, text};
+
+macro_rules! replanned {
+    ($reference:expr, $change:expr) => {
+        Broken::new($reference).with_twist(|| Box::new(Replan { change: $change, counter: 0 }))
+    };
+}
+pub(crate) const ALL: &[(&str, crate::Break)] = &[
+    // The second likeliest token, where it comes close.
+    ("picks_the_second", |reference| Broken::new(reference).with_twist(|| Box::new(PicksTheSecond))),
+    ("rounds_in_batches", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, rows, result| {
+                if let RowResult::Logits(logits) = result {
+                    logits.iter_mut().for_each(|logit| *logit *= 1.0 + 1e-6 * (rows - 1) as f32);
+                }
+            }))
+        })
+    }),
+    ("leaves_logits_out", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Logits(logits) = result {
+                    logits.pop();
+                }
+            }))
+        })
+    }),
+    ("logprobs_are_logits", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Token(token) = result {
+                    token.logprob += 4.0;
+                    token.top.iter_mut().for_each(|entry| entry.logprob += 4.0);
+                }
+            }))
+        })
+    }),
+    ("top_is_unsorted", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Token(token) = result
+                    && token.top.len() > 2
+                {
+                    token.top.swap(1, 2);
+                }
+            }))
+        })
+    }),
+    ("top_is_one_short", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Token(token) = result {
+                    token.top.pop();
+                }
+            }))
+        })
+    }),
+    ("scores_are_shifted", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Positions(positions) = result {
+                    let best: Vec<_> = positions.iter().map(|position| position.best).collect();
+                    positions.iter_mut().skip(1).zip(best).for_each(|(position, best)| position.best = best);
+                }
+            }))
+        })
+    }),
+    // Every position is claimed, and answered with what is known of the last one.
+    ("scores_the_last_everywhere", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Positions(positions) = result
+                    && let Some(last) = positions.last().map(|position| position.best)
+                {
+                    positions.iter_mut().for_each(|position| position.best = last);
+                }
+            }))
+        })
+    }),
+    ("mask_changes_probabilities", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|row, _, result| {
+                if let (Want::Next { mask: Some(_), .. }, RowResult::Token(token)) = (row.want, result) {
+                    token.logprob *= 0.5;
+                }
+            }))
+        })
+    }),
+    ("swallows_stop_tokens", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Token(token) = result
+                    && token.token == 0
+                {
+                    token.token = 1;
+                }
+            }))
+        })
+    }),
+    ("answers_by_sequence", |reference| Broken::new(reference).with_twist(|| Box::new(AnswersBySequence))),
+    ("ignores_masks", |reference| Broken::new(reference).with_twist(|| Box::new(Remask(|_| false)))),
+    ("accepts_any_mask", |reference| {
+        Broken::new(reference)
+            .with_twist(|| Box::new(Remask(|mask| !mask.is_empty() && mask.vocabulary_size() == 64)))
+    }),
+    ("ignores_seeds", |reference| replanned!(reference, |params, _| params.seed = 0)),
+    ("draws_from_a_counter", |reference| replanned!(reference, |params, steps| params.seed ^= steps.counter)),
+    // What it makes of a seed depends on how many rows were in the step.
+    ("draws_count_steps", |reference| replanned!(reference, |params, steps| params.seed ^= steps.rows - 1)),
+    ("draws_ignore_temperature", |reference| {
+        replanned!(reference, |params, _| params.temperature =
+            if params.temperature > 0.0 { 1.0 } else { 0.0 })
+    }),
+    ("ignores_top_k", |reference| replanned!(reference, |params, _| params.top_k = None)),
+    ("ignores_top_p", |reference| replanned!(reference, |params, _| params.top_p = None)),
+    ("ignores_min_p", |reference| replanned!(reference, |params, _| params.min_p = None)),
+    ("ignores_biases", |reference| replanned!(reference, |params, _| params.logit_bias.clear())),
+    ("ignores_repetition_penalties", |reference| {
+        replanned!(reference, |params, _| params.repetition_penalty = None)
+    }),
+    ("ignores_presence_penalties", |reference| {
+        replanned!(reference, |params, _| params.presence_penalty = None)
+    }),
+    ("ignores_frequency_penalties", |reference| {
+        replanned!(reference, |params, _| params.frequency_penalty = None)
+    }),
+    ("penalises_the_prompt", |reference| replanned!(reference, |_, steps| steps.prompt_length = 0)),
+    ("samples_for_the_host", |reference| Broken::new(reference).with_twist(|| Box::new(SamplesForTheHost))),
+];
+
+/// Changes each result; the function is told the row and how many there are.
+struct Reanswer(fn(row: &Row<'_>, rows: usize, result: &mut RowResult));
+
+impl Twist for Reanswer {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        for (row, result) in rows.iter().zip(&mut results) {
+            if let Ok(result) = result {
+                (self.0)(row, rows.len(), result);
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+struct PicksTheSecond;
+
+impl Twist for PicksTheSecond {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        for (row, result) in rows.iter().zip(&mut results) {
+            if let Ok(RowResult::Token(token)) = result {
+                let held = text(&mut *inner.session, row.sequence);
+                let plan = SamplingPlan::greedy();
+                let want = Want::Next { plan: &plan, mask: None, top: 2 };
+                let RowResult::Token(again) =
+                    misread(inner, &held, &Row::new(row.sequence, row.tokens, want))?
+                else {
+                    continue;
+                };
+                if again.top[0].logprob - again.top[1].logprob < 0.5 {
+                    (token.token, token.logprob) = (again.top[1].token, again.top[1].logprob);
+                }
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+/// The results stand in the order of the sequences.
+struct AnswersBySequence;
+
+impl Twist for AnswersBySequence {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results: Vec<_> = rows.iter().map(|row| row.sequence).zip(out.take()).collect();
+        results.sort_by_key(|(sequence, _)| *sequence);
+        answer(out, results.into_iter().map(|(_, result)| result));
+        Ok(())
+    }
+}
+
+/// Takes a mask away unless the function keeps it.
+struct Remask(fn(&TokenMask) -> bool);
+
+impl Twist for Remask {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let want = match row.want {
+                    Want::Next { plan, mask, top } => {
+                        Want::Next { plan, mask: mask.filter(|mask| (self.0)(mask)), top }
+                    }
+                    want => want,
+                };
+                Row::new(row.sequence, row.tokens, want)
+            })
+            .collect();
+        inner.session.step(&rows, control, out)
+    }
+}
+
+/// What a plan may be mistaken by.
+struct Steps {
+    counter: u64,
+    rows: u64,
+    prompt_length: usize,
+}
+
+/// Chooses by another plan.
+struct Replan {
+    change: fn(&mut SamplingParams, &mut Steps),
+    counter: u64,
+}
+
+/// A plan by an engine that applies everything.
+fn device_plan(params: &SamplingParams) -> SamplingPlan {
+    let everything = Capabilities::new(1, 1).with_sampling(SamplingField::ALL.into_iter().collect());
+    SamplingPlan::negotiate(params, &everything).unwrap()
+}
+
+impl Twist for Replan {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        self.counter += 1;
+        let plans: Vec<_> = rows
+            .iter()
+            .map(|row| match row.want {
+                Want::Next { plan, .. } if plan.place() == SamplingPlace::Device => {
+                    let mut steps = Steps {
+                        counter: self.counter,
+                        rows: rows.len() as u64,
+                        prompt_length: plan.prompt_length(),
+                    };
+                    let mut params = plan.params().clone();
+                    (self.change)(&mut params, &mut steps);
+                    Some(device_plan(&params).with_prompt_length(steps.prompt_length))
+                }
+                _ => None,
+            })
+            .collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .zip(&plans)
+            .map(|(row, plan)| match (row.want, plan) {
+                (Want::Next { mask, top, .. }, Some(plan)) => {
+                    Row::new(row.sequence, row.tokens, Want::Next { plan, mask, top })
+                }
+                _ => *row,
+            })
+            .collect();
+        inner.session.step(&rows, control, out)
+    }
+}
+
+/// Takes a plan that is for the host, and chooses greedily.
+struct SamplesForTheHost;
+
+impl Twist for SamplesForTheHost {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let greedy = SamplingPlan::greedy();
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| match row.want {
+                Want::Next { plan, mask, top } if plan.place() == SamplingPlace::Host => {
+                    Row::new(row.sequence, row.tokens, Want::Next { plan: &greedy, mask, top })
+                }
+                _ => *row,
+            })
+            .collect();
+        inner.session.step(&rows, control, out)
+    }
+}

@@ -1,0 +1,269 @@
+//! Mutants that misbehave as a whole: threads, sessions and models, cancellation, faults, methods of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::ThreadId;
+
+use mlxcel_core::{
+    Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
+    SessionStats, StepOutput,
+};
+
+use crate::context::misread;
+use crate::twist::{Inner, Twist, answer, text};
+
+/// Works as long as somebody holds the model.
+pub(crate) struct DiesWithModel;
+
+impl Twist for DiesWithModel {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        if inner.model.upgrade().is_none() {
+            return Err(Error::new(ErrorKind::Device, "step", "the weights are gone"));
+        }
+        inner.session.step(rows, control, out)
+    }
+}
+
+/// Works on the thread that it was first used on.
+#[derive(Default)]
+pub(crate) struct BoundToThread {
+    thread: Option<ThreadId>,
+}
+
+impl Twist for BoundToThread {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let here = std::thread::current().id();
+        if *self.thread.get_or_insert(here) != here {
+            return Err(Error::new(ErrorKind::Device, "step", "there is no stream on this thread"));
+        }
+        inner.session.step(rows, control, out)
+    }
+}
+
+/// On every thread but the model's first, caches begin one token late.
+pub(crate) struct ServesOneThread;
+
+impl Twist for ServesOneThread {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let here = std::thread::current().id();
+        if *inner.shared.thread.get_or_init(|| here) == here {
+            return Ok(());
+        }
+        let mut results = out.take();
+        for (row, result) in rows.iter().zip(&mut results) {
+            if result.is_ok() {
+                let held = text(&mut *inner.session, row.sequence);
+                *result = misread(inner, held.get(1..).unwrap_or_default(), row);
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+/// All sessions of a model are one.
+pub(crate) struct SessionsAreOne;
+
+impl SessionsAreOne {
+    fn with<T>(inner: &Inner, act: impl FnOnce(&mut dyn InferenceSession) -> T) -> T {
+        act(&mut *inner.shared.session.lock().unwrap())
+    }
+}
+
+impl Twist for SessionsAreOne {
+    fn open(&mut self, inner: &mut Inner) -> Result<SequenceId> {
+        Self::with(inner, |session| session.open())
+    }
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        Self::with(inner, |session| session.close(sequence))
+    }
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        Self::with(inner, |session| session.state(sequence))
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        Self::with(inner, |session| session.step(rows, control, out))
+    }
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        Self::with(inner, |session| session.stats())
+    }
+}
+
+/// Has a prefill of its own, which begins at the second token of a prompt.
+pub(crate) struct OwnPrefill;
+
+impl Twist for OwnPrefill {
+    fn prefill(
+        &mut self,
+        inner: &mut Inner,
+        row: Row<'_>,
+        control: &Control<'_>,
+    ) -> Option<Result<RowResult>> {
+        let fresh = inner.session.state(row.sequence).is_ok_and(|state| state.position == 0);
+        (fresh && row.tokens.len() > 1)
+            .then(|| inner.session.prefill(Row::new(row.sequence, &row.tokens[1..], row.want), control))
+    }
+}
+
+/// Has a decode_step of its own, which answers the last row first.
+pub(crate) struct OwnDecode;
+
+impl Twist for OwnDecode {
+    fn reverses_decoding(&self) -> bool {
+        true
+    }
+}
+
+pub(crate) struct IgnoresCancel;
+
+impl Twist for IgnoresCancel {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        _: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, &Control::default(), out)
+    }
+}
+
+/// Whether a row was cancelled.
+fn cancelled(result: &Result<RowResult>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Cancelled)
+}
+
+/// A cancelled row takes a token back too many.
+pub(crate) struct CancelLoses;
+
+impl Twist for CancelLoses {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        for (row, _) in rows.iter().zip(out.rows()).filter(|(_, result)| cancelled(result)) {
+            let position = inner.session.state(row.sequence)?.position;
+            inner.session.rewind(row.sequence, position.saturating_sub(1))?;
+        }
+        Ok(())
+    }
+}
+
+/// A cancelled sequence says that it holds one token more than it does.
+#[derive(Default)]
+pub(crate) struct CancelOverstates {
+    sequences: BTreeSet<SequenceId>,
+}
+
+impl Twist for CancelOverstates {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        state.position += usize::from(self.sequences.contains(&sequence));
+        Ok(state)
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let stopped = rows.iter().zip(out.rows()).filter(|(_, result)| cancelled(result));
+        self.sequences.extend(stopped.map(|(row, _)| row.sequence));
+        Ok(())
+    }
+}
+
+/// Once it was cancelled it stays so.
+#[derive(Default)]
+pub(crate) struct CancelSticks {
+    error: Option<Error>,
+}
+
+impl Twist for CancelSticks {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        if let Some(error) = &self.error {
+            answer(out, rows.iter().map(|_| Err(error.clone())));
+            return Ok(());
+        }
+        inner.session.step(rows, control, out)?;
+        self.error = out.rows().iter().find(|result| cancelled(result)).and_then(|row| row.clone().err());
+        Ok(())
+    }
+}
+
+pub(crate) struct PoisonStays;
+
+impl Twist for PoisonStays {
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        if inner.session.state(sequence)?.poisoned {
+            return Err(Error::new(ErrorKind::Poisoned, "close sequence", "it is poisoned"));
+        }
+        inner.session.close(sequence)
+    }
+}
+
+/// A fault of one sequence is that of all that are open.
+#[derive(Default)]
+pub(crate) struct PoisonsAll {
+    poisoned: BTreeMap<SequenceId, ()>,
+}
+
+impl Twist for PoisonsAll {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        state.poisoned |= self.poisoned.contains_key(&sequence);
+        Ok(state)
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let fault = |result: &Result<RowResult>| {
+            result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device)
+        };
+        if out.rows().iter().any(fault) {
+            let open = (0..64).map(SequenceId::new).filter(|id| inner.session.state(*id).is_ok());
+            self.poisoned.extend(open.map(|id| (id, ())));
+        }
+        Ok(())
+    }
+}

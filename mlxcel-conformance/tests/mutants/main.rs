@@ -1,0 +1,154 @@
+//! The kit is proved by engines that are broken on purpose, each in one way: every check kills the mutants that its docs name, and
+//! every mutant is named by a check.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod answers;
+mod conduct;
+mod context;
+mod rules;
+mod state;
+mod twist;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mlxcel_conformance::{Check, CheckResult, Expectations, Subject, checks, run, run_all};
+use mlxcel_core::reference::{Fault, ReferenceBackend};
+use mlxcel_core::{Backend, LoadOptions};
+use twist::Broken;
+
+/// A way to break an engine.
+type Break = fn(ReferenceBackend) -> Broken;
+
+fn catalogue() -> BTreeMap<&'static str, Break> {
+    let all: Vec<_> = [context::ALL, state::ALL, answers::ALL, rules::ALL].concat();
+    let catalogue: BTreeMap<_, _> = all.iter().copied().collect();
+    assert_eq!(catalogue.len(), all.len(), "two mutants share a name");
+    catalogue
+}
+
+fn subject(breaking: Break) -> Subject<'static> {
+    // Long enough for a prompt to be cancelled under way.
+    let reference = || ReferenceBackend::new().with_delay(std::time::Duration::from_micros(100));
+    let options = LoadOptions::default().with_capacity(160);
+    let other_options = options.clone();
+    Subject::new(breaking(reference()), ReferenceBackend::source())
+        .with_load(options)
+        .with_other_model(move || {
+            let other = breaking(ReferenceBackend::new().with_weights_seed(1));
+            other.load(&ReferenceBackend::source(), &other_options)
+        })
+        .with_faulty(move |passes| {
+            Box::new(breaking(reference().with_fault(Fault::DeviceAfterPasses(passes))))
+        })
+        .with_cases(32)
+}
+
+/// The mutants that the docs of each check name.
+fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
+    let sources = [
+        include_str!("../../src/checks/batch.rs"),
+        include_str!("../../src/checks/cancel.rs"),
+        include_str!("../../src/checks/capacity.rs"),
+        include_str!("../../src/checks/errors.rs"),
+        include_str!("../../src/checks/faults.rs"),
+        include_str!("../../src/checks/fork.rs"),
+        include_str!("../../src/checks/generation.rs"),
+        include_str!("../../src/checks/isolation.rs"),
+        include_str!("../../src/checks/lifecycle.rs"),
+        include_str!("../../src/checks/logprobs.rs"),
+        include_str!("../../src/checks/masks.rs"),
+        include_str!("../../src/checks/operations.rs"),
+        include_str!("../../src/checks/prefill.rs"),
+        include_str!("../../src/checks/rewind.rs"),
+        include_str!("../../src/checks/sampling.rs"),
+        include_str!("../../src/checks/snapshot.rs"),
+        include_str!("../../src/checks/unclaimed.rs"),
+    ];
+    let mut named = BTreeMap::new();
+    let mut docs = String::new();
+    for line in sources.iter().flat_map(|source| source.lines()) {
+        if let Some(text) = line.strip_prefix("///") {
+            docs.push_str(text);
+        } else {
+            if let Some(name) = line.strip_prefix("pub fn ").and_then(|rest| rest.split('(').next()) {
+                let kills = docs.split_once("Kills:").map_or("", |(_, kills)| kills);
+                let mutants = kills.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+                named.insert(name.to_owned(), mutants);
+            }
+            docs.clear();
+        }
+    }
+    named
+}
+
+#[test]
+fn every_check_kills_the_mutants_that_its_docs_name() {
+    let (catalogue, named) = (catalogue(), named_in_docs());
+    let mut survivors = Vec::new();
+    for check in checks::ALL {
+        let mutants = &named[check.name];
+        assert!(!mutants.is_empty(), "the docs of `{}` name no mutant", check.name);
+        for mutant in mutants {
+            let breaking = catalogue.get(mutant.as_str());
+            let breaking =
+                breaking.unwrap_or_else(|| panic!("`{}` names `{mutant}`, which is not there", check.name));
+            if !run(check, &subject(*breaking), &Expectations::none()).is_failure() {
+                survivors.push((check.name, mutant.clone()));
+            }
+        }
+    }
+    assert!(survivors.is_empty(), "these checks let these mutants live: {survivors:?}");
+}
+
+#[test]
+fn every_mutant_is_named_by_a_check() {
+    let named: BTreeSet<String> = named_in_docs().into_values().flatten().collect();
+    let mutants = catalogue();
+    let unnamed: Vec<_> = mutants.keys().filter(|name| !named.contains(**name)).collect();
+    assert!(unnamed.is_empty(), "no check's docs name {unnamed:?}");
+    assert!(mutants.len() >= 20);
+}
+
+#[test]
+fn the_reference_engine_behind_the_same_wrapper_lives() {
+    let report = run_all(&subject(Broken::new), &Expectations::none());
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn an_engine_that_claims_nothing_lives_and_is_told_what_was_not_run() {
+    let least = |reference: ReferenceBackend| {
+        Broken::new(reference.with_capabilities(mlxcel_core::Capabilities::new(1, 64)))
+    };
+    let subject = Subject::new(least(ReferenceBackend::new()), ReferenceBackend::source());
+    let report = run_all(&subject, &Expectations::none());
+    assert!(report.passed(), "{report}");
+    assert!(matches!(report.result("fork_goes_on"), Some(CheckResult::Unclaimed(_))));
+    assert!(matches!(report.result("chunked_prefill"), Some(CheckResult::Passed)));
+    assert!(report.to_string().contains("not claimed: rewind"), "{report}");
+}
+
+#[test]
+fn an_expected_failure_is_none_and_a_stale_one_fails() {
+    let subject = subject(catalogue()["ignores_seeds"]);
+    let seeds = Check::named("seeds_differ").unwrap();
+    let known = Expectations::none().expect_failure("seeds_differ", "it was broken for this test");
+    assert!(matches!(run(seeds, &subject, &known), CheckResult::ExpectedFailure(..)));
+    let skipped = Expectations::none().skip("seeds_differ", "it was broken for this test");
+    assert!(matches!(run(seeds, &subject, &skipped), CheckResult::Skipped(_)));
+    let stale = Expectations::none().expect_failure("seeds_repeat", "it was thought to be broken");
+    let repeat = Check::named("seeds_repeat").unwrap();
+    assert!(run(repeat, &subject, &stale).is_failure());
+    let unknown = Expectations::none().skip("seeds_differ_now", "a name that is not there");
+    assert!(!run_all(&self::subject(Broken::new), &unknown).passed());
+}
+
+#[test]
+fn a_panic_of_the_engine_is_a_failure_of_its_check() {
+    let subject = subject(|reference| Broken::new(reference).with_twist(|| Box::new(rules::Panics)));
+    let check = Check::named("positions_count_tokens").unwrap();
+    let CheckResult::Failed(failure) = run(check, &subject, &Expectations::none()) else {
+        panic!("it did not fail");
+    };
+    assert_eq!(failure.message(), "the engine panicked: out of paper");
+}

@@ -1,0 +1,376 @@
+//! Mutants that break the rules of rows, limits and counters.
+
+use std::collections::BTreeMap;
+
+use mlxcel_core::{
+    Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
+    SessionStats, Snapshot, StepOutput, TokenId,
+};
+
+use crate::conduct::{
+    BoundToThread, CancelLoses, CancelOverstates, CancelSticks, DiesWithModel, IgnoresCancel, OwnDecode,
+    OwnPrefill, PoisonStays, PoisonsAll, ServesOneThread, SessionsAreOne,
+};
+use crate::twist::{Broken, Inner, Twist, answer, step};
+
+macro_rules! stepping {
+    ($reference:expr, $twist:expr) => {
+        Broken::new($reference).with_twist(|| Box::new($twist))
+    };
+}
+
+pub(crate) const ALL: &[(&str, crate::Break)] = &[
+    ("misstates_capacity", |reference| Broken::new(reference).with_info(|info| info.capacity -= 1)),
+    ("ignores_load_capacity", |reference| {
+        Broken::new(reference).with_load(|options| options.capacity = None)
+    }),
+    ("ignores_cancelled_load", |reference| Broken::new(reference).with_load(|options| options.cancel = None)),
+    ("ignores_session_capacity", |reference| {
+        Broken::new(reference).with_session(|options, _| options.capacity = None)
+    }),
+    ("capacity_one_short", |reference| {
+        Broken::new(reference)
+            .with_session(|options, info| {
+                options.capacity = Some(options.capacity.unwrap_or(info.capacity) - 1);
+            })
+            .with_twist(|| Box::new(OtherCapacity(1)))
+    }),
+    ("capacity_one_beyond", |reference| {
+        Broken::new(reference)
+            .with_session(|options, info| {
+                options.capacity = options.capacity.map(|capacity| info.capacity.min(capacity + 1));
+            })
+            .with_twist(|| Box::new(OtherCapacity(-1)))
+    }),
+    ("opens_one_too_many", |reference| {
+        Broken::new(reference)
+            .with_load(|options| options.sequences = Some(options.sequences.unwrap_or(4) + 1))
+            .with_claims(|claimed| claimed.sequences -= 1)
+    }),
+    ("does_what_it_does_not_claim", |reference| {
+        Broken::new(reference).with_claims(|claimed| {
+            (claimed.rewind, claimed.every_position, claimed.token_masks) = (false, false, false);
+        })
+    }),
+    ("keeps_closed_sequences", |reference| stepping!(reference, KeepsClosed)),
+    ("reuses_ids", |reference| stepping!(reference, ReusesIds::default())),
+    ("session_dies_with_model", |reference| stepping!(reference, DiesWithModel)),
+    ("bound_to_thread", |reference| stepping!(reference, BoundToThread::default())),
+    ("serves_one_thread", |reference| stepping!(reference, ServesOneThread)),
+    ("sessions_are_one", |reference| stepping!(reference, SessionsAreOne)),
+    ("counts_rows_as_tokens", |reference| stepping!(reference, CountsRows::default())),
+    ("takes_rows_in_turns", |reference| stepping!(reference, TakesTurns)),
+    ("miscounts_passes", |reference| {
+        stepping!(reference, Miscounts(|stats| stats.passes += stats.passes / 3))
+    }),
+    ("miscounts_tokens", |reference| stepping!(reference, Miscounts(|stats| stats.tokens = stats.passes))),
+    ("stats_fall", |reference| stepping!(reference, StatsFall::default())),
+    ("fills_up_before_it_refuses", |reference| stepping!(reference, Overfull { refuses: true })),
+    ("drops_what_does_not_fit", |reference| stepping!(reference, Overfull { refuses: false })),
+    ("accepts_no_rows", |reference| stepping!(reference, AcceptsNoRows)),
+    ("accepts_empty_rows", |reference| stepping!(reference, AcceptsEmptyRows)),
+    ("wraps_tokens", |reference| stepping!(reference, WrapsTokens)),
+    ("accepts_duplicates", |reference| stepping!(reference, AcceptsDuplicates)),
+    ("one_bad_row_fails_all", |reference| stepping!(reference, BadRows { fail_all: true })),
+    ("takes_bad_rows_out", |reference| stepping!(reference, BadRows { fail_all: false })),
+    ("own_prefill_drops_a_token", |reference| stepping!(reference, OwnPrefill)),
+    ("own_decode_answers_in_reverse", |reference| stepping!(reference, OwnDecode)),
+    ("ignores_cancel", |reference| stepping!(reference, IgnoresCancel)),
+    ("cancel_loses_a_token", |reference| stepping!(reference, CancelLoses)),
+    ("cancel_overstates_the_position", |reference| stepping!(reference, CancelOverstates::default())),
+    ("cancel_sticks", |reference| stepping!(reference, CancelSticks::default())),
+    ("poison_cannot_be_closed", |reference| stepping!(reference, PoisonStays)),
+    ("faults_poison_all", |reference| stepping!(reference, PoisonsAll::default())),
+];
+
+/// Says that a sequence holds more or less than it does.
+struct OtherCapacity(isize);
+
+impl Twist for OtherCapacity {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        state.capacity = state.capacity.saturating_add_signed(self.0);
+        Ok(state)
+    }
+}
+
+struct KeepsClosed;
+
+impl Twist for KeepsClosed {
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        inner.session.state(sequence).map(drop)
+    }
+}
+
+/// Gives the lowest number that is free.
+#[derive(Default)]
+struct ReusesIds {
+    real: BTreeMap<SequenceId, SequenceId>,
+}
+
+impl ReusesIds {
+    fn number(&mut self, real: SequenceId) -> SequenceId {
+        let free = (0..).map(SequenceId::new).find(|id| !self.real.contains_key(id)).unwrap();
+        self.real.insert(free, real);
+        free
+    }
+    fn real(&self, sequence: SequenceId) -> SequenceId {
+        self.real.get(&sequence).copied().unwrap_or(SequenceId::new(u64::MAX))
+    }
+}
+
+impl Twist for ReusesIds {
+    fn open(&mut self, inner: &mut Inner) -> Result<SequenceId> {
+        let real = inner.session.open()?;
+        Ok(self.number(real))
+    }
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        inner.session.close(self.real(sequence))?;
+        self.real.remove(&sequence);
+        Ok(())
+    }
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        inner.session.state(self.real(sequence))
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let rows: Vec<_> =
+            rows.iter().map(|row| Row::new(self.real(row.sequence), row.tokens, row.want)).collect();
+        inner.session.step(&rows, control, out)
+    }
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let real = inner.session.fork(self.real(sequence))?;
+        Ok(self.number(real))
+    }
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let real = inner.session.restore(snapshot)?;
+        Ok(self.number(real))
+    }
+}
+
+/// A position is how often the sequence was stepped.
+#[derive(Default)]
+struct CountsRows {
+    rows: BTreeMap<SequenceId, usize>,
+}
+
+impl Twist for CountsRows {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        state.position = self.rows.get(&sequence).copied().unwrap_or(0);
+        Ok(state)
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        rows.iter().for_each(|row| *self.rows.entry(row.sequence).or_default() += 1);
+        inner.session.step(rows, control, out)
+    }
+}
+
+/// Claims batches, and computes one row after another.
+struct TakesTurns;
+
+impl Twist for TakesTurns {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let mut results = Vec::new();
+        for row in rows {
+            inner.session.step(&[*row], control, out)?;
+            results.extend(out.take());
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+struct Miscounts(fn(&mut SessionStats));
+
+impl Twist for Miscounts {
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        let mut stats = inner.session.stats();
+        (self.0)(&mut stats);
+        stats
+    }
+}
+
+/// Counts the tokens of open sequences alone.
+#[derive(Default)]
+struct StatsFall {
+    closed: u64,
+}
+
+impl Twist for StatsFall {
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        self.closed += inner.session.state(sequence)?.position as u64;
+        inner.session.close(sequence)
+    }
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        let mut stats = inner.session.stats();
+        stats.tokens -= self.closed;
+        stats
+    }
+}
+
+/// Feeds of a row what fits, and refuses the rest; or does not even do that.
+struct Overfull {
+    refuses: bool,
+}
+
+impl Twist for Overfull {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let fitting = |row: &Row<'_>| {
+            let room = inner.session.state(row.sequence).map_or(0, |state| state.remaining());
+            if room == 0 { row.tokens.len() } else { row.tokens.len().min(room) }
+        };
+        let lengths: Vec<_> = rows.iter().map(fitting).collect();
+        let cut: Vec<_> = rows
+            .iter()
+            .zip(&lengths)
+            .map(|(row, &length)| Row::new(row.sequence, &row.tokens[..length], row.want))
+            .collect();
+        inner.session.step(&cut, control, out)?;
+        let results = out.take();
+        let results = results.into_iter().zip(rows).zip(lengths).map(|((result, row), length)| {
+            if self.refuses && length < row.tokens.len() {
+                return Err(Error::new(ErrorKind::CapacityExceeded, "step", "no more fits"));
+            }
+            result
+        });
+        answer(out, results.collect::<Vec<_>>());
+        Ok(())
+    }
+}
+
+struct AcceptsNoRows;
+
+impl Twist for AcceptsNoRows {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        if rows.is_empty() {
+            out.clear();
+            return Ok(());
+        }
+        inner.session.step(rows, control, out)
+    }
+}
+
+struct AcceptsEmptyRows;
+
+impl Twist for AcceptsEmptyRows {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let results = out.take();
+        let results = results.into_iter().zip(rows);
+        let results =
+            results.map(|(result, row)| if row.tokens.is_empty() { Ok(RowResult::Extended) } else { result });
+        answer(out, results.collect::<Vec<_>>());
+        Ok(())
+    }
+}
+
+struct WrapsTokens;
+
+impl Twist for WrapsTokens {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let wrapped: Vec<Vec<TokenId>> =
+            rows.iter().map(|row| row.tokens.iter().map(|token| token % 64).collect()).collect();
+        let rows: Vec<_> =
+            rows.iter().zip(&wrapped).map(|(row, tokens)| Row::new(row.sequence, tokens, row.want)).collect();
+        inner.session.step(&rows, control, out)
+    }
+}
+
+/// Feeds the second row of a sequence after the first.
+struct AcceptsDuplicates;
+
+impl Twist for AcceptsDuplicates {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let is_second = |i: usize| rows[..i].iter().any(|earlier| earlier.sequence == rows[i].sequence);
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        for i in (0..rows.len()).filter(|&i| is_second(i)) {
+            results[i] = step(&mut *inner.session, &rows[i..=i])?.remove(0);
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+/// The error of one row is that of the step; or the row has no answer at all.
+struct BadRows {
+    fail_all: bool,
+}
+
+impl Twist for BadRows {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        if rows.len() > 1 {
+            match results.iter().find_map(|result| result.as_ref().err()) {
+                Some(error) if self.fail_all => return Err(error.clone()),
+                _ => results.retain(Result::is_ok),
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+/// Runs out of paper.
+pub(crate) struct Panics;
+
+impl Twist for Panics {
+    fn state(&self, _: &Inner, _: SequenceId) -> Result<SequenceState> {
+        panic!("out of paper")
+    }
+}

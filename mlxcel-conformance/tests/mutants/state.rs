@@ -1,0 +1,396 @@
+//! Mutants whose sequences, forks and snapshots hold something else than they should.
+
+use std::collections::BTreeMap;
+
+use mlxcel_core::{
+    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, StepOutput,
+    TokenId,
+};
+
+use crate::twist::{Broken, Inner, Twist, answer, rewrite, step, text, tokens_of};
+
+pub(crate) const ALL: &[(&str, crate::Break)] = &[
+    ("close_harms_a_neighbour", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(CloseHarmsNeighbours))
+    }),
+    ("rewinds_in_name_only", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|_, held| held)))
+    }),
+    ("rewinds_one_short", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|to, held| (to + 1).min(held))))
+    }),
+    ("rewinds_forward", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsForward))),
+    ("rewind_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(RewindComputes))),
+    ("fork_forgets_a_token", |reference| Broken::new(reference).with_twist(|| Box::new(ForkForgets))),
+    ("fork_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(ForkComputes))),
+    ("fork_shares_state", |reference| Broken::new(reference).with_twist(|| Box::new(ForkShares::default()))),
+    ("unforks_on_rewind", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(UnforksOnRewind::default()))
+    }),
+    ("forks_beyond_the_limit", |reference| {
+        Broken::new(reference)
+            .with_load(|options| options.sequences = Some(options.sequences.unwrap_or(4) + 1))
+            .with_claims(|claimed| claimed.sequences -= 1)
+            .with_twist(|| Box::new(ForksBeyond::default()))
+    }),
+    ("snapshot_forgets_a_token", |reference| Broken::new(reference).with_twist(|| Box::new(RestoreForgets))),
+    ("snapshot_is_an_alias", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(SnapshotAlias::default()))
+    }),
+    ("snapshot_is_a_handle", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(SnapshotHandle::default()))
+    }),
+    ("restores_anything", |reference| Broken::new(reference).with_twist(|| Box::new(RestoresAnything))),
+    ("restores_what_is_too_long", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(RestoresTooLong))
+    }),
+    ("restores_damage", |reference| Broken::new(reference).with_twist(|| Box::new(RestoresDamage))),
+    ("restore_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(RestoreComputes))),
+    ("forgets_poison", |reference| Broken::new(reference).with_twist(|| Box::new(ForgetsPoison::default()))),
+];
+
+/// `tokens` with another one at the end.
+fn misremembered(mut tokens: Vec<TokenId>) -> Vec<TokenId> {
+    if let Some(last) = tokens.last_mut() {
+        *last = (*last + 1) % 64;
+    }
+    tokens
+}
+
+/// Opens a sequence that holds `tokens` by computing them.
+fn recompute(inner: &mut Inner, tokens: &[TokenId]) -> Result<SequenceId> {
+    let sequence = inner.session.open()?;
+    if !tokens.is_empty() {
+        step(&mut *inner.session, &[Row::extend(sequence, tokens)])?.remove(0)?;
+    }
+    Ok(sequence)
+}
+
+/// Closing a sequence spoils the cache of the others.
+struct CloseHarmsNeighbours;
+
+impl Twist for CloseHarmsNeighbours {
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        inner.session.close(sequence)?;
+        for number in 0..sequence.number() + 16 {
+            let other = SequenceId::new(number);
+            if inner.session.state(other).is_ok() {
+                let held = text(&mut *inner.session, other);
+                rewrite(&mut *inner.session, other, &misremembered(held));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says that it went back, and keeps more than it should.
+struct Rewinds {
+    keeps: fn(to: usize, held: usize) -> usize,
+    /// How many tokens too many a sequence holds.
+    beyond: BTreeMap<SequenceId, usize>,
+}
+
+impl Rewinds {
+    fn new(keeps: fn(usize, usize) -> usize) -> Self {
+        Self { keeps, beyond: BTreeMap::new() }
+    }
+}
+
+impl Twist for Rewinds {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        state.position -= self.beyond.get(&sequence).copied().unwrap_or(0);
+        Ok(state)
+    }
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        let held = inner.session.state(sequence)?.position;
+        if position > held {
+            return inner.session.rewind(sequence, position);
+        }
+        let kept = (self.keeps)(position, held);
+        inner.session.rewind(sequence, kept)?;
+        self.beyond.insert(sequence, kept - position);
+        Ok(())
+    }
+}
+
+struct RewindsForward;
+
+impl Twist for RewindsForward {
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        let held = inner.session.state(sequence)?.position;
+        inner.session.rewind(sequence, position.min(held))
+    }
+}
+
+struct RewindComputes;
+
+impl Twist for RewindComputes {
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        let held = text(&mut *inner.session, sequence);
+        inner.session.rewind(sequence, position)?;
+        rewrite(&mut *inner.session, sequence, &held[..position]);
+        Ok(())
+    }
+}
+
+struct ForkForgets;
+
+impl Twist for ForkForgets {
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let fork = inner.session.fork(sequence)?;
+        let held = text(&mut *inner.session, fork);
+        rewrite(&mut *inner.session, fork, &misremembered(held));
+        Ok(fork)
+    }
+}
+
+struct ForkComputes;
+
+impl Twist for ForkComputes {
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let held = text(&mut *inner.session, sequence);
+        recompute(inner, &held)
+    }
+}
+
+/// What is fed to a source is fed to its fork in the place of the fork's own, as if they had one cache.
+#[derive(Default)]
+struct ForkShares {
+    source_of: BTreeMap<SequenceId, SequenceId>,
+}
+
+impl Twist for ForkShares {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        for (&fork, &source) in &self.source_of {
+            let length = text(&mut *inner.session, fork).len();
+            let mut shared = text(&mut *inner.session, source);
+            let own = text(&mut *inner.session, fork);
+            shared.extend(own.iter().skip(shared.len()));
+            shared.truncate(length);
+            rewrite(&mut *inner.session, fork, &shared);
+        }
+        Ok(())
+    }
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        self.source_of.retain(|fork, source| *fork != sequence && *source != sequence);
+        inner.session.close(sequence)
+    }
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let fork = inner.session.fork(sequence)?;
+        self.source_of.insert(fork, sequence);
+        Ok(fork)
+    }
+}
+
+/// Going back on a source spoils what its forks hold beyond.
+#[derive(Default)]
+struct UnforksOnRewind {
+    source_of: BTreeMap<SequenceId, SequenceId>,
+}
+
+impl Twist for UnforksOnRewind {
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let fork = inner.session.fork(sequence)?;
+        self.source_of.insert(fork, sequence);
+        Ok(fork)
+    }
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        inner.session.rewind(sequence, position)?;
+        for fork in self.source_of.iter().filter(|(_, source)| **source == sequence).map(|(fork, _)| *fork) {
+            if inner.session.state(fork).is_ok_and(|state| state.position > position) {
+                let held = text(&mut *inner.session, fork);
+                rewrite(&mut *inner.session, fork, &misremembered(held));
+            }
+        }
+        Ok(())
+    }
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        inner.session.stats()
+    }
+}
+
+/// There is one place more than it says, and forks take it.
+#[derive(Default)]
+struct ForksBeyond {
+    open: usize,
+}
+
+impl Twist for ForksBeyond {
+    fn open(&mut self, inner: &mut Inner) -> Result<SequenceId> {
+        if self.open + 1 >= inner.session.capabilities().sequences {
+            return Err(Error::new(ErrorKind::CapacityExceeded, "open sequence", "all places are taken"));
+        }
+        let sequence = inner.session.open()?;
+        self.open += 1;
+        Ok(sequence)
+    }
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        inner.session.close(sequence)?;
+        self.open -= 1;
+        Ok(())
+    }
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let fork = inner.session.fork(sequence)?;
+        self.open += 1;
+        Ok(fork)
+    }
+}
+
+struct RestoreForgets;
+
+impl Twist for RestoreForgets {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let sequence = inner.session.restore(snapshot)?;
+        rewrite(&mut *inner.session, sequence, &misremembered(tokens_of(snapshot)));
+        Ok(sequence)
+    }
+}
+
+/// A snapshot shows what its sequence came to be.
+#[derive(Default)]
+struct SnapshotAlias {
+    taken: Vec<(Snapshot, SequenceId)>,
+    last: BTreeMap<SequenceId, Vec<TokenId>>,
+}
+
+impl Twist for SnapshotAlias {
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        self.last.insert(sequence, text(&mut *inner.session, sequence));
+        inner.session.close(sequence)
+    }
+    fn snapshot(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<Snapshot> {
+        let snapshot = inner.session.snapshot(sequence)?;
+        self.taken.push((snapshot.clone(), sequence));
+        Ok(snapshot)
+    }
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let restored = inner.session.restore(snapshot)?;
+        let taken = self.taken.iter().find(|(taken, _)| taken == snapshot);
+        if let Some(last) = taken.and_then(|(_, sequence)| self.last.get(sequence)) {
+            // A ring that went on turning.
+            rewrite(&mut *inner.session, restored, &last[last.len() - snapshot.position()..]);
+        }
+        Ok(restored)
+    }
+}
+
+/// A snapshot is a number that means something to its own session alone.
+#[derive(Default)]
+struct SnapshotHandle {
+    kept: Vec<Snapshot>,
+}
+
+impl Twist for SnapshotHandle {
+    fn snapshot(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<Snapshot> {
+        let snapshot = inner.session.snapshot(sequence)?;
+        let handle = Snapshot::new(
+            snapshot.engine(),
+            snapshot.model(),
+            snapshot.position(),
+            self.kept.len().to_le_bytes(),
+        );
+        self.kept.push(snapshot);
+        Ok(handle)
+    }
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let handle = snapshot.payload().try_into().map(usize::from_le_bytes).unwrap_or(usize::MAX);
+        match self.kept.get(handle) {
+            Some(kept) => inner.session.restore(kept),
+            None => Err(Error::new(ErrorKind::Corrupt, "restore", "there is no such snapshot")),
+        }
+    }
+}
+
+/// Takes the payload of any engine and model for its own.
+struct RestoresAnything;
+
+impl Twist for RestoresAnything {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let sequence = inner.scratch.open()?;
+        let own = inner.scratch.snapshot(sequence)?;
+        inner.scratch.close(sequence)?;
+        let adopted = Snapshot::new(own.engine(), own.model(), snapshot.position(), snapshot.payload());
+        inner.session.restore(&adopted)
+    }
+}
+
+struct RestoresTooLong;
+
+impl Twist for RestoresTooLong {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let capacity = inner.session.capabilities().context;
+        if snapshot.position() <= capacity {
+            return inner.session.restore(snapshot);
+        }
+        recompute(inner, &tokens_of(snapshot)[..capacity])
+    }
+}
+
+struct RestoresDamage;
+
+impl Twist for RestoresDamage {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        match inner.session.restore(snapshot) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => inner.session.open(),
+            result => result,
+        }
+    }
+}
+
+struct RestoreComputes;
+
+impl Twist for RestoreComputes {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        recompute(inner, &tokens_of(snapshot))
+    }
+}
+
+/// After a fault it goes on with what it thinks that it had.
+#[derive(Default)]
+struct ForgetsPoison {
+    instead: BTreeMap<SequenceId, SequenceId>,
+}
+
+impl ForgetsPoison {
+    fn real(&self, sequence: SequenceId) -> SequenceId {
+        self.instead.get(&sequence).copied().unwrap_or(sequence)
+    }
+}
+
+impl Twist for ForgetsPoison {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        inner.session.state(self.real(sequence))
+    }
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        inner.session.close(self.real(sequence))
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let real: Vec<_> =
+            rows.iter().map(|row| Row::new(self.real(row.sequence), row.tokens, row.want)).collect();
+        let before: Vec<_> = real.iter().map(|row| text(&mut *inner.session, row.sequence)).collect();
+        inner.session.step(&real, control, out)?;
+        let results = out.take();
+        for ((result, row), held) in results.iter().zip(rows).zip(before) {
+            if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device) {
+                inner.session.close(self.real(row.sequence))?;
+                self.instead.insert(row.sequence, recompute(inner, &held)?);
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}

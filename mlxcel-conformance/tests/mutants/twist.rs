@@ -1,0 +1,300 @@
+//! A wrapper over the reference engine that does something else than it at one place.
+
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::ThreadId;
+
+use mlxcel_core::reference::ReferenceBackend;
+use mlxcel_core::{
+    Backend, Capabilities, Control, InferenceSession, LoadOptions, Model, ModelInfo, ModelSource, Result,
+    Row, RowResult, SampledToken, SamplingPlan, SequenceId, SequenceState, SessionOptions, SessionStats,
+    Snapshot, StepOutput, TokenId,
+};
+
+/// What is behind a twist.
+pub(crate) struct Inner {
+    /// The session that does the work.
+    pub(crate) session: Box<dyn InferenceSession>,
+    /// Another one, to compute what it should not have said.
+    pub(crate) scratch: Box<dyn InferenceSession>,
+    pub(crate) shared: Arc<Shared>,
+    /// Gone with the last handle of the model.
+    pub(crate) model: Weak<()>,
+}
+
+/// What the sessions of a mutant share and should not.
+pub(crate) struct Shared {
+    pub(crate) session: Mutex<Box<dyn InferenceSession>>,
+    pub(crate) thread: OnceLock<ThreadId>,
+}
+
+/// What a mutant does otherwise; whatever is not overridden goes to the engine as it is.
+pub(crate) trait Twist: Send {
+    fn open(&mut self, inner: &mut Inner) -> Result<SequenceId> {
+        inner.session.open()
+    }
+    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
+        inner.session.close(sequence)
+    }
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        inner.session.state(sequence)
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)
+    }
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        inner.session.stats()
+    }
+    fn prefill(
+        &mut self,
+        inner: &mut Inner,
+        row: Row<'_>,
+        control: &Control<'_>,
+    ) -> Option<Result<RowResult>> {
+        let _ = (inner, row, control);
+        None
+    }
+    fn reverses_decoding(&self) -> bool {
+        false
+    }
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        inner.session.rewind(sequence, position)
+    }
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        inner.session.fork(sequence)
+    }
+    fn snapshot(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<Snapshot> {
+        inner.session.snapshot(sequence)
+    }
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        inner.session.restore(snapshot)
+    }
+}
+
+/// No twist at all.
+pub(crate) struct Straight;
+
+impl Twist for Straight {}
+
+/// An engine that is broken in one way.
+#[derive(Clone)]
+pub(crate) struct Broken {
+    reference: ReferenceBackend,
+    twist: fn() -> Box<dyn Twist>,
+    load: fn(&mut LoadOptions),
+    session: fn(&mut SessionOptions, &ModelInfo),
+    info: fn(&mut ModelInfo),
+    claims: fn(&mut Capabilities),
+}
+
+impl Broken {
+    /// The reference engine as it is.
+    pub(crate) fn new(reference: ReferenceBackend) -> Self {
+        Self {
+            reference,
+            twist: || Box::new(Straight),
+            load: |_| {},
+            session: |_, _| {},
+            info: |_| {},
+            claims: |_| {},
+        }
+    }
+
+    pub(crate) fn with_twist(mut self, twist: fn() -> Box<dyn Twist>) -> Self {
+        self.twist = twist;
+        self
+    }
+
+    /// Changes the options before they are loaded with.
+    pub(crate) fn with_load(mut self, change: fn(&mut LoadOptions)) -> Self {
+        self.load = change;
+        self
+    }
+
+    /// Changes the options before a session is opened with them.
+    pub(crate) fn with_session(mut self, change: fn(&mut SessionOptions, &ModelInfo)) -> Self {
+        self.session = change;
+        self
+    }
+
+    pub(crate) fn with_info(mut self, change: fn(&mut ModelInfo)) -> Self {
+        self.info = change;
+        self
+    }
+
+    /// Changes what it says that it can.
+    pub(crate) fn with_claims(mut self, change: fn(&mut Capabilities)) -> Self {
+        self.claims = change;
+        self
+    }
+}
+
+impl Backend for Broken {
+    fn name(&self) -> &str {
+        self.reference.name()
+    }
+
+    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        let mut options = options.clone();
+        (self.load)(&mut options);
+        let model = self.reference.load(source, &options)?;
+        let mut info = model.info().clone();
+        (self.info)(&mut info);
+        let mut claimed = model.capabilities().clone();
+        (self.claims)(&mut claimed);
+        let session = Mutex::new(model.open_session(&SessionOptions::default())?);
+        let shared = Arc::new(Shared { session, thread: OnceLock::new() });
+        let broken = self.clone();
+        Ok(Arc::new(BrokenModel { broken, model, info, claimed, shared, alive: Arc::new(()) }))
+    }
+}
+
+struct BrokenModel {
+    broken: Broken,
+    model: Arc<dyn Model>,
+    info: ModelInfo,
+    claimed: Capabilities,
+    shared: Arc<Shared>,
+    alive: Arc<()>,
+}
+
+impl Model for BrokenModel {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.claimed
+    }
+
+    fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
+        let mut twisted = options.clone();
+        (self.broken.session)(&mut twisted, &self.info);
+        let inner = Inner {
+            session: self.model.open_session(&twisted)?,
+            scratch: self.model.open_session(&SessionOptions::default())?,
+            shared: Arc::clone(&self.shared),
+            model: Arc::downgrade(&self.alive),
+        };
+        let mut claimed = self.claimed.clone();
+        claimed.context = options.capacity.unwrap_or(claimed.context);
+        Ok(Box::new(TwistedSession { inner, twist: (self.broken.twist)(), claimed }))
+    }
+}
+
+struct TwistedSession {
+    inner: Inner,
+    twist: Box<dyn Twist>,
+    claimed: Capabilities,
+}
+
+impl InferenceSession for TwistedSession {
+    fn capabilities(&self) -> &Capabilities {
+        &self.claimed
+    }
+    fn open(&mut self) -> Result<SequenceId> {
+        self.twist.open(&mut self.inner)
+    }
+    fn close(&mut self, sequence: SequenceId) -> Result<()> {
+        self.twist.close(&mut self.inner, sequence)
+    }
+    fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
+        self.twist.state(&self.inner, sequence)
+    }
+    fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
+        self.twist.step(&mut self.inner, rows, control, out)
+    }
+    fn stats(&self) -> SessionStats {
+        self.twist.stats(&self.inner)
+    }
+    fn prefill(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
+        if let Some(answer) = self.twist.prefill(&mut self.inner, row, control) {
+            return answer;
+        }
+        let mut out = StepOutput::new();
+        self.step(&[row], control, &mut out)?;
+        out.take().remove(0)
+    }
+    fn decode_step(
+        &mut self,
+        rows: &[(SequenceId, TokenId)],
+        plan: &SamplingPlan,
+        control: &Control<'_>,
+    ) -> Result<Vec<Result<SampledToken>>> {
+        let tokens: Vec<_> = rows.iter().map(|&(_, token)| [token]).collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .zip(&tokens)
+            .map(|(&(sequence, _), token)| Row::next(sequence, token, plan))
+            .collect();
+        let mut out = StepOutput::new();
+        self.step(&rows, control, &mut out)?;
+        let mut results: Vec<_> = out
+            .take()
+            .into_iter()
+            .map(|row| {
+                row.map(|result| match result {
+                    RowResult::Token(token) => token,
+                    other => panic!("{other:?}"),
+                })
+            })
+            .collect();
+        if self.twist.reverses_decoding() {
+            results.reverse();
+        }
+        Ok(results)
+    }
+    fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
+        self.twist.rewind(&mut self.inner, sequence, position)
+    }
+    fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
+        self.twist.fork(&mut self.inner, sequence)
+    }
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
+        self.twist.snapshot(&mut self.inner, sequence)
+    }
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
+        self.twist.restore(&mut self.inner, snapshot)
+    }
+}
+
+/// The tokens in a snapshot of the reference engine: the first four bytes of every twelve.
+pub(crate) fn tokens_of(snapshot: &Snapshot) -> Vec<TokenId> {
+    snapshot
+        .payload()
+        .chunks_exact(12)
+        .map(|entry| TokenId::from_le_bytes(entry[..4].try_into().unwrap()))
+        .collect()
+}
+
+/// The tokens that a sequence holds; none where there is no such sequence.
+pub(crate) fn text(session: &mut dyn InferenceSession, sequence: SequenceId) -> Vec<TokenId> {
+    session.snapshot(sequence).map(|snapshot| tokens_of(&snapshot)).unwrap_or_default()
+}
+
+/// Makes a sequence hold other tokens than it was fed.
+pub(crate) fn rewrite(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[TokenId]) {
+    session.rewind(sequence, 0).unwrap();
+    if !tokens.is_empty() {
+        session.prefill(Row::extend(sequence, tokens), &Control::default()).unwrap();
+    }
+}
+
+/// Runs a step over rows with other tokens or wants.
+pub(crate) fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Result<Vec<Result<RowResult>>> {
+    let mut out = StepOutput::new();
+    session.step(rows, &Control::default(), &mut out)?;
+    Ok(out.take())
+}
+
+/// Puts other results into an output.
+pub(crate) fn answer(out: &mut StepOutput, results: impl IntoIterator<Item = Result<RowResult>>) {
+    let results: Vec<_> = results.into_iter().collect();
+    out.clear();
+    results.into_iter().for_each(|result| out.push(result));
+}
