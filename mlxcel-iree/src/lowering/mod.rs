@@ -46,7 +46,9 @@ fn linear<'f>(
     let [x, weight, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
     let element = if bias.is_empty() { out.element } else { ElementType::F32 };
-    let Some(kernel) = FewRows::new(b.ty(x), b.ty(weight), element) else { return Ok(None) };
+    let Some(kernel) = FewRows::new(b.ty(x), b.ty(weight), element) else {
+        return many_rows(b, x, weight, bias.first().copied(), out.element);
+    };
     let number = kernels.len();
     let name = kernels.entry(kernel).or_insert_with(|| format!("mlxcel_linear_{number}"));
     let results = b.custom_call(name, &[x, weight], vec![out.with_element(element)], &[], false)?;
@@ -57,6 +59,22 @@ fn linear<'f>(
     Ok(Some(vec![b.convert(sum, out.element)?]))
 }
 
+/// A linear layer over many rows is left to the compiler, in float32: its code for products of two half-precision matrices takes
+/// nearly twice the time, and the sums are of the same numbers, since such products are exact in float32.
+fn many_rows<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    weight: Value<'f>,
+    bias: Option<Value<'f>>,
+    out: ElementType,
+) -> mlxcel_stablehlo::Result<Option<Vec<Value<'f>>>> {
+    if b.ty(x).element == ElementType::F32 {
+        return Ok(None);
+    }
+    let x = b.convert(x, ElementType::F32)?;
+    Ok(Some(vec![b.linear(x, weight, bias, out)?]))
+}
+
 #[cfg(test)]
 mod tests {
     use mlxcel_stablehlo::{ModuleBuilder, TensorType};
@@ -64,10 +82,14 @@ mod tests {
     use super::*;
 
     fn lowered(rows: usize, bias: bool) -> String {
+        lowered_from(ElementType::F32, rows, bias)
+    }
+
+    fn lowered_from(element: ElementType, rows: usize, bias: bool) -> String {
         let mut module = ModuleBuilder::new("test");
         module
             .function("main", |b| {
-                let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
+                let x = b.argument("x", TensorType::new(element, [rows, 64]))?;
                 let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
                 let bias = if bias {
                     Some(b.argument("b", TensorType::new(ElementType::BF16, [96]))?)
