@@ -62,7 +62,6 @@ const RULES: &[Rule] = &[
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-portable", "mlxcel-iree"],
         unsafe_code: Unsafe::Forbidden,
     },
-    Rule { name: "mlxcel-conformance", layer: 1, may_use: &["mlxcel-core"], unsafe_code: Unsafe::Forbidden },
     Rule {
         name: "mlxcel-examples",
         layer: 5,
