@@ -15,6 +15,8 @@ pub enum Failure {
     Output(io::Error),
     /// The arguments make no sense, in words.
     Usage(String),
+    /// The program did its work and found something wrong, in words.
+    Finding(String),
 }
 
 impl From<Error> for Failure {
@@ -44,7 +46,7 @@ impl Failure {
     pub fn status(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
-            Self::Output(_) => 1,
+            Self::Output(_) | Self::Finding(_) => 1,
             Self::Library(error) => match error.kind() {
                 ErrorKind::InvalidInput
                 | ErrorKind::NotFound
@@ -58,7 +60,7 @@ impl Failure {
 
     fn line(&self) -> String {
         match self {
-            Self::Usage(text) => joined(text),
+            Self::Usage(text) | Self::Finding(text) => joined(text),
             Self::Output(error) => format!("write output: {}", one_line(error)),
             Self::Library(error) => one_line(error),
         }

@@ -1,0 +1,301 @@
+//! Holds every engine that is compiled in against the others, and against transformers where Python has it, on a checkpoint of
+//! one's own.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use clap::Parser;
+use mlxcel_conformance::{Comparison, Differential, Tolerance, Trace, TraceStep};
+use mlxcel_core::{Backend, LoadOptions, Model, ModelSource, Precision, TokenId};
+use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_session::{Tokenizer, available_backends, select_backend};
+use serde::{Deserialize, Serialize};
+
+/// Compare engines on a checkpoint: logits after prompts, then greedy tokens and their log probabilities.
+///
+/// Engines follow the text of the first, so every step is compared. Exit status: 0 where all agree; 1 where some disagree, or
+/// something else went wrong; 2 for bad arguments or input; then one line on standard error says what.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checkpoint folder; the bundled story teller where none is given
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// A prompt; may be given more than once
+    #[arg(long, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// A prompt as token ids separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "prompt")]
+    tokens: Option<Vec<TokenId>>,
+    /// How many tokens to compare after each prompt
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    max_tokens: u16,
+    /// An engine to compare; may be given more than once; every one that is compiled in where none is given
+    #[arg(long, value_name = "NAME")]
+    backend: Vec<String>,
+    /// The rounding: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t = Precision::Exact)]
+    precision: Precision,
+    /// How many threads compute; the engine's choice where none is given
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// The Python that has transformers and torch; where it is not given, `python3` is asked, and goes without
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
+}
+
+/// What to say to a model when nothing is given: prose, code, numbers, and a text longer than a prefill chunk.
+const PROMPTS: [&str; 4] = [
+    "Tell me a story about a fox named Pip.",
+    "fn main() {\n    let total: u64 = (1..=10).",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "Once upon a time there was a fox who lived under an old oak at the edge of the forest. Every morning the fox walked down \
+     to the river, looked at the water for a while, and counted the fish that came by. The other animals wondered what the \
+     counting was for, and one day a small hedgehog took heart and asked. The fox thought about it for a long time and then",
+];
+
+fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(arguments) => exit(run(&arguments)),
+        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
+        Err(error) => exit(Err(error.into())),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
+    let progress = Progress::new();
+    let engines = engines(arguments, &source, &progress)?;
+    let first = &engines[0].1;
+    let steps = usize::from(arguments.max_tokens);
+    let prompts = prompts(arguments, &source, &**first, steps)?;
+    let mut out = io::stdout().lock();
+    let info = first.info();
+    writeln!(
+        out,
+        "{}, vocabulary {}, precision {}, {} prompts, {steps} tokens each",
+        info.model_type,
+        info.vocabulary_size,
+        info.precision,
+        prompts.len()
+    )?;
+    let tolerance = Tolerance::of(arguments.precision);
+    // Who leads: transformers, which knows nothing of these engines, or else the first of them.
+    let (leader, traces, followers) = match transformers(arguments, &prompts)? {
+        Answer::Traces(traces) => ("transformers".to_owned(), traces, &engines[..]),
+        Answer::NotAsked(why) => {
+            writeln!(out, "transformers is left out: {why}")?;
+            let (name, model) = &engines[0];
+            if engines.len() == 1 {
+                let alone = format!("there is nothing to compare {name} with");
+                return Err(Failure::Usage(alone));
+            }
+            let traces = prompts.iter().map(|prompt| Trace::of(&**model, prompt, steps));
+            (name.clone(), traces.collect::<Result<_, _>>()?, &engines[1..])
+        }
+    };
+    let mut disagreeing = Vec::new();
+    for (name, model) in followers {
+        let compared = prompts.iter().zip(&traces).map(|(prompt, trace)| {
+            Ok(Comparison::new(trace, &Trace::along(&**model, prompt, &trace.tokens())?, &tolerance))
+        });
+        let report = Differential::new(
+            leader.clone(),
+            name.clone(),
+            tolerance,
+            compared.collect::<Result<_, mlxcel_core::Error>>()?,
+        );
+        progress.close();
+        writeln!(out, "\n{report}")?;
+        if !report.passed() {
+            disagreeing.push(name.as_str());
+        }
+    }
+    if disagreeing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Finding(format!("{} and {leader} disagree", disagreeing.join(", "))))
+}
+
+/// An engine by name, with the model that it has loaded.
+type Engine = (String, Arc<dyn Model>);
+
+/// The engines to compare; at least one.
+fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> Result<Vec<Engine>, Failure> {
+    let names = match &arguments.backend[..] {
+        [] => available_backends().into_iter().map(str::to_owned).collect(),
+        names => names.to_vec(),
+    };
+    if names.is_empty() {
+        return Err(Failure::Usage("no engine is compiled in".to_owned()));
+    }
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.threads = arguments.threads;
+    let load = progress.watch(load);
+    names
+        .into_iter()
+        .map(|name| {
+            let backend: Arc<dyn Backend> = select_backend(Some(&name))?;
+            Ok((backend.name().to_owned(), backend.load(source, &load)?))
+        })
+        .collect()
+}
+
+/// The prompts as tokens; texts are cut where they would leave no room for `steps`.
+fn prompts(
+    arguments: &Arguments,
+    source: &ModelSource,
+    model: &dyn Model,
+    steps: usize,
+) -> Result<Vec<Vec<TokenId>>, Failure> {
+    let room = model.info().capacity.saturating_sub(steps);
+    if room == 0 {
+        return Err(Failure::Usage(format!("{steps} tokens leave no room for a prompt")));
+    }
+    if let Some(tokens) = &arguments.tokens {
+        return Ok(vec![tokens.clone()]);
+    }
+    let Some(tokenizer) = Tokenizer::from_source(source)? else {
+        if !arguments.prompt.is_empty() {
+            return Err(Failure::Usage("this checkpoint has no tokenizer to read a prompt with".to_owned()));
+        }
+        // Arbitrary tokens of the vocabulary, in strides that have no factor in common with its size.
+        let vocabulary = model.info().vocabulary_size as u64;
+        let text = |length: u64, stride: u64| {
+            let tokens = (1..=length).map(|i| (i * stride % vocabulary) as TokenId);
+            tokens.take(room).collect::<Vec<_>>()
+        };
+        return Ok(vec![text(5, 7919), text(33, 104_729), text(100, 1_299_709)]);
+    };
+    let texts: Vec<&str> = match &arguments.prompt[..] {
+        [] => PROMPTS.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    texts
+        .into_iter()
+        .map(|text| {
+            if text.is_empty() {
+                return Err(Failure::Usage("a prompt is empty".to_owned()));
+            }
+            let mut tokens = tokenizer.encode(text, true)?;
+            tokens.truncate(room);
+            Ok(tokens)
+        })
+        .collect()
+}
+
+/// What transformers says, or why it was not asked.
+enum Answer {
+    Traces(Vec<Trace>),
+    NotAsked(String),
+}
+
+/// What the script reads.
+#[derive(Serialize)]
+struct Question<'a> {
+    model: &'a Path,
+    prompts: &'a [Vec<TokenId>],
+    tokens: u16,
+}
+
+/// What the script prints for each prompt.
+#[derive(Deserialize)]
+struct Said {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f32>,
+    margins: Vec<f32>,
+    prefill_logits: Vec<f32>,
+}
+
+/// Computes greedy tokens in float32. Exits with 3 where transformers or torch is missing.
+const SCRIPT: &str = r#"
+import json, os, sys
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    from transformers import AutoModelForCausalLM
+except ImportError as error:
+    print(error, file=sys.stderr)
+    sys.exit(3)
+question = json.load(sys.stdin)
+try:
+    model = AutoModelForCausalLM.from_pretrained(question["model"], dtype=torch.float32)
+except TypeError:
+    model = AutoModelForCausalLM.from_pretrained(question["model"], torch_dtype=torch.float32)
+model.eval()
+answers = []
+with torch.no_grad():
+    for prompt in question["prompts"]:
+        answer = {"tokens": [], "logprobs": [], "margins": []}
+        pending, cache = torch.tensor([prompt]), None
+        for step in range(question["tokens"]):
+            output = model(input_ids=pending, past_key_values=cache, use_cache=True)
+            cache, logits = output.past_key_values, output.logits[0, -1].float()
+            if step == 0:
+                answer["prefill_logits"] = logits.tolist()
+            best = torch.topk(logits, 2)
+            token = int(best.indices[0])
+            answer["tokens"].append(token)
+            answer["logprobs"].append(float(torch.log_softmax(logits.double(), 0)[token]))
+            answer["margins"].append(float(best.values[0] - best.values[1]))
+            pending = torch.tensor([[token]])
+        answers.append(answer)
+json.dump(answers, sys.stdout)
+"#;
+
+fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answer, Failure> {
+    let Some(folder) = &arguments.model else {
+        return Ok(Answer::NotAsked("the bundled model is not a folder".to_owned()));
+    };
+    // Asked for by name, Python must answer; found by chance, it may have its reasons.
+    let refusal = |why: String| match &arguments.python {
+        Some(_) => Err(Failure::Finding(format!("ask transformers: {why}"))),
+        None => Ok(Answer::NotAsked(why)),
+    };
+    let program = arguments.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
+    let child = Command::new(&program)
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return refusal(format!("{} was not started: {error}", program.display())),
+    };
+    let question = Question { model: folder, prompts, tokens: arguments.max_tokens };
+    let question = serde_json::to_vec(&question).map_err(io::Error::from)?;
+    if let Some(mut input) = child.stdin.take() {
+        // A child that has nothing to say does not read; its exit status tells why.
+        let _ = input.write_all(&question);
+    }
+    let output = match child.wait_with_output() {
+        Ok(output) => output,
+        Err(error) => return refusal(format!("{} gave no answer: {error}", program.display())),
+    };
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let last = words.trim().lines().last().unwrap_or("it said nothing").to_owned();
+        return refusal(last);
+    }
+    match serde_json::from_slice::<Vec<Said>>(&output.stdout) {
+        Ok(said) if said.len() == prompts.len() => {
+            Ok(Answer::Traces(said.into_iter().map(Said::trace).collect()))
+        }
+        Ok(_) => refusal("it answered other prompts than it was asked".to_owned()),
+        Err(error) => refusal(format!("its answer was not understood: {error}")),
+    }
+}
+
+impl Said {
+    fn trace(self) -> Trace {
+        let steps = self.tokens.iter().zip(&self.logprobs).zip(&self.margins);
+        let steps = steps.map(|((&token, &logprob), &margin)| TraceStep::new(token, logprob, Some(margin)));
+        Trace::new(Some(self.prefill_logits), steps.collect())
+    }
+}

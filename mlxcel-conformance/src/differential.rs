@@ -1,0 +1,360 @@
+//! Two engines on the same checkpoint.
+
+use std::fmt;
+
+use mlxcel_core::{
+    Error, ErrorKind, Model, Result, Row, RowResult, SamplingPlan, SessionOptions, StepOutput, TokenId,
+    TokenLogprob, Want,
+};
+
+use crate::outlook::{argmax, log_softmax, logits_error};
+use crate::tolerance::Tolerance;
+
+/// What a model says after a prompt, step by step.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// The logits after the prompt, where they are shown.
+    pub prefill_logits: Option<Vec<f32>>,
+    /// What follows the prompt.
+    pub steps: Vec<TraceStep>,
+}
+
+/// One step of a [`Trace`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TraceStep {
+    /// The likeliest token.
+    pub token: TokenId,
+    /// Its natural log probability.
+    pub logprob: f32,
+    /// By how much it leads the second; none where that is not shown.
+    pub margin: Option<f32>,
+}
+
+impl TraceStep {
+    /// A step that chose `token`.
+    pub fn new(token: TokenId, logprob: f32, margin: Option<f32>) -> Self {
+        Self { token, logprob, margin }
+    }
+}
+
+impl Trace {
+    /// A trace from elsewhere: of another library, or recorded.
+    pub fn new(prefill_logits: Option<Vec<f32>>, steps: Vec<TraceStep>) -> Self {
+        Self { prefill_logits, steps }
+    }
+
+    /// What `model` says by itself: `tokens` greedy tokens after `prompt`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a session; [`ErrorKind::CapacityExceeded`] where prompt and tokens do not fit.
+    pub fn of(model: &dyn Model, prompt: &[TokenId], tokens: usize) -> Result<Self> {
+        Self::run(model, prompt, tokens, |_, own| own)
+    }
+
+    /// What `model` would say at each step after `prompt` if it had said `path` before: so that every step can be compared, and
+    /// not those alone that come before the first difference.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`of`](Self::of).
+    pub fn along(model: &dyn Model, prompt: &[TokenId], path: &[TokenId]) -> Result<Self> {
+        Self::run(model, prompt, path.len(), |step, _| path[step])
+    }
+
+    /// The tokens.
+    pub fn tokens(&self) -> Vec<TokenId> {
+        self.steps.iter().map(|step| step.token).collect()
+    }
+
+    fn run(
+        model: &dyn Model,
+        prompt: &[TokenId],
+        tokens: usize,
+        feed: impl Fn(usize, TokenId) -> TokenId,
+    ) -> Result<Self> {
+        let mut session = model.open_session(&SessionOptions::default())?;
+        let claimed = session.capabilities().clone();
+        let sequence = session.open()?;
+        let plan = SamplingPlan::greedy();
+        let next = Want::Next { plan: &plan, mask: None, top: claimed.top_logprobs.min(2) };
+        let mut trace = Self { prefill_logits: None, steps: Vec::with_capacity(tokens) };
+        let mut pending = prompt.to_vec();
+        let mut out = StepOutput::new();
+        for number in 0..tokens {
+            let want = if number == 0 && claimed.logits { Want::Logits } else { next };
+            session.step(&[Row::new(sequence, &pending, want)], &Default::default(), &mut out)?;
+            let step = match out.take().pop() {
+                Some(Ok(RowResult::Logits(logits))) => {
+                    let step = of_logits(&logits)?;
+                    trace.prefill_logits = Some(logits);
+                    step
+                }
+                Some(Ok(RowResult::Token(chosen))) => {
+                    let margin = match &chosen.top[..] {
+                        [first, second] => Some(first.logprob - second.logprob),
+                        _ => None,
+                    };
+                    TraceStep::new(chosen.token, chosen.logprob, margin)
+                }
+                Some(Err(error)) => return Err(error),
+                _ => return Err(broken("the engine did not answer a row with what it wanted")),
+            };
+            pending = vec![feed(number, step.token)];
+            trace.steps.push(step);
+        }
+        session.close(sequence)?;
+        Ok(trace)
+    }
+}
+
+fn of_logits(logits: &[f32]) -> Result<TraceStep> {
+    let best = argmax(logits, |_| true).ok_or_else(|| broken("the engine showed no logits"))?;
+    let second = argmax(logits, |token| token != best);
+    let margin = second.map(|second| logits[best as usize] - logits[second as usize]);
+    Ok(TraceStep::new(best, log_softmax(logits, best), margin))
+}
+
+fn broken(message: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, "trace a model", message)
+}
+
+/// A step at which two engines chose different tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Divergence {
+    /// Which step, counted from 0.
+    pub step: usize,
+    /// What the first chose.
+    pub a: TokenLogprob,
+    /// What the second chose.
+    pub b: TokenLogprob,
+    /// By how much the first engine's token leads its second best; where it does not show that, the second engine's.
+    pub margin: Option<f32>,
+}
+
+/// One prompt on two engines.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// How many steps were compared.
+    pub steps: usize,
+    /// The largest difference of the logits after the prompt, relative to the largest magnitude; none where one of the two shows
+    /// no logits. Infinite for vocabularies of different sizes.
+    pub logits_error: Option<f32>,
+    /// The largest difference of log probabilities, of the steps where both chose the same token.
+    pub logprob_error: f32,
+    /// Where they chose different tokens.
+    pub divergences: Vec<Divergence>,
+    tolerance: Tolerance,
+}
+
+impl Comparison {
+    /// Compares what two engines say after the same prompt, the second [along](Trace::along) the path of the first.
+    pub fn new(a: &Trace, b: &Trace, tolerance: &Tolerance) -> Self {
+        let steps = a.steps.len().min(b.steps.len());
+        let mut comparison = Self {
+            steps,
+            logits_error: a
+                .prefill_logits
+                .as_ref()
+                .zip(b.prefill_logits.as_ref())
+                .map(|(expected, logits)| logits_error(logits, expected).unwrap_or(f32::INFINITY)),
+            logprob_error: 0.0,
+            divergences: Vec::new(),
+            tolerance: *tolerance,
+        };
+        for (number, (a, b)) in a.steps.iter().zip(&b.steps).enumerate() {
+            if a.token == b.token {
+                let error = (a.logprob - b.logprob).abs();
+                // What is no number is as far off as can be.
+                let error = if error.is_nan() { f32::INFINITY } else { error };
+                comparison.logprob_error = comparison.logprob_error.max(error);
+            } else {
+                comparison.divergences.push(Divergence {
+                    step: number,
+                    a: TokenLogprob { token: a.token, logprob: a.logprob },
+                    b: TokenLogprob { token: b.token, logprob: b.logprob },
+                    margin: a.margin.or(b.margin),
+                });
+            }
+        }
+        comparison
+    }
+
+    /// The first step at which the tokens differ.
+    pub fn first_divergence(&self) -> Option<&Divergence> {
+        self.divergences.first()
+    }
+
+    /// Whether all of it lies within the tolerance: tokens may differ only where the lead is below the tolerated margin.
+    pub fn passed(&self) -> bool {
+        let excused =
+            |divergence: &Divergence| divergence.margin.is_some_and(|margin| margin < self.tolerance.margin);
+        self.logits_error.is_none_or(|error| error <= self.tolerance.logits)
+            && self.logprob_error <= self.tolerance.logprob
+            && self.divergences.iter().all(excused)
+    }
+}
+
+/// Prompt after prompt on two engines; prints as a table.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Differential {
+    /// The name of the first, which leads the way.
+    pub a: String,
+    /// The name of the second.
+    pub b: String,
+    /// What was tolerated.
+    pub tolerance: Tolerance,
+    /// One comparison a prompt.
+    pub comparisons: Vec<Comparison>,
+}
+
+impl Differential {
+    /// Comparisons of `a` with `b`, made elsewhere.
+    pub fn new(
+        a: impl Into<String>,
+        b: impl Into<String>,
+        tolerance: Tolerance,
+        comparisons: Vec<Comparison>,
+    ) -> Self {
+        Self { a: a.into(), b: b.into(), tolerance, comparisons }
+    }
+
+    /// Whether every comparison lies within the tolerance.
+    pub fn passed(&self) -> bool {
+        self.comparisons.iter().all(Comparison::passed)
+    }
+}
+
+impl fmt::Display for Differential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tolerance { margin, logprob, logits, .. } = self.tolerance;
+        writeln!(
+            f,
+            "{} and {}: logits within {logits:.0e}, log probabilities within {logprob:.0e}, tokens equal where the \
+             lead is {margin:.0e} or more",
+            self.a, self.b
+        )?;
+        writeln!(f, "prompt  tokens    logits   logprob  differ  first difference")?;
+        for (number, comparison) in self.comparisons.iter().enumerate() {
+            let logits = comparison.logits_error.map_or("-".to_owned(), |error| format!("{error:.1e}"));
+            write!(
+                f,
+                "{number:>6}  {:>6}  {logits:>8}  {:>8}  {:>6}  ",
+                comparison.steps,
+                format!("{:.1e}", comparison.logprob_error),
+                comparison.divergences.len(),
+            )?;
+            match comparison.first_divergence() {
+                None => f.write_str("none")?,
+                Some(Divergence { step, a, b, margin }) => write!(
+                    f,
+                    "step {step}: {} ({:.4}), {} ({:.4}), lead {}",
+                    a.token,
+                    a.logprob,
+                    b.token,
+                    b.logprob,
+                    margin.map_or("unknown".to_owned(), |margin| format!("{margin:.1e}"))
+                )?,
+            }
+            writeln!(f, "{}", if comparison.passed() { "" } else { "  FAILED" })?;
+        }
+        f.write_str(if self.passed() { "they agree" } else { "they disagree" })
+    }
+}
+
+/// Compares two engines that have loaded the same checkpoint: for each prompt the logits after it, and `tokens` greedy steps along
+/// the first one's text, with tokens and log probabilities.
+///
+/// ```
+/// use mlxcel_conformance::{Tolerance, differential};
+/// use mlxcel_core::reference::ReferenceBackend;
+///
+/// let (a, b) = (ReferenceBackend::new().model()?, ReferenceBackend::new().with_chunk(3).model()?);
+/// let report = differential(&*a, &*b, &[vec![1, 2, 3, 4, 5]], 8, &Tolerance::NONE)?;
+/// assert!(report.passed(), "{report}");
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`] where the vocabularies differ in size, and those of [`Trace::of`].
+pub fn differential(
+    a: &dyn Model,
+    b: &dyn Model,
+    prompts: &[Vec<TokenId>],
+    tokens: usize,
+    tolerance: &Tolerance,
+) -> Result<Differential> {
+    let sizes = [a, b].map(|model| model.info().vocabulary_size);
+    if sizes[0] != sizes[1] {
+        return Err(Error::new(ErrorKind::InvalidInput, "compare engines", "these are not one checkpoint")
+            .with_context("vocabulary_size", format_args!("{} and {}", sizes[0], sizes[1])));
+    }
+    let comparisons = prompts
+        .iter()
+        .map(|prompt| {
+            let first = Trace::of(a, prompt, tokens)?;
+            let second = Trace::along(b, prompt, &first.tokens())?;
+            Ok(Comparison::new(&first, &second, tolerance))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Differential::new(&a.info().backend, &b.info().backend, *tolerance, comparisons))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mlxcel_core::reference::ReferenceBackend;
+
+    fn step(token: TokenId, margin: f32) -> TraceStep {
+        TraceStep::new(token, -1.0, Some(margin))
+    }
+
+    #[test]
+    fn the_first_difference_is_reported_and_excused_by_a_small_lead_alone() {
+        let a = Trace::new(None, vec![step(1, 3.0), step(2, 1e-5), step(3, 2.0)]);
+        let b = Trace::new(None, vec![step(1, 3.0), step(9, 1e-5), step(3, 2.0)]);
+        let comparison = Comparison::new(&a, &b, &Tolerance::new(1e-4, 1e-3, 1e-4));
+        let first = comparison.first_divergence().unwrap();
+        assert_eq!((first.step, first.a.token, first.b.token, first.margin), (1, 2, 9, Some(1e-5)));
+        assert!(comparison.passed());
+        assert!(!Comparison::new(&a, &b, &Tolerance::NONE).passed());
+        let c = Trace::new(None, vec![step(1, 3.0), step(2, 1e-5), step(4, 2.0)]);
+        assert!(!Comparison::new(&a, &c, &Tolerance::new(1e-4, 1e-3, 1e-4)).passed());
+    }
+
+    #[test]
+    fn log_probabilities_and_logits_beyond_the_tolerance_fail() {
+        let tolerance = Tolerance::new(1e-4, 1e-3, 1e-4);
+        let a = Trace::new(Some(vec![1.0, -2.0]), vec![step(0, 3.0)]);
+        let mut b = a.clone();
+        b.steps[0].logprob += 2e-3;
+        assert!(!Comparison::new(&a, &b, &tolerance).passed());
+        b.steps[0].logprob = f32::NAN;
+        assert!(!Comparison::new(&a, &b, &tolerance).passed());
+        let mut b = a.clone();
+        b.prefill_logits = Some(vec![1.0, -2.001]);
+        assert!(!Comparison::new(&a, &b, &tolerance).passed());
+        b.prefill_logits = Some(vec![1.0]);
+        assert_eq!(Comparison::new(&a, &b, &tolerance).logits_error, Some(f32::INFINITY));
+    }
+
+    #[test]
+    fn models_with_other_weights_disagree_and_other_vocabularies_are_refused() {
+        let model = |backend: ReferenceBackend| backend.model().unwrap();
+        let a = model(ReferenceBackend::new());
+        let b = model(ReferenceBackend::new().with_weights_seed(1));
+        let tolerance = Tolerance::new(1e-4, 1e-3, 1e-4);
+        let report = differential(&*a, &*b, &[vec![1, 2], vec![3]], 4, &tolerance).unwrap();
+        assert!(!report.passed());
+        assert!(report.to_string().ends_with("they disagree"), "{report}");
+        let c = model(ReferenceBackend::new().with_vocabulary(63));
+        let error = differential(&*a, &*c, &[vec![1]], 1, &tolerance).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+}
