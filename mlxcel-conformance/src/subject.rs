@@ -99,7 +99,7 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Tells how to make the same engine with a failing device: after so many good passes of a session, one of its passes
+    /// Tells how to make the same engine with a failing device: after so many good passes of its first session, one pass
     /// answers [`ErrorKind::Device`](mlxcel_core::ErrorKind::Device), and those after it work again.
     #[must_use]
     pub fn with_faulty(mut self, faulty: impl Fn(u64) -> Box<dyn Backend> + Send + Sync + 'a) -> Self {

@@ -18,6 +18,8 @@
 #![forbid(unsafe_code)]
 
 mod executor;
+#[cfg(test)]
+mod faults;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +27,7 @@ use std::time::Instant;
 use mlxcel_core::{
     Backend, Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, Result,
 };
-use mlxcel_graph::{GraphModel, GraphModelOptions, Numerics, model_info};
+use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, Numerics, model_info};
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::eval::Workers;
 
@@ -56,33 +58,42 @@ impl Backend for PortableBackend {
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        let started = Instant::now();
-        // Mapping files is soon done: there is no boundary to stop at later.
-        let mut control = Control::default();
-        control.cancel = options.cancel.as_ref();
-        control.check("load model")?;
-        let checkpoint = Checkpoint::from_source(source)?;
-        let decoder = checkpoint.decoder()?;
-        let graph = GraphModelOptions::from(options);
-        let numerics = Numerics::new(options.precision, &decoder)?;
-        if let Some(device) = options.device.as_deref().filter(|device| *device != DEVICE) {
-            return Err(Error::new(ErrorKind::InvalidInput, "open a device", "there is no such device")
-                .with_context("device", device)
-                .with_context("known", DEVICE));
-        }
-        let workers = Workers::new(threads(options)?).map_err(|error| {
-            Error::new(ErrorKind::ResourceExhausted, "start threads", "the system gives no more threads")
-                .with_source(error)
-        })?;
-        // Nothing is copied: the weights are where they are run from once their files are mapped.
-        if let Some(progress) = &options.progress {
-            progress(LoadProgress::new(LoadStage::Weights, decoder.weight_bytes(), decoder.weight_bytes()));
-        }
-        let mut info = model_info(NAME, &checkpoint, &decoder);
-        info.load_time = started.elapsed();
-        let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, workers)?;
-        Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
+        load(source, options, |executor| executor)
     }
+}
+
+/// Loads a model that runs on what `run_by` makes of the executor.
+fn load<E: Executor>(
+    source: &ModelSource,
+    options: &LoadOptions,
+    run_by: impl FnOnce(PortableExecutor) -> E,
+) -> Result<Arc<dyn Model>> {
+    let started = Instant::now();
+    // Mapping files is soon done: there is no boundary to stop at later.
+    let mut control = Control::default();
+    control.cancel = options.cancel.as_ref();
+    control.check("load model")?;
+    let checkpoint = Checkpoint::from_source(source)?;
+    let decoder = checkpoint.decoder()?;
+    let graph = GraphModelOptions::from(options);
+    let numerics = Numerics::new(options.precision, &decoder)?;
+    if let Some(device) = options.device.as_deref().filter(|device| *device != DEVICE) {
+        return Err(Error::new(ErrorKind::InvalidInput, "open a device", "there is no such device")
+            .with_context("device", device)
+            .with_context("known", DEVICE));
+    }
+    let workers = Workers::new(threads(options)?).map_err(|error| {
+        Error::new(ErrorKind::ResourceExhausted, "start threads", "the system gives no more threads")
+            .with_source(error)
+    })?;
+    // Nothing is copied: the weights are where they are run from once their files are mapped.
+    if let Some(progress) = &options.progress {
+        progress(LoadProgress::new(LoadStage::Weights, decoder.weight_bytes(), decoder.weight_bytes()));
+    }
+    let mut info = model_info(NAME, &checkpoint, &decoder);
+    info.load_time = started.elapsed();
+    let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, workers)?;
+    Ok(Arc::new(GraphModel::new(run_by(executor), &decoder, info, &graph)?))
 }
 
 /// The number of threads that the options ask for.
