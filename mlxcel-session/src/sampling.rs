@@ -193,6 +193,9 @@ fn logprob(logits: &[f32], token: TokenId) -> f32 {
 }
 
 #[cfg(test)]
+mod transformers;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
