@@ -7,3 +7,8 @@ mod report;
 
 pub use progress::Progress;
 pub use report::{Failure, exit, one_line};
+
+/// The README's programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
