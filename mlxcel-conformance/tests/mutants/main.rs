@@ -27,18 +27,16 @@ fn catalogue() -> BTreeMap<&'static str, Break> {
 }
 
 fn subject(breaking: Break) -> Subject<'static> {
-    // Long enough for a prompt to be cancelled under way.
-    let reference = || ReferenceBackend::new().with_delay(std::time::Duration::from_micros(100));
     let options = LoadOptions::default().with_capacity(160);
     let other_options = options.clone();
-    Subject::new(breaking(reference()), ReferenceBackend::source())
+    Subject::new(breaking(ReferenceBackend::new()), ReferenceBackend::source())
         .with_load(options)
         .with_other_model(move || {
             let other = breaking(ReferenceBackend::new().with_weights_seed(1));
             other.load(&ReferenceBackend::source(), &other_options)
         })
         .with_faulty(move |passes| {
-            Box::new(breaking(reference().with_fault(Fault::DeviceAfterPasses(passes))))
+            Box::new(breaking(ReferenceBackend::new().with_fault(Fault::DeviceAfterPasses(passes))))
         })
         .with_cases(32)
 }
