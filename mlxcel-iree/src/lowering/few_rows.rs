@@ -12,6 +12,9 @@ use mlxcel_stablehlo::{ElementType, TensorType};
 /// The most rows: beyond, the compiler's own tiling for matrix products does better.
 const MOST_ROWS: usize = 16;
 
+/// Rows whose sums are kept in registers together: four rows by four outputs fill half of 32 vector registers.
+const ROWS_TOGETHER: usize = 4;
+
 /// Bytes of weight that one workgroup reads: enough to hide the cost of starting it, little enough to share work evenly.
 const WORKGROUP_BYTES: usize = 256 * 1024;
 
@@ -208,9 +211,6 @@ impl FewRows {
         line(8, format_args!("}}"));
     }
 }
-
-/// Rows whose sums are kept in registers together: four rows by four outputs fill half of 32 vector registers.
-const ROWS_TOGETHER: usize = 4;
 
 #[cfg(test)]
 mod tests {
