@@ -109,6 +109,22 @@ impl<E: Executor> GraphSession<E> {
     }
 }
 
+impl<E: Executor> Shared<E> {
+    /// A new cache with room for `length` positions that holds what `sequence` holds.
+    fn copied_cache(&self, sequence: &Sequence<E::Cache>, length: usize) -> Result<SizedCache<E::Cache>> {
+        let mut cache = self.executor.allocate(&self.layout, length)?;
+        if let Some(from) = &sequence.cache {
+            self.executor.copy(
+                &self.layout,
+                (&from.cache, from.length),
+                (&mut cache, length),
+                sequence.position,
+            )?;
+        }
+        Ok(SizedCache { cache, length })
+    }
+}
+
 fn no_sequence(operation: &'static str, id: SequenceId) -> Error {
     Error::new(ErrorKind::NotFound, operation, "no such sequence is open").with_context("sequence", id)
 }
@@ -163,13 +179,9 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
         let source = self.healthy("fork", sequence)?;
         self.check_room("fork")?;
         let mut copy = Sequence { position: source.position, ..Sequence::empty() };
-        if let Some(SizedCache { cache, .. }) = source.cache.as_ref().filter(|_| source.position > 0) {
-            let Shared { executor, layout, .. } = &*self.shared;
-            let from = source.cache.as_ref().map_or(0, |cache| cache.length);
+        if source.position > 0 {
             let length = self.length_for("fork", source.position)?;
-            let mut own = executor.allocate(layout, length)?;
-            executor.copy(layout, (cache, from), (&mut own, length), source.position)?;
-            copy.cache = Some(SizedCache { cache: own, length });
+            copy.cache = Some(self.shared.copied_cache(source, length)?);
         }
         Ok(self.insert(copy))
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlxcel_core::{Control, Error, ErrorKind, Result, Row, SequenceId, StepOutput};
 
 use super::rows::Work;
-use super::{GraphSession, Sequence, SizedCache};
+use super::{GraphSession, Sequence};
 use crate::executor::{Executor, StepInputs, StepOutputs};
 use crate::model::Shared;
 use crate::plan::{Pass, PassRow, next_pass};
@@ -124,16 +124,10 @@ impl<E: Executor> GraphSession<E> {
 
     /// Gives a sequence a cache of exactly `length` positions, with what it holds in it.
     fn grow(&mut self, id: SequenceId, length: usize) -> Result<()> {
-        let Shared { executor, layout, .. } = &*self.shared;
         let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(()) };
-        if sequence.cache.as_ref().is_some_and(|cache| cache.length == length) {
-            return Ok(());
+        if sequence.cache.as_ref().is_none_or(|cache| cache.length != length) {
+            sequence.cache = Some(self.shared.copied_cache(sequence, length)?);
         }
-        let mut grown = executor.allocate(layout, length)?;
-        if let Some(SizedCache { cache, length: from }) = &sequence.cache {
-            executor.copy(layout, (cache, *from), (&mut grown, length), sequence.position)?;
-        }
-        sequence.cache = Some(SizedCache { cache: grown, length });
         Ok(())
     }
 

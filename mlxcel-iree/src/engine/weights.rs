@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlxcel_core::{Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
+use mlxcel_core::{Control, LoadOptions, LoadProgress, LoadStage, Result};
 use mlxcel_graph::element_type;
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 
@@ -18,13 +18,12 @@ pub(super) fn on_device(
     decoder: &Decoder,
     options: &LoadOptions,
 ) -> Result<Constants> {
+    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let total = decoder.weight_bytes();
     let mut done = 0;
     let mut buffers = Vec::new();
     for weight in decoder.weights() {
-        if options.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled()) {
-            return Err(Error::new(ErrorKind::Cancelled, "load weights", "it was cancelled"));
-        }
+        control.check("load weights")?;
         let bytes = checkpoint.weight(weight)?.bytes.len();
         let stored = Arc::new(Stored { checkpoint: Arc::clone(checkpoint), weight: weight.clone() });
         let buffer =
