@@ -70,6 +70,7 @@
 mod backend;
 mod cancel;
 mod capabilities;
+mod check;
 mod error;
 mod generate;
 mod model;
@@ -82,6 +83,7 @@ mod step;
 pub use backend::{Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, ProgressFn};
 pub use cancel::CancelToken;
 pub use capabilities::Capabilities;
+pub use check::check_rows;
 pub use error::{Error, ErrorKind, Result};
 pub use generate::{
     FinishReason, GenerateExt, GenerateOptions, Generation, LogitsSampler, TokenChoice, TokenStream,

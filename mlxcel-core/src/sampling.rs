@@ -1,5 +1,6 @@
 //! What to draw, and who draws it: parameters, negotiation, masks.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{Capabilities, Error, ErrorKind, Result, TokenId};
@@ -170,6 +171,33 @@ impl SamplingParams {
             SamplingField::LogitBias => !self.logit_bias.is_empty(),
         };
         SamplingField::ALL.into_iter().filter(active).collect()
+    }
+
+    /// For engines: what [`logit_bias`](Self::logit_bias) adds to the logit of each token that it names, entries of one token
+    /// summed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] for a token beyond the vocabulary, and for infinities that have no sum.
+    pub fn biases(&self, vocabulary_size: usize) -> Result<BTreeMap<TokenId, f64>> {
+        let mut biases = BTreeMap::new();
+        for &(token, bias) in &self.logit_bias {
+            let refuse = |message: &'static str| {
+                Error::new(ErrorKind::InvalidInput, "step", message)
+                    .with_context("field", SamplingField::LogitBias.as_str())
+                    .with_context("token", token)
+            };
+            if token as usize >= vocabulary_size {
+                return Err(refuse("the token is beyond the vocabulary")
+                    .with_context("vocabulary_size", vocabulary_size));
+            }
+            let sum: &mut f64 = biases.entry(token).or_default();
+            *sum += f64::from(bias);
+            if sum.is_nan() {
+                return Err(refuse("the biases of the token have no sum"));
+            }
+        }
+        Ok(biases)
     }
 
     /// Refuses values outside their range.
@@ -365,6 +393,11 @@ impl TokenMask {
         self.size
     }
 
+    /// How many tokens may be chosen.
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     /// Whether no token may be chosen.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
@@ -409,6 +442,6 @@ mod tests {
         let mask = TokenMask::allowing(70, [0, 69, 70, 1000]);
         let allowed: Vec<_> = (0..2000).filter(|&token| mask.allows(token)).collect();
         assert_eq!(allowed, [0, 69]);
-        assert!(TokenMask::none(70).is_empty() && !mask.is_empty());
+        assert!(TokenMask::none(70).is_empty() && !mask.is_empty() && mask.count() == 2);
     }
 }

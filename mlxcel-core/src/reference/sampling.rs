@@ -3,34 +3,13 @@
 //! The order is that of transformers: logit bias, repetition penalty, presence and frequency penalties; then temperature, top-k,
 //! top-p, min-p and the draw, each over what the one before left.
 
+use std::collections::BTreeMap;
+
 use super::language::{Entry, mix};
-use crate::{Error, ErrorKind, Result, SamplingField, SamplingParams, SamplingPlan, TokenId, TokenMask};
+use crate::{Result, SamplingParams, SamplingPlan, TokenId, TokenMask};
 
 /// A token that may be drawn, and its weight relative to the likeliest.
 type Candidate = (TokenId, f64);
-
-/// What `params` add to the logit of each token of the vocabulary.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidInput`] for a token beyond the vocabulary and for infinities that cancel out.
-pub(super) fn biases(params: &SamplingParams, vocabulary: usize) -> Result<Vec<f64>> {
-    let mut biases = vec![0.0; vocabulary];
-    for &(token, bias) in &params.logit_bias {
-        let refuse = |message: &'static str| {
-            Error::new(ErrorKind::InvalidInput, "step", message)
-                .with_context("field", SamplingField::LogitBias.as_str())
-                .with_context("token", token)
-        };
-        let sum =
-            biases.get_mut(token as usize).ok_or_else(|| refuse("the token is beyond the vocabulary"))?;
-        *sum += f64::from(bias);
-        if sum.is_nan() {
-            return Err(refuse("the biases of the token have no sum"));
-        }
-    }
-    Ok(biases)
-}
 
 /// The token that `plan` chooses after `cache`, of those that `mask` allows; none where nothing is left to choose from.
 pub(super) fn choose(
@@ -40,7 +19,7 @@ pub(super) fn choose(
     cache: &[Entry],
 ) -> Result<Option<TokenId>> {
     let params = plan.params();
-    let scores = scores(plan, &biases(params, logits.len())?, mask, logits, cache);
+    let scores = scores(plan, &params.biases(logits.len())?, mask, logits, cache);
     let order = likeliest_first(&scores);
     let Some(&best) = order.first() else { return Ok(None) };
     if params.temperature == 0.0 {
@@ -52,7 +31,7 @@ pub(super) fn choose(
 /// The logits after mask, bias and penalties.
 fn scores(
     plan: &SamplingPlan,
-    biases: &[f64],
+    biases: &BTreeMap<TokenId, f64>,
     mask: Option<&TokenMask>,
     logits: &[f32],
     cache: &[Entry],
@@ -63,12 +42,12 @@ fn scores(
     let frequency = f64::from(params.frequency_penalty.unwrap_or(0.0));
     let count = |entries: &[Entry], token| entries.iter().filter(|entry| entry.token == token).count();
     (0..)
-        .zip(logits.iter().zip(biases))
-        .map(|(token, (&logit, &bias))| {
+        .zip(logits)
+        .map(|(token, &logit)| {
             if mask.is_some_and(|mask| !mask.allows(token)) {
                 return f64::NEG_INFINITY;
             }
-            let mut score = f64::from(logit) + bias;
+            let mut score = f64::from(logit) + biases.get(&token).copied().unwrap_or(0.0);
             if count(cache, token) > 0 {
                 score = if score < 0.0 { score * repetition } else { score / repetition };
             }

@@ -12,7 +12,7 @@ use super::model::Shared;
 use super::{Fault, device_fault};
 use crate::{
     Capabilities, Control, Error, ErrorKind, InferenceSession, Result, Row, SequenceId, SequenceState,
-    SessionStats, Snapshot, StepOutput,
+    SessionStats, Snapshot, StepOutput, check_rows,
 };
 
 /// What tags the snapshots: the engine and the version of their payload.
@@ -152,14 +152,10 @@ impl InferenceSession for ReferenceSession {
 
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
         out.clear();
-        if rows.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "step", "a step must have at least one row"));
-        }
-        let mut works: Vec<Work<'_>> = rows
-            .iter()
-            .enumerate()
-            .map(|(i, row)| Work::new(*row, self.check_row(row, &rows[..i])))
-            .collect();
+        let vocabulary = self.shared.language.vocabulary();
+        let checked = check_rows(rows, &self.capabilities, vocabulary, |sequence| self.state(sequence).ok())?;
+        let mut works: Vec<Work<'_>> =
+            rows.iter().zip(checked).map(|(row, checked)| Work::new(*row, checked)).collect();
         let mut first = true;
         loop {
             let waiting = (0..works.len()).filter(|&i| works[i].answer.is_none());

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Control, Error, ErrorKind, Result, Row, SequenceId, StepOutput};
+use mlxcel_core::{
+    Control, Error, ErrorKind, InferenceSession, Result, Row, SequenceId, StepOutput, check_rows,
+};
 
 use super::rows::Work;
 use super::{GraphSession, Sequence};
@@ -19,14 +21,10 @@ impl<E: Executor> GraphSession<E> {
         out: &mut StepOutput,
     ) -> Result<()> {
         out.clear();
-        if rows.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "step", "a step must have at least one row"));
-        }
-        let mut works: Vec<Work<'_>> = rows
-            .iter()
-            .enumerate()
-            .map(|(i, row)| Work::new(*row, self.check_row(row, &rows[..i])))
-            .collect();
+        let vocabulary = self.shared.info.vocabulary_size;
+        let checked = check_rows(rows, &self.capabilities, vocabulary, |sequence| self.state(sequence).ok())?;
+        let mut works: Vec<Work<'_>> =
+            rows.iter().zip(checked).map(|(row, checked)| Work::new(*row, checked)).collect();
         loop {
             let pending: Vec<_> = works.iter().map(Work::pending).collect();
             let Some(pass) = next_pass(&pending, self.shared.chunk, self.capabilities.batch_rows) else {

@@ -1,12 +1,7 @@
-//! The rows of a step: checked before any work, followed until each has its answer.
+//! The rows of a step, followed until each has its answer.
 
-use mlxcel_core::{
-    Capabilities, Error, ErrorKind, PositionResult, Result, Row, RowResult, SampledToken, SamplingPlace,
-    TokenId, Want,
-};
+use mlxcel_core::{Error, ErrorKind, PositionResult, Result, Row, RowResult, SampledToken, TokenId, Want};
 
-use super::GraphSession;
-use crate::executor::Executor;
 use crate::plan::Pending;
 use crate::results;
 
@@ -77,78 +72,5 @@ impl<'a> Work<'a> {
             (Want::EveryPosition { .. }, _) => Ok(RowResult::Positions(std::mem::take(&mut self.positions))),
             _ => Err(Error::new(ErrorKind::Internal, "step", "a row's logits were not read")),
         });
-    }
-}
-
-impl<E: Executor> GraphSession<E> {
-    /// Whether a row may run; `earlier` are the rows in front of it.
-    pub(super) fn check_row(&self, row: &Row<'_>, earlier: &[Row<'_>]) -> Result<()> {
-        let wrong = |message: &'static str| {
-            Error::new(ErrorKind::InvalidInput, "step", message).with_context("sequence", row.sequence)
-        };
-        let sequence = self.healthy("step", row.sequence)?;
-        if row.tokens.is_empty() {
-            return Err(wrong("a row must have at least one token"));
-        }
-        if earlier.iter().any(|other| other.sequence == row.sequence) {
-            return Err(wrong("two rows of one step name this sequence"));
-        }
-        let vocabulary = self.shared.info.vocabulary_size;
-        if let Some(token) = row.tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(wrong("the token is beyond the vocabulary")
-                .with_context("token", token)
-                .with_context("vocabulary_size", vocabulary));
-        }
-        self.check_want(&row.want)?;
-        if row.tokens.len() > self.capacity - sequence.position {
-            return Err(Error::new(
-                ErrorKind::CapacityExceeded,
-                "step",
-                "the tokens do not fit into the context",
-            )
-            .with_context("sequence", row.sequence)
-            .with_context("tokens", row.tokens.len())
-            .with_context("position", sequence.position)
-            .with_context("capacity", self.capacity));
-        }
-        Ok(())
-    }
-
-    fn check_want(&self, want: &Want<'_>) -> Result<()> {
-        let claimed = &self.capabilities;
-        let check_top = |top: u16| Capabilities::require(top <= claimed.top_logprobs, "step", "top_logprobs");
-        match want {
-            Want::Nothing => Ok(()),
-            Want::Logits => Capabilities::require(claimed.logits, "step", "logits"),
-            Want::EveryPosition { top } => {
-                Capabilities::require(claimed.every_position, "step", "every_position")?;
-                check_top(*top)
-            }
-            Want::Next { plan, mask, top } => {
-                check_top(*top)?;
-                if plan.place() != SamplingPlace::Device || !plan.is_greedy() {
-                    return Err(Error::unsupported(
-                        "step",
-                        "this engine chooses greedily; ask for logits and sample on the host",
-                    )
-                    .with_context("capability", "sampling")
-                    .with_context("plan", plan));
-                }
-                let Some(mask) = mask else { return Ok(()) };
-                Capabilities::require(claimed.token_masks, "step", "token_masks")?;
-                let size = self.shared.info.vocabulary_size;
-                if mask.vocabulary_size() == size && !mask.is_empty() {
-                    return Ok(());
-                }
-                Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "step",
-                    "a token mask must be made for this vocabulary and allow a token",
-                )
-                .with_context("field", "mask")
-                .with_context("vocabulary_size", size))
-            }
-            _ => Err(Error::unsupported("step", "this engine does not know this kind of result")),
-        }
     }
 }
