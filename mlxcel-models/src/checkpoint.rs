@@ -154,6 +154,9 @@ impl Checkpoint {
 
     /// The bytes of a weight of this checkpoint's [`Decoder`]; of a slice, the rows that it names.
     ///
+    /// Of a quantized weight they are the packed words, in its [`stored_shape`](WeightRef::stored_shape); scales and
+    /// biases are weights to be asked for in the same way.
+    ///
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is no such tensor, [`InvalidInput`](ErrorKind::InvalidInput) if the
@@ -176,11 +179,12 @@ impl Checkpoint {
         if weight.element != view.element_type {
             return Err(differs());
         }
+        let shape = weight.stored_shape();
         let Some(slice) = weight.slice else {
-            return if weight.shape == view.shape { Ok(view) } else { Err(differs()) };
+            return if shape == view.shape { Ok(view) } else { Err(differs()) };
         };
         let (Some((&rows, row_shape)), Some((&slice_rows, slice_row_shape))) =
-            (view.shape.split_first(), weight.shape.split_first())
+            (view.shape.split_first(), shape.split_first())
         else {
             return Err(differs());
         };
@@ -195,7 +199,7 @@ impl Checkpoint {
         let row = view.bytes.len() / rows;
         let start = slice.start * row;
         let bytes = view.bytes.get(start..start + slice.rows * row).unwrap_or_default();
-        Ok(TensorView { bytes, shape: weight.shape.clone(), ..view })
+        Ok(TensorView { bytes, shape, ..view })
     }
 
     /// What network this is: every layer, and for each role in it the weight that plays it.
@@ -222,6 +226,11 @@ impl Checkpoint {
     /// The fields of `config.json`.
     pub(crate) fn config(&self) -> Fields<'_> {
         self.config.fields()
+    }
+
+    /// Whether there is a tensor called `name`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.weights.get(name).is_some()
     }
 
     /// The tensor called `name` and the file that holds it.

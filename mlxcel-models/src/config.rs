@@ -29,7 +29,7 @@ impl Config {
 
     /// All fields of the file.
     pub(crate) fn fields(&self) -> Fields<'_> {
-        Fields { location: &self.location, parent: None, fields: &self.fields }
+        Fields { location: &self.location, parents: [None; 2], fields: &self.fields }
     }
 }
 
@@ -37,7 +37,8 @@ impl Config {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
     location: &'a str,
-    parent: Option<&'a str>,
+    /// The objects around this one within the file, outermost first.
+    parents: [Option<&'a str>; 2],
     fields: &'a Map<String, Value>,
 }
 
@@ -115,11 +116,16 @@ impl<'a> Fields<'a> {
     }
 
     /// An object within this one; an empty one counts as absent.
-    pub(crate) fn object(&self, key: &'a str) -> Result<Option<Fields<'a>>> {
-        let Some(value) = self.get(key) else { return Ok(None) };
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Fields<'a>>> {
+        let Some((key, value)) = self.fields.get_key_value(key).filter(|(_, value)| !value.is_null()) else {
+            return Ok(None);
+        };
         match value.as_object() {
             Some(fields) if fields.is_empty() => Ok(None),
-            Some(fields) => Ok(Some(Fields { location: self.location, parent: Some(key), fields })),
+            Some(fields) => {
+                let parents = [self.parents[1], Some(key.as_str())];
+                Ok(Some(Fields { location: self.location, parents, fields }))
+            }
             None => Err(self.wrong(key, format!("{} should be an object", brief(value)))),
         }
     }
@@ -162,10 +168,7 @@ impl<'a> Fields<'a> {
     }
 
     fn locate(&self, error: Error, key: &str) -> Error {
-        let field = match self.parent {
-            Some(parent) => format!("{parent}.{key}"),
-            None => key.to_owned(),
-        };
+        let field = self.parents.into_iter().flatten().chain([key]).collect::<Vec<_>>().join(".");
         error.with_context("field", field).with_context("path", self.location)
     }
 }

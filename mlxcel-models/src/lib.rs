@@ -29,6 +29,7 @@ mod decoder;
 mod element;
 mod families;
 mod fingerprint;
+mod quantization;
 mod rope;
 mod safetensors;
 mod source;
@@ -40,4 +41,5 @@ pub use decoder::{
 };
 pub use element::ElementType;
 pub use families::supported_model_types;
+pub use quantization::{Quantization, QuantizationMode};
 pub use rope::Rope;

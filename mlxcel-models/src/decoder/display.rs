@@ -27,7 +27,7 @@ impl fmt::Display for Decoder {
         )?;
         let table = &self.embedding.weight;
         writeln!(f, "  context    {} positions", self.context_length)?;
-        writeln!(f, "  embedding  {} × {} {}", self.vocabulary_size, self.hidden_size, table.element)?;
+        writeln!(f, "  embedding  {} × {} {}", self.vocabulary_size, self.hidden_size, table.storage())?;
 
         let described = self.layers.iter().map(describe_layer).collect::<Vec<_>>();
         let mut first = 0;
@@ -46,7 +46,7 @@ impl fmt::Display for Decoder {
 
         writeln!(f, "  norm       {}", describe_norm(&self.norm))?;
         let head = if self.head.tied { "the embedding" } else { "its own weights" };
-        write!(f, "  head       {head}, {}", self.head.weight.element)
+        write!(f, "  head       {head}, {}", self.head.weight.storage())
     }
 }
 
@@ -58,11 +58,12 @@ fn describe_layer(layer: &Layer) -> Vec<String> {
             let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
             vec![
                 format!(
-                    "attention  {} query heads over {} key/value heads of {}, scale {}, {}",
+                    "attention  {} query heads over {} key/value heads of {}, scale {}{}, {}",
                     attention.query_heads,
                     attention.kv_heads,
                     attention.head_dim,
                     attention.scale,
+                    attention.window.map(|window| format!(", window {window}")).unwrap_or_default(),
                     describe_projections(&projections),
                 ),
                 format!(
@@ -90,9 +91,9 @@ fn describe_norm(norm: &Norm) -> String {
     format!("rms, epsilon {:e}, {}", norm.epsilon, norm.weight.element)
 }
 
-/// The element types of projections, and whether they have biases.
+/// How the weights of projections are stored, and whether they have biases.
 fn describe_projections(projections: &[&Linear]) -> String {
-    let mut types = projections.iter().map(|linear| linear.weight.element.name()).collect::<Vec<_>>();
+    let mut types = projections.iter().map(|linear| linear.weight.storage()).collect::<Vec<_>>();
     types.dedup();
     let biases = projections.iter().filter(|linear| linear.bias.is_some()).count();
     let biases = match biases {

@@ -65,14 +65,14 @@ pub struct Layer {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Mixer {
-    /// Causal self-attention over all earlier positions; its state is their keys and values.
+    /// Causal self-attention over earlier positions; its state is their keys and values.
     Attention(Attention),
 }
 
 /// Causal self-attention with rotary positions.
 ///
 /// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie et al.,
-/// 2023): `softmax(scale · q·kᵀ) · v` over the positions up to its own.
+/// 2023): `softmax(scale · q·kᵀ) · v` over the positions up to its own, or the last [`window`](Self::window) of them.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Attention {
@@ -84,6 +84,9 @@ pub struct Attention {
     pub head_dim: usize,
     /// What the products of queries and keys are multiplied with.
     pub scale: f32,
+    /// How many positions a position sees, its own included: `p` sees those from `p − window + 1` (sliding window,
+    /// Beltagy et al., 2020, "Longformer"). `None`: all up to its own.
+    pub window: Option<usize>,
     /// How queries and keys are rotated by position.
     pub rope: Rope,
     /// `hidden_size` to `query_heads · head_dim`, head after head.
@@ -186,7 +189,8 @@ impl Layer {
 
 impl Decoder {
     /// Every weight once, in the order of use: embedding, layers, final norm, head. A tied head is the embedding, so
-    /// it does not come again. The order depends on nothing but the description.
+    /// it does not come again. Of a quantized weight the companions come with it, in [`WeightRef::tensors`]. The order
+    /// depends on nothing but the description.
     pub fn weights(&self) -> impl Iterator<Item = &WeightRef> {
         let mut seen = HashSet::new();
         std::iter::once(&self.embedding.weight)
@@ -195,13 +199,13 @@ impl Decoder {
             .filter(move |weight| seen.insert(*weight))
     }
 
-    /// The number of parameters: elements of all [`weights`](Self::weights).
+    /// The number of parameters: values of all [`weights`](Self::weights).
     pub fn parameters(&self) -> u64 {
         self.weights().map(|weight| weight.elements() as u64).sum()
     }
 
-    /// The bytes of all [`weights`](Self::weights) as they are stored.
+    /// The bytes of all [`weights`](Self::weights) as they are stored, scales and biases of quantized ones included.
     pub fn weight_bytes(&self) -> u64 {
-        self.weights().map(|weight| weight.byte_len() as u64).sum()
+        self.weights().flat_map(WeightRef::tensors).map(|tensor| tensor.byte_len() as u64).sum()
     }
 }

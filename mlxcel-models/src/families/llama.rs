@@ -1,11 +1,12 @@
 //! Llama, and everything published as `model_type: llama` (SmolLM, TinyLlama, Yi, …).
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `LlamaConfig` and `LlamaForCausalLM`.
+//! Settings, their defaults and the arithmetic are those of transformers' `LlamaConfig` and `LlamaForCausalLM`. Families
+//! that add little to it are described here too, by their [`Variant`].
 
 use mlxcel_core::Result;
 
 use super::Family;
-use super::roles::{activation, activation_type, dense, linear, norm};
+use super::roles::{activation, activation_type, linear, matrix, norm};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::{Activation, Attention, Decoder, Embedding, Head, Layer, Mixer, Mlp};
 use crate::rope::Rope;
@@ -18,16 +19,40 @@ const LARGEST_HEAD_COUNT: usize = 1 << 12;
 const LARGEST_HEAD_DIM: usize = 1 << 12;
 const LARGEST_LAYER_COUNT: usize = 1 << 12;
 const LARGEST_VOCABULARY: usize = 1 << 24;
-const LARGEST_CONTEXT: usize = 1 << 30;
+pub(super) const LARGEST_CONTEXT: usize = 1 << 30;
+
+/// What a family of Llama's structure does otherwise.
+pub(super) struct Variant {
+    /// The context where `max_position_embeddings` does not give one.
+    pub(super) context_length: usize,
+    /// The key/value heads where `num_key_value_heads` is not mentioned; `None`: as many as query heads.
+    pub(super) kv_heads: Option<usize>,
+    /// Whether `attention_bias` and `mlp_bias` are among its settings.
+    pub(super) biases: bool,
+    /// How many positions a position sees.
+    pub(super) window: Option<usize>,
+}
 
 fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
+    describe_variant(
+        checkpoint,
+        &Variant { context_length: 2048, kv_heads: None, biases: true, window: None },
+    )
+}
+
+/// The decoder of a checkpoint of Llama's structure and tensor names.
+pub(super) fn describe_variant(checkpoint: &Checkpoint, variant: &Variant) -> Result<Decoder> {
     let config = checkpoint.config();
     let vocabulary_size = config.required_size("vocab_size", 1..=LARGEST_VOCABULARY)?;
     let hidden_size = config.required_size("hidden_size", 1..=LARGEST_WIDTH)?;
     let intermediate_size = config.required_size("intermediate_size", 1..=LARGEST_WIDTH)?;
     let layer_count = config.required_size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?;
     let query_heads = config.required_size("num_attention_heads", 1..=LARGEST_HEAD_COUNT)?;
-    let kv_heads = config.size("num_key_value_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(query_heads);
+    let assumed_kv_heads = variant.kv_heads.filter(|_| !config.mentions("num_key_value_heads"));
+    let kv_heads = config
+        .size("num_key_value_heads", 1..=LARGEST_HEAD_COUNT)?
+        .or(assumed_kv_heads)
+        .unwrap_or(query_heads);
     if query_heads % kv_heads != 0 {
         let message =
             format!("{kv_heads} key/value heads cannot be shared evenly by {query_heads} query heads");
@@ -46,15 +71,16 @@ fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
             format!("heads of {head_dim} elements cannot be rotated in pairs; the number should be even");
         return Err(config.wrong("head_dim", message));
     }
-    let context_length = config.size("max_position_embeddings", 1..=LARGEST_CONTEXT)?.unwrap_or(2048);
+    let context_length =
+        config.size("max_position_embeddings", 1..=LARGEST_CONTEXT)?.unwrap_or(variant.context_length);
     let epsilon = config.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32;
-    let attention_bias = config.flag("attention_bias")?.unwrap_or(false);
-    let mlp_bias = config.flag("mlp_bias")?.unwrap_or(false);
+    let attention_bias = variant.biases && config.flag("attention_bias")?.unwrap_or(false);
+    let mlp_bias = variant.biases && config.flag("mlp_bias")?.unwrap_or(false);
     let tied = config.flag("tie_word_embeddings")?.unwrap_or(false);
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let rope = Rope::from_config(config, head_dim, context_length)?;
 
-    let table = dense(checkpoint, "model.embed_tokens.weight", &[vocabulary_size, hidden_size])?;
+    let table = matrix(checkpoint, "model.embed_tokens", vocabulary_size, hidden_size)?;
     let layer = |index: usize| {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let attention = |part: &str, outputs, inputs| {
@@ -70,6 +96,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
                 kv_heads,
                 head_dim,
                 scale: (head_dim as f64).powf(-0.5) as f32,
+                window: variant.window,
                 rope: rope.clone(),
                 query: attention("q_proj", query_heads * head_dim, hidden_size)?,
                 key: attention("k_proj", kv_heads * head_dim, hidden_size)?,
@@ -90,7 +117,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
     let head = if tied {
         Head { weight: table.clone(), tied }
     } else {
-        Head { weight: dense(checkpoint, "lm_head.weight", &[vocabulary_size, hidden_size])?, tied }
+        Head { weight: matrix(checkpoint, "lm_head", vocabulary_size, hidden_size)?, tied }
     };
     Ok(Decoder {
         model_type: checkpoint.model_type().to_owned(),

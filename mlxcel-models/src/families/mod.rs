@@ -3,13 +3,14 @@
 //! A new one is a file here, with a [`Family`] that is listed in [`FAMILIES`].
 
 mod llama;
+mod mistral;
 mod roles;
 
-use mlxcel_core::{Error, Result, TokenId};
+use mlxcel_core::{Result, TokenId};
 
 use crate::checkpoint::Checkpoint;
-use crate::config::Fields;
 use crate::decoder::Decoder;
+use crate::quantization::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
 pub(crate) struct Family {
@@ -22,7 +23,7 @@ pub(crate) struct Family {
 }
 
 /// Every supported family.
-const FAMILIES: &[Family] = &[llama::FAMILY];
+const FAMILIES: &[Family] = &[llama::FAMILY, mistral::FAMILY];
 
 /// The values of `model_type` that [`Checkpoint::decoder`] knows.
 pub fn supported_model_types() -> impl Iterator<Item = &'static str> {
@@ -45,15 +46,8 @@ pub(crate) fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
         );
         return Err(config.unsupported("model_type", message));
     };
-    if let Some(error) = quantized(config) {
+    if let Some(error) = refuse_quantized_activations(config) {
         return Err(error);
     }
     (family.describe)(checkpoint)
-}
-
-/// The error for quantized weights, by either of the names under which tools announce them.
-fn quantized(config: Fields<'_>) -> Option<Error> {
-    let key = ["quantization_config", "quantization"].into_iter().find(|key| config.get(key).is_some())?;
-    let message = "quantized weights are not supported; use the checkpoint in float16, bfloat16 or float32";
-    Some(config.unsupported(key, message.to_owned()))
 }

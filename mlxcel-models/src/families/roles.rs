@@ -6,11 +6,12 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Activation, Linear, Norm, WeightRef};
 use crate::element::ElementType;
+use crate::quantization::{Declared, Quantization, QuantizationMode, Scheme};
 
 const OPERATION: &str = "describe decoder";
 
 /// The tensor `name`, which the settings say is dense and of `shape`.
-pub(super) fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightRef> {
+fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightRef> {
     let (view, location) = checkpoint.located(name)?;
     let locate = |error: Error| error.with_context("tensor", name).with_context("path", location);
     if view.shape != shape {
@@ -24,7 +25,96 @@ pub(super) fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Res
     Ok(WeightRef::new(name, view.element_type, shape))
 }
 
-/// The projection whose tensors are `{name}.weight` and, if `bias`, `{name}.bias`.
+/// The matrix `[rows, columns]` whose tensor is `{module}.weight`: dense, or packed with companions beside it.
+///
+/// It is quantized if `{module}.scales` is there, and then as the settings say; where one tells of a quantization and the
+/// other does not, the checkpoint is refused.
+pub(super) fn matrix(
+    checkpoint: &Checkpoint,
+    module: &str,
+    rows: usize,
+    columns: usize,
+) -> Result<WeightRef> {
+    let weight = format!("{module}.weight");
+    let has_scales = checkpoint.has(&format!("{module}.scales"));
+    let fault = match (Declared::of(checkpoint.config(), module)?, has_scales) {
+        (Declared::Default(scheme) | Declared::Quantized(scheme), true) => {
+            return packed(checkpoint, module, rows, columns, scheme);
+        }
+        (Declared::Nothing | Declared::Default(_) | Declared::Dense, false) => {
+            return dense(checkpoint, &weight, &[rows, columns]);
+        }
+        (Declared::Quantized(_), false) => {
+            "config.json says that it is quantized, and its scales are missing"
+        }
+        (Declared::Dense, true) => "it has scales, and config.json says that it is not quantized",
+        (Declared::Nothing, true) => {
+            "it has scales, and config.json has no `quantization` that says how to use them"
+        }
+    };
+    let (_, location) = checkpoint.located(&weight)?;
+    let error = Error::new(ErrorKind::Corrupt, OPERATION, fault);
+    Err(error.with_context("tensor", weight).with_context("path", location))
+}
+
+/// The matrix `[rows, columns]` of a module that is quantized by `scheme`.
+fn packed(
+    checkpoint: &Checkpoint,
+    module: &str,
+    rows: usize,
+    columns: usize,
+    scheme: Scheme,
+) -> Result<WeightRef> {
+    let Scheme { mode, bits, group_size } = scheme;
+    let weight = format!("{module}.weight");
+    let refuse = |name: &str, message: String| {
+        let error = Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", name);
+        match checkpoint.located(name) {
+            Ok((_, location)) => error.with_context("path", location),
+            Err(_) => error,
+        }
+    };
+    if !columns.is_multiple_of(group_size) {
+        return Err(refuse(&weight, format!("rows of {columns} cannot be in groups of {group_size}")));
+    }
+    // The tensor as stored, if it is what the settings make it.
+    let companion = |name: &str, fits: fn(ElementType) -> bool, types: &str, width: usize| {
+        let (view, _) = checkpoint.located(name)?;
+        if view.shape != [rows, width] || !fits(view.element_type) {
+            let message = format!(
+                "the tensor is {} {:?} and config.json makes it {types} {:?}: [{rows}, {columns}] in mode {mode}, {bits} \
+                 bits, groups of {group_size}",
+                view.element_type,
+                view.shape,
+                [rows, width]
+            );
+            return Err(refuse(name, message));
+        }
+        Ok(WeightRef::new(name, view.element_type, [rows, width]))
+    };
+    companion(&weight, |element| element == ElementType::U32, "U32", columns * bits / 32)?;
+    let (scales, biases) = (format!("{module}.scales"), format!("{module}.biases"));
+    let groups = columns / group_size;
+    let (scales, biases) = if mode == QuantizationMode::Affine {
+        let scales = companion(&scales, ElementType::is_dense_float, "F32, F16 or BF16", groups)?;
+        let added = companion(&biases, ElementType::is_dense_float, "F32, F16 or BF16", groups)?;
+        if added.element != scales.element {
+            let message =
+                format!("its elements are {} and those of the scales {}", added.element, scales.element);
+            return Err(refuse(&biases, message));
+        }
+        (scales, Some(added))
+    } else {
+        if checkpoint.has(&biases) {
+            return Err(refuse(&biases, format!("the tensor is there, and mode {mode} has no biases")));
+        }
+        (companion(&scales, |element| element == ElementType::U8, "U8", groups)?, None)
+    };
+    let quantization = Quantization::new(mode, bits, group_size, scales, biases);
+    Ok(WeightRef::new(weight, ElementType::U32, [rows, columns]).with_quantization(quantization))
+}
+
+/// The projection whose tensors are `{name}.weight`, dense or quantized, and, if `bias`, `{name}.bias`.
 pub(super) fn linear(
     checkpoint: &Checkpoint,
     name: &str,
@@ -32,7 +122,7 @@ pub(super) fn linear(
     inputs: usize,
     bias: bool,
 ) -> Result<Linear> {
-    let weight = dense(checkpoint, &format!("{name}.weight"), &[outputs, inputs])?;
+    let weight = matrix(checkpoint, name, outputs, inputs)?;
     let bias = if bias { Some(dense(checkpoint, &format!("{name}.bias"), &[outputs])?) } else { None };
     Ok(Linear { weight, bias })
 }
@@ -60,11 +150,11 @@ pub(super) fn activation(config: Fields<'_>, key: &str, default: Activation) -> 
     })
 }
 
-/// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the weight `fallback`.
+/// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the values of `fallback`.
 pub(super) fn activation_type(config: Fields<'_>, fallback: &WeightRef) -> Result<ElementType> {
     let key = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
     Ok(match config.text(key)? {
-        None => fallback.element,
+        None => fallback.value_type(),
         Some("bfloat16") => ElementType::BF16,
         Some("float16") => ElementType::F16,
         Some("float32") => ElementType::F32,
