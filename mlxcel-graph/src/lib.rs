@@ -22,6 +22,7 @@ mod model;
 mod numerics;
 mod plan;
 mod program;
+mod reachable;
 mod results;
 mod session;
 mod shape;

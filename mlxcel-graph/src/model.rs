@@ -12,7 +12,7 @@ use crate::executor::{Executor, KvLayout};
 use crate::numerics::Numerics;
 use crate::program::{distinct_ropes, kv_layout};
 use crate::session::GraphSession;
-use crate::shape::{Lengths, Outputs, ProgramShape};
+use crate::shape::Lengths;
 
 /// What [`GraphModel::new`] is told.
 #[derive(Clone, Debug)]
@@ -26,12 +26,24 @@ pub struct GraphModelOptions {
     pub sequences: usize,
     /// How many tokens of a prompt are computed together.
     pub chunk: usize,
+    /// The lengths that caches may have, where programs were made for them beforehand; those of [`Lengths::new`] where none
+    /// are given.
+    pub lengths: Option<Lengths>,
+    /// Whether results at every position may be asked for, which takes programs of its own.
+    pub every_position: bool,
 }
 
 impl Default for GraphModelOptions {
-    /// Native precision, the model's own capacity, 4 sequences, chunks of 64.
+    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position.
     fn default() -> Self {
-        Self { precision: Precision::default(), capacity: None, sequences: 4, chunk: 64 }
+        Self {
+            precision: Precision::default(),
+            capacity: None,
+            sequences: 4,
+            chunk: 64,
+            lengths: None,
+            every_position: true,
+        }
     }
 }
 
@@ -95,19 +107,42 @@ impl GraphModelOptions {
         Ok(capacity)
     }
 
-    /// The programs that every generation of `decoder` begins with, worth making while loading: a prompt chunk and a
-    /// decoding row at the least length.
+    /// The lengths that caches of `decoder` may have.
     ///
     /// # Errors
     ///
-    /// Those of [`capacity_for`](Self::capacity_for).
-    pub fn first_programs(&self, decoder: &Decoder) -> Result<[ProgramShape; 2]> {
-        let lengths = Lengths::new(self.capacity_for(decoder)?, self.chunk);
-        Ok([self.chunk, 1].map(|tokens| ProgramShape {
-            rows: vec![tokens],
-            length: lengths.rungs()[0],
-            outputs: Outputs::Last,
-        }))
+    /// Those of [`capacity_for`](Self::capacity_for), and [`ErrorKind::InvalidInput`] where given lengths are too short for the
+    /// capacity and a chunk's padding.
+    pub fn lengths_for(&self, decoder: &Decoder) -> Result<Lengths> {
+        let capacity = self.capacity_for(decoder)?;
+        let Some(lengths) = &self.lengths else { return Ok(Lengths::new(capacity, self.chunk)) };
+        if lengths.holding(capacity + self.chunk).is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "load model",
+                "the cache lengths are too short for the capacity and a chunk",
+            )
+            .with_context("field", "lengths")
+            .with_context("lengths", format_args!("{:?}", lengths.rungs()))
+            .with_context("capacity", capacity)
+            .with_context("chunk", self.chunk));
+        }
+        Ok(lengths.clone())
+    }
+
+    /// How many rows share a pass at most.
+    pub(crate) fn width(&self) -> usize {
+        self.sequences.min(MOST_ROWS)
+    }
+
+    /// Refuses options out of range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let (field, message) = match (self.sequences, self.chunk) {
+            (0, _) => ("sequences", "at least one sequence must be held"),
+            (_, 0 | 1) => ("chunk", "a chunk has two tokens at least"),
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", field))
     }
 }
 
@@ -126,23 +161,16 @@ impl<E: Executor> GraphModel<E> {
         options: &GraphModelOptions,
     ) -> Result<Self> {
         let numerics = Numerics::new(options.precision, decoder)?;
-        if options.sequences == 0 || options.chunk < 2 {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "load model",
-                "at least one sequence must be held",
-            )
-            .with_context("field", "sequences"));
-        }
+        options.check()?;
         let capacity = options.capacity_for(decoder)?;
         info.capacity = capacity;
         info.precision = options.precision;
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
         let capabilities = Capabilities::new(options.sequences, capacity)
-            .with_batch_rows(options.sequences.min(MOST_ROWS))
+            .with_batch_rows(options.width())
             .with_logits(true)
             .with_top_logprobs(vocabulary)
-            .with_every_position(true)
+            .with_every_position(options.every_position)
             .with_token_masks(true)
             .with_rewind(true)
             .with_fork(true)
@@ -153,7 +181,7 @@ impl<E: Executor> GraphModel<E> {
             capabilities,
             layout: kv_layout(decoder, numerics)?,
             ropes: distinct_ropes(decoder).into_iter().cloned().collect(),
-            lengths: Lengths::new(capacity, options.chunk),
+            lengths: options.lengths_for(decoder)?,
             chunk: options.chunk,
         })))
     }

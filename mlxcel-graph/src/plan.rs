@@ -29,6 +29,7 @@ pub(crate) struct PassRow {
 }
 
 /// The next pass over `pending`: at most one prompt chunk, of up to `chunk` tokens, and up to `width` rows in all.
+/// [`GraphModelOptions::programs`](crate::GraphModelOptions::programs) lists the shapes that come out of this.
 ///
 /// Rows with one token are decoding and ride along with a chunk, so that they neither wait for a long prompt nor read the
 /// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
@@ -42,7 +43,8 @@ pub(crate) fn next_pass(pending: &[Pending], chunk: usize, width: usize) -> Opti
         .chain(decoding.map(|(index, _)| PassRow { pending: index, tokens: 1, room: 1 }))
         .take(width)
         .collect();
-    let every = rows.iter().any(|row| pending[row.pending].every);
+    // The last position of a single token is its every position.
+    let every = rows.iter().any(|row| row.room > 1 && pending[row.pending].every);
     let outputs = if every { Outputs::Every } else { Outputs::Last };
     (!rows.is_empty()).then_some(Pass { rows, outputs })
 }
@@ -78,6 +80,18 @@ mod tests {
             passes(&[1, 130, 1], 4),
             [vec![(1, 64, 64), (0, 1, 1), (2, 1, 1)], vec![(1, 64, 64)], vec![(1, 2, 64)]]
         );
+    }
+
+    #[test]
+    fn only_a_chunk_can_ask_for_outputs_at_every_position() {
+        let outputs = |pending: &[(usize, bool)]| {
+            let pending: Vec<_> =
+                pending.iter().map(|&(remaining, every)| Pending { remaining, every }).collect();
+            next_pass(&pending, 64, 4).unwrap().outputs
+        };
+        assert_eq!(outputs(&[(1, true)]), Outputs::Last);
+        assert_eq!(outputs(&[(5, false), (1, true)]), Outputs::Last);
+        assert_eq!(outputs(&[(5, true), (1, false)]), Outputs::Every);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use mlxcel_core::{Error, ErrorKind, Result};
+
 /// Which positions of a pass give logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outputs {
@@ -89,6 +91,24 @@ impl Lengths {
         Self(rungs)
     }
 
+    /// Exactly these rungs: those that programs were made for beforehand.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] unless they ascend from above zero.
+    pub fn from_rungs(rungs: impl Into<Vec<usize>>) -> Result<Self> {
+        let rungs = rungs.into();
+        if rungs.first().is_none_or(|&first| first == 0) || rungs.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "choose cache lengths",
+                "lengths must ascend from above zero",
+            )
+            .with_context("lengths", format_args!("{rungs:?}")));
+        }
+        Ok(Self(rungs))
+    }
+
     /// The least length that holds `positions`, if there is one.
     pub fn holding(&self, positions: usize) -> Option<usize> {
         self.0.iter().copied().find(|&rung| rung >= positions)
@@ -120,6 +140,14 @@ mod tests {
             [256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131136]
         );
         assert_eq!(Lengths::new(1024, 64).holding(257), Some(1088));
+    }
+
+    #[test]
+    fn rungs_ascend() {
+        assert_eq!(Lengths::from_rungs([64, 100]).unwrap().holding(65), Some(100));
+        for wrong in [&[][..], &[0, 1], &[2, 2], &[3, 2]] {
+            assert_eq!(Lengths::from_rungs(wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
     }
 
     #[test]

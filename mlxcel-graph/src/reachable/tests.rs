@@ -1,0 +1,270 @@
+//! The list of programs against sessions that do whatever comes to mind.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mlxcel_core::{
+    CancelToken, Capabilities, Control, InferenceSession, Model, ModelInfo, Result, Row, SamplingParams,
+    SamplingPlan, SequenceId, SessionOptions, StepOutput, Want,
+};
+use mlxcel_models::{Checkpoint, Decoder};
+use proptest::prelude::*;
+
+use crate::{
+    Executor, GraphModel, GraphModelOptions, KvLayout, Lengths, ProgramShape, StepInputs, StepOutputs,
+};
+
+/// An executor that computes nothing and writes down what it is asked for.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<BTreeSet<ProgramShape>>>);
+
+impl Executor for Recorder {
+    type Cache = ();
+
+    fn prepare(&self, shape: &ProgramShape, _: Option<&CancelToken>) -> Result<Duration> {
+        self.0.lock().unwrap().insert(shape.clone());
+        Ok(Duration::ZERO)
+    }
+
+    fn allocate(&self, _: &KvLayout, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn copy(&self, _: &KvLayout, _: (&(), usize), _: (&mut (), usize), _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, layout: &KvLayout, (): &(), _: usize, positions: usize) -> Result<Vec<u8>> {
+        Ok(vec![0; layout.bytes(positions)])
+    }
+
+    fn write(&self, _: &KvLayout, (): &mut (), _: usize, _: usize, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        shape: &ProgramShape,
+        inputs: &StepInputs,
+        caches: &mut [&mut ()],
+        logits: &[usize],
+    ) -> Result<StepOutputs> {
+        assert_eq!((inputs.tokens.len(), caches.len()), (shape.tokens(), shape.rows.len()));
+        assert!(logits.iter().all(|&row| row < shape.output_rows()));
+        Ok(StepOutputs {
+            best: vec![(0, 0.0); shape.output_rows()],
+            logits: vec![vec![0.0; 4]; logits.len()],
+        })
+    }
+}
+
+fn decoder() -> Decoder {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    Checkpoint::open(folder).unwrap().decoder().unwrap()
+}
+
+fn options(capacity: usize, sequences: usize, chunk: usize, every_position: bool) -> GraphModelOptions {
+    GraphModelOptions { capacity: Some(capacity), sequences, chunk, every_position, ..Default::default() }
+}
+
+struct Driver {
+    session: Box<dyn InferenceSession>,
+    sequences: Vec<SequenceId>,
+    asked: Recorder,
+    every_position: bool,
+}
+
+impl Driver {
+    fn new(decoder: &Decoder, options: &GraphModelOptions) -> Self {
+        let asked = Recorder::default();
+        let info = ModelInfo::new("recorder", "llama", decoder.vocabulary_size);
+        let model = GraphModel::new(asked.clone(), decoder, info, options).unwrap();
+        let session = model.open_session(&SessionOptions::default()).unwrap();
+        Self { session, sequences: Vec::new(), asked, every_position: options.every_position }
+    }
+
+    fn room(&self, id: SequenceId) -> usize {
+        let state = self.session.state(id).unwrap();
+        state.capacity - state.position
+    }
+
+    /// Feeds tokens to the sequences named by index: how many of them, and whether results at every position are wanted.
+    fn step(&mut self, rows: &[(usize, usize, bool)]) {
+        let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
+        let fed: Vec<_> = rows
+            .iter()
+            .map(|&(index, tokens, every)| {
+                let id = self.sequences[index];
+                (id, vec![1; tokens.min(self.room(id))], every && self.every_position)
+            })
+            .filter(|(_, tokens, _)| !tokens.is_empty())
+            .collect();
+        if fed.is_empty() {
+            return;
+        }
+        let want = |every| match every {
+            true => Want::EveryPosition { top: 0 },
+            false => Want::Next { plan: &plan, mask: None, top: 0 },
+        };
+        let rows: Vec<_> =
+            fed.iter().map(|(id, tokens, every)| Row::new(*id, tokens, want(*every))).collect();
+        let mut out = StepOutput::default();
+        self.session.step(&rows, &Control::default(), &mut out).unwrap();
+        assert!(out.rows().iter().all(Result::is_ok), "{:?}", out.rows());
+    }
+
+    fn asked(&self) -> BTreeSet<ProgramShape> {
+        self.asked.0.lock().unwrap().clone()
+    }
+}
+
+/// What a caller may do; numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Action {
+    Open,
+    Close(usize),
+    Fork(usize),
+    Rewind(usize, usize),
+    Restore(usize),
+    Step(Vec<(usize, bool)>),
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let row =
+        (prop_oneof![3 => Just(0usize), 3 => Just(1), 2 => 2..20usize, 2 => 20..500usize], any::<bool>());
+    prop_oneof![
+        3 => Just(Action::Open),
+        1 => any::<usize>().prop_map(Action::Close),
+        1 => any::<usize>().prop_map(Action::Fork),
+        2 => (any::<usize>(), any::<usize>()).prop_map(|(which, to)| Action::Rewind(which, to)),
+        1 => any::<usize>().prop_map(Action::Restore),
+        9 => prop::collection::vec(row, 1..6).prop_map(Action::Step),
+    ]
+}
+
+fn act(driver: &mut Driver, action: &Action) {
+    let pick = |driver: &Driver, which: usize| {
+        let count = driver.sequences.len();
+        (count > 0).then(|| which % count)
+    };
+    match action {
+        Action::Open => driver.sequences.extend(driver.session.open().ok()),
+        Action::Close(which) => {
+            let Some(index) = pick(driver, *which) else { return };
+            driver.session.close(driver.sequences.remove(index)).unwrap();
+        }
+        Action::Fork(which) => {
+            let Some(index) = pick(driver, *which) else { return };
+            driver.sequences.extend(driver.session.fork(driver.sequences[index]).ok());
+        }
+        Action::Rewind(which, to) => {
+            let Some(index) = pick(driver, *which) else { return };
+            let id = driver.sequences[index];
+            let position = driver.session.state(id).unwrap().position;
+            driver.session.rewind(id, to % (position + 1)).unwrap();
+        }
+        Action::Restore(which) => {
+            let Some(index) = pick(driver, *which) else { return };
+            let snapshot = driver.session.snapshot(driver.sequences[index]).unwrap();
+            driver.sequences.extend(driver.session.restore(&snapshot).ok());
+        }
+        Action::Step(rows) => {
+            let rows: Vec<_> = (rows.iter().take(driver.sequences.len()).enumerate())
+                .map(|(index, &(tokens, every))| (index, tokens, every))
+                .collect();
+            driver.step(&rows);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn a_session_never_asks_for_a_program_that_is_not_listed(
+        capacity in prop_oneof![1..8usize, 1..512usize],
+        sequences in 1..6usize,
+        chunk in prop_oneof![2..6usize, Just(64), 250..300usize],
+        every_position: bool,
+        actions in prop::collection::vec(action(), 1..40),
+    ) {
+        let decoder = decoder();
+        let options = options(capacity, sequences, chunk, every_position);
+        let listed = options.programs(&decoder).unwrap();
+        let mut driver = Driver::new(&decoder, &options);
+        for action in &actions {
+            act(&mut driver, action);
+        }
+        let listed: BTreeSet<_> = listed.into_iter().collect();
+        let unlisted: Vec<_> = driver.asked().difference(&listed).map(ToString::to_string).collect();
+        prop_assert!(unlisted.is_empty(), "{unlisted:?} of {options:?}");
+    }
+}
+
+/// Asks for every combination of rows at every length that can be reached.
+fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity: usize) {
+    let combinations = (1..=options.sequences)
+        .flat_map(|count| [None, Some(false), Some(true)].into_iter().map(move |chunk| (count, chunk)));
+    for (count, chunk) in combinations {
+        for filled in 0..capacity {
+            driver.sequences = (0..count).map(|_| driver.session.open().unwrap()).collect();
+            // A prompt in one go, so that its last chunk and its padding take the cache as far as can be.
+            driver.step(&[(0, filled, false)]);
+            let first = chunk.map_or((0, 1, false), |every| (0, options.chunk, every));
+            let rows: Vec<_> = std::iter::once(first).chain((1..count).map(|row| (row, 1, false))).collect();
+            driver.step(&rows);
+            // The same after a rewind keeps the cache.
+            driver.session.rewind(driver.sequences[0], 0).unwrap();
+            driver.step(&rows);
+            for id in std::mem::take(&mut driver.sequences) {
+                driver.session.close(id).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_listed_program_can_be_asked_for() {
+    let decoder = decoder();
+    for (capacity, sequences, chunk, every) in [
+        (1, 2, 4, true),
+        (2, 2, 4, true),
+        (190, 1, 64, false),
+        (257, 2, 64, true),
+        (260, 3, 4, false),
+        (300, 2, 270, true),
+        (512, 1, 64, true),
+    ] {
+        let options = options(capacity, sequences, chunk, every);
+        let mut driver = Driver::new(&decoder, &options);
+        ask_for_everything(&mut driver, &options, capacity);
+        let listed = options.programs(&decoder).unwrap();
+        let unique: BTreeSet<_> = listed.iter().cloned().collect();
+        assert_eq!(listed.len(), unique.len());
+        let unasked: Vec<_> = unique.difference(&driver.asked()).map(ToString::to_string).collect();
+        assert!(unasked.is_empty(), "{unasked:?} of {options:?}");
+    }
+}
+
+#[test]
+fn the_list_follows_the_options() {
+    let decoder = decoder();
+    let listed = |options: &GraphModelOptions| -> Vec<String> {
+        options.programs(&decoder).unwrap().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(listed(&options(100, 1, 64, false)), ["1@256", "64@256"]);
+    assert_eq!(
+        listed(&options(512, 2, 64, true))[6..],
+        ["1@576", "1x2@576", "64@576", "64+1@576", "64@576 every position", "64+1@576 every position"]
+    );
+    let mut given = options(100, 1, 64, false);
+    given.lengths = Some(Lengths::from_rungs([128, 192, 4096]).unwrap());
+    assert_eq!(listed(&given), ["1@128", "64@128", "1@192", "64@192"]);
+    given.lengths = Some(Lengths::from_rungs([128]).unwrap());
+    assert_eq!(given.programs(&decoder).unwrap_err().context("field"), Some("lengths"));
+    assert_eq!(options(100, 1, 1, false).programs(&decoder).unwrap_err().context("field"), Some("chunk"));
+    let first = options(512, 2, 64, true).first_programs(&decoder).unwrap();
+    assert_eq!(first.map(|shape| shape.to_string()), ["64@256", "1@256"]);
+}
