@@ -87,8 +87,14 @@ fn llama_with_linear_rope_is_exact() {
 }
 
 #[test]
+fn mistral_with_its_sliding_window_is_exact() {
+    exact_matches(&Fixture::named("mistral"));
+}
+
+#[test]
 fn native_precision_stays_within_its_rounding() {
-    for fixture in [Fixture::storyteller(), Fixture::named("llama"), Fixture::named("llama-linear")] {
+    let named = ["llama", "llama-linear", "mistral"].map(Fixture::named);
+    for fixture in std::iter::once(Fixture::storyteller()).chain(named) {
         for engine in engines() {
             let model = load(&*engine, &fixture, Precision::Native);
             let mut session = model.open_session(&SessionOptions::default()).unwrap();

@@ -6,6 +6,7 @@ use mlxcel_models::{Activation, Attention, Decoder, Linear, Mixer, Mlp, Norm, Ro
 use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::numerics::Numerics;
+use crate::program::effective_window;
 
 /// One row of a program inside the graph.
 pub(crate) struct Row<'f> {
@@ -15,8 +16,19 @@ pub(crate) struct Row<'f> {
     pub(crate) tokens: usize,
     /// Scalar i32: the position of its first token.
     pub(crate) position: Value<'f>,
-    /// `[tokens, length]` i1: which cached positions each token sees.
-    pub(crate) mask: Value<'f>,
+    /// For each window of the decoder's layers, `[tokens, length]` i1: which cached positions each token sees.
+    pub(crate) masks: Vec<(Option<usize>, Value<'f>)>,
+}
+
+impl<'f> Row<'f> {
+    /// What each token sees of a cache of `length` through `attention`.
+    fn mask(&self, attention: &Attention, length: usize) -> Result<Value<'f>> {
+        let window = effective_window(attention, length);
+        let found = self.masks.iter().find(|(of, _)| *of == window).map(|(_, mask)| *mask);
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Name, "mask", "the layer's window is not among the decoder's")
+        })
+    }
 }
 
 /// A decoder being written into a function.
@@ -139,7 +151,8 @@ impl<'a, 'f> Network<'a, 'f> {
             *cache = write_cache(b, layer, row, *cache, key, value)?;
             let keys = read_cache(b, layer, 0, *cache)?;
             let values = read_cache(b, layer, 1, *cache)?;
-            mixed.push(b.attention(query, keys, values, row.mask, attention.scale, self.numerics.operand)?);
+            let mask = row.mask(attention, b.shape(keys)[1])?;
+            mixed.push(b.attention(query, keys, values, mask, attention.scale, self.numerics.operand)?);
         }
         let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
         self.linear(b, &attention.output, mixed)

@@ -19,8 +19,9 @@ impl Numerics {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for `Fast`: graphs have no mode beyond `Native`.
+    /// [`ErrorKind::Unsupported`] for `Fast`: graphs have no mode beyond `Native`; and for quantized weights.
     pub fn new(precision: Precision, decoder: &Decoder) -> Result<Self> {
+        refuse_quantized(decoder)?;
         let element = match precision {
             Precision::Exact => ElementType::F32,
             Precision::Native => element_type(decoder.element_type, "config.json")?,
@@ -34,6 +35,16 @@ impl Numerics {
         };
         Ok(Self { operand: element, kv: element })
     }
+}
+
+/// Graphs multiply dense weights only.
+pub(crate) fn refuse_quantized(decoder: &Decoder) -> Result<()> {
+    let packed = decoder.weights().find_map(|weight| Some((weight, weight.quantization.as_ref()?)));
+    let Some((weight, quantization)) = packed else { return Ok(()) };
+    let message = "the weight is quantized, which this engine does not run; the engine `mlx` does";
+    Err(Error::unsupported("build decoder", message)
+        .with_context("tensor", &weight.tensor)
+        .with_context("quantization", quantization))
 }
 
 /// The element type in graphs of a floating-point `element` of a checkpoint; `location` is named where there is none.
@@ -53,5 +64,23 @@ pub fn element_type(element: mlxcel_models::ElementType, location: &str) -> Resu
         )
         .with_context("tensor", location)
         .with_context("element_type", other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_models::Checkpoint;
+
+    use super::*;
+
+    #[test]
+    fn quantized_weights_are_refused_by_name() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/storyteller-4bit");
+        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let error = Numerics::new(Precision::Native, &decoder).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(error.context("tensor"), Some("model.embed_tokens.weight"));
+        assert_eq!(error.context("quantization"), Some("affine 4-bit/64"));
+        assert!(error.message().contains("`mlx`"), "{error}");
     }
 }
