@@ -109,7 +109,7 @@ pub(crate) fn kv_layout(decoder: &Decoder, numerics: Numerics) -> Result<KvLayou
 }
 
 /// The rotary embeddings of `decoder`, each once, in the order in which layers first use them.
-pub(crate) fn distinct_ropes(decoder: &Decoder) -> Vec<&Rope> {
+pub fn distinct_ropes(decoder: &Decoder) -> Vec<&Rope> {
     let mut ropes = Vec::new();
     for layer in &decoder.layers {
         if let Mixer::Attention(attention) = &layer.mixer

@@ -152,6 +152,11 @@ impl Checkpoint {
         self.weights.iter().map(|(name, stored)| (name, self.view(stored)))
     }
 
+    /// The files that hold the weights: the name of each, and its content, which is mapped and not read.
+    pub fn weight_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.weights.files()
+    }
+
     /// The bytes of a weight of this checkpoint's [`Decoder`]; of a slice, the rows that it names.
     ///
     /// Of a quantized weight they are the packed words, in its [`stored_shape`](WeightRef::stored_shape); scales and

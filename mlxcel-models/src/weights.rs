@@ -22,6 +22,7 @@ pub(crate) struct Weights {
 }
 
 struct WeightFile {
+    name: String,
     location: String,
     bytes: FileBytes,
 }
@@ -39,7 +40,7 @@ impl Weights {
     pub(crate) fn open(source: &Source) -> Result<Self> {
         if let Some(bytes) = source.map(SINGLE)? {
             let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
-            weights.tensors = weights.add_file(source.locate(SINGLE), bytes)?.collect();
+            weights.tensors = weights.add_file(source, SINGLE, bytes)?.collect();
             return Ok(weights);
         }
         match source.read(INDEX)? {
@@ -76,7 +77,7 @@ impl Weights {
                 }
                 Err(error) => return Err(error),
             };
-            let tensors = weights.add_file(source.locate(shard), bytes)?.collect::<HashMap<_, _>>();
+            let tensors = weights.add_file(source, shard, bytes)?.collect::<HashMap<_, _>>();
             shards.insert(shard, tensors);
         }
         for (name, shard) in &index.weight_map {
@@ -97,12 +98,14 @@ impl Weights {
     /// Keeps a file open and answers the tensors that it holds.
     fn add_file(
         &mut self,
-        location: String,
+        source: &Source,
+        name: &str,
         bytes: FileBytes,
     ) -> Result<impl Iterator<Item = (String, Stored)> + use<>> {
+        let location = source.locate(name);
         let entries = read_header(&location, &bytes)?;
         let file = self.files.len();
-        self.files.push(WeightFile { location, bytes });
+        self.files.push(WeightFile { name: name.to_owned(), location, bytes });
         Ok(entries.into_iter().map(move |entry| {
             let Entry { name, element, shape, range } = entry;
             (name, Stored { file, element, shape, range })
@@ -128,6 +131,11 @@ impl Weights {
     /// The name of the file that holds a tensor, as errors print it.
     pub(crate) fn location(&self, stored: &Stored) -> &str {
         self.files.get(stored.file).map(|file| file.location.as_str()).unwrap_or_default()
+    }
+
+    /// The names and contents of all files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter().map(|file| (file.name.as_str(), &*file.bytes))
     }
 
     /// The number of files.

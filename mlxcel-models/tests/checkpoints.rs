@@ -85,6 +85,21 @@ fn shards_give_the_same_as_one_file() {
 }
 
 #[test]
+fn the_files_of_weights_are_told_with_their_content() {
+    let draft = Draft::llama();
+    let (single, sharded) = (draft.write(), draft.write_sharded());
+    let files = |folder: &common::Written| -> Vec<(String, Vec<u8>)> {
+        let checkpoint = folder.open().unwrap();
+        checkpoint.weight_files().map(|(name, content)| (name.to_owned(), content.to_vec())).collect()
+    };
+    assert_eq!(files(&single), [("model.safetensors".to_owned(), draft.safetensors(|_| true))]);
+    let shards = files(&sharded);
+    assert!(
+        shards.len() > 1 && shards.iter().all(|(name, content)| name.contains("-of-") && content.len() > 8)
+    );
+}
+
+#[test]
 fn a_single_file_goes_before_an_index() {
     let written = Draft::llama().write();
     written.put("model.safetensors.index.json", b"not even JSON");
