@@ -29,6 +29,7 @@
 #![deny(unsafe_code)]
 
 mod artifact;
+mod backend;
 mod cache;
 mod compiler;
 mod engine;
@@ -37,4 +38,6 @@ mod ffi;
 mod lowering;
 mod target;
 
+pub use backend::{CompileBackend, CompileBackends, ResolvedTarget};
 pub use engine::IreeBackend;
+pub use target::{CompileTarget, DeviceDescription, Processor};

@@ -21,7 +21,7 @@ impl ProgramSum {
         parts.add(FORMAT);
         parts.add(env!("CARGO_PKG_VERSION"));
         parts.add(program);
-        parts.add(options.target.identity());
+        parts.add(options.target.fingerprint());
         for flag in options.all_flags() {
             parts.add(flag);
         }
@@ -96,12 +96,12 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::CompileTarget;
+    use crate::backend::resolved;
 
     #[test]
     fn everything_that_goes_into_an_artifact_changes_its_key() {
         let revision = |text: &str| Revision::recorded(text).unwrap();
-        let options = CompileOptions::new(CompileTarget::named("generic"));
+        let options = CompileOptions::new(resolved("llvm-cpu:x86_64/generic"));
         let key = |program: &str, options: &CompileOptions, compiler: &str| {
             Key::new(ProgramSum::new(program, options), &revision(compiler))
         };
@@ -111,7 +111,7 @@ mod tests {
 
         let mut flags = options.clone();
         flags.flags.push("--more".to_owned());
-        let target = CompileOptions::new(CompileTarget::named("x86-64-v3"));
+        let target = CompileOptions::new(resolved("llvm-cpu:x86-64-v3"));
         let mut split = options.clone();
         split.flags = vec!["--iree-input-type=stablehlo--iree-opt-level=O3".to_owned()];
         for other in [

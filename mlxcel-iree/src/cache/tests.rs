@@ -14,7 +14,6 @@ use tempfile::TempDir;
 use super::*;
 use crate::artifact::{Artifact, Artifacts};
 use crate::compiler::CompileOptions;
-use crate::target::CompileTarget;
 
 /// A folder with a compiler that writes down each start, and a cache.
 struct Bench {
@@ -79,7 +78,7 @@ impl Bench {
 }
 
 fn options() -> CompileOptions {
-    CompileOptions::new(CompileTarget::host())
+    CompileOptions::new(crate::backend::host())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod diagnostics;
 mod locate;
-mod process;
+pub(crate) mod process;
 mod revision;
 
 #[cfg(test)]
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
+use crate::backend::ResolvedTarget;
 use crate::ffi;
-use crate::target::CompileTarget;
 
 use locate::Surroundings;
 pub(crate) use revision::Revision;
@@ -35,14 +35,14 @@ pub(crate) struct Compiler {
 #[derive(Clone, Debug)]
 pub(crate) struct CompileOptions {
     /// The device and processor.
-    pub(crate) target: CompileTarget,
+    pub(crate) target: ResolvedTarget,
     /// Flags beyond those of the target, such as `--iree-opt-level=O3`.
     pub(crate) flags: Vec<String>,
 }
 
 impl CompileOptions {
     /// Fully optimised code for `target`.
-    pub(crate) fn new(target: CompileTarget) -> Self {
+    pub(crate) fn new(target: ResolvedTarget) -> Self {
         // Without a level the compiler does not optimise: a matrix-vector product is several times slower.
         let flags = ["--iree-input-type=stablehlo", "--iree-opt-level=O3"].map(str::to_owned).to_vec();
         Self { target, flags }
@@ -50,7 +50,7 @@ impl CompileOptions {
 
     /// All flags, in the order in which the compiler gets them.
     pub(crate) fn all_flags(&self) -> impl Iterator<Item = &str> {
-        self.flags.iter().chain(self.target.flags()).map(String::as_str)
+        self.flags.iter().chain(self.target.options()).map(String::as_str)
     }
 }
 

@@ -18,14 +18,14 @@ const KEPT: usize = 256 << 10;
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// How a child ended, and the beginning of what it printed.
-pub(super) struct Finished {
-    pub(super) status: ExitStatus,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// Why a child could not be run to its end.
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It could not be started.
     Start(std::io::Error),
     /// It was ended because the caller's token was cancelled.
@@ -35,7 +35,7 @@ pub(super) enum Failure {
 }
 
 /// Runs a child to its end; it is killed, with everything it started, on `cancel` and after `limit`.
-pub(super) fn run(
+pub(crate) fn run(
     command: &mut Command,
     cancel: Option<&CancelToken>,
     limit: Option<Duration>,

@@ -23,7 +23,7 @@ pub(crate) fn real() -> Compiler {
 }
 
 fn options() -> CompileOptions {
-    CompileOptions::new(CompileTarget::host())
+    CompileOptions::new(crate::backend::host())
 }
 
 /// Writes an executable shell script.
@@ -76,10 +76,6 @@ fn a_bad_program_is_answered_with_the_first_diagnostic() {
     unknown.flags.push("--no-such-flag".to_owned());
     let error = real().compile(PROGRAM, &unknown, None).unwrap_err();
     assert!(error.message().contains("--no-such-flag"), "{error}");
-
-    let cpu = CompileOptions::new(CompileTarget::named("abacus"));
-    let error = real().compile(PROGRAM, &cpu, None).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Compile);
 }
 
 #[test]

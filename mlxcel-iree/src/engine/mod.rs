@@ -17,8 +17,10 @@ use mlxcel_graph::{GraphModel, GraphModelOptions, Numerics, model_info};
 use mlxcel_models::Checkpoint;
 
 use crate::artifact::Artifacts;
+use crate::backend::{CompileBackends, TargetChoice, default_backend};
 use crate::cache::Cache;
 use crate::ffi::{Device, DeviceOptions, Driver};
+use crate::target::{CompileTarget, DeviceDescription};
 use executor::IreeExecutor;
 use programs::Programs;
 
@@ -33,6 +35,10 @@ const NAME: &str = "iree";
 /// `MLXCEL_IREE_COMPILER`, in `IREE_DIST`, in the workspace's `.toolchain`, on `PATH`, in the active Python
 /// (`pip install iree-base-compiler==3.13.0`). Compiled programs are kept in [`with_cache_dir`](Self::with_cache_dir), else in
 /// `MLXCEL_CACHE_DIR`, else in the platform's cache folder.
+///
+/// Programs are compiled for the device's own processor, unless [`with_compile_target`](Self::with_compile_target) or the
+/// environment says otherwise: `MLXCEL_COMPILE_TARGET` names a [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or its
+/// architecture only, of the backend that `MLXCEL_COMPILE_BACKEND` names.
 ///
 /// [`LoadOptions::device`] is `local-task` (the default: worker threads, one for each core unless
 /// [`LoadOptions::threads`] says otherwise) or `local-sync` (on the calling thread).
@@ -50,6 +56,8 @@ const NAME: &str = "iree";
 pub struct IreeBackend {
     compiler: Option<PathBuf>,
     cache_dir: Option<PathBuf>,
+    compile_target: Option<CompileTarget>,
+    compile_backends: CompileBackends,
 }
 
 impl IreeBackend {
@@ -71,6 +79,21 @@ impl IreeBackend {
         self.cache_dir = Some(path.into());
         self
     }
+
+    /// Compiles for `target` instead of what the environment names (`MLXCEL_COMPILE_BACKEND`, `MLXCEL_COMPILE_TARGET`) or the
+    /// device itself is. Loading a model is an error where the device does not run what is compiled for the target.
+    #[must_use]
+    pub fn with_compile_target(mut self, target: CompileTarget) -> Self {
+        self.compile_target = Some(target);
+        self
+    }
+
+    /// Resolves targets with these backends instead of [`CompileBackends::builtin`].
+    #[must_use]
+    pub fn with_compile_backends(mut self, backends: CompileBackends) -> Self {
+        self.compile_backends = backends;
+        self
+    }
 }
 
 impl Backend for IreeBackend {
@@ -86,12 +109,24 @@ impl Backend for IreeBackend {
         let numerics = Numerics::new(options.precision, &decoder)?;
         let first_programs = graph.first_programs(&decoder)?;
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
+        let target = TargetChoice::of_environment()?.select(
+            &self.compile_backends,
+            self.compile_target.as_ref(),
+            default_backend(driver.name()),
+        )?;
+        target.check_device(&DeviceDescription::of_driver(driver.name()))?;
         let device = Device::open(&DeviceOptions { driver, threads: options.threads })?;
 
-        tracing::debug!(device = %driver, threads = device.threads(), "opened the device");
+        tracing::debug!(device = %driver, %target, threads = device.threads(), "opened the device");
         let artifacts = Artifacts::new(self.compiler.clone(), Cache::open(self.cache_dir.as_deref()));
-        let programs =
-            Programs::new(device.clone(), decoder.clone(), numerics, artifacts, options.progress.clone());
+        let programs = Programs::new(
+            device.clone(),
+            decoder.clone(),
+            numerics,
+            target,
+            artifacts,
+            options.progress.clone(),
+        );
         let compile_time = programs.prepare_all(&first_programs, options.cancel.as_ref())?;
         let weights = weights::on_device(&device, &checkpoint, &decoder, options)?;
 

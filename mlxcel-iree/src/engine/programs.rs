@@ -9,10 +9,10 @@ use mlxcel_graph::{ENTRY, Numerics, ProgramShape, decoder_program};
 use mlxcel_models::Decoder;
 
 use crate::artifact::Artifacts;
+use crate::backend::ResolvedTarget;
 use crate::compiler::CompileOptions;
 use crate::ffi::{Device, Function, Program};
 use crate::lowering::lower_for_cpu;
-use crate::target::CompileTarget;
 
 /// A place for the program of one shape: locked while it is made, so that it is made once.
 type Slot = Arc<Mutex<Option<Function>>>;
@@ -22,6 +22,7 @@ pub(super) struct Programs {
     device: Device,
     decoder: Decoder,
     numerics: Numerics,
+    target: ResolvedTarget,
     artifacts: Artifacts,
     progress: Option<ProgressFn>,
     slots: Mutex<HashMap<ProgramShape, Slot>>,
@@ -32,10 +33,11 @@ impl Programs {
         device: Device,
         decoder: Decoder,
         numerics: Numerics,
+        target: ResolvedTarget,
         artifacts: Artifacts,
         progress: Option<ProgressFn>,
     ) -> Self {
-        Self { device, decoder, numerics, artifacts, progress, slots: Mutex::default() }
+        Self { device, decoder, numerics, target, artifacts, progress, slots: Mutex::default() }
     }
 
     /// The program for `shape`, which [`prepare`](Self::prepare) has made.
@@ -111,20 +113,11 @@ impl Programs {
     fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(Function, Duration)> {
         let program = decoder_program(&self.decoder, self.numerics, shape)?;
         let text = lower_for_cpu(&program.module)?;
-        let options = compile_options();
+        let options = CompileOptions::new(self.target.clone());
         let artifact = self.artifacts.get(&text, &options, cancel)?;
         let time = if artifact.compiled { artifact.elapsed } else { Duration::ZERO };
         tracing::debug!(program = %shape, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
         let function = Program::load(&self.device, &artifact.bytes)?.function(ENTRY)?;
         Ok((function, time))
     }
-}
-
-/// How decoder programs are compiled.
-fn compile_options() -> CompileOptions {
-    let mut options = CompileOptions::new(CompileTarget::host());
-    // Reductions over wide rows keep more of a row on the stack than the compiler allows by default; the threads of our devices
-    // have room for it.
-    options.flags.push("--iree-llvmcpu-stack-allocation-limit=262144".to_owned());
-    options
 }

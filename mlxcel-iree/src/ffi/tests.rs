@@ -10,7 +10,6 @@ use mlxcel_stablehlo::ElementType::{self, F32, I32};
 use super::device::topology_storage;
 use super::*;
 use crate::compiler::{CompileOptions, Compiler};
-use crate::target::CompileTarget;
 
 const PROGRAM: &str = r#"
 module @test {
@@ -53,7 +52,7 @@ fn vmfb() -> &'static [u8] {
     static VMFB: OnceLock<Vec<u8>> = OnceLock::new();
     VMFB.get_or_init(|| {
         let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-        compiler.compile(PROGRAM, &CompileOptions::new(CompileTarget::host()), None).unwrap()
+        compiler.compile(PROGRAM, &CompileOptions::new(crate::backend::host()), None).unwrap()
     })
 }
 

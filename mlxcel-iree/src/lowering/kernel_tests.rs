@@ -7,7 +7,6 @@ use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 use super::lower_for_cpu;
 use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
-use crate::target::CompileTarget;
 
 /// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
 type Layer = (usize, usize, usize, ElementType, ElementType, ElementType);
@@ -101,7 +100,7 @@ fn kernels_compute_what_the_decomposition_says() {
     let text = lower_for_cpu(&module).unwrap();
     assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    let artifact = compiler.compile(&text, &CompileOptions::new(CompileTarget::host()), None).unwrap();
+    let artifact = compiler.compile(&text, &CompileOptions::new(crate::backend::host()), None).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
     let buffers: Vec<_> = tensors.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();

@@ -1,0 +1,50 @@
+//! What a program is to run on, as far as its target has to fit.
+
+use std::fmt;
+
+use super::Processor;
+
+/// A runtime device: IREE's driver, and what is known of the hardware behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct DeviceDescription {
+    /// IREE's name of the driver: `local-task`, `local-sync`, `cuda`, `hip`, `vulkan`, `metal`.
+    pub driver: String,
+    /// The processor, for drivers that run code on it.
+    pub processor: Option<Processor>,
+    /// The architecture of an accelerator as its backend names it (`sm_90`, `gfx942`), where it is known.
+    pub architecture: Option<String>,
+}
+
+impl DeviceDescription {
+    /// The device of this driver on this machine, whose processor is asked now.
+    pub fn of_driver(driver: &str) -> Self {
+        let local = driver.starts_with("local-");
+        Self { driver: driver.to_owned(), processor: local.then(Processor::detect), architecture: None }
+    }
+
+    /// The same with another processor than this machine's: what would run on a machine that has it?
+    #[must_use]
+    pub fn with_processor(mut self, processor: Processor) -> Self {
+        self.processor = Some(processor);
+        self
+    }
+
+    /// The same with the architecture of the accelerator.
+    #[must_use]
+    pub fn with_architecture(mut self, architecture: impl Into<String>) -> Self {
+        self.architecture = Some(architecture.into());
+        self
+    }
+}
+
+impl fmt::Display for DeviceDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.driver)?;
+        match (&self.processor, &self.architecture) {
+            (Some(processor), _) => write!(f, " on {processor}"),
+            (None, Some(architecture)) => write!(f, " on {architecture}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
