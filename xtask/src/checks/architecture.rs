@@ -57,6 +57,13 @@ const RULES: &[Rule] = &[
         unsafe_code: Unsafe::Within(&["ffi"]),
     },
     Rule {
+        name: "mlxcel-mlx",
+        layer: 3,
+        may_use: &["mlxcel-core", "mlxcel-models"],
+        // The one module that talks to the C++ library.
+        unsafe_code: Unsafe::Within(&["ffi"]),
+    },
+    Rule {
         name: "mlxcel-session",
         layer: 4,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-portable", "mlxcel-iree"],

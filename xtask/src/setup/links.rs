@@ -16,6 +16,7 @@ const LINKS: &[(&str, &str)] = &[
     ("bin/ninja", "../python/bin/ninja"),
     ("bin/iree-compile", "../python/iree/compiler/_mlir_libs/iree-compile"),
     ("lib", "python/clang/native"),
+    ("mlx", "python/mlx"),
 ];
 
 /// Where the C compiler keeps the headers that belong to itself (stddef.h, stdbool.h and their like).

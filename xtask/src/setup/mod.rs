@@ -1,9 +1,10 @@
-//! `setup`: the tools that the IREE engine is built and run with, in `.toolchain/`.
+//! `setup`: what the IREE engine and the MLX engine are built and run with, in `.toolchain/`.
 //!
 //! ```text
 //! .toolchain/python/    the packages of toolchain/requirements.txt, unpacked by pip
 //! .toolchain/bin/       cmake, ninja, iree-compile: links into python/
 //! .toolchain/lib        the folder of libclang: a link into python/
+//! .toolchain/mlx        MLX's include/ and lib/: a link into python/
 //! .toolchain/include    the C compiler's own headers: a link to where it keeps them
 //! ```
 //!

@@ -32,10 +32,13 @@ pub(super) fn install(workspace: &Workspace) -> Result<bool> {
     let incoming = toolchain.join("incoming");
     remove_folder(&incoming)?;
     let python = find_python()?;
-    eprintln!("setup: installing cmake, ninja, libclang and the IREE compiler (about 140 MB) with pip");
+    let megabytes = if cfg!(target_os = "macos") { 200 } else { 150 };
+    eprintln!(
+        "setup: installing cmake, ninja, libclang, the IREE compiler and MLX (about {megabytes} MB) with pip"
+    );
     process::run(&mut pip_install(&python, &requirements, &incoming)).context(
         "pip could not install the pinned packages: it needs the network or an index that has them, and Linux \
-         (glibc 2.28 or newer, x86-64 or aarch64) or macOS 13 or newer; run `cargo xtask setup` again",
+         (glibc 2.35 or newer, x86-64 or aarch64) or macOS 14 or newer on arm64; run `cargo xtask setup` again",
     )?;
 
     fs::write(incoming.join(STAMP), &stamp).context("writing the stamp of the toolchain")?;

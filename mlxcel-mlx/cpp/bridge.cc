@@ -1,0 +1,506 @@
+// The bridge's operations: MLX's own, with spans and nullable pointers in place of its containers and optionals.
+#include "mlxcel-mlx/cpp/bridge.h"
+
+#include <cstring>
+#include <optional>
+#include <sstream>
+#include <variant>
+
+#include "mlx/device.h"
+#include "mlx/fast.h"
+#include "mlx/memory.h"
+#include "mlx/ops.h"
+#include "mlx/random.h"
+#include "mlx/stream.h"
+#include "mlx/transforms.h"
+#include "mlx/compile.h"
+#include "mlx/version.h"
+#include "mlxcel-mlx/cpp/memory.h"
+#include "mlxcel-mlx/src/ffi/bridge.rs.h"
+
+namespace mlxcel {
+
+namespace mx = mlx::core;
+
+namespace {
+
+Handle give(array&& a) {
+  return std::make_unique<array>(std::move(a));
+}
+
+mx::Shape shape_of(Integers values) {
+  return mx::Shape(values.begin(), values.end());
+}
+
+std::vector<int> ints(Integers values) {
+  return std::vector<int>(values.begin(), values.end());
+}
+
+std::optional<array> maybe(const array* a) {
+  return a ? std::optional<array>(*a) : std::nullopt;
+}
+
+std::optional<float> maybe(const float* value) {
+  return value ? std::optional<float>(*value) : std::nullopt;
+}
+
+std::optional<int> positive(int32_t value) {
+  return value > 0 ? std::optional<int>(value) : std::nullopt;
+}
+
+mx::Dtype dtype_of(ElementCode code) {
+  switch (code) {
+    case ElementCode::Bool: return mx::bool_;
+    case ElementCode::U8: return mx::uint8;
+    case ElementCode::U16: return mx::uint16;
+    case ElementCode::U32: return mx::uint32;
+    case ElementCode::U64: return mx::uint64;
+    case ElementCode::I8: return mx::int8;
+    case ElementCode::I16: return mx::int16;
+    case ElementCode::I32: return mx::int32;
+    case ElementCode::I64: return mx::int64;
+    case ElementCode::F16: return mx::float16;
+    case ElementCode::BF16: return mx::bfloat16;
+    case ElementCode::F32: return mx::float32;
+    case ElementCode::F64: return mx::float64;
+  }
+  throw std::invalid_argument("an element type that MLX does not have");
+}
+
+mx::Device device_of(bool gpu) {
+  return gpu ? mx::Device(mx::Device::gpu) : mx::Device(mx::Device::cpu);
+}
+
+} // namespace
+
+rust::String library_version() {
+  return mx::version();
+}
+
+void initialize() {
+  guard_allocator();
+  // On a CPU, compiling starts a C++ compiler as a child process.
+  mx::disable_compile();
+}
+
+int32_t device_count(bool gpu) {
+  return mx::device_count(gpu ? mx::Device::gpu : mx::Device::cpu);
+}
+
+rust::String device_description(bool gpu) {
+  const auto& info = mx::device_info(device_of(gpu));
+  auto word = [&](const char* key) -> std::string {
+    auto found = info.find(key);
+    if (found == info.end() || !std::holds_alternative<std::string>(found->second)) {
+      return {};
+    }
+    return std::get<std::string>(found->second);
+  };
+  auto name = word("device_name");
+  auto architecture = word("architecture");
+  if (name.empty()) {
+    return architecture;
+  }
+  return architecture.empty() ? name : name + " (" + architecture + ")";
+}
+
+void use_device(bool gpu) {
+  mx::set_default_device(device_of(gpu));
+}
+
+void synchronize() {
+  mx::synchronize();
+}
+
+size_t active_memory() {
+  return mx::get_active_memory();
+}
+
+size_t peak_memory() {
+  return mx::get_peak_memory();
+}
+
+size_t cache_memory() {
+  return mx::get_cache_memory();
+}
+
+void reset_peak_memory() {
+  mx::reset_peak_memory();
+}
+
+size_t set_memory_limit(size_t bytes) {
+  return limit_memory(bytes);
+}
+
+size_t set_cache_limit(size_t bytes) {
+  return mx::set_cache_limit(bytes);
+}
+
+void clear_cache() {
+  mx::clear_cache();
+}
+
+std::unique_ptr<Arrays> arrays_new() {
+  return std::make_unique<Arrays>();
+}
+
+void arrays_push(Arrays& list, const array& item) {
+  list.items.push_back(item);
+}
+
+size_t arrays_len(const Arrays& list) {
+  return list.items.size();
+}
+
+Handle arrays_get(const Arrays& list, size_t index) {
+  return std::make_unique<array>(list.items.at(index));
+}
+
+Handle duplicate(const array& a) {
+  return std::make_unique<array>(a);
+}
+
+ElementCode element_of(const array& a) {
+  switch (a.dtype().val()) {
+    case mx::Dtype::Val::bool_: return ElementCode::Bool;
+    case mx::Dtype::Val::uint8: return ElementCode::U8;
+    case mx::Dtype::Val::uint16: return ElementCode::U16;
+    case mx::Dtype::Val::uint32: return ElementCode::U32;
+    case mx::Dtype::Val::uint64: return ElementCode::U64;
+    case mx::Dtype::Val::int8: return ElementCode::I8;
+    case mx::Dtype::Val::int16: return ElementCode::I16;
+    case mx::Dtype::Val::int32: return ElementCode::I32;
+    case mx::Dtype::Val::int64: return ElementCode::I64;
+    case mx::Dtype::Val::float16: return ElementCode::F16;
+    case mx::Dtype::Val::bfloat16: return ElementCode::BF16;
+    case mx::Dtype::Val::float32: return ElementCode::F32;
+    case mx::Dtype::Val::float64: return ElementCode::F64;
+    default: throw std::invalid_argument("complex numbers are not used here");
+  }
+}
+
+size_t dimension_count(const array& a) {
+  return a.ndim();
+}
+
+int32_t dimension(const array& a, size_t axis) {
+  return a.shape().at(axis);
+}
+
+size_t byte_count(const array& a) {
+  return a.nbytes();
+}
+
+Handle from_bytes(rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element) {
+  auto dtype = dtype_of(element);
+  auto data = mx::allocator::malloc(bytes.size());
+  std::memcpy(data.buffer().raw_ptr(), bytes.data(), bytes.size());
+  return give(array(std::move(data), shape_of(shape), dtype));
+}
+
+Handle from_region(rust::Box<Region> region, const uint8_t* data, Integers shape, ElementCode element) {
+  auto dtype = dtype_of(element);
+  // A std::function must be copyable; the box is not.
+  auto owner = std::make_shared<rust::Box<Region>>(std::move(region));
+  if (lends_directly()) {
+    return give(lend(data, shape_of(shape), dtype, [owner]() mutable { owner.reset(); }));
+  }
+  auto* bytes = const_cast<uint8_t*>(data);
+  return give(array(bytes, shape_of(shape), dtype, [owner](void*) mutable { owner.reset(); }));
+}
+
+Handle scalar(float value, ElementCode element) {
+  return give(array(value, dtype_of(element)));
+}
+
+Handle full(Integers shape, float value, ElementCode element) {
+  auto dtype = dtype_of(element);
+  return give(mx::full(shape_of(shape), array(value, dtype), dtype));
+}
+
+Handle arange(int32_t start, int32_t stop, int32_t step, ElementCode element) {
+  return give(mx::arange(start, stop, step, dtype_of(element)));
+}
+
+void evaluate(const Arrays& list) {
+  mx::eval(list.items);
+}
+
+void evaluate_async(const Arrays& list) {
+  mx::async_eval(list.items);
+}
+
+void read(const array& a, rust::Slice<uint8_t> out) {
+  auto dense = mx::contiguous(a);
+  mx::eval(dense);
+  if (dense.nbytes() != out.size()) {
+    throw std::invalid_argument("the array has another size than the room for it");
+  }
+  std::memcpy(out.data(), dense.data<uint8_t>(), out.size());
+}
+
+Handle astype(const array& a, ElementCode element) {
+  return give(mx::astype(a, dtype_of(element)));
+}
+
+Handle reinterpret(const array& a, ElementCode element) {
+  return give(mx::view(a, dtype_of(element)));
+}
+
+Handle reshape(const array& a, Integers shape) {
+  return give(mx::reshape(a, shape_of(shape)));
+}
+
+Handle transpose(const array& a, Integers axes) {
+  return give(mx::transpose(a, ints(axes)));
+}
+
+Handle expand_dims(const array& a, Integers axes) {
+  return give(mx::expand_dims(a, ints(axes)));
+}
+
+Handle squeeze(const array& a, Integers axes) {
+  return give(mx::squeeze(a, ints(axes)));
+}
+
+Handle broadcast_to(const array& a, Integers shape) {
+  return give(mx::broadcast_to(a, shape_of(shape)));
+}
+
+Handle contiguous(const array& a) {
+  return give(mx::contiguous(a));
+}
+
+Handle concatenate(const Arrays& list, int32_t axis) {
+  return give(mx::concatenate(list.items, axis));
+}
+
+Handle stack(const Arrays& list, int32_t axis) {
+  return give(mx::stack(list.items, axis));
+}
+
+std::unique_ptr<Arrays> split(const array& a, Integers at, int32_t axis) {
+  return std::make_unique<Arrays>(Arrays{mx::split(a, shape_of(at), axis)});
+}
+
+Handle repeat(const array& a, int32_t times, int32_t axis) {
+  return give(mx::repeat(a, times, axis));
+}
+
+Handle pad(const array& a, Integers axes, Integers low, Integers high, const array& value) {
+  return give(mx::pad(a, ints(axes), shape_of(low), shape_of(high), value));
+}
+
+Handle slice(const array& a, Integers start, Integers stop, Integers strides) {
+  return give(mx::slice(a, shape_of(start), shape_of(stop), shape_of(strides)));
+}
+
+Handle slice_update(const array& a, const array& update, Integers start, Integers stop, Integers strides) {
+  return give(mx::slice_update(a, update, shape_of(start), shape_of(stop), shape_of(strides)));
+}
+
+Handle dynamic_slice(const array& a, const array& start, Integers axes, Integers size) {
+  return give(mx::slice(a, start, ints(axes), shape_of(size)));
+}
+
+Handle dynamic_slice_update(const array& a, const array& update, const array& start, Integers axes) {
+  return give(mx::slice_update(a, update, start, ints(axes)));
+}
+
+Handle take(const array& a, const array& indices, int32_t axis) {
+  return give(mx::take(a, indices, axis));
+}
+
+Handle take_along_axis(const array& a, const array& indices, int32_t axis) {
+  return give(mx::take_along_axis(a, indices, axis));
+}
+
+Handle put_along_axis(const array& a, const array& indices, const array& values, int32_t axis) {
+  return give(mx::put_along_axis(a, indices, values, axis));
+}
+
+Handle scatter_add_axis(const array& a, const array& indices, const array& values, int32_t axis) {
+  return give(mx::scatter_add_axis(a, indices, values, axis));
+}
+
+Handle unary(UnaryCode code, const array& a) {
+  switch (code) {
+    case UnaryCode::Abs: return give(mx::abs(a));
+    case UnaryCode::Cos: return give(mx::cos(a));
+    case UnaryCode::Erf: return give(mx::erf(a));
+    case UnaryCode::Exp: return give(mx::exp(a));
+    case UnaryCode::Floor: return give(mx::floor(a));
+    case UnaryCode::Log: return give(mx::log(a));
+    case UnaryCode::LogicalNot: return give(mx::logical_not(a));
+    case UnaryCode::Negative: return give(mx::negative(a));
+    case UnaryCode::Reciprocal: return give(mx::reciprocal(a));
+    case UnaryCode::Rsqrt: return give(mx::rsqrt(a));
+    case UnaryCode::Sigmoid: return give(mx::sigmoid(a));
+    case UnaryCode::Sin: return give(mx::sin(a));
+    case UnaryCode::Sqrt: return give(mx::sqrt(a));
+    case UnaryCode::Square: return give(mx::square(a));
+    case UnaryCode::Tanh: return give(mx::tanh(a));
+  }
+  throw std::invalid_argument("an operation that the bridge does not have");
+}
+
+Handle binary(BinaryCode code, const array& a, const array& b) {
+  switch (code) {
+    case BinaryCode::Add: return give(mx::add(a, b));
+    case BinaryCode::Subtract: return give(mx::subtract(a, b));
+    case BinaryCode::Multiply: return give(mx::multiply(a, b));
+    case BinaryCode::Divide: return give(mx::divide(a, b));
+    case BinaryCode::FloorDivide: return give(mx::floor_divide(a, b));
+    case BinaryCode::Remainder: return give(mx::remainder(a, b));
+    case BinaryCode::Power: return give(mx::power(a, b));
+    case BinaryCode::Maximum: return give(mx::maximum(a, b));
+    case BinaryCode::Minimum: return give(mx::minimum(a, b));
+    case BinaryCode::Equal: return give(mx::equal(a, b));
+    case BinaryCode::NotEqual: return give(mx::not_equal(a, b));
+    case BinaryCode::Less: return give(mx::less(a, b));
+    case BinaryCode::LessEqual: return give(mx::less_equal(a, b));
+    case BinaryCode::Greater: return give(mx::greater(a, b));
+    case BinaryCode::GreaterEqual: return give(mx::greater_equal(a, b));
+    case BinaryCode::LogicalAnd: return give(mx::logical_and(a, b));
+    case BinaryCode::LogicalOr: return give(mx::logical_or(a, b));
+    case BinaryCode::BitwiseAnd: return give(mx::bitwise_and(a, b));
+    case BinaryCode::BitwiseOr: return give(mx::bitwise_or(a, b));
+    case BinaryCode::BitwiseXor: return give(mx::bitwise_xor(a, b));
+    case BinaryCode::LeftShift: return give(mx::left_shift(a, b));
+    case BinaryCode::RightShift: return give(mx::right_shift(a, b));
+  }
+  throw std::invalid_argument("an operation that the bridge does not have");
+}
+
+Handle select(const array& condition, const array& a, const array& b) {
+  return give(mx::where(condition, a, b));
+}
+
+Handle matmul(const array& a, const array& b) {
+  return give(mx::matmul(a, b));
+}
+
+Handle addmm(const array& c, const array& a, const array& b, float alpha, float beta) {
+  return give(mx::addmm(c, a, b, alpha, beta));
+}
+
+Handle gather_mm(const array& a, const array& b, const array* lhs, const array* rhs, bool sorted) {
+  return give(mx::gather_mm(a, b, maybe(lhs), maybe(rhs), sorted));
+}
+
+Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep) {
+  switch (code) {
+    case ReduceCode::All: return give(mx::all(a, ints(axes), keep));
+    case ReduceCode::Any: return give(mx::any(a, ints(axes), keep));
+    case ReduceCode::LogSumExp: return give(mx::logsumexp(a, ints(axes), keep));
+    case ReduceCode::Max: return give(mx::max(a, ints(axes), keep));
+    case ReduceCode::Mean: return give(mx::mean(a, ints(axes), keep));
+    case ReduceCode::Min: return give(mx::min(a, ints(axes), keep));
+    case ReduceCode::Sum: return give(mx::sum(a, ints(axes), keep));
+  }
+  throw std::invalid_argument("a reduction that the bridge does not have");
+}
+
+Handle argmax(const array& a, int32_t axis, bool keep) {
+  return give(mx::argmax(a, axis, keep));
+}
+
+Handle softmax(const array& a, int32_t axis, bool precise) {
+  return give(mx::softmax(a, axis, precise));
+}
+
+Handle cumsum(const array& a, int32_t axis, bool reverse, bool inclusive) {
+  return give(mx::cumsum(a, axis, reverse, inclusive));
+}
+
+Handle sort(const array& a, int32_t axis) {
+  return give(mx::sort(a, axis));
+}
+
+Handle argsort(const array& a, int32_t axis) {
+  return give(mx::argsort(a, axis));
+}
+
+Handle partition(const array& a, int32_t kth, int32_t axis) {
+  return give(mx::partition(a, kth, axis));
+}
+
+Handle argpartition(const array& a, int32_t kth, int32_t axis) {
+  return give(mx::argpartition(a, kth, axis));
+}
+
+Handle rms_norm(const array& x, const array* weight, float eps) {
+  return give(mx::fast::rms_norm(x, maybe(weight), eps));
+}
+
+Handle layer_norm(const array& x, const array* weight, const array* bias, float eps) {
+  return give(mx::fast::layer_norm(x, maybe(weight), maybe(bias), eps));
+}
+
+Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
+            const array* freqs) {
+  return give(mx::fast::rope(x, dims, traditional, maybe(base), scale, offset, maybe(freqs)));
+}
+
+Handle rope_at(const array& x, int32_t dims, bool traditional, const float* base, float scale, const array& offset,
+               const array* freqs) {
+  return give(mx::fast::rope(x, dims, traditional, maybe(base), scale, offset, maybe(freqs)));
+}
+
+Handle attention(const array& queries, const array& keys, const array& values, float scale, bool causal,
+                 const array* mask, const array* sinks) {
+  // The mode names an array mask by the presence of the array.
+  return give(mx::fast::scaled_dot_product_attention(
+      queries, keys, values, scale, causal ? "causal" : "", maybe(mask), maybe(sinks)));
+}
+
+std::unique_ptr<Arrays> quantize(const array& w, int32_t group_size, int32_t bits, rust::Str mode) {
+  return std::make_unique<Arrays>(
+      Arrays{mx::quantize(w, positive(group_size), positive(bits), std::string(mode))});
+}
+
+Handle dequantize(const array& w, const array& scales, const array* biases, int32_t group_size, int32_t bits,
+                  rust::Str mode, ElementCode element) {
+  return give(mx::dequantize(
+      w, scales, maybe(biases), positive(group_size), positive(bits), std::string(mode), std::nullopt,
+      dtype_of(element)));
+}
+
+Handle quantized_matmul(const array& x, const array& w, const array& scales, const array* biases, bool transposed,
+                        int32_t group_size, int32_t bits, rust::Str mode) {
+  return give(mx::quantized_matmul(
+      x, w, scales, maybe(biases), transposed, positive(group_size), positive(bits), std::string(mode)));
+}
+
+Handle gather_qmm(const array& x, const array& w, const array& scales, const array* biases, const array* lhs,
+                  const array* rhs, bool transposed, int32_t group_size, int32_t bits, rust::Str mode, bool sorted) {
+  return give(mx::gather_qmm(
+      x, w, scales, maybe(biases), maybe(lhs), maybe(rhs), transposed, positive(group_size), positive(bits),
+      std::string(mode), std::nullopt, sorted));
+}
+
+Handle random_key(uint64_t seed) {
+  return give(mx::random::key(seed));
+}
+
+Handle random_split(const array& key, int32_t count) {
+  return give(mx::random::split(key, count));
+}
+
+Handle random_bits(Integers shape, int32_t width, const array& key) {
+  return give(mx::random::bits(shape_of(shape), width, key));
+}
+
+Handle random_uniform(Integers shape, ElementCode element, const array& key) {
+  return give(mx::random::uniform(shape_of(shape), dtype_of(element), key));
+}
+
+Handle random_gumbel(Integers shape, ElementCode element, const array& key) {
+  return give(mx::random::gumbel(shape_of(shape), dtype_of(element), key));
+}
+
+Handle random_categorical(const array& logits, int32_t axis, const array& key) {
+  return give(mx::random::categorical(logits, axis, key));
+}
+
+} // namespace mlxcel

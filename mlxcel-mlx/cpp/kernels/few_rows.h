@@ -1,0 +1,100 @@
+// Few rows of x against stored weights: each weight is read from memory once, at the speed of the bus.
+namespace mlxcel::kernels::MLXCEL_ISA {
+
+/// y of `Rows` rows of x from row `m` on and `Columns` weight rows from row `n` on.
+template <class T, std::size_t Rows, std::size_t Columns>
+MLXCEL_INLINE void few_block(const FewRows& p, std::size_t m, std::size_t n) {
+  const float* x = p.x + static_cast<std::ptrdiff_t>(m) * p.x_stride;
+  const T* w = static_cast<const T*>(p.w) + static_cast<std::ptrdiff_t>(n) * p.w_stride;
+  Vec total[Rows][Columns];
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < Rows; ++i) {
+#pragma GCC unroll 8
+    for (std::size_t j = 0; j < Columns; ++j) {
+      total[i][j] = zero();
+    }
+  }
+  std::size_t k = 0;
+  for (; k + kWidth <= p.k; k += kWidth) {
+    Vec weights[Columns];
+#pragma GCC unroll 8
+    for (std::size_t j = 0; j < Columns; ++j) {
+      weights[j] = load(w + static_cast<std::ptrdiff_t>(j) * p.w_stride + k);
+    }
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < Rows; ++i) {
+      const Vec values = load(x + static_cast<std::ptrdiff_t>(i) * p.x_stride + k);
+#pragma GCC unroll 8
+      for (std::size_t j = 0; j < Columns; ++j) {
+        total[i][j] = fma(values, weights[j], total[i][j]);
+      }
+    }
+  }
+  if (const std::size_t rest = p.k - k; rest > 0) {
+#pragma GCC unroll 8
+    for (std::size_t j = 0; j < Columns; ++j) {
+      const Vec weights = load(w + static_cast<std::ptrdiff_t>(j) * p.w_stride + k, rest);
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < Rows; ++i) {
+        const Vec values = load(x + static_cast<std::ptrdiff_t>(i) * p.x_stride + k, rest);
+        total[i][j] = fma(values, weights, total[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < Rows; ++i) {
+#pragma GCC unroll 8
+    for (std::size_t j = 0; j < Columns; ++j) {
+      const float bias = p.bias == nullptr ? 0.0f : read(p.bias, p.bias_type, n + j);
+      p.y[static_cast<std::ptrdiff_t>(m + i) * p.y_stride + static_cast<std::ptrdiff_t>(n + j)] = sum(total[i][j]) + bias;
+    }
+  }
+}
+
+template <class T, std::size_t Rows, std::size_t Columns>
+void few_columns_block(const FewRows& p, std::size_t m, std::size_t n) {
+  few_block<T, Rows, Columns>(p, m, n);
+}
+
+/// The same for up to `kFewBlock` rows: `rows` is found among the numbers that blocks are made for.
+template <class T, bool Single, std::size_t Rows = kFewBlock>
+MLXCEL_INLINE void few_rows_of(const FewRows& p, std::size_t rows, std::size_t m, std::size_t n) {
+  if (rows == Rows) {
+    few_columns_block<T, Rows, Single ? 1 : few_columns(Rows)>(p, m, n);
+  } else if constexpr (Rows > 1) {
+    few_rows_of<T, Single, Rows - 1>(p, rows, m, n);
+  }
+}
+
+template <class T>
+void few_rows(const FewRows& p, std::size_t first, std::size_t last) {
+  // Blocks of nearly equal height: 9 rows are 5 and 4, not 8 and 1.
+  const std::size_t passes = (p.m + kFewBlock - 1) / kFewBlock;
+  const std::size_t height = (p.m + passes - 1) / passes;
+  std::size_t n = first;
+  // The passes over one block of weight rows follow each other, so that all but the first find it in the cache. A
+  // lower last pass takes as many weight rows as the others.
+  const std::size_t columns = few_columns(height);
+  while (n < last) {
+    const std::size_t taken = n + columns <= last ? columns : 1;
+    for (std::size_t m = 0; m < p.m; m += height) {
+      const std::size_t rows = p.m - m < height ? p.m - m : height;
+      const std::size_t step = taken == 1 ? 1 : few_columns(rows);
+      std::size_t j = 0;
+      for (; taken > 1 && j + step <= taken; j += step) {
+        few_rows_of<T, false>(p, rows, m, n + j);
+      }
+      for (; j < taken; ++j) {
+        few_rows_of<T, true>(p, rows, m, n + j);
+      }
+    }
+    n += taken;
+  }
+}
+
+template <class T>
+void few_rows_entry(const FewRows& p, std::size_t first, std::size_t last) {
+  few_rows<T>(p, first, last);
+}
+
+}  // namespace mlxcel::kernels::MLXCEL_ISA

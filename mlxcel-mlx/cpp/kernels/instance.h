@@ -1,0 +1,29 @@
+// The table of one instruction set, put together from the files that are written for vectors of any width.
+#include "few_rows.h"
+#include "tile.h"
+#include "affine.h"
+#include "elementwise.h"
+
+namespace mlxcel::kernels::MLXCEL_ISA {
+
+extern const Kernels kTable;
+const Kernels kTable = {
+    .name = MLXCEL_ISA_NAME,
+    .tile_rows = kTileRows,
+    .tile_columns = kTileColumns,
+    .few_rows = {few_rows_entry<float>, few_rows_entry<Half>, few_rows_entry<Brain>},
+    .few_rows_affine = few_rows_affine,
+    .arrange = kArrange,
+    .unpack = unpack,
+    .pack_rows = pack_rows,
+    .pack_columns = {pack_columns<float>, pack_columns<Half>, pack_columns<Brain>},
+    .copy_columns = {copy_columns<float>, copy_columns<Half>, copy_columns<Brain>},
+    .tile = tile,
+    .softmax = softmax,
+    .scale = scale,
+    .rms_norm = {rms_norm<float>, rms_norm<Half>, rms_norm<Brain>},
+    .silu_mul = silu_mul,
+    .rotate_halves = rotate_halves,
+};
+
+}  // namespace mlxcel::kernels::MLXCEL_ISA

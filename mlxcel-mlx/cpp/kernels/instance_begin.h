@@ -1,0 +1,12 @@
+// Everything that an instance needs from outside, included before its target attribute takes effect: functions of the
+// standard library must stay ones that every machine runs.
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "table.h"
+
+#define MLXCEL_INLINE inline __attribute__((always_inline))

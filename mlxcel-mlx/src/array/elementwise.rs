@@ -1,0 +1,220 @@
+//! Operations on each element.
+
+use mlxcel_core::Result;
+
+use super::Array;
+use crate::ffi::sys::{self, BinaryCode, UnaryCode};
+
+impl Array {
+    fn unary(&self, code: UnaryCode, operation: &'static str) -> Result<Self> {
+        Self::made(sys::unary(code, self.tensor()), operation)
+    }
+
+    fn binary(&self, code: BinaryCode, other: &Self, operation: &'static str) -> Result<Self> {
+        Self::made(sys::binary(code, self.tensor(), other.tensor()), operation)
+    }
+
+    fn binary_scalar(&self, code: BinaryCode, value: f32, operation: &'static str) -> Result<Self> {
+        self.binary(code, &Self::scalar(value, self.dtype()?)?, operation)
+    }
+
+    /// `|x|`
+    pub(crate) fn abs(&self) -> Result<Self> {
+        self.unary(UnaryCode::Abs, "abs")
+    }
+
+    /// `cos x`
+    pub(crate) fn cos(&self) -> Result<Self> {
+        self.unary(UnaryCode::Cos, "cos")
+    }
+
+    /// The error function.
+    pub(crate) fn erf(&self) -> Result<Self> {
+        self.unary(UnaryCode::Erf, "erf")
+    }
+
+    /// `eˣ`
+    pub(crate) fn exp(&self) -> Result<Self> {
+        self.unary(UnaryCode::Exp, "exp")
+    }
+
+    /// The largest integer that is not larger.
+    pub(crate) fn floor(&self) -> Result<Self> {
+        self.unary(UnaryCode::Floor, "floor")
+    }
+
+    /// The natural logarithm.
+    pub(crate) fn log(&self) -> Result<Self> {
+        self.unary(UnaryCode::Log, "log")
+    }
+
+    /// `¬x`, as booleans.
+    pub(crate) fn logical_not(&self) -> Result<Self> {
+        self.unary(UnaryCode::LogicalNot, "not")
+    }
+
+    /// `-x`
+    pub(crate) fn negative(&self) -> Result<Self> {
+        self.unary(UnaryCode::Negative, "negative")
+    }
+
+    /// `1 / x`
+    pub(crate) fn reciprocal(&self) -> Result<Self> {
+        self.unary(UnaryCode::Reciprocal, "reciprocal")
+    }
+
+    /// `1 / √x`
+    pub(crate) fn rsqrt(&self) -> Result<Self> {
+        self.unary(UnaryCode::Rsqrt, "rsqrt")
+    }
+
+    /// `1 / (1 + e⁻ˣ)`
+    pub(crate) fn sigmoid(&self) -> Result<Self> {
+        self.unary(UnaryCode::Sigmoid, "sigmoid")
+    }
+
+    /// `sin x`
+    pub(crate) fn sin(&self) -> Result<Self> {
+        self.unary(UnaryCode::Sin, "sin")
+    }
+
+    /// `√x`
+    pub(crate) fn sqrt(&self) -> Result<Self> {
+        self.unary(UnaryCode::Sqrt, "sqrt")
+    }
+
+    /// `x²`
+    pub(crate) fn square(&self) -> Result<Self> {
+        self.unary(UnaryCode::Square, "square")
+    }
+
+    /// The hyperbolic tangent.
+    pub(crate) fn tanh(&self) -> Result<Self> {
+        self.unary(UnaryCode::Tanh, "tanh")
+    }
+
+    /// `a + b`
+    pub(crate) fn add(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Add, other, "add")
+    }
+
+    /// `a + value`
+    pub(crate) fn add_scalar(&self, value: f32) -> Result<Self> {
+        self.binary_scalar(BinaryCode::Add, value, "add")
+    }
+
+    /// `a - b`
+    pub(crate) fn subtract(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Subtract, other, "subtract")
+    }
+
+    /// `a · b`
+    pub(crate) fn multiply(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Multiply, other, "multiply")
+    }
+
+    /// `a · value`
+    pub(crate) fn multiply_scalar(&self, value: f32) -> Result<Self> {
+        self.binary_scalar(BinaryCode::Multiply, value, "multiply")
+    }
+
+    /// `a / b`; integers become floats.
+    pub(crate) fn divide(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Divide, other, "divide")
+    }
+
+    /// `⌊a / b⌋`
+    pub(crate) fn floor_divide(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::FloorDivide, other, "divide")
+    }
+
+    /// What is left of `a / b`, with the sign of `b`.
+    pub(crate) fn remainder(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Remainder, other, "remainder")
+    }
+
+    /// `aᵇ`
+    pub(crate) fn power(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Power, other, "power")
+    }
+
+    /// The larger of both.
+    pub(crate) fn maximum(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Maximum, other, "maximum")
+    }
+
+    /// The smaller of both.
+    pub(crate) fn minimum(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Minimum, other, "minimum")
+    }
+
+    /// `a = b`, as booleans.
+    pub(crate) fn equal(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Equal, other, "compare")
+    }
+
+    /// `a ≠ b`, as booleans.
+    pub(crate) fn not_equal(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::NotEqual, other, "compare")
+    }
+
+    /// `a < b`, as booleans.
+    pub(crate) fn less(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Less, other, "compare")
+    }
+
+    /// `a ≤ b`, as booleans.
+    pub(crate) fn less_equal(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::LessEqual, other, "compare")
+    }
+
+    /// `a > b`, as booleans.
+    pub(crate) fn greater(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Greater, other, "compare")
+    }
+
+    /// `a ≥ b`, as booleans.
+    pub(crate) fn greater_equal(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::GreaterEqual, other, "compare")
+    }
+
+    /// `a ∧ b`, as booleans.
+    pub(crate) fn logical_and(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::LogicalAnd, other, "and")
+    }
+
+    /// `a ∨ b`, as booleans.
+    pub(crate) fn logical_or(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::LogicalOr, other, "or")
+    }
+
+    /// The bits that both have.
+    pub(crate) fn bitwise_and(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::BitwiseAnd, other, "bitwise and")
+    }
+
+    /// The bits that either has.
+    pub(crate) fn bitwise_or(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::BitwiseOr, other, "bitwise or")
+    }
+
+    /// The bits that one of both has.
+    pub(crate) fn bitwise_xor(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::BitwiseXor, other, "bitwise xor")
+    }
+
+    /// The bits of `a` moved up by `b` places.
+    pub(crate) fn left_shift(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::LeftShift, other, "shift")
+    }
+
+    /// The bits of `a` moved down by `b` places.
+    pub(crate) fn right_shift(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::RightShift, other, "shift")
+    }
+
+    /// Where this array of booleans is true the element of `then`, else that of `otherwise`.
+    pub(crate) fn select(&self, then: &Self, otherwise: &Self) -> Result<Self> {
+        Self::made(sys::select(self.tensor(), then.tensor(), otherwise.tensor()), "select")
+    }
+}

@@ -1,0 +1,115 @@
+//! Matrix products, and the operations that MLX has as one kernel.
+
+use mlxcel_core::Result;
+
+use super::{Array, size};
+use crate::ffi::{self, RopeTerms, sys};
+
+/// Which keys a query looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mask<'a> {
+    /// All of them.
+    None,
+    /// The last query looks at all, and each before it at one key fewer.
+    Causal,
+    /// Booleans that say which, or floats that are added to the scores; broadcast to `[rows, heads, queries, keys]`. Floats must not be
+    /// of a wider type than the queries.
+    Array(&'a Array),
+}
+
+/// How positions turn queries and keys: `mlx.core.fast.rope`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rope<'a> {
+    /// How many of each head's dimensions turn.
+    pub(crate) dims: usize,
+    /// Whether neighbours turn together, and not the halves.
+    pub(crate) traditional: bool,
+    /// The base of the angles' wavelengths; none where `freqs` are given.
+    pub(crate) base: Option<f32>,
+    /// What positions are multiplied with.
+    pub(crate) scale: f32,
+    /// `dims / 2` divisors of the position, in float32; none where `base` is given.
+    pub(crate) freqs: Option<&'a Array>,
+}
+
+impl Rope<'_> {
+    fn terms(&self) -> Result<RopeTerms<'_>> {
+        Ok(RopeTerms {
+            dims: size(self.dims, "rope")?,
+            traditional: self.traditional,
+            base: self.base,
+            scale: self.scale,
+            freqs: self.freqs.map(Array::tensor),
+        })
+    }
+}
+
+impl Array {
+    /// The matrix product over the last two axes; the others are broadcast.
+    pub(crate) fn matmul(&self, other: &Self) -> Result<Self> {
+        Self::made(sys::matmul(self.tensor(), other.tensor()), "matmul")
+    }
+
+    /// `alpha · (a @ b) + beta · self`
+    pub(crate) fn addmm(&self, a: &Self, b: &Self, alpha: f32, beta: f32) -> Result<Self> {
+        Self::made(sys::addmm(self.tensor(), a.tensor(), b.tensor(), alpha, beta), "addmm")
+    }
+
+    /// Matrix products of the matrices at `lhs` of this array's batch (all where none) with those at `rhs` of the other's; `sorted`
+    /// promises that the indices ascend.
+    pub(crate) fn gather_mm(
+        &self,
+        other: &Self,
+        lhs: Option<&Self>,
+        rhs: Option<&Self>,
+        sorted: bool,
+    ) -> Result<Self> {
+        let (lhs, rhs) = (lhs.map(Self::tensor), rhs.map(Self::tensor));
+        Self::made(ffi::gather_mm(self.tensor(), other.tensor(), lhs, rhs, sorted), "matmul")
+    }
+
+    /// `x / √(mean(x²) + eps) · weight` along the last axis, in float32 inside (Zhang and Sennrich 2019).
+    pub(crate) fn rms_norm(&self, weight: Option<&Self>, eps: f32) -> Result<Self> {
+        Self::made(ffi::rms_norm(self.tensor(), weight.map(Self::tensor), eps), "rms norm")
+    }
+
+    /// `(x - mean(x)) / √(var(x) + eps) · weight + bias` along the last axis, in float32 inside (Ba et al. 2016).
+    pub(crate) fn layer_norm(&self, weight: Option<&Self>, bias: Option<&Self>, eps: f32) -> Result<Self> {
+        let (weight, bias) = (weight.map(Self::tensor), bias.map(Self::tensor));
+        Self::made(ffi::layer_norm(self.tensor(), weight, bias, eps), "layer norm")
+    }
+
+    /// `[…, positions, head]` turned by rotary embeddings (Su et al. 2021), the first position being `offset`.
+    pub(crate) fn rope(&self, rope: &Rope<'_>, offset: usize) -> Result<Self> {
+        const OPERATION: &str = "rope";
+        Self::made(ffi::rope(self.tensor(), &rope.terms()?, size(offset, OPERATION)?), OPERATION)
+    }
+
+    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one for each entry of the first axis.
+    pub(crate) fn rope_at(&self, rope: &Rope<'_>, offset: &Self) -> Result<Self> {
+        Self::made(ffi::rope_at(self.tensor(), &rope.terms()?, offset.tensor()), "rope")
+    }
+
+    /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`, with keys and values
+    /// `[rows, kv_heads, keys, head]`, where several heads may share one of keys. The softmax is in float32. `sinks` are a score
+    /// for each head that takes part in its softmax and has no value.
+    pub(crate) fn attention(
+        &self,
+        keys: &Self,
+        values: &Self,
+        scale: f32,
+        mask: Mask<'_>,
+        sinks: Option<&Self>,
+    ) -> Result<Self> {
+        let (causal, mask) = match mask {
+            Mask::None => (false, None),
+            Mask::Causal => (true, None),
+            Mask::Array(mask) => (false, Some(mask.tensor())),
+        };
+        let sinks = sinks.map(Self::tensor);
+        Self::made(
+            ffi::attention(self.tensor(), keys.tensor(), values.tensor(), scale, causal, mask, sinks),
+            "attention",
+        )
+    }
+}

@@ -1,0 +1,87 @@
+//! Parts of arrays: read and replaced.
+
+use mlxcel_core::Result;
+
+use super::{Array, sizes};
+use crate::ffi::sys;
+
+impl Array {
+    /// The elements from `start[i]` ahead of `stop[i]` along each axis `i`.
+    pub(crate) fn slice(&self, start: &[usize], stop: &[usize]) -> Result<Self> {
+        self.slice_by(start, stop, &vec![1; start.len()])
+    }
+
+    /// Every `strides[i]`-th element from `start[i]` ahead of `stop[i]` along each axis `i`.
+    pub(crate) fn slice_by(&self, start: &[usize], stop: &[usize], strides: &[usize]) -> Result<Self> {
+        const OPERATION: &str = "slice";
+        let (start, stop) = (sizes(start, OPERATION)?, sizes(stop, OPERATION)?);
+        Self::made(sys::slice(self.tensor(), &start, &stop, &sizes(strides, OPERATION)?), OPERATION)
+    }
+
+    /// The elements from `start` ahead of `stop` along one axis, and all along the others.
+    pub(crate) fn slice_axis(&self, axis: i32, start: usize, stop: usize) -> Result<Self> {
+        let shape = self.shape();
+        let mut from = vec![0; shape.len()];
+        let mut to = shape;
+        let at = if axis < 0 { axis + from.len() as i32 } else { axis };
+        if let Some(at) = usize::try_from(at).ok().filter(|at| *at < from.len()) {
+            (from[at], to[at]) = (start, stop);
+            return self.slice(&from, &to);
+        }
+        Err(super::no_axis("slice", axis, from.len()))
+    }
+
+    /// This array with `update` in the place of what [`slice`](Self::slice) gives. Done in place where nobody else has a handle on
+    /// this array.
+    pub(crate) fn slice_update(&self, update: &Self, start: &[usize], stop: &[usize]) -> Result<Self> {
+        const OPERATION: &str = "update a slice";
+        let (start, stop) = (sizes(start, OPERATION)?, sizes(stop, OPERATION)?);
+        let strides = vec![1; start.len()];
+        Self::made(sys::slice_update(self.tensor(), update.tensor(), &start, &stop, &strides), OPERATION)
+    }
+
+    /// `size` elements along each axis, from `start[i]` along `axes[i]` and from the beginning along the others. `start` is an array of
+    /// integers, which need not be computed yet.
+    pub(crate) fn dynamic_slice(&self, start: &Self, axes: &[i32], size: &[usize]) -> Result<Self> {
+        const OPERATION: &str = "slice";
+        let size = sizes(size, OPERATION)?;
+        Self::made(sys::dynamic_slice(self.tensor(), start.tensor(), axes, &size), OPERATION)
+    }
+
+    /// This array with `update` at `start[i]` along `axes[i]` and at the beginning along the others. `start` is an array of integers,
+    /// which need not be computed yet.
+    pub(crate) fn dynamic_slice_update(&self, update: &Self, start: &Self, axes: &[i32]) -> Result<Self> {
+        Self::made(
+            sys::dynamic_slice_update(self.tensor(), update.tensor(), start.tensor(), axes),
+            "update a slice",
+        )
+    }
+
+    /// What stands at `indices` along an axis, which becomes the axes of `indices`. With axis 0 of a matrix: its rows.
+    ///
+    /// Indices are not checked against the size of the axis; out of it, the result is unspecified.
+    pub(crate) fn take(&self, indices: &Self, axis: i32) -> Result<Self> {
+        Self::made(sys::take(self.tensor(), indices.tensor(), axis), "take")
+    }
+
+    /// Along an axis, in each line the elements at that line's `indices`, which are of the same rank.
+    pub(crate) fn take_along_axis(&self, indices: &Self, axis: i32) -> Result<Self> {
+        Self::made(sys::take_along_axis(self.tensor(), indices.tensor(), axis), "take along an axis")
+    }
+
+    /// This array with `values` at `indices` of each line along an axis.
+    pub(crate) fn put_along_axis(&self, indices: &Self, values: &Self, axis: i32) -> Result<Self> {
+        Self::made(
+            sys::put_along_axis(self.tensor(), indices.tensor(), values.tensor(), axis),
+            "put along an axis",
+        )
+    }
+
+    /// This array with `values` added at `indices` of each line along an axis; an index that comes twice counts twice.
+    pub(crate) fn scatter_add_axis(&self, indices: &Self, values: &Self, axis: i32) -> Result<Self> {
+        Self::made(
+            sys::scatter_add_axis(self.tensor(), indices.tensor(), values.tensor(), axis),
+            "add along an axis",
+        )
+    }
+}

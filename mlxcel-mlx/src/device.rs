@@ -1,0 +1,103 @@
+//! The library as a whole: its release, devices and memory.
+
+use std::sync::OnceLock;
+
+use mlxcel_core::Result;
+
+use crate::ffi::{self, sys};
+
+/// Where arrays are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Device {
+    /// The host's processor.
+    Cpu,
+    /// Metal's or CUDA's device.
+    Gpu,
+}
+
+impl Device {
+    fn is_gpu(self) -> bool {
+        self == Self::Gpu
+    }
+
+    /// The device that MLX computes on unless told otherwise: the GPU where it was built for one and there is one.
+    pub(crate) fn best() -> Result<Self> {
+        Ok(if Self::Gpu.count()? > 0 { Self::Gpu } else { Self::Cpu })
+    }
+
+    /// How many there are of the kind.
+    pub(crate) fn count(self) -> Result<usize> {
+        initialize()?;
+        let count = ffi::check(sys::device_count(self.is_gpu()), "count devices")?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// What the device calls itself.
+    pub(crate) fn description(self) -> Result<String> {
+        initialize()?;
+        ffi::check(sys::device_description(self.is_gpu()), "describe a device")
+    }
+
+    /// Makes it the device of what this thread computes from here on.
+    pub(crate) fn select(self) -> Result<()> {
+        initialize()?;
+        ffi::check(sys::use_device(self.is_gpu()), "select a device")
+    }
+}
+
+/// Readies MLX, once for the process: from here on a failed allocation is an error, and no child process is started.
+pub(crate) fn initialize() -> Result<()> {
+    static READY: OnceLock<Result<()>> = OnceLock::new();
+    READY.get_or_init(|| ffi::check(sys::initialize(), "initialize MLX")).clone()
+}
+
+/// The release of the libmlx that is loaded.
+pub(crate) fn version() -> Result<String> {
+    ffi::check(sys::library_version(), "ask MLX's version")
+}
+
+/// Waits for all that this thread has begun to compute.
+pub(crate) fn synchronize() -> Result<()> {
+    ffi::check(sys::synchronize(), "wait for the device")
+}
+
+/// MLX's memory, of the whole process, in bytes.
+pub(crate) mod memory {
+    use super::{Result, ffi, sys};
+
+    /// What arrays hold now. Memory that was lent to MLX does not count.
+    pub(crate) fn active() -> Result<usize> {
+        ffi::check(sys::active_memory(), "ask for memory in use")
+    }
+
+    /// The most that arrays held at a time since [`reset_peak`].
+    pub(crate) fn peak() -> Result<usize> {
+        ffi::check(sys::peak_memory(), "ask for memory in use")
+    }
+
+    /// Begins to look for the most anew.
+    pub(crate) fn reset_peak() -> Result<()> {
+        ffi::check(sys::reset_peak_memory(), "ask for memory in use")
+    }
+
+    /// What MLX keeps for arrays to come.
+    pub(crate) fn cached() -> Result<usize> {
+        ffi::check(sys::cache_memory(), "ask for memory in use")
+    }
+
+    /// What arrays may hold: beyond it, evaluating is an error of kind `ResourceExhausted`. On a CPU that holds strictly, and begins as
+    /// all of the machine's memory; Metal and CUDA take it as a guideline. Answers what it was.
+    pub(crate) fn set_limit(bytes: usize) -> Result<usize> {
+        ffi::check(sys::set_memory_limit(bytes), "limit memory")
+    }
+
+    /// How much MLX may keep for arrays to come. Answers what it was.
+    pub(crate) fn set_cache_limit(bytes: usize) -> Result<usize> {
+        ffi::check(sys::set_cache_limit(bytes), "limit memory")
+    }
+
+    /// Gives back what MLX keeps for arrays to come.
+    pub(crate) fn clear_cache() -> Result<()> {
+        ffi::check(sys::clear_cache(), "give memory back")
+    }
+}

@@ -1,0 +1,178 @@
+//! From a checkpoint and options to a model.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use mlxcel_core::{
+    Capabilities, Control, Error, ErrorKind, LoadOptions, Model, ModelInfo, ModelSource, Precision, Result,
+    SamplingField,
+};
+use mlxcel_models::{Checkpoint, Decoder, ElementType};
+
+use super::model::{MlxModel, Shared};
+use super::network::{Network, Numerics};
+use super::thread::Engine;
+use super::weights::{Treatment, Weights};
+use super::worker::Worker;
+use super::{MlxBackend, NAME};
+use crate::array::DType;
+use crate::device::Device;
+
+const OPERATION: &str = "load model";
+
+/// How many sequences a session holds where nothing is said: what one holds costs nothing until it is used.
+const SEQUENCES: usize = 16;
+
+/// Loads a model by the options of `backend`.
+pub(super) fn load(
+    backend: &MlxBackend,
+    source: &ModelSource,
+    options: &LoadOptions,
+) -> Result<Arc<dyn Model>> {
+    let started = Instant::now();
+    options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default().check(OPERATION)?;
+    let sequences = at_least_one("sequences", options.sequences.unwrap_or(SEQUENCES))?;
+    let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
+    let threads = options.threads.map(|threads| at_least_one("threads", threads)).transpose()?;
+    let device = device(options)?;
+    let checkpoint = Arc::new(Checkpoint::from_source(source)?);
+    let decoder = checkpoint.decoder()?;
+    let numerics = numerics(options.precision, device, &decoder)?;
+    let capacity = capacity(options, &decoder)?;
+    // What leaves a window is missed by nobody where no sequence is longer than it.
+    let least_window = decoder.layers.iter().filter_map(mlxcel_models::Layer::window).min();
+    let rotates = backend.rotating_cache && least_window.is_some_and(|window| window < capacity);
+    let treatment = Treatment {
+        expand: backend.expand_quantized.then_some(match options.precision {
+            Precision::Exact => DType::F32,
+            _ => numerics.kv,
+        }),
+        quantize: backend.quantization,
+    };
+
+    let info = info(backend, options, &checkpoint, &decoder, capacity);
+    let vocabulary = decoder.vocabulary_size;
+    let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
+    #[cfg(test)]
+    let failing_pass = backend.failing_pass;
+    let load_options = options.clone();
+    let worker = Worker::start(move || {
+        device.select()?;
+        super::ops::use_threads(threads);
+        let weights = Weights::load(&checkpoint, &decoder, treatment, &load_options)?;
+        let network = Network::new(&decoder, &weights, numerics, rotates)?;
+        #[allow(unused_mut, reason = "tests change it")]
+        let mut engine = Engine::new(network, vocabulary, weights.bytes, look_ahead);
+        #[cfg(test)]
+        {
+            engine.good_passes = failing_pass;
+        }
+        Ok(engine)
+    })?;
+    let mut info = info;
+    info.weight_bytes = worker.call(OPERATION, |engine| Ok(engine.weight_bytes()))?;
+    info.load_time = started.elapsed();
+
+    let top = u16::try_from(vocabulary).unwrap_or(u16::MAX);
+    let capabilities = Capabilities::new(sequences, capacity)
+        .with_batch_rows(sequences)
+        .with_logits(true)
+        .with_top_logprobs(top)
+        .with_every_position(true)
+        .with_token_masks(true)
+        .with_rewind(!rotates)
+        .with_fork(true)
+        .with_snapshot(true)
+        .with_sampling(SamplingField::ALL.into_iter().collect());
+    let snapshot_engine =
+        format!("{NAME} kv/1 {:?}{}", numerics.kv, if rotates { " rotating" } else { "" }).to_lowercase();
+    Ok(Arc::new(MlxModel(Arc::new(Shared {
+        worker,
+        info,
+        capabilities,
+        chunk,
+        snapshot_engine,
+        caches: AtomicU64::new(0),
+    }))))
+}
+
+fn at_least_one(field: &'static str, value: usize) -> Result<usize> {
+    if value > 0 {
+        return Ok(value);
+    }
+    Err(Error::new(ErrorKind::InvalidInput, OPERATION, "it must be at least 1")
+        .with_context("field", field)
+        .with_context("value", value))
+}
+
+/// The device that the options name, or the best there is.
+fn device(options: &LoadOptions) -> Result<Device> {
+    let device = match options.device.as_deref() {
+        None => return Device::best(),
+        Some("cpu") => Device::Cpu,
+        Some("gpu") => Device::Gpu,
+        Some(other) => {
+            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such device")
+                .with_context("device", other)
+                .with_context("known", "cpu, gpu"));
+        }
+    };
+    if device.count()? == 0 {
+        return Err(Error::new(ErrorKind::NotFound, OPERATION, "this MLX has no such device on this machine")
+            .with_context("device", options.device.as_deref().unwrap_or_default()));
+    }
+    Ok(device)
+}
+
+/// The element types that a precision means.
+fn numerics(precision: Precision, device: Device, decoder: &Decoder) -> Result<Numerics> {
+    let native = DType::of(decoder.element_type).filter(|_| decoder.element_type.is_dense_float());
+    let native = native.ok_or_else(|| {
+        Error::unsupported(OPERATION, "activations must be F32, F16 or BF16")
+            .with_context("element_type", decoder.element_type)
+    });
+    match (precision, device) {
+        (Precision::Exact, _) => Ok(Numerics { activation: DType::F32, kv: DType::F32 }),
+        (Precision::Native, Device::Cpu) => Ok(Numerics { activation: DType::F32, kv: native? }),
+        (Precision::Native, Device::Gpu) => native.map(|native| Numerics { activation: native, kv: native }),
+        (other, _) => Err(Error::unsupported(OPERATION, "this engine runs with exact or native precision")
+            .with_context("precision", other)),
+    }
+}
+
+/// The most tokens of a sequence.
+fn capacity(options: &LoadOptions, decoder: &Decoder) -> Result<usize> {
+    let capacity = options.capacity.unwrap_or(decoder.context_length);
+    // MLX counts elements along a dimension by 31 bits.
+    if capacity == 0 || capacity > decoder.context_length || i32::try_from(capacity).is_err() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            OPERATION,
+            "the capacity must be from 1 to the model's own limit",
+        )
+        .with_context("field", "capacity")
+        .with_context("value", capacity)
+        .with_context("limit", decoder.context_length));
+    }
+    Ok(capacity)
+}
+
+/// What there is to tell about the model before it is loaded.
+fn info(
+    backend: &MlxBackend,
+    options: &LoadOptions,
+    checkpoint: &Checkpoint,
+    decoder: &Decoder,
+    capacity: usize,
+) -> ModelInfo {
+    let mut info = ModelInfo::new(NAME, &decoder.model_type, decoder.vocabulary_size);
+    info.stop_tokens = checkpoint.stop_tokens().to_vec();
+    info.fingerprint = checkpoint.fingerprint();
+    if let Some(quantization) = backend.quantization {
+        info.fingerprint = format!("{} {quantization}", info.fingerprint);
+    }
+    info.capacity = capacity;
+    info.precision = options.precision;
+    info
+}

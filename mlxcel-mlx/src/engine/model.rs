@@ -1,0 +1,61 @@
+//! The loaded model: what its sessions share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mlxcel_core::{
+    Capabilities, Error, ErrorKind, InferenceSession, Model, ModelInfo, Result, SessionOptions,
+};
+
+use super::request::CacheId;
+use super::session::MlxSession;
+use super::thread::Engine;
+use super::worker::Worker;
+
+/// What the sessions of a model share.
+pub(super) struct Shared {
+    pub(super) worker: Worker<Engine>,
+    pub(super) info: ModelInfo,
+    pub(super) capabilities: Capabilities,
+    /// How many tokens of prompts one pass computes.
+    pub(super) chunk: usize,
+    /// What tags the snapshots.
+    pub(super) snapshot_engine: String,
+    pub(super) caches: AtomicU64,
+}
+
+impl Shared {
+    /// A number for a cache that was not given before.
+    pub(super) fn new_cache(&self) -> CacheId {
+        CacheId(self.caches.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A decoder on MLX.
+pub(super) struct MlxModel(pub(super) Arc<Shared>);
+
+impl Model for MlxModel {
+    fn info(&self) -> &ModelInfo {
+        &self.0.info
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
+        let limit = self.0.info.capacity;
+        let capacity = options.capacity.unwrap_or(limit);
+        if capacity == 0 || capacity > limit {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "open session",
+                "the capacity must be from 1 to the model's",
+            )
+            .with_context("field", "capacity")
+            .with_context("value", capacity)
+            .with_context("limit", limit));
+        }
+        Ok(Box::new(MlxSession::new(Arc::clone(&self.0), capacity)))
+    }
+}

@@ -1,0 +1,269 @@
+//! One pass over the weights: built as a graph, begun, read.
+
+use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob};
+
+use super::cache::Cache;
+use super::network::{Network, Span};
+use super::request::{CacheId, Output, RowAnswer, RowRequest};
+use super::sampling::{self, Counted};
+use crate::array::{Array, DType, concatenate};
+
+/// A pass as a graph, of which nothing is computed yet.
+pub(super) struct Pass {
+    /// The caches of its rows with the pass in them, in the rows' order.
+    pub(super) caches: Vec<Cache>,
+    /// What is to be read; none where nothing is wanted.
+    pub(super) results: Option<Results>,
+}
+
+/// What a pass gives to read.
+pub(super) struct Results {
+    /// All of it in one array of words of 32 bits, so that there is one reading.
+    words: Array,
+    /// The tokens that are chosen (`[rows that want one]`, `U32`).
+    pub(super) chosen: Option<Array>,
+    /// What the penalties of those rows count.
+    pub(super) counted: Vec<Option<Counted>>,
+}
+
+impl Results {
+    pub(super) fn array(&self) -> &Array {
+        &self.words
+    }
+}
+
+/// Where the logits of the rows come from: rows of the hidden states in this order.
+#[derive(Default)]
+struct Wanted {
+    /// Indices into the tokens of the pass.
+    indices: Vec<u32>,
+    tokens: usize,
+    logits: usize,
+}
+
+impl Wanted {
+    /// First the rows that want a token, then those that want logits, then those that want every position.
+    fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
+        let mut wanted = Self::default();
+        let last = |span: &Span| (span.start + span.count - 1) as u32;
+        for (row, span) in rows.iter().zip(spans) {
+            if matches!(row.output, Output::Token(_)) {
+                wanted.indices.push(last(span));
+                wanted.tokens += 1;
+            }
+        }
+        for (row, span) in rows.iter().zip(spans) {
+            if matches!(row.output, Output::Logits) {
+                wanted.indices.push(last(span));
+                wanted.logits += 1;
+            }
+        }
+        for (row, span) in rows.iter().zip(spans) {
+            if matches!(row.output, Output::Every { .. }) {
+                wanted.indices.extend((span.start..span.start + span.count).map(|index| index as u32));
+            }
+        }
+        wanted
+    }
+}
+
+/// The spans of `rows`, whose `tokens` lie one behind the other.
+fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
+    let lay = |start: &mut usize, row: &RowRequest| {
+        let span = Span { start: *start, count: row.tokens.len(), position: row.position };
+        *start += span.count;
+        Some(span)
+    };
+    rows.iter().scan(0, lay).collect()
+}
+
+impl Pass {
+    /// The graph of `rows`, whose tokens are in `tokens` and whose caches are `caches`. `counted` is what the penalties of rows that
+    /// want a token count.
+    pub(super) fn build(
+        network: &Network,
+        rows: &[RowRequest],
+        tokens: &Array,
+        caches: &[Option<&Cache>],
+        counted: Vec<Option<Counted>>,
+    ) -> Result<Self> {
+        let spans = spans_of(rows);
+        let (hidden, caches) = network.run(tokens, &spans, caches)?;
+        let wanted = Wanted::of(rows, &spans);
+        if wanted.indices.is_empty() {
+            return Ok(Self { caches, results: None });
+        }
+        let everything = (0..).take(tokens.len()).eq(wanted.indices.iter().copied());
+        let hidden = if everything {
+            hidden
+        } else {
+            hidden.take(&Array::from_slice(&wanted.indices, &[wanted.indices.len()])?, 0)?
+        };
+        let results = read_out(rows, &spans, &wanted, &network.logits(&hidden)?, counted)?;
+        Ok(Self { caches, results: Some(results) })
+    }
+}
+
+/// What `rows` want of `logits`.
+fn read_out(
+    rows: &[RowRequest],
+    spans: &[Span],
+    wanted: &Wanted,
+    logits: &Array,
+    counted: Vec<Option<Counted>>,
+) -> Result<Results> {
+    let mut parts = Vec::new();
+    let chosen = match wanted.tokens {
+        0 => None,
+        count => Some(choose(rows, spans, &logits.slice_axis(0, 0, count)?, &counted, &mut parts)?),
+    };
+    let mut next = wanted.tokens;
+    if wanted.logits > 0 {
+        parts.push(words(&logits.slice_axis(0, next, next + wanted.logits)?)?);
+        next += wanted.logits;
+    }
+    for (row, span) in rows.iter().zip(spans) {
+        let Output::Every { top, following } = row.output else { continue };
+        let own = logits.slice_axis(0, next, next + span.count)?;
+        next += span.count;
+        let best = own.argmax(-1, true)?;
+        // The last one's is not used where it is not known.
+        let mut follow: Vec<TokenId> = row.tokens.iter().skip(1).copied().collect();
+        follow.push(following.unwrap_or(0));
+        let follow = Array::from_slice(&follow, &[span.count, 1])?;
+        parts.push(words(&best)?);
+        parts.push(words(&sampling::logprobs(&own, &best)?)?);
+        parts.push(words(&sampling::logprobs(&own, &follow)?)?);
+        push_top(&own, top, &mut parts)?;
+    }
+    Ok(Results { words: concatenate(&parts, 0)?, chosen, counted })
+}
+
+/// Chooses the tokens of the rows that want one, of `logits` with a row for each, and adds them to `parts` with their log
+/// probabilities and what else is wanted of them.
+fn choose(
+    rows: &[RowRequest],
+    spans: &[Span],
+    logits: &Array,
+    counted: &[Option<Counted>],
+    parts: &mut Vec<Array>,
+) -> Result<Array> {
+    let choices = rows.iter().zip(spans).filter_map(|(row, span)| match &row.output {
+        Output::Token(choice) => Some((choice, span.position + span.count)),
+        _ => None,
+    });
+    let choices: Vec<_> = choices.collect();
+    let chosen = if choices.iter().all(|(choice, _)| choice.plan.is_greedy() && choice.mask.is_none()) {
+        logits.argmax(-1, false)?
+    } else {
+        let each = choices.iter().enumerate().map(|(index, (choice, position))| {
+            let own = logits.slice_axis(0, index, index + 1)?.reshape(&[logits.dim(-1)?])?;
+            sampling::choose(&own, choice, counted.get(index).and_then(Option::as_ref), *position)
+        });
+        concatenate(&each.collect::<Result<Vec<_>>>()?, 0)?
+    };
+    parts.push(chosen.share()?);
+    parts.push(words(&sampling::logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
+    for (index, (choice, _)) in choices.iter().enumerate() {
+        push_top(&logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;
+    }
+    Ok(chosen)
+}
+
+/// Adds the `count` likeliest tokens of each row of `logits` to `parts`, and their log probabilities.
+fn push_top(logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
+    if count > 0 {
+        let top = sampling::top(logits, usize::from(count))?;
+        parts.push(words(&top)?);
+        parts.push(words(&sampling::logprobs(logits, &top)?)?);
+    }
+    Ok(())
+}
+
+/// The bits of an array of 32-bit elements, one behind the other.
+fn words(array: &Array) -> Result<Array> {
+    array.reshape(&[array.len()])?.reinterpret(DType::U32)
+}
+
+/// The answers of `rows` out of the words that their pass gave, `vocabulary` being the number of logits.
+pub(super) fn answers(rows: &[RowRequest], words: &[u32], vocabulary: usize) -> Result<Vec<RowAnswer>> {
+    let mut words = Words(words);
+    let choices = rows.iter().filter_map(|row| match &row.output {
+        Output::Token(choice) => Some(choice.top),
+        _ => None,
+    });
+    let tops: Vec<u16> = choices.collect();
+    let (tokens, logprobs) = (words.take(tops.len())?, words.floats(tops.len())?);
+    let mut chosen = Vec::with_capacity(tops.len());
+    for ((&token, &logprob), &top) in tokens.iter().zip(&logprobs).zip(&tops) {
+        if logprob.is_nan() {
+            return Err(Error::new(ErrorKind::Device, "step", "a logit is not a number"));
+        }
+        chosen.push(SampledToken::new(token, logprob).with_top(words.top(1, top)?.remove(0)));
+    }
+    let mut chosen = chosen.into_iter();
+    let count = rows.iter().filter(|row| matches!(row.output, Output::Logits)).count();
+    let mut logits = (0..count).map(|_| words.floats(vocabulary)).collect::<Result<Vec<_>>>()?.into_iter();
+    let mut answers = Vec::with_capacity(rows.len());
+    for row in rows {
+        answers.push(match row.output {
+            Output::Nothing => RowAnswer::Nothing,
+            Output::Token(_) => RowAnswer::Token(chosen.next().ok_or_else(too_short)?),
+            Output::Logits => RowAnswer::Logits(logits.next().ok_or_else(too_short)?),
+            Output::Every { top, following } => {
+                RowAnswer::Every(positions(&mut words, row.tokens.len(), top, following.is_some())?)
+            }
+        });
+    }
+    Ok(answers)
+}
+
+/// The results of `count` positions; whether what follows the last is known.
+fn positions(words: &mut Words<'_>, count: usize, top: u16, followed: bool) -> Result<Vec<PositionResult>> {
+    let (best, logprobs) = (words.take(count)?, words.floats(count)?);
+    let following = words.floats(count)?;
+    let tops = words.top(count, top)?;
+    let positions = best.iter().zip(logprobs).zip(following).zip(tops).enumerate();
+    Ok(positions
+        .map(|(index, (((&token, logprob), following), top))| {
+            let following = (index + 1 < count || followed).then_some(following);
+            PositionResult::new(TokenLogprob { token, logprob }, following).with_top(top)
+        })
+        .collect())
+}
+
+/// Words that are taken from the front.
+struct Words<'a>(&'a [u32]);
+
+impl<'a> Words<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u32]> {
+        let (head, tail) = self.0.split_at_checked(count).ok_or_else(too_short)?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn floats(&mut self, count: usize) -> Result<Vec<f32>> {
+        Ok(self.take(count)?.iter().map(|&bits| f32::from_bits(bits)).collect())
+    }
+
+    /// The `top` likeliest tokens of each of `rows` rows.
+    fn top(&mut self, rows: usize, top: u16) -> Result<Vec<Vec<TokenLogprob>>> {
+        let top = usize::from(top);
+        if top == 0 {
+            return Ok(vec![Vec::new(); rows]);
+        }
+        let (tokens, logprobs) = (self.take(rows * top)?, self.floats(rows * top)?);
+        let pair = |(&token, &logprob)| TokenLogprob { token, logprob };
+        let rows = tokens.chunks(top).zip(logprobs.chunks(top));
+        Ok(rows.map(|(tokens, logprobs)| tokens.iter().zip(logprobs).map(pair).collect()).collect())
+    }
+}
+
+fn too_short() -> Error {
+    Error::new(ErrorKind::Internal, "step", "the pass gave fewer results than its rows want")
+}
+
+/// What a row of `rows` reads and writes.
+pub(super) fn cache_ids(rows: &[RowRequest]) -> impl Iterator<Item = CacheId> + '_ {
+    rows.iter().map(|row| row.cache)
+}

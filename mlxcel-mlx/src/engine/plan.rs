@@ -1,0 +1,71 @@
+//! Cutting a step into passes over the weights.
+
+/// Some tokens of a row, fed by one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Feed {
+    /// The index of the row.
+    pub(super) row: usize,
+    /// How many of its tokens.
+    pub(super) tokens: usize,
+}
+
+/// What the next pass feeds, given how many tokens each row has left: up to `width` rows, and of prompts up to `chunk` tokens
+/// together.
+///
+/// A row with one token left is decoding: it rides along with whatever runs, so that it neither waits for a long prompt nor reads
+/// the weights a second time. Short prompts share a pass, a long one takes several; after each, somebody may ask to stop.
+pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<Feed> {
+    let mut room = chunk.max(1);
+    let mut pass = Vec::new();
+    for (row, &left) in remaining.iter().enumerate().filter(|&(_, &left)| left > 0) {
+        let tokens = if left == 1 { 1 } else { left.min(room) };
+        if tokens > 0 && pass.len() < width {
+            pass.push(Feed { row, tokens });
+            room -= if left == 1 { 0 } else { tokens };
+        }
+    }
+    pass
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the plan to its end; each pass as (row, tokens).
+    fn passes(remaining: &[usize], chunk: usize, width: usize) -> Vec<Vec<(usize, usize)>> {
+        let mut remaining = remaining.to_vec();
+        let mut passes = Vec::new();
+        loop {
+            let pass = next_pass(&remaining, chunk, width);
+            if pass.is_empty() {
+                return passes;
+            }
+            pass.iter().for_each(|feed| remaining[feed.row] -= feed.tokens);
+            passes.push(pass.iter().map(|feed| (feed.row, feed.tokens)).collect());
+        }
+    }
+
+    #[test]
+    fn decoding_rows_share_one_pass_and_ride_along_with_prompts() {
+        assert_eq!(passes(&[1, 1, 1], 64, 4), [[(0, 1), (1, 1), (2, 1)]]);
+        assert_eq!(passes(&[1; 6], 64, 4).len(), 2);
+        assert_eq!(passes(&[1, 130, 1], 64, 4), [vec![(0, 1), (1, 64), (2, 1)], vec![(1, 64)], vec![(1, 2)]]);
+    }
+
+    #[test]
+    fn prompts_share_the_room_of_a_pass() {
+        assert_eq!(passes(&[20, 30, 40], 64, 4), [vec![(0, 20), (1, 30), (2, 14)], vec![(2, 26)]]);
+        assert_eq!(passes(&[64, 30, 1], 64, 4), [vec![(0, 64), (2, 1)], vec![(1, 30)]]);
+assert_eq!(passes(&[2, 2], 1, 4), [vec![(0, 1)], vec![(0, 1), (1, 1)], vec![(1, 1)]]);
+    }
+
+    #[test]
+    fn no_token_is_lost_whatever_the_limits() {
+        for (chunk, width) in [(1, 1), (2, 3), (7, 2), (64, 16)] {
+            let passes = passes(&[5, 1, 17, 2], chunk, width);
+            let fed = |row| passes.iter().flatten().filter(|feed| feed.0 == row).map(|feed| feed.1).sum::<usize>();
+            assert_eq!([0, 1, 2, 3].map(fed), [5, 1, 17, 2]);
+            assert!(passes.iter().all(|pass| pass.len() <= width));
+        }
+    }
+}

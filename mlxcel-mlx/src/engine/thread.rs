@@ -1,0 +1,279 @@
+//! What lives on the engine's thread: the network, the caches, and the step that is begun ahead of its request.
+
+use std::collections::HashMap;
+
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+
+use super::cache::Cache;
+use super::network::Network;
+use super::pass::{Pass, Results, answers, cache_ids};
+use super::request::{
+    CacheId, Choice, Occurrence, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest,
+};
+use super::sampling::Counted;
+use crate::array::{Array, eval, eval_async};
+
+/// The state of the engine's thread.
+pub(super) struct Engine {
+    network: Network,
+    vocabulary: usize,
+    weight_bytes: u64,
+    look_ahead: bool,
+    caches: HashMap<CacheId, Cache>,
+    /// Caches that were lost by a pass that nobody had asked for yet, and why.
+    lost: HashMap<CacheId, Error>,
+    /// Passes that were begun before anybody asked for them, each over other caches.
+    ahead: Vec<Ahead>,
+    /// For tests: how many more passes are good ones before one fails.
+    #[cfg(test)]
+    pub(super) good_passes: Option<u64>,
+}
+
+/// A decoding pass with tokens that the pass before chose.
+struct Ahead {
+    rows: Vec<RowRequest>,
+    results: Option<Results>,
+}
+
+impl Ahead {
+    /// Whether it is what `rows` ask for.
+    fn is(&self, rows: &[RowRequest]) -> bool {
+        let same = |(own, other): (&RowRequest, &RowRequest)| {
+            let choices = match (&own.output, &other.output) {
+                (Output::Token(own), Output::Token(other)) => {
+                    own.plan == other.plan && own.top == other.top && own.mask == other.mask
+                }
+                _ => false,
+            };
+            choices && own.cache == other.cache && own.position == other.position && own.tokens == other.tokens
+        };
+        self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(same)
+    }
+
+    fn touches(&self, cache: CacheId) -> bool {
+        cache_ids(&self.rows).any(|own| own == cache)
+    }
+}
+
+impl Engine {
+    pub(super) fn new(network: Network, vocabulary: usize, weight_bytes: u64, look_ahead: bool) -> Self {
+        Self {
+            network,
+            vocabulary,
+            weight_bytes,
+            look_ahead,
+            caches: HashMap::new(),
+            lost: HashMap::new(),
+            ahead: Vec::new(),
+            #[cfg(test)]
+            good_passes: None,
+        }
+    }
+
+    /// The bytes of weights on the device.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// Frees a cache.
+    pub(super) fn forget(&mut self, cache: CacheId) {
+        self.ahead.retain(|ahead| !ahead.touches(cache));
+        self.caches.remove(&cache);
+        self.lost.remove(&cache);
+    }
+
+    /// Makes a cache `to` with the content of `from`. Nothing is copied before one of the two is written to.
+    pub(super) fn fork(&mut self, from: CacheId, to: CacheId) -> Result<()> {
+        if let Some(cache) = self.cache(from)? {
+            let copy = cache.share()?;
+            self.caches.insert(to, copy);
+        }
+        Ok(())
+    }
+
+    /// What a cache holds of the first `position` positions.
+    pub(super) fn read(&mut self, cache: CacheId, position: usize) -> Result<Vec<u8>> {
+        match self.cache(cache)? {
+            Some(cache) if position > 0 => cache.read(&self.network.layout, position),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Makes a cache of what [`read`](Self::read) gave, and answers the bytes that it takes.
+    pub(super) fn write(&mut self, cache: CacheId, position: usize, bytes: &[u8]) -> Result<u64> {
+        let written = Cache::from_bytes(&self.network.layout, position, bytes)?;
+        let size = written.bytes();
+        self.caches.insert(cache, written);
+        Ok(size)
+    }
+
+    /// A cache; none before the first token.
+    fn cache(&self, id: CacheId) -> Result<Option<&Cache>> {
+        match self.lost.get(&id) {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.caches.get(&id)),
+        }
+    }
+
+    /// Runs a pass.
+    pub(super) fn run(&mut self, request: PassRequest) -> Result<PassReply, PassFailure> {
+        let rows = request.rows;
+        let begun = self.ahead.iter().position(|ahead| ahead.is(&rows));
+        let begun = begun.map(|index| self.ahead.swap_remove(index).results);
+        // What else was begun over these caches was begun with another token than the one that came.
+        self.ahead.retain(|ahead| !cache_ids(&rows).any(|cache| ahead.touches(cache)));
+        let results = match begun {
+            Some(results) => results,
+            None => self.begin(&rows)?,
+        };
+        self.begin_next(&rows, results.as_ref());
+        self.finish(&rows, results).map_err(|error| self.fail(&rows, error))
+    }
+
+    /// Builds a pass and begins it.
+    fn begin(&mut self, rows: &[RowRequest]) -> Result<Option<Results>, PassFailure> {
+        if let Some(error) = cache_ids(rows).find_map(|cache| self.lost.get(&cache)) {
+            return Err(self.fail(rows, error.clone()));
+        }
+        let pass = self.build(rows).map_err(|error| PassFailure { error, harmless: true })?;
+        self.start(rows, pass).map_err(|error| self.fail(rows, error))
+    }
+
+    fn build(&self, rows: &[RowRequest]) -> Result<Pass> {
+        let tokens: Vec<TokenId> = rows.iter().flat_map(|row| row.tokens.iter().copied()).collect();
+        let tokens = Array::from_slice(&tokens, &[tokens.len()])?;
+        let counted = choices(rows).map(|choice| Counted::new(&choice.history, self.vocabulary));
+        Pass::build(&self.network, rows, &tokens, &self.caches_of(rows)?, counted.collect::<Result<_>>()?)
+    }
+
+    fn caches_of(&self, rows: &[RowRequest]) -> Result<Vec<Option<&Cache>>> {
+        cache_ids(rows).map(|cache| self.cache(cache)).collect()
+    }
+
+    /// Puts the caches of a pass in place and has the device begin with it.
+    ///
+    /// An array is written to in place if nobody else has a handle on it, so the caches of before must be gone by then.
+    fn start(&mut self, rows: &[RowRequest], pass: Pass) -> Result<Option<Results>> {
+        self.caches.extend(cache_ids(rows).zip(pass.caches));
+        let caches = cache_ids(rows).filter_map(|cache| self.caches.get(&cache));
+        let arrays = caches.flat_map(Cache::arrays).chain(pass.results.as_ref().map(Results::array));
+        if self.look_ahead { eval_async(arrays)? } else { eval(arrays)? };
+        Ok(pass.results)
+    }
+
+    /// Begins the decoding pass that most likely comes next. Where that fails, whoever asks for it is told.
+    fn begin_next(&mut self, rows: &[RowRequest], results: Option<&Results>) {
+        let Some(results) = results.filter(|_| self.look_ahead && rows.iter().all(may_go_on)) else { return };
+        // Not even begun: nothing is lost.
+        let Ok(Some((next, pass))) = self.build_next(rows, results) else { return };
+        match self.start(&next, pass) {
+            Ok(results) => self.ahead.push(Ahead { rows: next, results }),
+            Err(error) => {
+                drop(self.fail(&next, error.clone()));
+                self.lost.extend(cache_ids(&next).map(|cache| (cache, error.clone())));
+            }
+        }
+    }
+
+    /// The pass after `rows` with the tokens that they choose, which are not known here yet.
+    fn build_next(&self, rows: &[RowRequest], results: &Results) -> Result<Option<(Vec<RowRequest>, Pass)>> {
+        let Some(chosen) = &results.chosen else { return Ok(None) };
+        let mut counted = Vec::with_capacity(rows.len());
+        for (index, (row, choice)) in rows.iter().zip(choices(rows)).enumerate() {
+            let generated = row.position + row.tokens.len() >= choice.plan.prompt_length();
+            counted.push(match results.counted.get(index).and_then(Option::as_ref) {
+                Some(counted) => Some(counted.with(&chosen.slice_axis(0, index, index + 1)?, generated)?),
+                None => None,
+            });
+        }
+        let next: Vec<RowRequest> = rows.iter().map(next_row).collect();
+        let pass = Pass::build(&self.network, &next, chosen, &self.caches_of(&next)?, counted)?;
+        Ok(Some((next, pass)))
+    }
+
+    /// Waits for a pass, and answers its rows.
+    fn finish(&mut self, rows: &[RowRequest], results: Option<Results>) -> Result<PassReply> {
+        #[cfg(test)]
+        self.fail_as_told()?;
+        let words = match &results {
+            Some(results) => results.array().to_vec::<u32>()?,
+            None => Vec::new(),
+        };
+        let answers = answers(rows, &words, self.vocabulary)?;
+        // What was begun ahead was begun with these tokens.
+        let tokens = answers.iter().filter_map(|answer| match answer {
+            super::request::RowAnswer::Token(token) => Some(token.token),
+            _ => None,
+        });
+        let tokens: Vec<TokenId> = tokens.collect();
+        let first = rows.first().map(|row| row.cache);
+        if let Some(ahead) = self.ahead.iter_mut().find(|ahead| first.is_some_and(|cache| ahead.touches(cache))) {
+            ahead.rows.iter_mut().zip(tokens).for_each(|(row, token)| row.tokens = vec![token]);
+        }
+        let count = rows.iter().map(|row| row.tokens.len()).sum::<usize>();
+        let kv_bytes = |row: &RowRequest| self.caches.get(&row.cache).map_or(0, Cache::bytes);
+        Ok(PassReply {
+            rows: answers
+                .into_iter()
+                .zip(rows)
+                .map(|(answer, row)| RowReply { answer, kv_bytes: kv_bytes(row) })
+                .collect(),
+            uploaded_bytes: (count * size_of::<TokenId>() + self.network.uploaded_bytes(count)) as u64,
+            read_back_bytes: (words.len() * size_of::<u32>()) as u64,
+        })
+    }
+
+    /// Gives up the caches of rows whose pass has failed.
+    fn fail(&mut self, rows: &[RowRequest], error: Error) -> PassFailure {
+        self.ahead.retain(|ahead| !cache_ids(rows).any(|cache| ahead.touches(cache)));
+        for cache in cache_ids(rows) {
+            self.caches.remove(&cache);
+        }
+        PassFailure { error, harmless: false }
+    }
+
+    /// The fault that a test has asked for.
+    #[cfg(test)]
+    fn fail_as_told(&mut self) -> Result<()> {
+        match &mut self.good_passes {
+            Some(0) => {
+                self.good_passes = None;
+                Err(Error::new(ErrorKind::Device, "step", "the device failed, as it was told to"))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn choices(rows: &[RowRequest]) -> impl Iterator<Item = &Choice> {
+    rows.iter().filter_map(|row| match &row.output {
+        Output::Token(choice) => Some(&**choice),
+        _ => None,
+    })
+}
+
+/// Whether the token that a row chooses may be fed next, by a plan that does not change from step to step.
+fn may_go_on(row: &RowRequest) -> bool {
+    let next = row.position + row.tokens.len();
+    next < row.capacity && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
+}
+
+/// The row after `row`, with a token that is not known yet.
+fn next_row(row: &RowRequest) -> RowRequest {
+    let output = match &row.output {
+        Output::Token(choice) => Output::Token(Box::new(Choice { history: Vec::new(), ..(**choice).clone() })),
+        _ => Output::Nothing,
+    };
+    RowRequest {
+        cache: row.cache,
+        position: row.position + row.tokens.len(),
+        // In place of the one that is not known yet.
+        tokens: vec![TokenId::MAX],
+        capacity: row.capacity,
+        output,
+    }
+}

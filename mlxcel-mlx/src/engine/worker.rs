@@ -1,0 +1,164 @@
+//! A thread that owns what cannot leave it: arrays and streams belong to the thread that made them.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+/// Work on the thread's value.
+type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// A thread with a value of its own, and the way to send it work. Jobs run one at a time, in the order in which they were
+/// sent. Dropping the worker lets the jobs that were sent finish, then drops the value on its thread and waits for that.
+pub(super) struct Worker<T> {
+    /// None only while it is being dropped.
+    jobs: Option<mpsc::Sender<Job<T>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<T: 'static> Worker<T> {
+    /// Starts a thread on a value that `make` makes there.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`; [`ErrorKind::ResourceExhausted`] where the system gives no thread.
+    pub(super) fn start(make: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
+        let (jobs, inbox) = mpsc::channel::<Job<T>>();
+        let (made, is_made) = mpsc::sync_channel(1);
+        let run = move || {
+            let value = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| Err(panicked("load model", &*panic)));
+            let mut value = match value {
+                Ok(value) => value,
+                Err(error) => {
+                    made.send(Err(error)).ok();
+                    return;
+                }
+            };
+            made.send(Ok(())).ok();
+            for job in inbox {
+                job(&mut value);
+            }
+        };
+        let thread = thread::Builder::new().name("mlxcel-mlx".to_owned()).spawn(run).map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "load model", "the system gives no more threads")
+                .with_source(error)
+        })?;
+        let worker = Self { jobs: Some(jobs), thread: Some(thread) };
+        is_made.recv().unwrap_or_else(|_| Err(ended("load model")))?;
+        Ok(worker)
+    }
+
+    /// Runs `job` on the thread and waits for what it gives.
+    ///
+    /// # Errors
+    ///
+    /// Those of `job`; [`ErrorKind::Internal`] where it panicked, or the thread has ended.
+    pub(super) fn call<R: Send + 'static>(
+        &self,
+        operation: &'static str,
+        job: impl FnOnce(&mut T) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.send(Box::new(move |value| {
+            let result = catch_unwind(AssertUnwindSafe(|| job(value)));
+            // Nobody waits any more where the caller's thread has panicked.
+            answer.send(result.unwrap_or_else(|panic| Err(panicked(operation, &*panic)))).ok();
+        }));
+        answered.recv().unwrap_or_else(|_| Err(ended(operation)))
+    }
+
+    /// Has `job` run on the thread, sooner or later.
+    pub(super) fn post(&self, job: impl FnOnce(&mut T) + Send + 'static) {
+        // What it frees is freed with the value, should it panic.
+        self.send(Box::new(move |value| drop(catch_unwind(AssertUnwindSafe(|| job(value))))));
+    }
+
+    fn send(&self, job: Job<T>) {
+        // A thread that has ended runs nothing; who waits notices.
+        if let Some(jobs) = &self.jobs {
+            jobs.send(job).ok();
+        }
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn ended(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, operation, "the engine's thread has ended")
+}
+
+fn panicked(operation: &'static str, panic: &(dyn Any + Send)) -> Error {
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+    Error::new(ErrorKind::Internal, operation, "the engine panicked").with_source(words.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Something that cannot move between threads, and says when it is gone.
+    struct Bound(Rc<AtomicU32>, Arc<AtomicU32>);
+
+    impl Drop for Bound {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn worker(dropped: &Arc<AtomicU32>) -> Worker<Bound> {
+        let dropped = Arc::clone(dropped);
+        Worker::start(move || Ok(Bound(Rc::new(AtomicU32::new(0)), dropped))).unwrap()
+    }
+
+    #[test]
+    fn jobs_of_many_threads_take_turns_on_one() {
+        let dropped = Arc::default();
+        let worker = worker(&dropped);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        worker.call("count", |bound| Ok(bound.0.fetch_add(1, Ordering::Relaxed))).unwrap();
+                    }
+                });
+            }
+        });
+        worker.post(|bound| drop(bound.0.fetch_add(1, Ordering::Relaxed)));
+        assert_eq!(worker.call("count", |bound| Ok(bound.0.load(Ordering::Relaxed))).unwrap(), 201);
+        assert_eq!(dropped.load(Ordering::SeqCst), 0);
+        drop(worker);
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_the_thread_goes_on() {
+        let worker = worker(&Arc::default());
+        let error = worker.call("try", |_| -> Result<()> { panic!("on purpose") }).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Internal, "try"));
+        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "on purpose");
+        worker.post(|_| panic!("on purpose"));
+        assert_eq!(worker.call("try", |_| Ok(5)).unwrap(), 5);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_an_error_of_the_start() {
+        let refused = Worker::<()>::start(|| Err(Error::unsupported("load model", "not this one")));
+        assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+        let panicked = Worker::<()>::start(|| panic!("on purpose"));
+        assert_eq!(panicked.map(drop).unwrap_err().kind(), ErrorKind::Internal);
+    }
+}

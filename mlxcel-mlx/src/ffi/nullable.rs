@@ -1,0 +1,133 @@
+//! Functions some of whose arguments may be left out: references here, nullable pointers there.
+
+use std::ptr;
+
+use super::error::Caught;
+use super::sys::{Arrays, ElementCode, Tensor};
+use super::{Handle, sys};
+
+/// A pointer to the array, or null.
+fn pointer(a: Option<&Tensor>) -> *const Tensor {
+    a.map_or(ptr::null(), ptr::from_ref)
+}
+
+/// A weight as it is packed: the words, a scale for each group, in the affine mode a bias for each group.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedTensor<'a> {
+    pub(crate) words: &'a Tensor,
+    pub(crate) scales: &'a Tensor,
+    pub(crate) biases: Option<&'a Tensor>,
+    pub(crate) group_size: i32,
+    pub(crate) bits: i32,
+    pub(crate) mode: &'a str,
+}
+
+/// How rotary embeddings turn: see `mlx.core.fast.rope`.
+#[derive(Clone, Copy)]
+pub(crate) struct RopeTerms<'a> {
+    pub(crate) dims: i32,
+    pub(crate) traditional: bool,
+    pub(crate) base: Option<f32>,
+    pub(crate) scale: f32,
+    pub(crate) freqs: Option<&'a Tensor>,
+}
+
+impl RopeTerms<'_> {
+    fn base(&self) -> *const f32 {
+        self.base.as_ref().map_or(ptr::null(), ptr::from_ref)
+    }
+}
+
+pub(crate) fn gather_mm(
+    a: &Tensor,
+    b: &Tensor,
+    lhs: Option<&Tensor>,
+    rhs: Option<&Tensor>,
+    sorted: bool,
+) -> Caught<Handle> {
+    // SAFETY: the pointers are null or made from references that outlive the call.
+    unsafe { sys::gather_mm(a, b, pointer(lhs), pointer(rhs), sorted) }
+}
+
+pub(crate) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Caught<Handle> {
+    // SAFETY: as above.
+    unsafe { sys::rms_norm(x, pointer(weight), eps) }
+}
+
+pub(crate) fn layer_norm(
+    x: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    eps: f32,
+) -> Caught<Handle> {
+    // SAFETY: as above.
+    unsafe { sys::layer_norm(x, pointer(weight), pointer(bias), eps) }
+}
+
+pub(crate) fn rope(x: &Tensor, terms: &RopeTerms<'_>, offset: i32) -> Caught<Handle> {
+    let freqs = pointer(terms.freqs);
+    // SAFETY: as above; `base` points into `terms`.
+    unsafe { sys::rope(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
+}
+
+pub(crate) fn rope_at(x: &Tensor, terms: &RopeTerms<'_>, offset: &Tensor) -> Caught<Handle> {
+    let freqs = pointer(terms.freqs);
+    // SAFETY: as above; `base` points into `terms`.
+    unsafe { sys::rope_at(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
+}
+
+pub(crate) fn attention(
+    queries: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    scale: f32,
+    causal: bool,
+    mask: Option<&Tensor>,
+    sinks: Option<&Tensor>,
+) -> Caught<Handle> {
+    // SAFETY: as above.
+    unsafe { sys::attention(queries, keys, values, scale, causal, pointer(mask), pointer(sinks)) }
+}
+
+pub(crate) fn quantize(w: &Tensor, group_size: i32, bits: i32, mode: &str) -> Caught<cxx::UniquePtr<Arrays>> {
+    sys::quantize(w, group_size, bits, mode)
+}
+
+pub(crate) fn dequantize(w: &PackedTensor<'_>, element: ElementCode) -> Caught<Handle> {
+    let biases = pointer(w.biases);
+    // SAFETY: as above.
+    unsafe { sys::dequantize(w.words, w.scales, biases, w.group_size, w.bits, w.mode, element) }
+}
+
+pub(crate) fn quantized_matmul(x: &Tensor, w: &PackedTensor<'_>, transposed: bool) -> Caught<Handle> {
+    let biases = pointer(w.biases);
+    // SAFETY: as above.
+    unsafe { sys::quantized_matmul(x, w.words, w.scales, biases, transposed, w.group_size, w.bits, w.mode) }
+}
+
+pub(crate) fn gather_qmm(
+    x: &Tensor,
+    w: &PackedTensor<'_>,
+    lhs: Option<&Tensor>,
+    rhs: Option<&Tensor>,
+    transposed: bool,
+    sorted: bool,
+) -> Caught<Handle> {
+    let (biases, lhs, rhs) = (pointer(w.biases), pointer(lhs), pointer(rhs));
+    // SAFETY: as above.
+    unsafe {
+        sys::gather_qmm(
+            x,
+            w.words,
+            w.scales,
+            biases,
+            lhs,
+            rhs,
+            transposed,
+            w.group_size,
+            w.bits,
+            w.mode,
+            sorted,
+        )
+    }
+}
