@@ -52,8 +52,20 @@ void fill_with_bias(const Product& p, std::size_t n_begin, std::size_t n_end, st
   }
 }
 
-FewRows few_rows(const Product& p, const Dense& w) {
-  return {p.x, p.x_stride, p.m, p.k, w.w, w.stride, p.bias, p.bias_type, p.y, p.y_stride};
+/// Bytes for x arranged; none where it may stay as it is.
+std::size_t few_workspace(std::size_t m, std::size_t k, unsigned bits) {
+  return m == 1 && bits != 4 ? 0 : m * ((k + kMostWidth - 1) / kMostWidth * kMostWidth) * sizeof(float) + 64;
+}
+
+/// The product as few rows against weights in `group`s of `bits`-bit numbers (plain ones where 0), with x arranged.
+FewRows few_rows(const Kernels& kernels, const Product& p, unsigned bits, unsigned group, void* workspace) {
+  FewRows few = {p.x, p.m, p.k, nullptr, 0, p.bias, p.bias_type, p.y, p.y_stride};
+  if (few_workspace(p.m, p.k, bits) > 0) {
+    float* const arranged = aligned(workspace);
+    kernels.arrange(p.x, p.x_stride, p.m, p.k, bits, group, arranged);
+    few.x = arranged;
+  }
+  return few;
 }
 
 /// Shares the rows of weights of `row_bytes` each among threads; `body(first, last)` computes their outputs.
@@ -120,28 +132,31 @@ void many_rows(const Kernels& kernels, const Product& p, unsigned threads, void*
 }  // namespace
 
 std::size_t linear_workspace(std::size_t m, std::size_t k) noexcept {
-  return m <= kFewRows ? 0 : m * k * sizeof(float) + 64;
+  return m <= kFewRows ? few_workspace(m, k, 0) : m * k * sizeof(float) + 64;
 }
 
 std::size_t affine_linear_workspace(std::size_t m, std::size_t k, unsigned bits) noexcept {
-  return m <= kFewRows && bits != 4 ? 0 : m * k * sizeof(float) + 64;
+  return m <= kFewRows ? few_workspace(m, k, bits) : m * k * sizeof(float) + 64;
 }
 
 void linear(const Kernels& kernels, const Product& p, const Dense& w, unsigned threads, void* workspace) noexcept {
   if (p.m == 0 || p.n == 0) {
     return;
   }
-  const auto type = static_cast<std::size_t>(w.type);
-  if (p.m <= kFewRows || p.k == 0) {
-    for (std::size_t m = 0; m < p.m; m += kFewRows) {
-      FewRows few = few_rows(p, w);
-      few.m = std::min(kFewRows, p.m - m);
-      few.x += static_cast<std::ptrdiff_t>(m) * p.x_stride;
-      few.y += static_cast<std::ptrdiff_t>(m) * p.y_stride;
-      share_weight_rows(p.n, p.k * size_of(w.type), threads, [&](std::size_t first, std::size_t last) noexcept {
-        kernels.few_rows[type](few, first, last);
-      });
+  if (p.k == 0) {
+    for (std::size_t n = 0; n < p.n; n += kMostColumns) {
+      fill_with_bias(p, n, std::min(n + kMostColumns, p.n), 0, p.m);
     }
+    return;
+  }
+  const auto type = static_cast<std::size_t>(w.type);
+  if (p.m <= kFewRows) {
+    FewRows few = few_rows(kernels, p, 0, 0, workspace);
+    few.w = w.w;
+    few.w_stride = w.stride;
+    share_weight_rows(p.n, p.k * size_of(w.type), threads, [&](std::size_t first, std::size_t last) noexcept {
+      kernels.few_rows[type](few, first, last);
+    });
     return;
   }
   many_rows(kernels, p, threads, workspace,
@@ -156,16 +171,7 @@ void affine_linear(const Kernels& kernels, const Product& p, const Affine& w, un
     return;
   }
   if (p.m <= kFewRows) {
-    FewRows few = few_rows(p, {});
-    if (w.bits == 4 && kernels.arrange != nullptr) {
-      float* const arranged = aligned(workspace);
-      const bool worth_sharing = p.m * p.k >= 32 * 1024;
-      parallel(worth_sharing ? threads : 1, p.m, [&](std::size_t m, unsigned) noexcept {
-        kernels.arrange(p.x + static_cast<std::ptrdiff_t>(m) * p.x_stride, p.k, w.group, arranged + m * p.k);
-      });
-      few.x = arranged;
-      few.x_stride = static_cast<std::ptrdiff_t>(p.k);
-    }
+    const FewRows few = few_rows(kernels, p, w.bits, w.group, workspace);
     share_weight_rows(p.n, p.k * w.bits / 8, threads, [&](std::size_t first, std::size_t last) noexcept {
       kernels.few_rows_affine(few, w, first, last);
     });

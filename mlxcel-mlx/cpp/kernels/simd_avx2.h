@@ -79,7 +79,7 @@ MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* t
   }
 }
 
-#define MLXCEL_FAST_AFFINE 1
+#define MLXCEL_NIBBLES 1
 
 /// `Words` packed words of 4-bit numbers and what they stand for. Vector v holds in lane l the number at
 /// 8·(l mod Words) + v·(8/Words) + l/Words: word by word the lanes' numbers lie one shift apart.
@@ -108,10 +108,53 @@ struct Nibbles {
   Vec scale, bias;
 };
 
-/// Eight bytes as what they stand for.
-MLXCEL_INLINE Vec bytes(const unsigned char* from, Vec scale, Vec bias) {
-  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  return fma(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(packed)), scale, bias);
+/// How many packed numbers are taken at once.
+inline constexpr std::size_t kTaken = 32;
+
+/// Where 8 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Each half of a
+/// vector holds all bytes.
+template <unsigned Bits>
+struct Layout {
+  alignas(32) unsigned char bytes[32] = {};
+  alignas(32) std::int32_t shifts[8] = {};
+
+  constexpr Layout() {
+    for (unsigned i = 0; i < 8; ++i) {
+      const unsigned byte = i * Bits / 8;
+      bytes[4 * i] = static_cast<unsigned char>(byte);
+      bytes[4 * i + 1] = static_cast<unsigned char>(byte + 1 < Bits ? byte + 1 : 0x80);
+      bytes[4 * i + 2] = bytes[4 * i + 3] = 0x80;
+      shifts[i] = static_cast<std::int32_t>(i * Bits % 8);
+    }
+  }
+};
+template <unsigned Bits>
+inline constexpr Layout<Bits> kLayout{};
+
+/// 8 packed numbers, from `Bits` bytes, as what they stand for.
+template <unsigned Bits>
+MLXCEL_INLINE Vec eight(const unsigned char* from, Vec scale, Vec bias) {
+  std::int64_t packed = 0;
+  std::memcpy(&packed, from, Bits);
+  __m256i numbers;
+  if constexpr (Bits == 8) {
+    numbers = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(packed));
+  } else {
+    const auto* bytes = reinterpret_cast<const __m256i*>(kLayout<Bits>.bytes);
+    const auto* shifts = reinterpret_cast<const __m256i*>(kLayout<Bits>.shifts);
+    const __m256i pairs = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), _mm256_load_si256(bytes));
+    const __m256i shifted = _mm256_srlv_epi32(pairs, _mm256_load_si256(shifts));
+    numbers = _mm256_and_si256(shifted, _mm256_set1_epi32((1 << Bits) - 1));
+  }
+  return fma(_mm256_cvtepi32_ps(numbers), scale, bias);
+}
+
+template <unsigned Bits>
+MLXCEL_INLINE void take(const unsigned char* from, Vec scale, Vec bias, Vec (&to)[4]) {
+#pragma GCC unroll 4
+  for (std::size_t v = 0; v < 4; ++v) {
+    to[v] = eight<Bits>(from + v * Bits, scale, bias);
+  }
 }
 
 // The shapes of register blocks: accumulators, one row of weights and one broadcast fit into 16 registers.

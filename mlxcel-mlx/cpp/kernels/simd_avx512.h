@@ -124,7 +124,7 @@ MLXCEL_INLINE void transpose_rows(const Half* from, std::ptrdiff_t stride, float
   }
 }
 
-#define MLXCEL_FAST_AFFINE 1
+#define MLXCEL_NIBBLES 1
 
 /// `Words` packed words of 4-bit numbers and what they stand for. Vector v holds in lane l the number at
 /// 8·(l mod Words) + v·(16/Words) + l/Words: word by word the lanes' numbers lie one shift apart. The lookup ignores
@@ -155,10 +155,49 @@ struct Nibbles {
   Vec table;
 };
 
-/// Sixteen bytes as what they stand for.
-MLXCEL_INLINE Vec bytes(const unsigned char* from, Vec scale, Vec bias) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return fma(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(packed)), scale, bias);
+/// How many packed numbers are taken at once.
+inline constexpr std::size_t kTaken = 32;
+
+/// Where 16 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Numbers 4i to
+/// 4i + 3 are looked up in quarter i of a vector, which holds all bytes.
+template <unsigned Bits>
+struct Layout {
+  alignas(64) unsigned char bytes[64] = {};
+  alignas(64) std::int32_t shifts[16] = {};
+
+  constexpr Layout() {
+    for (unsigned i = 0; i < 16; ++i) {
+      const unsigned byte = i * Bits / 8;
+      bytes[4 * i] = static_cast<unsigned char>(byte);
+      bytes[4 * i + 1] = static_cast<unsigned char>(byte + 1 < 2 * Bits ? byte + 1 : 0x80);
+      bytes[4 * i + 2] = bytes[4 * i + 3] = 0x80;
+      shifts[i] = static_cast<std::int32_t>(i * Bits % 8);
+    }
+  }
+};
+template <unsigned Bits>
+inline constexpr Layout<Bits> kLayout{};
+
+/// 16 packed numbers, from 2 · `Bits` bytes, as what they stand for.
+template <unsigned Bits>
+MLXCEL_INLINE Vec sixteen(const unsigned char* from, Vec scale, Vec bias) {
+  __m512i numbers;
+  if constexpr (Bits == 8) {
+    numbers = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  } else {
+    constexpr auto kBytes = static_cast<__mmask16>((1u << (2 * Bits)) - 1u);
+    const __m512i all = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi8(kBytes, from));
+    const __m512i pairs = _mm512_shuffle_epi8(all, _mm512_load_si512(kLayout<Bits>.bytes));
+    const __m512i shifted = _mm512_srlv_epi32(pairs, _mm512_load_si512(kLayout<Bits>.shifts));
+    numbers = _mm512_and_si512(shifted, _mm512_set1_epi32((1 << Bits) - 1));
+  }
+  return fma(_mm512_cvtepi32_ps(numbers), scale, bias);
+}
+
+template <unsigned Bits>
+MLXCEL_INLINE void take(const unsigned char* from, Vec scale, Vec bias, Vec (&to)[2]) {
+  to[0] = sixteen<Bits>(from, scale, bias);
+  to[1] = sixteen<Bits>(from + 2 * Bits, scale, bias);
 }
 
 // The shapes of register blocks: accumulators, one row of weights and one broadcast fit into 32 registers.

@@ -78,6 +78,28 @@ MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* t
   }
 }
 
+/// How many packed numbers are taken at once.
+inline constexpr std::size_t kTaken = 32;
+
+/// 32 packed numbers, from 4 · `Bits` bytes, as what they stand for. Eight of them take `Bits` bytes whatever the width, so each
+/// eight are read as one integer and shifted apart.
+template <unsigned Bits>
+MLXCEL_INLINE void take(const unsigned char* from, Vec scale, Vec bias, Vec (&to)[8]) {
+  constexpr std::uint64_t kMask = (std::uint64_t{1} << Bits) - 1;
+#pragma GCC unroll 4
+  for (std::size_t v = 0; v < 4; ++v) {
+    std::uint64_t packed = 0;
+    std::memcpy(&packed, from + v * Bits, Bits);
+    float numbers[8];
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 8; ++i) {
+      numbers[i] = static_cast<float>(static_cast<std::int32_t>((packed >> (i * Bits)) & kMask));
+    }
+    to[2 * v] = fma(load(numbers), scale, bias);
+    to[2 * v + 1] = fma(load(numbers + 4), scale, bias);
+  }
+}
+
 // The shapes of register blocks: SSE2 has 16 registers, NEON 32.
 
 /// Rows of x in a block of few rows, at most.

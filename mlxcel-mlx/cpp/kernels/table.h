@@ -10,8 +10,7 @@ namespace mlxcel::kernels {
 
 /// Rows of x (m by k) against rows of weights as they are stored; strides in elements.
 struct FewRows {
-  const float* x;
-  std::ptrdiff_t x_stride;
+  const float* x;  // as `Kernels::arrange` orders it
   std::size_t m, k;
   const void* w;
   std::ptrdiff_t w_stride;
@@ -37,6 +36,9 @@ struct Affine {
 /// As many rows as `FewRows` may have.
 inline constexpr std::size_t kFewRows = 16;
 
+/// The most floats in a vector: to multiples of as many, arranged rows are filled up.
+inline constexpr std::size_t kMostWidth = 16;
+
 /// A product of packed panels: c (rows by columns) = a · b, or c + a · b.
 struct Tile {
   std::size_t rows, columns, depth;
@@ -61,15 +63,17 @@ struct Kernels {
   /// The most rows, and the number of columns, of a tile.
   std::size_t tile_rows, tile_columns;
 
+  /// Puts rows of x into the order in which few rows are multiplied with weights in `group`s of `bits`-bit numbers, or, where
+  /// `bits` is 0, with plain ones: [vectors][rows][width] in blocks of rows, filled up with zeros. One row against other than
+  /// 4-bit weights stays as it is, and needs not pass through this.
+  void (*arrange)(const float* x, std::ptrdiff_t stride, std::size_t m, std::size_t k, unsigned bits, unsigned group,
+                  float* to);
   /// y for weight rows `first` to `last`-1; by element type of the weights.
   void (*few_rows[3])(const FewRows& p, std::size_t first, std::size_t last);
-  /// The same for quantized weights, whose strides and type in `p` do not count. Where `arrange` is given and the
-  /// weights have 4 bits, x has passed through it.
+  /// The same for quantized weights; those in `p` do not count.
   void (*few_rows_affine)(const FewRows& p, const Affine& w, std::size_t first, std::size_t last);
-  /// Puts one row of x into the order in which 4-bit weights in groups of `group` are unpacked.
-  void (*arrange)(const float* x, std::size_t k, unsigned group, float* to);
 
-  /// Writes `count` numbers of a quantized row from number `start`, a multiple of 32, as floats.
+  /// Writes `count` numbers of a quantized row from number `start`, both multiples of 32, as floats.
   void (*unpack)(const Affine& w, std::size_t row, std::size_t start, std::size_t count, float* to);
 
   /// [rows][depth] to [depth][rows]. `readable` rows from the first may be read.
