@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Architecture, Object, ObjectSymbol, SymbolKind};
 
 use crate::locate::Mlx;
 
@@ -46,6 +46,14 @@ fn stand_in(library: &Path, compiler: &Command) -> Result<PathBuf, String> {
     let bytes = fs::read(library).map_err(|error| format!("reading {}: {error}", library.display()))?;
     let file = object::File::parse(&*bytes)
         .map_err(|error| format!("{} is no shared library: {error}", library.display()))?;
+    let (found, wanted) = (file.architecture(), target_architecture());
+    if wanted.is_some_and(|wanted| wanted != found) {
+        return Err(format!(
+            "{} is for the architecture {found:?}, and the target is another; name MLX for the target in {}",
+            library.display(),
+            crate::locate::VARIABLE
+        ));
+    }
     let symbols = Symbols::of(&file);
     if symbols.is_empty() {
         return Err(format!("{} exports nothing", library.display()));
@@ -75,6 +83,15 @@ fn stand_in(library: &Path, compiler: &Command) -> Result<PathBuf, String> {
         ));
     }
     Ok(folder)
+}
+
+/// The architecture that is compiled for, of those that MLX is built for.
+fn target_architecture() -> Option<Architecture> {
+    match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => Some(Architecture::X86_64),
+        Ok("aarch64") => Some(Architecture::Aarch64),
+        _ => None,
+    }
 }
 
 /// What a library exports, by name; each set in the order of the names, so that the stand-in is the same each time.
@@ -139,10 +156,8 @@ impl<'a> Symbols<'a> {
             .to_str()
             .filter(|path| !path.contains(['\'', '\n']))
             .ok_or_else(|| format!("the path {} cannot be written into a stub", library.display()))?;
-        let architecture = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-            Ok("aarch64") => "arm64",
-            _ => "x86_64",
-        };
+        let architecture =
+            if target_architecture() == Some(Architecture::X86_64) { "x86_64" } else { "arm64" };
         let list = |names: &mut dyn Iterator<Item = &'a str>| {
             names.map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
         };

@@ -118,8 +118,6 @@ pub(crate) fn python_packages() -> Vec<PathBuf> {
     const PROGRAM: &str = "import importlib.util\n\
         spec = importlib.util.find_spec('mlx')\n\
         print('\\n'.join(spec.submodule_search_locations or []) if spec else '')";
-    println!("cargo:rerun-if-env-changed=PATH");
-    println!("cargo:rerun-if-env-changed=VIRTUAL_ENV");
     for python in ["python3", "python"] {
         // From a folder without modules of its own: `-c` makes the working directory a place of packages.
         let output = Command::new(python).args(["-c", PROGRAM]).current_dir(env::temp_dir()).output();

@@ -17,6 +17,9 @@ use crate::locate::Mlx;
 /// The modules of `src/` that hold a cxx bridge.
 const BRIDGES: &[&str] = &["src/ffi/bridge.rs"];
 
+/// The folders whose `.cc` files are compiled.
+const SOURCES: &[&str] = &["cpp"];
+
 fn main() -> ExitCode {
     // docs.rs has no MLX, and documentation needs none.
     if env::var_os("DOCS_RS").is_some() {
@@ -33,7 +36,8 @@ fn main() -> ExitCode {
 
 fn build() -> Result<(), String> {
     println!("cargo:rerun-if-changed=build");
-    for variable in [locate::VARIABLE, link::VARIABLE] {
+    // Another environment of Python changes the latter two.
+    for variable in [locate::VARIABLE, link::VARIABLE, "PATH", "VIRTUAL_ENV"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     let family = env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
@@ -53,10 +57,8 @@ fn build() -> Result<(), String> {
     bridge.std("c++20").opt_level(2).pic(true).debug(false).warnings(true).extra_warnings(true);
     // As system headers, so that warnings are about our own.
     bridge.flag("-isystem").flag(mlx.include());
-    for source in sources(Path::new("cpp"))? {
-        if source.extension().is_some_and(|extension| extension == "cc") {
-            bridge.file(&source);
-        }
+    for folder in SOURCES {
+        bridge.files(sources(Path::new(folder))?);
     }
     for path in BRIDGES.iter().chain(&["cpp"]) {
         println!("cargo:rerun-if-changed={path}");
@@ -66,15 +68,13 @@ fn build() -> Result<(), String> {
     link::link(&mlx, &compiler.to_command())
 }
 
-/// The files in a folder and in those below it, in an order of their own.
+/// The `.cc` files in a folder, in the order of their names.
 fn sources(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |error| format!("reading {}: {error}", folder.display());
     let mut found = Vec::new();
     for entry in folder.read_dir().map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        if path.is_dir() {
-            found.extend(sources(&path)?);
-        } else {
+        if path.extension().is_some_and(|extension| extension == "cc") {
             found.push(path);
         }
     }

@@ -77,8 +77,8 @@ rust::String library_version() {
   return mx::version();
 }
 
-void initialize() {
-  guard_allocator();
+void initialize(size_t memory_limit) {
+  guard_allocator(memory_limit);
   // On a CPU, compiling starts a C++ compiler as a child process.
   mx::disable_compile();
 }

@@ -52,7 +52,7 @@ enum class ReduceCode : uint8_t;
 
 // The library and its devices
 rust::String library_version();
-void initialize();
+void initialize(size_t memory_limit);
 int32_t device_count(bool gpu);
 rust::String device_description(bool gpu);
 void use_device(bool gpu);

@@ -7,8 +7,6 @@
 #include <new>
 #include <typeinfo>
 
-#include <unistd.h>
-
 #include "mlx/memory.h"
 
 namespace mlxcel {
@@ -82,13 +80,6 @@ void install() {
   g_guards = true;
 }
 
-size_t physical_memory() {
-  long pages = sysconf(_SC_PHYS_PAGES);
-  long page = sysconf(_SC_PAGESIZE);
-  // Unknown is unlimited.
-  return pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : SIZE_MAX;
-}
-
 // The allocators of Metal and CUDA throw by themselves, and count other memory than the host's.
 bool is_cpu_allocator() {
   return std::strstr(typeid(alloc::allocator()).name(), "CommonAllocator") != nullptr;
@@ -96,10 +87,10 @@ bool is_cpu_allocator() {
 
 } // namespace
 
-void guard_allocator() {
+void guard_allocator(size_t limit) {
   static std::once_flag once;
-  std::call_once(once, [] {
-    g_limit.store(physical_memory(), std::memory_order_relaxed);
+  std::call_once(once, [limit] {
+    g_limit.store(limit, std::memory_order_relaxed);
     if (is_cpu_allocator()) {
       install();
     }

@@ -9,8 +9,8 @@
 
 namespace mlxcel {
 
-// Makes failed allocations exceptions; see memory.cc. Has an effect once.
-void guard_allocator();
+// Makes failed allocations exceptions, and allocations beyond `limit` bytes together failed ones; see memory.cc. Has an effect once.
+void guard_allocator(size_t limit);
 
 // How many bytes arrays may hold together. Answers what it was.
 size_t limit_memory(size_t bytes);

@@ -1,5 +1,6 @@
 //! The library as a whole: its release, devices and memory.
 
+use std::fs;
 use std::sync::OnceLock;
 
 use mlxcel_core::Result;
@@ -48,7 +49,33 @@ impl Device {
 /// Readies MLX, once for the process: from here on a failed allocation is an error, and no child process is started.
 pub(crate) fn initialize() -> Result<()> {
     static READY: OnceLock<Result<()>> = OnceLock::new();
-    READY.get_or_init(|| ffi::check(sys::initialize(), "initialize MLX")).clone()
+    READY.get_or_init(|| ffi::check(sys::initialize(machine_memory()), "initialize MLX")).clone()
+}
+
+/// The memory that this process may use as far as the system says: beyond it there is no error, there is a killed process.
+fn machine_memory() -> usize {
+    let read = |path| fs::read_to_string(path).ok();
+    let limits = [
+        read("/proc/meminfo").as_deref().and_then(total_memory),
+        // What a container may use: control groups of version 2 and of version 1.
+        read("/sys/fs/cgroup/memory.max").as_deref().and_then(group_limit),
+        read("/sys/fs/cgroup/memory/memory.limit_in_bytes").as_deref().and_then(group_limit),
+    ];
+    limits.into_iter().flatten().min().unwrap_or(usize::MAX)
+}
+
+/// The machine's memory and swap in the text of `/proc/meminfo`.
+fn total_memory(text: &str) -> Option<usize> {
+    let kilobytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()
+    };
+    kilobytes("MemTotal")?.checked_add(kilobytes("SwapTotal").unwrap_or(0))?.checked_mul(1024)
+}
+
+/// The limit in the text of a control group's file; none where it says `max`.
+fn group_limit(text: &str) -> Option<usize> {
+    text.trim().parse().ok()
 }
 
 /// The release of the libmlx that is loaded.
@@ -86,7 +113,7 @@ pub(crate) mod memory {
     }
 
     /// What arrays may hold: beyond it, evaluating is an error of kind `ResourceExhausted`. On a CPU that holds strictly, and begins as
-    /// all of the machine's memory; Metal and CUDA take it as a guideline. Answers what it was.
+    /// what the machine, or the container, has; Metal and CUDA take it as a guideline. Answers what it was.
     pub(crate) fn set_limit(bytes: usize) -> Result<usize> {
         ffi::check(sys::set_memory_limit(bytes), "limit memory")
     }
@@ -99,5 +126,20 @@ pub(crate) mod memory {
     /// Gives back what MLX keeps for arrays to come.
     pub(crate) fn clear_cache() -> Result<()> {
         ffi::check(sys::clear_cache(), "give memory back")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_the_system_writes_them() {
+        let text = "MemTotal:       24688324 kB\nMemFree:         5 kB\nSwapTotal:       1024 kB\n";
+        assert_eq!(total_memory(text), Some((24_688_324 + 1024) * 1024));
+        assert_eq!(total_memory("MemTotal:       8 kB\n"), Some(8192));
+        assert_eq!(total_memory("MemFree: 8 kB"), None);
+        assert_eq!((group_limit("max\n"), group_limit("1048576\n")), (None, Some(1 << 20)));
+        assert!(machine_memory() > 1 << 20);
     }
 }

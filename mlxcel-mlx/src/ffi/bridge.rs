@@ -103,7 +103,7 @@ pub(crate) mod sys {
         type Arrays;
 
         fn library_version() -> Result<String>;
-        fn initialize() -> Result<()>;
+        fn initialize(memory_limit: usize) -> Result<()>;
         fn device_count(gpu: bool) -> Result<i32>;
         fn device_description(gpu: bool) -> Result<String>;
         fn use_device(gpu: bool) -> Result<()>;
