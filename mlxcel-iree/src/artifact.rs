@@ -1,12 +1,13 @@
 //! From a program to an artifact: out of the cache, or through the compiler and into it.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Result};
 
-use crate::cache::{Cache, Key, ProgramSum};
-use crate::compiler::{CompileOptions, Compiler, Revision};
+use crate::cache::{Cache, Key, Label, ProgramSum};
+use crate::compiler::{CompileOptions, Compiler, Identity};
 
 /// A compiled program, and what it took to get it.
 #[derive(Clone, Debug)]
@@ -24,12 +25,14 @@ pub(crate) struct Artifact {
 pub(crate) struct Artifacts {
     compiler: Option<PathBuf>,
     cache: Cache,
+    /// Held while the compiler is identified, which several threads that start together need once.
+    identifying: Arc<Mutex<()>>,
 }
 
 impl Artifacts {
     /// Artifacts made by the compiler at `compiler`, or the one that [`Compiler::locate`] finds, and kept in `cache`.
     pub(crate) fn new(compiler: Option<PathBuf>, cache: Cache) -> Self {
-        Self { compiler, cache }
+        Self { compiler, cache, identifying: Arc::default() }
     }
 
     /// The artifact of a program in MLIR text: from the cache if it is there, without starting the compiler; else
@@ -53,15 +56,15 @@ impl Artifacts {
             let found = self.cache.read_any(&sum).ok_or_else(Compiler::nowhere)?;
             return Ok(done(found, false));
         };
-        if let Some(revision) = self.cache.known_revision(compiler.path())
-            && compiler.expect_release(&revision).is_ok()
-            && let Some(found) = self.cache.read(&Key::new(sum, &revision))
+        if let Some(known) = self.cache.known_identity(&compiler)
+            && compiler.expect_release(&known.revision).is_ok()
+            && let Some(found) = self.cache.read(&Key::new(sum, &known))
         {
             return Ok(done(found, false));
         }
         // A note may be out of date behind a script that starts another compiler than it did: whoever compiles is asked.
-        let revision = self.ask(&compiler, cancel)?;
-        let key = Key::new(sum, &revision);
+        let identity = self.identify(&compiler, cancel)?;
+        let key = Key::new(sum, &identity);
         if let Some(found) = self.cache.read(&key) {
             return Ok(done(found, false));
         }
@@ -69,18 +72,33 @@ impl Artifacts {
         if let Some(found) = reservation.as_ref().and_then(|reservation| reservation.made_meanwhile()) {
             return Ok(done(found, false));
         }
-        tracing::debug!(compiler = %compiler.path().display(), %revision, "compiling a program");
+        tracing::debug!(compiler = %compiler.path().display(), revision = %identity.revision, target = %options.target, "compiling a program");
         let bytes = compiler.compile(program, options, cancel)?;
         tracing::debug!(bytes = bytes.len(), elapsed = ?started.elapsed(), "compiled a program");
         if let Some(reservation) = reservation {
-            reservation.store(&bytes);
+            let label = Label {
+                program: options.label.clone(),
+                target: options.target.to_string(),
+                compiler: identity.revision.to_string(),
+            };
+            reservation.store(&label, &bytes);
         }
         Ok(done(bytes, true))
     }
 
-    fn ask(&self, compiler: &Compiler, cancel: Option<&CancelToken>) -> Result<Revision> {
+    /// Asks the compiler what it is, and looks at its files unless they were looked at before.
+    fn identify(&self, compiler: &Compiler, cancel: Option<&CancelToken>) -> Result<Identity> {
         let revision = compiler.revision(cancel)?;
-        self.cache.note_revision(compiler.path(), &revision);
-        Ok(revision)
+        let _identifying = self.identifying.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.cache.known_identity(compiler);
+        let checksum = match &known {
+            Some(known) => known.checksum,
+            None => compiler.checksum(cancel)?,
+        };
+        let identity = Identity { revision, checksum };
+        if known.as_ref() != Some(&identity) {
+            self.cache.note_identity(compiler, &identity);
+        }
+        Ok(identity)
     }
 }

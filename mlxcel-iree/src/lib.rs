@@ -30,7 +30,7 @@
 
 mod artifact;
 mod backend;
-mod cache;
+pub mod cache;
 mod compiler;
 mod engine;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]

@@ -1,17 +1,22 @@
-//! The file of one artifact: a header that says what it is and how long, with a checksum, then the artifact.
+//! The file of one artifact: a header that says what it is and how long, with a checksum, a label for people, the artifact.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
 use super::key::Sum;
 
 /// The first bytes of every entry; the last of them is the version of the layout.
-const MAGIC: &[u8; 8] = b"mlxcart\x01";
-/// Magic, key, length, checksum.
-const HEADER: usize = 8 + 32 + 8 + 32;
+const MAGIC: &[u8; 8] = b"mlxcart\x02";
+/// Magic, checksum of all that follows; then key, length of the label, length of the artifact.
+const HEADER: usize = MAGIC_AND_CHECKSUM + 32 + 8 + 8;
+const MAGIC_AND_CHECKSUM: usize = 8 + 32;
+/// The most that a label may be: what is longer is damage.
+const LONGEST_LABEL: u64 = 64 << 10;
 
 /// What reading an entry found.
 pub(super) enum Entry {
@@ -23,53 +28,129 @@ pub(super) enum Entry {
     Missing,
 }
 
-/// Reads an entry and checks that it is whole; `key` may be left out where any artifact of that name will do.
+/// What an artifact is, for people who look into the cache; it is not a part of the key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// The program, in words.
+    pub(crate) program: String,
+    /// The target that it is compiled for.
+    pub(crate) target: String,
+    /// What the compiler says it is.
+    pub(crate) compiler: String,
+}
+
+impl Label {
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in
+            [("program", &self.program), ("target", &self.target), ("compiler", &self.compiler)]
+        {
+            let value = value.replace(['\n', '\r'], " ");
+            let _ = writeln!(text, "{name}: {}", value.get(..1000).unwrap_or(&value));
+        }
+        text
+    }
+
+    fn from_text(text: &str) -> Self {
+        let value = |name: &str| {
+            let values = text.lines().filter_map(|line| line.split_once(": "));
+            values
+                .into_iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value.to_owned())
+                .unwrap_or_default()
+        };
+        Self { program: value("program"), target: value("target"), compiler: value("compiler") }
+    }
+}
+
+/// What an entry is written from.
+pub(super) struct Content<'a> {
+    pub(super) key: &'a Sum,
+    pub(super) label: &'a Label,
+    pub(super) artifact: &'a [u8],
+}
+
+/// Reads an entry and checks that it is whole; `key` may be left out where any artifact of that name will do. The time of
+/// the file becomes that of its last use.
 pub(super) fn read(path: &Path, key: Option<&Sum>) -> io::Result<Entry> {
-    let mut bytes = Vec::new();
-    match File::open(path) {
-        Ok(mut file) => file.read_to_end(&mut bytes)?,
+    let mut file = match File::open(path) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
         Err(error) => return Err(error),
     };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
     Ok(match check(&bytes, key) {
-        Ok(()) => {
-            bytes.drain(..HEADER);
+        Ok(start) => {
+            // In a folder that cannot be written there is nothing to evict either.
+            let _ = file.set_modified(SystemTime::now());
+            bytes.drain(..start);
             Entry::Sound(bytes)
         }
         Err(reason) => Entry::Corrupt(reason),
     })
 }
 
-fn check(bytes: &[u8], key: Option<&Sum>) -> Result<(), &'static str> {
-    let Some((header, payload)) = bytes.split_at_checked(HEADER) else {
+/// The key of an entry that is all there.
+pub(super) fn checked_key(bytes: &[u8]) -> Result<&[u8], &'static str> {
+    check(bytes, None).map(|_| &bytes[MAGIC_AND_CHECKSUM..MAGIC_AND_CHECKSUM + 32])
+}
+
+/// Reads what an entry says of itself, without checking that it is whole; none where it says nothing sensible.
+pub(super) fn label(path: &Path) -> Option<Label> {
+    let mut file = File::open(path).ok()?;
+    let mut header = [0; HEADER];
+    file.read_exact(&mut header).ok()?;
+    let (label, _) = lengths(&header)?;
+    let mut text = String::new();
+    file.take(label).read_to_string(&mut text).ok()?;
+    Some(Label::from_text(&text))
+}
+
+/// Where the artifact begins, if all is as it was written.
+fn check(bytes: &[u8], key: Option<&Sum>) -> Result<usize, &'static str> {
+    let Some((header, rest)) = bytes.split_at_checked(HEADER) else {
         return Err("it is shorter than its header");
     };
-    let (magic, header) = header.split_at(8);
-    let (sum, header) = header.split_at(32);
-    let (length, checksum) = header.split_at(8);
-    if magic != MAGIC {
-        return Err("it does not begin like an artifact");
+    if !header.starts_with(MAGIC) {
+        return Err("it does not begin like an artifact of this version");
     }
-    if key.is_some_and(|key| key != sum) {
-        return Err("it is another program's");
-    }
-    if length != (payload.len() as u64).to_le_bytes() {
+    let (label, artifact) = lengths(header).ok_or("its label is too long")?;
+    if label.checked_add(artifact) != Some(rest.len() as u64) {
         return Err("its length is not the one that was written");
     }
-    if Sha256::digest(payload).as_slice() != checksum {
+    if Sha256::digest(&bytes[MAGIC_AND_CHECKSUM..])[..] != header[MAGIC.len()..MAGIC_AND_CHECKSUM] {
         return Err("its checksum is wrong");
     }
-    Ok(())
+    if key.is_some_and(|key| key[..] != header[MAGIC_AND_CHECKSUM..MAGIC_AND_CHECKSUM + 32]) {
+        return Err("it is another program's");
+    }
+    Ok(HEADER + label as usize)
+}
+
+/// The lengths of label and artifact that a header states.
+fn lengths(header: &[u8]) -> Option<(u64, u64)> {
+    let number = |at: usize| header.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let (label, artifact) = (number(HEADER - 16)?, number(HEADER - 8)?);
+    (label <= LONGEST_LABEL).then_some((label, artifact))
 }
 
 /// Publishes an entry: readers see the old state or all of the new one, also when the machine stops in between.
-pub(super) fn write(folder: &Path, path: &Path, key: &Sum, payload: &[u8]) -> io::Result<()> {
-    let mut file = tempfile::Builder::new().prefix(".part-").tempfile_in(folder)?;
+pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Result<()> {
+    let label = content.label.to_text();
+    let mut header = Vec::with_capacity(HEADER + label.len());
+    header.extend_from_slice(content.key);
+    header.extend_from_slice(&(label.len() as u64).to_le_bytes());
+    header.extend_from_slice(&(content.artifact.len() as u64).to_le_bytes());
+    header.extend_from_slice(label.as_bytes());
+    let checksum = Sha256::new().chain_update(&header).chain_update(content.artifact).finalize();
+
+    let mut file = tempfile::Builder::new().prefix(super::evict::PART).tempfile_in(folder)?;
     file.write_all(MAGIC)?;
-    file.write_all(key)?;
-    file.write_all(&(payload.len() as u64).to_le_bytes())?;
-    file.write_all(&Sha256::digest(payload))?;
-    file.write_all(payload)?;
+    file.write_all(&checksum)?;
+    file.write_all(&header)?;
+    file.write_all(content.artifact)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     // The rename itself is durable once the folder is written; where folders cannot be opened there is nothing to do.

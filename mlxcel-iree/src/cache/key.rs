@@ -2,10 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::compiler::{CompileOptions, Revision};
+use crate::compiler::{CompileOptions, Identity};
 
 /// Changes when artifacts or their files change their form.
-const FORMAT: &str = "mlxcel artifact 1";
+pub(super) const FORMAT: &str = "mlxcel artifact 2";
 
 /// A SHA-256 sum.
 pub(super) type Sum = [u8; 32];
@@ -17,12 +17,16 @@ pub(crate) struct ProgramSum(pub(super) Sum);
 impl ProgramSum {
     /// The sum of a program in MLIR text with its options.
     pub(crate) fn new(program: &str, options: &CompileOptions) -> Self {
+        Self::of(&Ingredients { format: FORMAT, version: env!("CARGO_PKG_VERSION"), program, options })
+    }
+
+    pub(super) fn of(ingredients: &Ingredients<'_>) -> Self {
         let mut parts = Parts::new();
-        parts.add(FORMAT);
-        parts.add(env!("CARGO_PKG_VERSION"));
-        parts.add(program);
-        parts.add(options.target.fingerprint());
-        for flag in options.all_flags() {
+        parts.add(ingredients.format);
+        parts.add(ingredients.version);
+        parts.add(ingredients.program);
+        parts.add(ingredients.options.target.fingerprint());
+        for flag in ingredients.options.all_flags() {
             parts.add(flag);
         }
         Self(parts.finish())
@@ -34,6 +38,16 @@ impl ProgramSum {
     }
 }
 
+/// Everything that an artifact is made from, besides the compiler.
+pub(super) struct Ingredients<'a> {
+    /// [`FORMAT`].
+    pub(super) format: &'a str,
+    /// The version of this crate.
+    pub(super) version: &'a str,
+    pub(super) program: &'a str,
+    pub(super) options: &'a CompileOptions,
+}
+
 /// A program, and the compiler that makes the artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
@@ -43,11 +57,12 @@ pub(crate) struct Key {
 
 impl Key {
     /// The key of what `compiler` makes of a program.
-    pub(crate) fn new(program: ProgramSum, compiler: &Revision) -> Self {
+    pub(crate) fn new(program: ProgramSum, compiler: &Identity) -> Self {
         let mut parts = Parts::new();
         parts.add(FORMAT);
         parts.add_bytes(&program.0);
-        parts.add(compiler.as_str());
+        parts.add(compiler.revision.as_str());
+        parts.add_bytes(&compiler.checksum);
         Self { program, sum: parts.finish() }
     }
 
@@ -93,35 +108,10 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::resolved;
-
-    #[test]
-    fn everything_that_goes_into_an_artifact_changes_its_key() {
-        let revision = |text: &str| Revision::recorded(text).unwrap();
-        let options = CompileOptions::new(resolved("llvm-cpu:x86_64/generic"));
-        let key = |program: &str, options: &CompileOptions, compiler: &str| {
-            Key::new(ProgramSum::new(program, options), &revision(compiler))
-        };
-        let base = key("program", &options, "3.13.0 @ a");
-        assert_eq!(base, key("program", &options, "3.13.0 @ a"));
-        assert_eq!(base.name().len(), 64 + 1 + 16);
-
-        let mut flags = options.clone();
-        flags.flags.push("--more".to_owned());
-        let target = CompileOptions::new(resolved("llvm-cpu:x86-64-v3"));
-        let mut split = options.clone();
-        split.flags = vec!["--iree-input-type=stablehlo--iree-opt-level=O3".to_owned()];
-        for other in [
-            key("program ", &options, "3.13.0 @ a"),
-            key("program", &flags, "3.13.0 @ a"),
-            key("program", &target, "3.13.0 @ a"),
-            key("program", &split, "3.13.0 @ a"),
-            key("program", &options, "3.13.0 @ b"),
-        ] {
-            assert_ne!(base.name(), other.name());
-        }
-    }
+/// The sum that hexadecimal digits stand for.
+pub(super) fn from_hex(text: &str) -> Option<Sum> {
+    let digits = text.as_bytes().chunks_exact(2);
+    let bytes: Option<Vec<u8>> =
+        digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
+    bytes?.try_into().ok().filter(|_| text.len() == 64)
 }

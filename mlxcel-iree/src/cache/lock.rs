@@ -55,6 +55,11 @@ impl Lock {
         }
     }
 
+    /// Whether nobody holds it; where locks do not work, nobody does.
+    pub(super) fn is_free(&self) -> bool {
+        !matches!(fs4::FileExt::try_lock(&self.file), Err(fs4::TryLockError::WouldBlock))
+    }
+
     /// Removes the lock file, once the artifact is there: who still waits for this one finds the artifact, and so does
     /// who makes a new one.
     pub(super) fn remove(self) {

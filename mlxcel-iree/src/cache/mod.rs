@@ -1,66 +1,117 @@
 //! Compiled programs on disk, filed under the content of everything that they were made from.
+//!
+//! # What an entry is filed under
+//!
+//! The SHA-256 sum of the program's text, the compiler's flags, the target as it was resolved, what the compiler says it
+//! is, the content of the compiler's files, the version of this crate and that of the files' layout. So an artifact is
+//! found where all of that is the same, whoever made it, in whatever folder; and nothing else can be mistaken for it.
+//!
+//! # What is promised
+//!
+//! An entry is published whole, by renaming, and is checked in full whenever it is read: one that is damaged is removed,
+//! told by a `tracing` warning, and made again. Threads and processes may share a folder, also when some are killed; of
+//! several that want the same program, one compiles. A folder may be moved or copied: no path is written into it.
+//!
+//! # How much is kept
+//!
+//! The folder holds up to [`DEFAULT_LIMIT`], or what `MLXCEL_CACHE_SIZE` (`500M`, `8GiB`) or
+//! [`IreeBackend::with_cache_size`](crate::IreeBackend::with_cache_size) says. When an entry is added beyond that, those go
+//! first that were not used for the longest time; what was used within the last minute stays.
 
 mod entry;
+mod evict;
 mod key;
+mod list;
 mod lock;
+mod note;
+mod size;
 
+#[cfg(test)]
+mod key_tests;
+#[cfg(test)]
+mod kill_tests;
 #[cfg(test)]
 mod tests;
 
 use std::env;
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use etcetera::BaseStrategy;
 use mlxcel_core::{CancelToken, Error, Result};
 
-use crate::compiler::Revision;
-use entry::Entry;
+pub(crate) use entry::Label;
+use entry::{Content, Entry};
 pub(crate) use key::{Key, ProgramSum};
-use key::{Parts, hex};
+pub use list::{CacheEntry, Pruned};
 use lock::Lock;
+pub use size::parse_size;
 
 /// The variable that names the folder of mlxcel's caches.
 const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
+/// The variable that says how much the cache may hold.
+const SIZE_VARIABLE: &str = "MLXCEL_CACHE_SIZE";
+
+/// What the cache may hold where nobody says otherwise: 8 GiB, some thousand programs.
+pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
 /// A folder of compiled programs.
 #[derive(Clone, Debug)]
-pub(crate) struct Cache {
+pub struct Cache {
     /// None where this system has no place for one.
     folder: Option<PathBuf>,
     /// Whether somebody named the folder: then it has to be usable.
     named: bool,
+    limit: u64,
 }
 
 impl Cache {
     /// The cache in `folder` if it is given, else in `iree` under the folder that `MLXCEL_CACHE_DIR` names, else in
-    /// `mlxcel/iree` under the user's cache folder. Nothing is read or written yet.
+    /// `mlxcel/iree` under the user's cache folder. Nothing in it is read or written yet.
     ///
     /// A folder that was named has to be usable: what cannot be stored there is an error. Where the user's cache folder
     /// cannot be used, programs are compiled and not stored, which a `tracing` event says.
-    pub(crate) fn open(folder: Option<&Path>) -> Self {
-        let variable = || env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
-        let named =
-            folder.map(Path::to_owned).or_else(|| variable().map(|folder| Path::new(&folder).join("iree")));
-        match named {
-            Some(folder) => Self { folder: Some(folder), named: true },
-            None => {
-                let strategy = etcetera::base_strategy::choose_native_strategy();
-                let folder = strategy.map(|strategy| strategy.cache_dir().join("mlxcel").join("iree"));
-                if let Err(error) = &folder {
-                    tracing::warn!(%error, "there is no cache folder: compiled programs are not stored");
-                }
-                Self { folder: folder.ok(), named: false }
-            }
-        }
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for a `MLXCEL_CACHE_SIZE` that is no size.
+    pub fn open(folder: Option<&Path>) -> Result<Self> {
+        let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let limit = match variable(SIZE_VARIABLE) {
+            Some(size) => parse_size(&size.to_string_lossy())
+                .map_err(|error| error.with_context("variable", SIZE_VARIABLE))?,
+            None => DEFAULT_LIMIT,
+        };
+        let named = folder
+            .map(Path::to_owned)
+            .or_else(|| variable(FOLDER_VARIABLE).map(|folder| Path::new(&folder).join("iree")));
+        let (folder, named) = match named {
+            Some(folder) => (Some(folder), true),
+            None => (users_folder(), false),
+        };
+        Ok(Self { folder, named, limit })
+    }
+
+    /// Holds up to `bytes`, whatever the environment says.
+    #[must_use]
+    pub fn with_limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Where entries are; none where this system has no place for them.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// How many bytes of entries it holds at most.
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// The artifact of `key`, if it is there and whole; a damaged one is removed.
     pub(crate) fn read(&self, key: &Key) -> Option<Vec<u8>> {
-        let path = self.entry(self.folder.as_ref()?, key);
-        read_or_remove(&path, Some(key.sum()))
+        let path = entry_path(self.folder.as_ref()?, key);
+        read_or_remove(&path, Some(key))
     }
 
     /// An artifact of `program`, whichever compiler made it; for where there is no compiler to disagree.
@@ -99,58 +150,29 @@ impl Cache {
             }
         };
         lock.wait(cancel)?;
-        Ok(Some(Reservation { folder: folder.clone(), path: self.entry(folder, key), key: *key, lock }))
+        Ok(Some(Reservation { folder: folder.clone(), limit: self.limit, key: *key, lock }))
     }
+}
 
-    /// What the compiler at `path` said it was, if that very file was asked before.
-    pub(crate) fn known_revision(&self, path: &Path) -> Option<Revision> {
-        let text = fs::read_to_string(self.revision_note(path)?).ok()?;
-        Revision::recorded(text.trim_end())
-    }
-
-    /// Notes what the compiler at `path` says it is, to spare the next start the question.
-    pub(crate) fn note_revision(&self, path: &Path, revision: &Revision) {
-        let Some(note) = self.revision_note(path) else { return };
-        let written = note.parent().map_or(Ok(()), |folder| {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::Builder::new().prefix(".part-").tempfile_in(folder)?;
-            writeln!(file, "{revision}")?;
-            file.persist(&note).map_err(|error| error.error)?;
-            Ok::<(), io::Error>(())
-        });
-        // A note is a convenience; whether the folder can be written matters, and is told, where artifacts are stored.
-        if let Err(error) = written {
-            tracing::debug!(note = %note.display(), %error, "the compiler's revision was not noted");
+/// The cache folder of this system's conventions.
+fn users_folder() -> Option<PathBuf> {
+    match etcetera::base_strategy::choose_native_strategy() {
+        Ok(strategy) => Some(strategy.cache_dir().join("mlxcel").join("iree")),
+        Err(error) => {
+            tracing::warn!(%error, "there is no cache folder: compiled programs are not stored");
+            None
         }
     }
+}
 
-    /// Where the revision of the compiler at `path` is noted: under the path, the size and the time of the program and
-    /// of the library that it loads, so that another compiler in its place is another one.
-    fn revision_note(&self, path: &Path) -> Option<PathBuf> {
-        let path = fs::canonicalize(path).ok()?;
-        let mut parts = Parts::new();
-        for file in [
-            path.clone(),
-            path.with_file_name("libIREECompiler.so"),
-            path.with_file_name("libIREECompiler.dylib"),
-        ] {
-            let Ok(metadata) = fs::metadata(&file) else { continue };
-            let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-            parts.add_bytes(file.as_os_str().as_encoded_bytes());
-            parts.add(&format!("{} {}", metadata.len(), modified.as_nanos()));
-        }
-        Some(self.folder.as_ref()?.join("compilers").join(hex(&parts.finish()[..16])))
-    }
-
-    fn entry(&self, folder: &Path, key: &Key) -> PathBuf {
-        folder.join(format!("{}.vmfb", key.name()))
-    }
+fn entry_path(folder: &Path, key: &Key) -> PathBuf {
+    folder.join(format!("{}.vmfb", key.name()))
 }
 
 /// The right to make an artifact, held against other threads and processes that would make the same.
 pub(crate) struct Reservation {
     folder: PathBuf,
-    path: PathBuf,
+    limit: u64,
     key: Key,
     lock: Lock,
 }
@@ -158,23 +180,28 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// The artifact that somebody else made meanwhile.
     pub(crate) fn made_meanwhile(&self) -> Option<Vec<u8>> {
-        read_or_remove(&self.path, Some(self.key.sum()))
+        read_or_remove(&entry_path(&self.folder, &self.key), Some(&self.key))
     }
 
-    /// Stores the artifact. It is in memory and good, so a failure (a full disk) is told and not an error.
-    pub(crate) fn store(self, artifact: &[u8]) {
-        match entry::write(&self.folder, &self.path, self.key.sum(), artifact) {
-            Ok(()) => self.lock.remove(),
+    /// Stores the artifact, and makes room for it. It is in memory and good, so a failure (a full disk) is told and not an
+    /// error.
+    pub(crate) fn store(self, label: &Label, artifact: &[u8]) {
+        let path = entry_path(&self.folder, &self.key);
+        match entry::write(&self.folder, &path, &Content { key: self.key.sum(), label, artifact }) {
+            Ok(()) => {
+                self.lock.remove();
+                evict::make_room(&self.folder, self.limit, &path);
+            }
             Err(error) => {
-                tracing::warn!(entry = %self.path.display(), %error, "a compiled program could not be stored");
+                tracing::warn!(entry = %path.display(), %error, "a compiled program could not be stored");
             }
         }
     }
 }
 
 /// Reads an entry; one that is damaged is removed, so that it is made again.
-fn read_or_remove(path: &Path, key: Option<&[u8; 32]>) -> Option<Vec<u8>> {
-    match entry::read(path, key) {
+fn read_or_remove(path: &Path, key: Option<&Key>) -> Option<Vec<u8>> {
+    match entry::read(path, key.map(Key::sum)) {
         Ok(Entry::Sound(artifact)) => Some(artifact),
         Ok(Entry::Missing) => None,
         Ok(Entry::Corrupt(reason)) => {

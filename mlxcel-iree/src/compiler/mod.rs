@@ -2,6 +2,7 @@
 //! not the end of the application.
 
 mod diagnostics;
+mod identity;
 mod locate;
 pub(crate) mod process;
 mod revision;
@@ -19,6 +20,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use crate::backend::ResolvedTarget;
 use crate::ffi;
 
+pub(crate) use identity::Identity;
 use locate::Surroundings;
 pub(crate) use revision::Revision;
 
@@ -38,6 +40,8 @@ pub(crate) struct CompileOptions {
     pub(crate) target: ResolvedTarget,
     /// Flags beyond those of the target, such as `--iree-opt-level=O3`.
     pub(crate) flags: Vec<String>,
+    /// The program in words, for people who look into the cache.
+    pub(crate) label: String,
 }
 
 impl CompileOptions {
@@ -45,7 +49,13 @@ impl CompileOptions {
     pub(crate) fn new(target: ResolvedTarget) -> Self {
         // Without a level the compiler does not optimise: a matrix-vector product is several times slower.
         let flags = ["--iree-input-type=stablehlo", "--iree-opt-level=O3"].map(str::to_owned).to_vec();
-        Self { target, flags }
+        Self { target, flags, label: String::new() }
+    }
+
+    /// The same for a program that is called `label` in the cache.
+    pub(crate) fn with_label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
     }
 
     /// All flags, in the order in which the compiler gets them.

@@ -56,6 +56,7 @@ const NAME: &str = "iree";
 pub struct IreeBackend {
     compiler: Option<PathBuf>,
     cache_dir: Option<PathBuf>,
+    cache_size: Option<u64>,
     compile_target: Option<CompileTarget>,
     compile_backends: CompileBackends,
 }
@@ -80,6 +81,14 @@ impl IreeBackend {
         self
     }
 
+    /// Keeps up to `bytes` of compiled programs, instead of what `MLXCEL_CACHE_SIZE` says, or
+    /// [`DEFAULT_LIMIT`](crate::cache::DEFAULT_LIMIT).
+    #[must_use]
+    pub fn with_cache_size(mut self, bytes: u64) -> Self {
+        self.cache_size = Some(bytes);
+        self
+    }
+
     /// Compiles for `target` instead of what the environment names (`MLXCEL_COMPILE_BACKEND`, `MLXCEL_COMPILE_TARGET`) or the
     /// device itself is. Loading a model is an error where the device does not run what is compiled for the target.
     #[must_use]
@@ -93,6 +102,14 @@ impl IreeBackend {
     pub fn with_compile_backends(mut self, backends: CompileBackends) -> Self {
         self.compile_backends = backends;
         self
+    }
+
+    fn cache(&self) -> Result<Cache> {
+        let cache = Cache::open(self.cache_dir.as_deref())?;
+        Ok(match self.cache_size {
+            Some(bytes) => cache.with_limit(bytes),
+            None => cache,
+        })
     }
 }
 
@@ -118,7 +135,7 @@ impl Backend for IreeBackend {
         let device = Device::open(&DeviceOptions { driver, threads: options.threads })?;
 
         tracing::debug!(device = %driver, %target, threads = device.threads(), "opened the device");
-        let artifacts = Artifacts::new(self.compiler.clone(), Cache::open(self.cache_dir.as_deref()));
+        let artifacts = Artifacts::new(self.compiler.clone(), self.cache()?);
         let programs = Programs::new(
             device.clone(),
             decoder.clone(),

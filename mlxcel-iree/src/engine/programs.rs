@@ -113,7 +113,7 @@ impl Programs {
     fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(Function, Duration)> {
         let program = decoder_program(&self.decoder, self.numerics, shape)?;
         let text = lower_for_cpu(&program.module)?;
-        let options = CompileOptions::new(self.target.clone());
+        let options = CompileOptions::new(self.target.clone()).with_label(shape.to_string());
         let artifact = self.artifacts.get(&text, &options, cancel)?;
         let time = if artifact.compiled { artifact.elapsed } else { Duration::ZERO };
         tracing::debug!(program = %shape, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");

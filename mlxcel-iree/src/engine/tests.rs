@@ -55,7 +55,7 @@ fn caches_are_updated_in_place_and_aligned_weights_stay_in_their_file() {
     let decoder = checkpoint.decoder().unwrap();
     let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
-    let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())));
+    let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())).unwrap());
     let programs =
         Programs::new(device.clone(), decoder.clone(), numerics, crate::backend::host(), artifacts, None);
     let weights = weights::on_device(&device, &checkpoint, &decoder, &options()).unwrap();

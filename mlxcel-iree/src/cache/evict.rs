@@ -1,0 +1,126 @@
+//! Keeping the cache within its bounds: entries that were not used for the longest time go first.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::list::Pruned;
+use super::lock::Lock;
+
+/// What the names of files begin with that are being written.
+pub(super) const PART: &str = ".part-";
+
+/// What was used this recently is in use: a model that is being opened takes several entries, one after the other.
+const IN_USE: Duration = Duration::from_secs(60);
+
+/// When a part or a lock belongs to nobody any more: whoever made it was killed.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// A file of the cache.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    pub(super) last_used: SystemTime,
+}
+
+/// The files in `folder` whose names `is_wanted`; those that vanish meanwhile are left out. No folder, no files.
+pub(super) fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Stored>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if !entry.file_name().to_str().is_some_and(&is_wanted) {
+            continue;
+        }
+        if let Ok(metadata) = entry.metadata()
+            && metadata.is_file()
+        {
+            let last_used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            files.push(Stored { path: entry.path(), bytes: metadata.len(), last_used });
+        }
+    }
+    Ok(files)
+}
+
+/// The entries in `folder`, those first that were not used for the longest time.
+pub(super) fn entries(folder: &Path) -> io::Result<Vec<Stored>> {
+    let mut entries = files(folder, |name| name.ends_with(".vmfb") && !name.starts_with('.'))?;
+    entries.sort_by(|a, b| (a.last_used, &a.path).cmp(&(b.last_used, &b.path)));
+    Ok(entries)
+}
+
+/// Removes entries beyond `limit` bytes, but neither `new` nor what is in use, and what killed processes left behind.
+/// Whatever stands in the way is told and no error: the next one who adds an entry tries again.
+pub(super) fn make_room(folder: &Path, limit: u64, new: &Path) {
+    let now = SystemTime::now();
+    let in_use = |entry: &Stored| entry.path == new || is_within(IN_USE, entry.last_used, now);
+    match shrink(folder, limit, in_use) {
+        Ok(Pruned { entries: 0, .. }) => {}
+        Ok(pruned) => {
+            tracing::debug!(
+                entries = pruned.entries,
+                bytes = pruned.bytes,
+                limit,
+                "removed programs that were not used"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "the cache could not be kept to its size")
+        }
+    }
+    sweep(folder, |file| !is_within(ABANDONED, file.last_used, now));
+}
+
+/// Whether `time` is less than `span` before `now`; a time to come counts as now.
+fn is_within(span: Duration, time: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(time).map_or(true, |age| age < span)
+}
+
+/// Removes entries, oldest first and sparing some, until at most `limit` bytes are left. Several processes may do it at
+/// once: what another removed counts as removed.
+pub(super) fn shrink(folder: &Path, limit: u64, spare: impl Fn(&Stored) -> bool) -> io::Result<Pruned> {
+    let entries = entries(folder)?;
+    let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    let mut pruned = Pruned::default();
+    for entry in entries {
+        if left <= limit {
+            break;
+        }
+        if spare(&entry) {
+            continue;
+        }
+        match fs::remove_file(&entry.path) {
+            Ok(()) => {
+                pruned.entries += 1;
+                pruned.bytes += entry.bytes;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // Somebody reads it, on systems where that keeps a file.
+            Err(error) => {
+                tracing::debug!(entry = %entry.path.display(), %error, "an entry could not be removed");
+                continue;
+            }
+        }
+        left -= entry.bytes;
+    }
+    Ok(pruned)
+}
+
+/// Removes parts and locks that `is_abandoned`; a lock that somebody holds stays.
+pub(super) fn sweep(folder: &Path, is_abandoned: impl Fn(&Stored) -> bool) {
+    let litter = files(folder, |name| name.starts_with(PART) || name.ends_with(".lock")).unwrap_or_default();
+    for file in litter.into_iter().filter(is_abandoned) {
+        let is_lock = file.path.extension().is_some_and(|extension| extension == "lock");
+        let is_held = is_lock && !Lock::open(&file.path).is_ok_and(|lock| lock.is_free());
+        if !is_held {
+            // It is litter; if it cannot be removed it stays.
+            let _ = fs::remove_file(&file.path);
+        }
+    }
+}
