@@ -6,6 +6,9 @@
 mod array;
 #[allow(dead_code)]
 mod device;
+mod engine;
 #[allow(dead_code, unused_imports)]
 #[allow(unsafe_code, reason = "MLX is a C++ library; everything unsafe about it is in here")]
 mod ffi;
+
+pub use engine::{MlxBackend, WeightQuantization};

@@ -25,8 +25,8 @@ pub(super) struct Layout {
     pub(super) element: DType,
 }
 
-/// The cache of one sequence.
-#[derive(Debug, Default)]
+/// The cache of one sequence. A clone shares its arrays until one of the two is written to.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
     pub(super) layers: Vec<LayerCache>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Cache {
 /// Keys and values of one layer, each `[1, kv_heads, length, head_dim]`.
 ///
 /// Position `p` is at index `p`, or where the layer rotates at `p` modulo the window.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LayerCache {
     keys: Array,
     values: Array,
@@ -72,14 +72,6 @@ impl Cache {
         self.arrays().map(|array| array.byte_len() as u64).sum()
     }
 
-    /// A second cache with the same content.
-    pub(super) fn share(&self) -> Result<Self> {
-        let layers = self.layers.iter().map(|layer| {
-            Ok(LayerCache { keys: layer.keys.share()?, values: layer.values.share()?, length: layer.length })
-        });
-        Ok(Self { layers: layers.collect::<Result<_>>()? })
-    }
-
     /// The bytes of what it holds of the first `position` positions: layer after layer keys, then values, of
     /// [`LayerLayout::kept`] positions in their order.
     pub(super) fn read(&self, layout: &Layout, position: usize) -> Result<Vec<u8>> {
@@ -99,9 +91,13 @@ impl Cache {
     /// [`ErrorKind::Corrupt`] where the bytes are not as many as `position` positions have.
     pub(super) fn from_bytes(layout: &Layout, position: usize, bytes: &[u8]) -> Result<Self> {
         if layout.kept_bytes(position) != Some(bytes.len()) {
-            return Err(Error::new(ErrorKind::Corrupt, "restore", "the snapshot's payload has the wrong size")
-                .with_context("bytes", bytes.len())
-                .with_context("tokens", position));
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "restore",
+                "the snapshot's payload has the wrong size",
+            )
+            .with_context("bytes", bytes.len())
+            .with_context("tokens", position));
         }
         let mut rest = bytes;
         let mut layers = Vec::with_capacity(layout.layers.len());
@@ -167,7 +163,9 @@ impl LayerLayout {
     /// The last `count` of the first `position` positions of a cache's keys or values, in their order.
     fn in_order(&self, array: &Array, position: usize, count: usize) -> Result<Array> {
         let first = position - count;
-        let Some(window) = self.window.filter(|_| self.rotates) else { return self.part(array, first, position) };
+        let Some(window) = self.window.filter(|_| self.rotates) else {
+            return self.part(array, first, position);
+        };
         let (from, to) = (first % window, first % window + count);
         if to <= window {
             return self.part(array, from, to);
@@ -185,7 +183,7 @@ impl LayerLayout {
         values: &Array,
         element: DType,
     ) -> Result<(LayerCache, Visible)> {
-        let count = keys.dim(2)?;
+        let count = keys.dim(2);
         let end = position + count;
         if let Some(window) = self.window.filter(|&window| self.rotates && end > window) {
             return self.rotate(cache, position, keys, values, window, element);
@@ -223,7 +221,7 @@ impl LayerLayout {
         window: usize,
         element: DType,
     ) -> Result<(LayerCache, Visible)> {
-        let count = keys.dim(2)?;
+        let count = keys.dim(2);
         if count == 1 {
             let grown = self.with_room(cache, position, window, element)?;
             let index = position % window;
@@ -236,13 +234,13 @@ impl LayerLayout {
             };
             // All of it is in the window, and attention does not ask for the order.
             let visible =
-                Visible { keys: cache.keys.share()?, values: cache.values.share()?, order: Order::All };
+                Visible { keys: cache.keys.clone(), values: cache.values.clone(), order: Order::All };
             return Ok((cache, visible));
         }
         let before = position.min(window - 1);
         let join = |array: Option<&Array>, new: &Array| match array {
             Some(array) if before > 0 => concatenate([&self.in_order(array, position, before)?, new], 2),
-            _ => new.share(),
+            _ => Ok(new.clone()),
         };
         let keys = join(cache.map(|cache| &cache.keys), keys)?;
         let values = join(cache.map(|cache| &cache.values), values)?;
@@ -260,7 +258,9 @@ impl LayerLayout {
             Some(window) => {
                 // The first of them is of position `position - window`.
                 let at = (window - position % window) % window;
-                if at == 0 { return array.share() }
+                if at == 0 {
+                    return Ok(array.clone());
+                }
                 concatenate([&self.part(array, at, window)?, &self.part(array, 0, at)?], 2)
             }
             None => {
@@ -281,7 +281,7 @@ impl LayerLayout {
     ) -> Result<LayerCache> {
         let cache = match cache {
             Some(cache) if cache.length >= positions => {
-                return Ok(LayerCache { keys: cache.keys.share()?, values: cache.values.share()?, length: cache.length });
+                return Ok(cache.clone());
             }
             cache => cache.filter(|_| position > 0),
         };

@@ -8,7 +8,7 @@ use mlxcel_core::{
     Capabilities, Control, Error, ErrorKind, LoadOptions, Model, ModelInfo, ModelSource, Precision, Result,
     SamplingField,
 };
-use mlxcel_models::{Checkpoint, Decoder, ElementType};
+use mlxcel_models::{Checkpoint, Decoder, Layer, Mixer};
 
 use super::model::{MlxModel, Shared};
 use super::network::{Network, Numerics};
@@ -41,7 +41,7 @@ pub(super) fn load(
     let numerics = numerics(options.precision, device, &decoder)?;
     let capacity = capacity(options, &decoder)?;
     // What leaves a window is missed by nobody where no sequence is longer than it.
-    let least_window = decoder.layers.iter().filter_map(mlxcel_models::Layer::window).min();
+    let least_window = decoder.layers.iter().filter_map(window).min();
     let rotates = backend.rotating_cache && least_window.is_some_and(|window| window < capacity);
     let treatment = Treatment {
         expand: backend.expand_quantized.then_some(match options.precision {
@@ -59,7 +59,6 @@ pub(super) fn load(
     let load_options = options.clone();
     let worker = Worker::start(move || {
         device.select()?;
-        super::ops::use_threads(threads);
         let weights = Weights::load(&checkpoint, &decoder, treatment, &load_options)?;
         let network = Network::new(&decoder, &weights, numerics, rotates)?;
         #[allow(unused_mut, reason = "tests change it")]
@@ -119,8 +118,12 @@ fn device(options: &LoadOptions) -> Result<Device> {
         }
     };
     if device.count()? == 0 {
-        return Err(Error::new(ErrorKind::NotFound, OPERATION, "this MLX has no such device on this machine")
-            .with_context("device", options.device.as_deref().unwrap_or_default()));
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            OPERATION,
+            "this MLX has no such device on this machine",
+        )
+        .with_context("device", options.device.as_deref().unwrap_or_default()));
     }
     Ok(device)
 }
@@ -156,6 +159,14 @@ fn capacity(options: &LoadOptions, decoder: &Decoder) -> Result<usize> {
         .with_context("limit", decoder.context_length));
     }
     Ok(capacity)
+}
+
+/// How many positions a layer's positions see, where that is limited.
+fn window(layer: &Layer) -> Option<usize> {
+    match &layer.mixer {
+        Mixer::Attention(attention) => attention.window,
+        _ => None,
+    }
 }
 
 /// What there is to tell about the model before it is loaded.

@@ -118,7 +118,8 @@ impl MlxBackend {
     /// computed with as they are.
     ///
     /// Expanded they are float32 at `Exact` precision and otherwise of the checkpoint's type, so 4-bit weights in groups of 64
-    /// take 7.1 or 3.6 times their memory.
+    /// take 7.1 or 3.6 times their memory. Weights that [`with_quantization`](Self::with_quantization) quantizes are expanded too:
+    /// the numbers that packing leaves, without its operations.
     #[must_use]
     pub fn with_expanded_weights(mut self, on: bool) -> Self {
         self.expand_quantized = on;

@@ -84,7 +84,12 @@ struct Surroundings<'a> {
 
 impl Network {
     /// The network of `decoder`; `rotates` where caches of sliding windows keep the window alone.
-    pub(super) fn new(decoder: &Decoder, weights: &Weights, numerics: Numerics, rotates: bool) -> Result<Self> {
+    pub(super) fn new(
+        decoder: &Decoder,
+        weights: &Weights,
+        numerics: Numerics,
+        rotates: bool,
+    ) -> Result<Self> {
         let mut ropes = Vec::new();
         let (mut layers, mut layouts) = (Vec::new(), Vec::new());
         for layer in &decoder.layers {
@@ -178,11 +183,12 @@ impl Network {
     ) -> Result<Array> {
         let layout = self.layout.layers[index];
         let heads = |projection: &Projection, heads: usize| -> Result<Array> {
-            projection.apply(x)?.reshape(&[x.dim(0)?, heads, layout.head_dim])
+            projection.apply(x)?.reshape(&[x.dim(0), heads, layout.head_dim])
         };
         let (cos, sin) = &around.rotary[attention.rope];
         let query = ops::rotate(&heads(&attention.query, attention.query_heads)?, cos, sin)?;
-        let key = ops::rotate(&heads(&attention.key, layout.kv_heads)?, cos, sin)?.astype(self.numerics.kv)?;
+        let key =
+            ops::rotate(&heads(&attention.key, layout.kv_heads)?, cos, sin)?.astype(self.numerics.kv)?;
         let value = heads(&attention.value, layout.kv_heads)?.astype(self.numerics.kv)?;
         let mut mixed = Vec::with_capacity(around.spans.len());
         for (number, (span, cache)) in around.spans.iter().zip(caches).enumerate() {
@@ -195,7 +201,7 @@ impl Network {
                 Order::All => Mask::None,
                 Order::Causal => Mask::Causal,
                 Order::Window(window) => {
-                    let seen = visible.keys.dim(2)?;
+                    let seen = visible.keys.dim(2);
                     let mask = match around.masks.entry((number, window, seen)) {
                         std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
                         std::collections::hash_map::Entry::Vacant(entry) => {
@@ -205,12 +211,13 @@ impl Network {
                     Mask::Array(mask)
                 }
             };
-            let attended = ops::attention(&own(&query)?, &visible.keys, &visible.values, attention.scale, mask)?;
+            let attended =
+                ops::attention(&own(&query)?, &visible.keys, &visible.values, attention.scale, mask)?;
             let width = attention.query_heads * layout.head_dim;
             mixed.push(attended.transpose(&[0, 2, 1, 3])?.reshape(&[span.count, width])?);
         }
         let mixed = match &mixed[..] {
-            [only] => only.share()?,
+            [only] => only.clone(),
             several => concatenate(several, 0)?,
         };
         attention.output.apply(&mixed)
@@ -274,7 +281,8 @@ fn heads_first(x: &Array, span: &Span) -> Result<Array> {
 /// own and those before, `window` in all.
 fn window_mask(queries: usize, seen: usize, window: usize) -> Result<Array> {
     let count = |n: usize| {
-        i32::try_from(n).map_err(|_| Error::new(ErrorKind::Internal, "step", "a sequence is too long to be masked"))
+        i32::try_from(n)
+            .map_err(|_| Error::new(ErrorKind::Internal, "step", "a sequence is too long to be masked"))
     };
     let (queries, seen, window) = (count(queries)?, count(seen)?, count(window)?);
     let own = Array::arange(seen - queries, seen, DType::I32)?.expand_dims(&[1])?;

@@ -1,10 +1,10 @@
 //! The operations that make up most of a decoder's work, by the fastest means there is for them.
 
 use mlxcel_core::{Error, Result};
-use mlxcel_models::Activation;
+use mlxcel_models::{Activation, QuantizationMode};
 
 use super::weights::Weight;
-use crate::array::{Array, DType, Mask};
+use crate::array::{Array, DType, Mask, Packed, concatenate};
 
 /// `x · weightᵀ` for `x` of `[tokens, inputs]`, in the type of `x`.
 pub(super) fn linear(x: &Array, weight: &Weight, bias: Option<&Array>) -> Result<Array> {
@@ -24,12 +24,41 @@ pub(super) fn linear(x: &Array, weight: &Weight, bias: Option<&Array>) -> Result
 pub(super) fn embed(table: &Weight, tokens: &Array, dtype: DType) -> Result<Array> {
     match table {
         Weight::Dense(values) => values.take(tokens, 0)?.astype(dtype),
-        Weight::Packed(packed) => packed.rows(tokens)?.dequantize(dtype),
+        Weight::Packed(packed) => {
+            let rows = Packed {
+                words: packed.words.take(tokens, 0)?,
+                scales: packed.scales.take(tokens, 0)?,
+                biases: packed.biases.as_ref().map(|biases| biases.take(tokens, 0)).transpose()?,
+                ..*packed
+            };
+            dequantize(&rows, dtype)
+        }
     }
 }
 
+/// The values of a packed matrix in type `dtype`.
+pub(super) fn dequantize(packed: &Packed, dtype: DType) -> Result<Array> {
+    if packed.mode != QuantizationMode::Affine {
+        return packed.dequantize(dtype);
+    }
+    // MLX computes in the scales' type, and rounds to it.
+    let wide = Packed {
+        words: packed.words.clone(),
+        scales: packed.scales.astype(dtype)?,
+        biases: packed.biases.as_ref().map(|biases| biases.astype(dtype)).transpose()?,
+        ..*packed
+    };
+    wide.dequantize(dtype)
+}
+
 /// Attention of queries (`[1, heads, queries, head_dim]`) over keys and values, in the type of the queries.
-pub(super) fn attention(queries: &Array, keys: &Array, values: &Array, scale: f32, mask: Mask<'_>) -> Result<Array> {
+pub(super) fn attention(
+    queries: &Array,
+    keys: &Array,
+    values: &Array,
+    scale: f32,
+    mask: Mask<'_>,
+) -> Result<Array> {
     let dtype = queries.dtype()?;
     queries.attention(&keys.astype(dtype)?, &values.astype(dtype)?, scale, mask, None)
 }
@@ -37,7 +66,7 @@ pub(super) fn attention(queries: &Array, keys: &Array, values: &Array, scale: f3
 /// Queries or keys (`[tokens, heads, head_dim]`) turned by the cosines and sines (`[tokens, 1, pairs]`, float32) of their
 /// positions: element `i` of the first `2 · pairs` together with element `i + pairs`, in float32.
 pub(super) fn rotate(x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
-    let (dtype, pairs, width) = (x.dtype()?, cos.dim(-1)?, x.dim(-1)?);
+    let (dtype, pairs, width) = (x.dtype()?, cos.dim(-1), x.dim(-1));
     let x = x.astype(DType::F32)?;
     let (a, b) = (x.slice_axis(-1, 0, pairs)?, x.slice_axis(-1, pairs, 2 * pairs)?);
     let first = a.multiply(cos)?.subtract(&b.multiply(sin)?)?;

@@ -157,12 +157,12 @@ fn choose(
         logits.argmax(-1, false)?
     } else {
         let each = choices.iter().enumerate().map(|(index, (choice, position))| {
-            let own = logits.slice_axis(0, index, index + 1)?.reshape(&[logits.dim(-1)?])?;
+            let own = logits.slice_axis(0, index, index + 1)?.reshape(&[logits.dim(-1)])?;
             sampling::choose(&own, choice, counted.get(index).and_then(Option::as_ref), *position)
         });
         concatenate(&each.collect::<Result<Vec<_>>>()?, 0)?
     };
-    parts.push(chosen.share()?);
+    parts.push(chosen.clone());
     parts.push(words(&sampling::logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
     for (index, (choice, _)) in choices.iter().enumerate() {
         push_top(&logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;

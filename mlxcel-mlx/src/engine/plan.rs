@@ -56,14 +56,15 @@ mod tests {
     fn prompts_share_the_room_of_a_pass() {
         assert_eq!(passes(&[20, 30, 40], 64, 4), [vec![(0, 20), (1, 30), (2, 14)], vec![(2, 26)]]);
         assert_eq!(passes(&[64, 30, 1], 64, 4), [vec![(0, 64), (2, 1)], vec![(1, 30)]]);
-assert_eq!(passes(&[2, 2], 1, 4), [vec![(0, 1)], vec![(0, 1), (1, 1)], vec![(1, 1)]]);
+        assert_eq!(passes(&[2, 2], 1, 4), [vec![(0, 1)], vec![(0, 1), (1, 1)], vec![(1, 1)]]);
     }
 
     #[test]
     fn no_token_is_lost_whatever_the_limits() {
         for (chunk, width) in [(1, 1), (2, 3), (7, 2), (64, 16)] {
             let passes = passes(&[5, 1, 17, 2], chunk, width);
-            let fed = |row| passes.iter().flatten().filter(|feed| feed.0 == row).map(|feed| feed.1).sum::<usize>();
+            let fed =
+                |row| passes.iter().flatten().filter(|feed| feed.0 == row).map(|feed| feed.1).sum::<usize>();
             assert_eq!([0, 1, 2, 3].map(fed), [5, 1, 17, 2]);
             assert!(passes.iter().all(|pass| pass.len() <= width));
         }

@@ -39,7 +39,9 @@ impl<'a> Work<'a> {
         let end = self.fed + count;
         let finished = end == self.row.tokens.len();
         match self.row.want {
-            Want::EveryPosition { top } => Output::Every { top, following: self.row.tokens.get(end).copied() },
+            Want::EveryPosition { top } => {
+                Output::Every { top, following: self.row.tokens.get(end).copied() }
+            }
             Want::Logits if finished => Output::Logits,
             Want::Next { plan, mask, top } if finished => {
                 let history = history(plan, held, self.next(count));
@@ -62,7 +64,11 @@ impl<'a> Work<'a> {
             (Want::Nothing, RowAnswer::Nothing) => Ok(RowResult::Extended),
             (Want::Logits, RowAnswer::Logits(logits)) => Ok(RowResult::Logits(logits)),
             (Want::Next { .. }, RowAnswer::Token(token)) => Ok(RowResult::Token(token)),
-            _ => Err(Error::new(ErrorKind::Internal, "step", "a row was answered with something else than it wanted")),
+            _ => Err(Error::new(
+                ErrorKind::Internal,
+                "step",
+                "a row was answered with something else than it wanted",
+            )),
         };
         if finished {
             self.answer = Some(result.map(|result| match result {
@@ -78,11 +84,8 @@ impl<'a> Work<'a> {
 /// The tokens of `held` and `next` that `plan` counts, in the order of their ids.
 fn history(plan: &SamplingPlan, held: &[TokenId], next: &[TokenId]) -> Vec<Occurrence> {
     let active = plan.params().active_fields();
-    let counts = [
-        SamplingField::RepetitionPenalty,
-        SamplingField::PresencePenalty,
-        SamplingField::FrequencyPenalty,
-    ];
+    let counts =
+        [SamplingField::RepetitionPenalty, SamplingField::PresencePenalty, SamplingField::FrequencyPenalty];
     if !counts.into_iter().any(|field| active.contains(field)) {
         return Vec::new();
     }
@@ -107,7 +110,8 @@ mod tests {
         assert!(history(&plan, &[5, 5], &[6]).is_empty(), "nobody asks");
         params.presence_penalty = Some(1.0);
         let plan = SamplingPlan::negotiate(&params, &engine).unwrap().with_prompt_length(3);
-        let found: Vec<_> = history(&plan, &[5, 5, 6, 6, 7], &[6]).iter().map(|o| (o.token, o.generated)).collect();
+        let found: Vec<_> =
+            history(&plan, &[5, 5, 6, 6, 7], &[6]).iter().map(|o| (o.token, o.generated)).collect();
         assert_eq!(found, [(5, 0), (6, 2), (7, 1)]);
     }
 }

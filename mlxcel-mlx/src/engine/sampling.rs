@@ -43,7 +43,7 @@ impl Counted {
         let added = Array::arange(0, vocabulary, DType::U32)?.equal(token)?;
         let counts = match generated {
             true => self.generated.add(&added.astype(DType::F32)?)?,
-            false => self.generated.share()?,
+            false => self.generated.clone(),
         };
         Ok(Self { held: self.held.logical_or(&added)?, generated: counts })
     }
@@ -63,7 +63,7 @@ pub(super) fn choose(
 
 /// The logits after bias and penalties.
 fn penalized(logits: &Array, params: &SamplingParams, counted: Option<&Counted>) -> Result<Array> {
-    let mut scores = logits.share()?;
+    let mut scores = logits.clone();
     let active = params.active_fields();
     if active.contains(SamplingField::LogitBias) {
         let biases = params.biases(logits.len())?;
@@ -76,8 +76,7 @@ fn penalized(logits: &Array, params: &SamplingParams, counted: Option<&Counted>)
     if let Some(penalty) = params.repetition_penalty.filter(|&penalty| penalty != 1.0) {
         let penalty = Array::scalar(penalty, DType::F32)?;
         let zero = Array::scalar(0.0, DType::F32)?;
-        let changed =
-            scores.less(&zero)?.select(&scores.multiply(&penalty)?, &scores.divide(&penalty)?)?;
+        let changed = scores.less(&zero)?.select(&scores.multiply(&penalty)?, &scores.divide(&penalty)?)?;
         scores = counted.held.select(&changed, &scores)?;
     }
     let (presence, frequency) =
@@ -142,7 +141,9 @@ fn likeliest(
         candidates = candidates.partition(k - 1, -1)?.slice_axis(-1, 0, k)?;
     }
     let (least, count) = match mass {
-        None => (candidates.max(&[-1], true)?.negative()?, Array::from_slice(&[candidates.len() as i32], &[1])?),
+        None => {
+            (candidates.max(&[-1], true)?.negative()?, Array::from_slice(&[candidates.len() as i32], &[1])?)
+        }
         Some(p) => {
             let descending = candidates.sort(-1)?.negative()?;
             let weights = weigh(&descending)?;

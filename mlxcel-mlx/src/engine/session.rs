@@ -44,7 +44,8 @@ impl MlxSession {
 
     fn sequence(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence> {
         self.sequences.get(&id).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, operation, "no such sequence is open").with_context("sequence", id)
+            Error::new(ErrorKind::NotFound, operation, "no such sequence is open")
+                .with_context("sequence", id)
         })
     }
 

@@ -18,16 +18,22 @@ pub(super) fn encode(tokens: &[TokenId], kv: Vec<u8>) -> Vec<u8> {
 /// [`ErrorKind::Corrupt`] where it does not begin with as many tokens of the vocabulary as the snapshot says.
 pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize) -> Result<(Vec<TokenId>, Vec<u8>)> {
     let position = snapshot.position();
-    let split = position.checked_mul(TOKEN_BYTES).and_then(|bytes| snapshot.payload().split_at_checked(bytes));
+    let split =
+        position.checked_mul(TOKEN_BYTES).and_then(|bytes| snapshot.payload().split_at_checked(bytes));
     let parsed = split.map(|(head, kv)| {
-        let tokens: Vec<TokenId> = head.chunks_exact(TOKEN_BYTES).filter_map(|word| Some(TokenId::from_le_bytes(word.try_into().ok()?))).collect();
+        let tokens: Vec<TokenId> = head
+            .chunks_exact(TOKEN_BYTES)
+            .filter_map(|word| Some(TokenId::from_le_bytes(word.try_into().ok()?)))
+            .collect();
         (tokens, kv.to_vec())
     });
-    parsed.filter(|(tokens, _)| tokens.iter().all(|&token| (token as usize) < vocabulary_size)).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, "restore", "the snapshot's payload does not begin with its tokens")
-            .with_context("bytes", snapshot.payload().len())
-            .with_context("tokens", position)
-    })
+    parsed.filter(|(tokens, _)| tokens.iter().all(|&token| (token as usize) < vocabulary_size)).ok_or_else(
+        || {
+            Error::new(ErrorKind::Corrupt, "restore", "the snapshot's payload does not begin with its tokens")
+                .with_context("bytes", snapshot.payload().len())
+                .with_context("tokens", position)
+        },
+    )
 }
 
 #[cfg(test)]
@@ -40,7 +46,9 @@ mod tests {
         let payload = encode(&[3, 700], vec![1, 2, 3]);
         assert_eq!(decode(&of(2, payload.clone()), 701).unwrap(), (vec![3, 700], vec![1, 2, 3]));
         assert_eq!(decode(&of(0, vec![]), 701).unwrap(), (vec![], vec![]));
-        for (snapshot, vocabulary) in [(of(2, payload.clone()), 700), (of(3, payload.clone()), 701), (of(usize::MAX, payload), 701)] {
+        for (snapshot, vocabulary) in
+            [(of(2, payload.clone()), 700), (of(3, payload.clone()), 701), (of(usize::MAX, payload), 701)]
+        {
             assert_eq!(decode(&snapshot, vocabulary).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+#[cfg(test)]
+use mlxcel_core::ErrorKind;
+use mlxcel_core::{Error, Result, TokenId};
 
 use super::cache::Cache;
 use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
-use super::request::{
-    CacheId, Choice, Occurrence, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest,
-};
+use super::request::{CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest};
 use super::sampling::Counted;
 use crate::array::{Array, eval, eval_async};
 
@@ -45,7 +45,10 @@ impl Ahead {
                 }
                 _ => false,
             };
-            choices && own.cache == other.cache && own.position == other.position && own.tokens == other.tokens
+            choices
+                && own.cache == other.cache
+                && own.position == other.position
+                && own.tokens == other.tokens
         };
         self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(same)
     }
@@ -85,7 +88,7 @@ impl Engine {
     /// Makes a cache `to` with the content of `from`. Nothing is copied before one of the two is written to.
     pub(super) fn fork(&mut self, from: CacheId, to: CacheId) -> Result<()> {
         if let Some(cache) = self.cache(from)? {
-            let copy = cache.share()?;
+            let copy = cache.clone();
             self.caches.insert(to, copy);
         }
         Ok(())
@@ -157,7 +160,11 @@ impl Engine {
         self.caches.extend(cache_ids(rows).zip(pass.caches));
         let caches = cache_ids(rows).filter_map(|cache| self.caches.get(&cache));
         let arrays = caches.flat_map(Cache::arrays).chain(pass.results.as_ref().map(Results::array));
-        if self.look_ahead { eval_async(arrays)? } else { eval(arrays)? };
+        if self.look_ahead {
+            eval_async(arrays)?
+        } else {
+            eval(arrays)?
+        };
         Ok(pass.results)
     }
 
@@ -207,7 +214,9 @@ impl Engine {
         });
         let tokens: Vec<TokenId> = tokens.collect();
         let first = rows.first().map(|row| row.cache);
-        if let Some(ahead) = self.ahead.iter_mut().find(|ahead| first.is_some_and(|cache| ahead.touches(cache))) {
+        if let Some(ahead) =
+            self.ahead.iter_mut().find(|ahead| first.is_some_and(|cache| ahead.touches(cache)))
+        {
             ahead.rows.iter_mut().zip(tokens).for_each(|(row, token)| row.tokens = vec![token]);
         }
         let count = rows.iter().map(|row| row.tokens.len()).sum::<usize>();
@@ -265,7 +274,9 @@ fn may_go_on(row: &RowRequest) -> bool {
 /// The row after `row`, with a token that is not known yet.
 fn next_row(row: &RowRequest) -> RowRequest {
     let output = match &row.output {
-        Output::Token(choice) => Output::Token(Box::new(Choice { history: Vec::new(), ..(**choice).clone() })),
+        Output::Token(choice) => {
+            Output::Token(Box::new(Choice { history: Vec::new(), ..(**choice).clone() }))
+        }
         _ => Output::Nothing,
     };
     RowRequest {

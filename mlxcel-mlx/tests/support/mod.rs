@@ -1,0 +1,65 @@
+//! Checkpoints with oracles.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mlxcel_core::{Backend, InferenceSession, LoadOptions, Model, Precision, Row, RowResult};
+
+/// What transformers computed for one prompt, in float32.
+#[derive(Clone, serde::Deserialize)]
+pub struct Case {
+    pub prompt: Vec<u32>,
+    pub greedy: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    pub margins: Vec<f32>,
+    pub prefill_logits: Vec<f32>,
+}
+
+/// The folder of a checkpoint: `storyteller`, or one of the fixtures.
+pub fn folder(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    match name {
+        "storyteller" => root.join("examples/models/storyteller"),
+        name => root.join("fixtures").join(name),
+    }
+}
+
+/// The cases of a checkpoint's `oracle.json`.
+pub fn cases(name: &str) -> Vec<Case> {
+    #[derive(serde::Deserialize)]
+    struct Oracle {
+        cases: Vec<Case>,
+    }
+    let text = std::fs::read(folder(name).join("oracle.json")).unwrap();
+    serde_json::from_slice::<Oracle>(&text).unwrap().cases
+}
+
+pub fn load(engine: &dyn Backend, name: &str, precision: Precision) -> Arc<dyn Model> {
+    engine.load(&folder(name).into(), &LoadOptions::default().with_precision(precision)).unwrap()
+}
+
+/// The logits after a prompt that comes in chunks of this many tokens.
+pub fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> Vec<f32> {
+    let sequence = session.open().unwrap();
+    let mut logits = Vec::new();
+    let chunks: Vec<_> = prompt.chunks(chunk).collect();
+    for (i, tokens) in chunks.iter().enumerate() {
+        let row =
+            if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
+        if let RowResult::Logits(last) = session.prefill(row, &Default::default()).unwrap() {
+            logits = last;
+        }
+    }
+    session.close(sequence).unwrap();
+    logits
+}
+
+/// The largest difference relative to the largest magnitude.
+pub fn relative_error(logits: &[f32], oracle: &[f32]) -> f32 {
+    assert_eq!(logits.len(), oracle.len());
+    assert!(logits.iter().all(|logit| logit.is_finite()));
+    let scale = oracle.iter().fold(0f32, |largest, logit| largest.max(logit.abs()));
+    let error = logits.iter().zip(oracle).fold(0f32, |largest, (a, b)| largest.max((a - b).abs()));
+    error / scale
+}
