@@ -44,6 +44,7 @@ objects! {
     iree_vm_context_t: iree_vm_context_retain, iree_vm_context_release;
     iree_vm_list_t: iree_vm_list_retain, iree_vm_list_release;
     iree_hal_device_t: iree_hal_device_retain, iree_hal_device_release;
+    iree_hal_driver_t: iree_hal_driver_retain, iree_hal_driver_release;
     iree_hal_device_group_t: iree_hal_device_group_retain, iree_hal_device_group_release;
     iree_hal_allocator_t: iree_hal_allocator_retain, iree_hal_allocator_release;
     iree_hal_buffer_t: iree_hal_buffer_retain, iree_hal_buffer_release;

@@ -6,6 +6,7 @@
 //! prints. What the C side takes on trust is checked before it gets there: ranges, sizes, alignment, devices, the number
 //! of arguments. The machine code of a program is the exception; see [`Program::load`].
 
+mod allocation;
 mod argument;
 mod buffer;
 pub(crate) mod child;
@@ -25,7 +26,8 @@ pub(crate) use device::{Device, DeviceOptions, Driver};
 pub(crate) use memory::ALIGNMENT;
 pub(crate) use program::{Function, Program};
 
-/// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains.
+/// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains, and the only one that
+/// `build/version.rs` lets through as a distribution.
 pub(crate) fn revision() -> &'static str {
     "3.13.0"
 }

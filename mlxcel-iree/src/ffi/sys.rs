@@ -1,9 +1,47 @@
-//! The raw C interface: `eerie-sys`'s bindings, and the few functions of the same archive that they leave out.
+//! The raw C interface: bindings, by `eerie-sys` or from a distribution's headers, and the few functions of the same archive
+//! that they leave out.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::marker::{PhantomData, PhantomPinned};
 
-pub(super) use eerie_sys::runtime::*;
+pub(super) use bindings::*;
+
+#[cfg(all(feature = "vendored", not(feature = "dist")))]
+use eerie_sys::runtime as bindings;
+
+/// What `build/dist` generates. The settings are those of `eerie-sys`, so names and types are the same.
+#[cfg(feature = "dist")]
+mod bindings {
+    #![allow(
+        clippy::all,
+        clippy::undocumented_unsafe_blocks,
+        non_camel_case_types,
+        non_snake_case,
+        non_upper_case_globals,
+        unnecessary_transmutes,
+        unreachable_pub,
+        unsafe_op_in_unsafe_fn,
+        unused,
+        reason = "generated"
+    )]
+
+    include!(concat!(env!("OUT_DIR"), "/iree_runtime.rs"));
+
+    // Of iree/vm/bytecode/module.h, which includes headers that a distribution lacks.
+    pub type iree_vm_bytecode_module_flags_t = std::ffi::c_uint;
+    pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE:
+        iree_vm_bytecode_module_flags_t = 0;
+    unsafe extern "C" {
+        pub fn iree_vm_bytecode_module_create(
+            instance: *mut iree_vm_instance_t,
+            flags: iree_vm_bytecode_module_flags_t,
+            archive_contents: iree_const_byte_span_t,
+            archive_allocator: iree_allocator_t,
+            allocator: iree_allocator_t,
+            out_module: *mut *mut iree_vm_module_t,
+        ) -> iree_status_t;
+    }
+}
 
 /// What a C library only ever hands out by pointer.
 macro_rules! opaque {
@@ -44,7 +82,7 @@ pub(super) struct TopologyStorage(pub(super) [u8; 64 * 1024]);
 #[derive(Default)]
 pub(super) struct DeviceParamsStorage([u64; 16]);
 
-// `eerie-sys` generates bindings from IREE's public headers. How many threads a local-task device has is decided by the
+// Bindings are generated from IREE's public headers. How many threads a local-task device has is decided by the
 // executor that it is created on, whose headers are internal; the registry of drivers, which is public, takes it from
 // process-wide command-line flags instead. So the executor and both local devices are declared here by hand, as in
 // iree/task/{topology,executor}.h and iree/hal/drivers/local_{task,sync}/{task,sync}_device.h of release 3.13.0.

@@ -56,8 +56,10 @@ fn vmfb() -> &'static [u8] {
     })
 }
 
-fn devices() -> [Device; 2] {
-    Driver::ALL.map(|driver| Device::open(&DeviceOptions { driver, threads: None }).unwrap())
+/// The processor in its two ways, and as a device with memory of its own.
+fn devices() -> [Device; 3] {
+    let open = |driver| Device::open(&DeviceOptions { driver, threads: None }).unwrap();
+    [open(Driver::LocalTask), open(Driver::LocalSync), Device::open_apart().unwrap()]
 }
 
 fn function(device: &Device, name: &str) -> Function {
@@ -214,7 +216,7 @@ fn wrong_arguments_are_errors() {
 
 #[test]
 fn iree_keeps_its_own_words() {
-    let [device, _] = devices();
+    let [device, ..] = devices();
     let add_function = function(&device, "add");
     let a = upload(&device, &[0.0; 4]);
     let arguments = [Argument::new(&a, &[4], F32), Argument::new(&a, &[2, 2], F32)];
@@ -225,7 +227,7 @@ fn iree_keeps_its_own_words() {
 
 #[test]
 fn buffers_of_another_device_are_refused() {
-    let [one, other] = devices();
+    let [one, other, _] = devices();
     let add_function = function(&one, "add");
     let (a, b) = (upload(&one, &[0.0; 4]), upload(&other, &[0.0; 4]));
     let arguments = [Argument::new(&a, &[4], F32), Argument::new(&b, &[4], F32)];
@@ -236,7 +238,7 @@ fn buffers_of_another_device_are_refused() {
 
 #[test]
 fn a_missing_function_is_named() {
-    let [device, _] = devices();
+    let [device, ..] = devices();
     let error = Program::load(&device, vmfb()).unwrap().function("nope").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(error.context("function"), Some("nope"));
@@ -244,7 +246,7 @@ fn a_missing_function_is_named() {
 
 #[test]
 fn damaged_programs_are_refused() {
-    let [device, _] = devices();
+    let [device, ..] = devices();
     let good = vmfb();
     let mut damaged: Vec<Vec<u8>> =
         vec![Vec::new(), vec![0; 64], vec![0xff; 4096], b"not a program".to_vec()];
@@ -297,12 +299,14 @@ fn bytes_move_in_and_out() {
 
 #[test]
 fn large_uploads_arrive_whole() {
-    let [device, _] = devices();
-    let bytes: Vec<u8> = (0..(20 << 20) + 77).map(|index: usize| (index % 251) as u8).collect();
-    let buffer = device.upload(&bytes).unwrap();
+    let bytes: Vec<u8> = (0..(33 << 20) + 77).map(|index: usize| (index % 251) as u8).collect();
     let mut back = vec![0; bytes.len()];
-    buffer.read(0, &mut back).unwrap();
-    assert!(back == bytes);
+    for device in devices() {
+        device.upload(&bytes).unwrap().read(0, &mut back).unwrap();
+        assert!(back == bytes);
+        device.allocate(bytes.len()).unwrap().read(0, &mut back).unwrap();
+        assert!(back.iter().all(|&byte| byte == 0));
+    }
 }
 
 /// Bytes at an aligned address, which count their ends.
@@ -335,7 +339,8 @@ impl Drop for Counted {
 
 #[test]
 fn imported_memory_is_used_in_place_and_released_once() {
-    for device in devices() {
+    let [task, sync, _] = devices();
+    for device in [task, sync] {
         let ends = Arc::new(AtomicUsize::new(0));
         let memory = Arc::new(Counted::new(&[1.0, 2.0, 3.0, 4.0], &ends));
         let imported = device.import(&memory, 0..16).unwrap();
@@ -363,8 +368,21 @@ fn imported_memory_is_used_in_place_and_released_once() {
 }
 
 #[test]
+fn imported_memory_is_copied_to_a_device_with_its_own() {
+    let [.., apart] = devices();
+    let ends = Arc::new(AtomicUsize::new(0));
+    let memory = Arc::new(Counted::new(&[1.0, 2.0, 3.0, 4.0], &ends));
+    let imported = apart.import(&memory, 0..16).unwrap();
+    drop(memory);
+    assert_eq!(ends.load(Ordering::SeqCst), 1, "it is not needed any more");
+    assert!(!imported.is_read_only());
+    assert_eq!(floats(&imported), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(apart.import(&Arc::new([0u8; 4]), 0..0).unwrap().len(), 0);
+}
+
+#[test]
 fn unaligned_memory_is_copied() {
-    let [device, _] = devices();
+    let [device, ..] = devices();
     let ends = Arc::new(AtomicUsize::new(0));
     let memory = Arc::new(Counted::new(&[1.0, 2.0, 3.0, 4.0], &ends));
     let copied = device.import(&memory, 4..12).unwrap();
@@ -422,7 +440,7 @@ fn the_number_of_threads_is_honoured() {
         let a = upload(&device, &[1.0; 4]);
         assert_eq!(add(&function(&device, "add"), &a, &a), [2.0; 4]);
     }
-    let [task, sync] = devices();
+    let [task, sync, _] = devices();
     assert!((1..=thread::available_parallelism().unwrap().get()).contains(&task.threads()));
     assert_eq!(sync.threads(), 1);
     for (driver, threads) in [(Driver::LocalTask, 0), (Driver::LocalTask, 257), (Driver::LocalSync, 2)] {
@@ -434,9 +452,39 @@ fn the_number_of_threads_is_honoured() {
 #[test]
 fn an_unknown_device_lists_the_known_ones() {
     assert_eq!("local-sync".parse::<Driver>().unwrap(), Driver::LocalSync);
-    let error = "cuda".parse::<Driver>().unwrap_err();
+    let error = "tpu".parse::<Driver>().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert_eq!(error.context("known"), Some("local-task, local-sync"));
+    assert!(error.context("known").unwrap().starts_with("local-task, local-sync"));
+}
+
+#[test]
+fn a_device_that_was_left_out_names_its_feature() {
+    for driver in [Driver::Cuda, Driver::Vulkan] {
+        match driver.name().parse::<Driver>() {
+            Ok(parsed) => assert!(parsed == driver && driver.is_built_in()),
+            Err(error) => {
+                assert!(!driver.is_built_in());
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(error.message().contains(&format!("feature `{driver}`")), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_with_the_way_out() {
+    for driver in [Driver::Cuda, Driver::Vulkan] {
+        // Where one is there, it opens.
+        let Err(error) = Device::open(&DeviceOptions { driver, threads: None }) else { continue };
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert_eq!(error.context("device"), Some(driver.name()));
+        assert!(error.message().contains("`local-task`"), "{error}");
+        assert!(std::error::Error::source(&error).is_some(), "IREE's own words are kept");
+    }
+    for driver in [Driver::Cuda, Driver::Vulkan] {
+        let error = Device::open(&DeviceOptions { driver, threads: Some(2) }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! Devices that are the processor.
+
+use std::ptr;
+
+use mlxcel_core::Result;
+
+use super::super::handle::Handle;
+use super::super::status::check;
+use super::super::sys;
+use super::{Driver, MAX_THREADS, proactor_pool};
+
+/// The stack of a worker thread: generated code keeps whole rows on it, up to what the compiler is allowed
+/// (`--iree-llvmcpu-stack-allocation-limit`), beneath the frames of the runtime.
+const WORKER_STACK_BYTES: usize = 2 * 1024 * 1024;
+
+/// How many physical cores this process may run on, if the system tells.
+pub(super) fn physical_cores() -> Option<usize> {
+    const ANY_NODE: u32 = u32::MAX;
+    const ANY_PERFORMANCE_LEVEL: u32 = 0;
+    const SCATTER: u32 = 1;
+    let mut topology = topology_storage();
+    // SAFETY: the storage is large enough for a topology (checked by a test) and is initialised by the first call
+    // before the others read it.
+    let count = unsafe {
+        check(
+            sys::iree_task_topology_initialize_from_physical_cores(
+                ANY_NODE,
+                ANY_PERFORMANCE_LEVEL,
+                SCATTER,
+                MAX_THREADS,
+                &mut *topology,
+            ),
+            "count the processor's cores",
+        )
+        .ok()?;
+        let count = sys::iree_task_topology_group_count(&*topology);
+        sys::iree_task_topology_deinitialize(&mut *topology);
+        count
+    };
+    (count > 0).then_some(count)
+}
+
+/// Zeroed room for a topology, on the heap because of its size.
+pub(in super::super) fn topology_storage() -> Box<sys::TopologyStorage> {
+    Box::new(sys::TopologyStorage([0; 64 * 1024]))
+}
+
+/// A pool of `threads` workers; the system decides where each runs, because pinned workers wait for whoever else was
+/// given their core.
+fn executor(threads: usize) -> Result<Handle<sys::iree_task_executor_t>> {
+    let mut topology = topology_storage();
+    let mut options = sys::iree_task_executor_options_t {
+        scheduling_mode: 0,
+        worker_base_index: 0,
+        worker_spin_ns: 0,
+        worker_stack_size: 0,
+        worker_local_memory_size: 0,
+    };
+    // SAFETY: topology and options have room for what the C side writes (checked by tests) and are initialised before
+    // they are read; the executor copies what it needs from both, and one that is created is ours.
+    unsafe {
+        sys::iree_task_topology_initialize_from_group_count(threads, &mut *topology);
+        sys::iree_task_executor_options_initialize(&mut options);
+        options.worker_stack_size = WORKER_STACK_BYTES;
+        let executor = Handle::create("start the device's threads", |out| {
+            sys::iree_task_executor_create(options, &*topology, sys::host_allocator(), out)
+        });
+        sys::iree_task_topology_deinitialize(&mut *topology);
+        executor
+    }
+}
+
+/// What both local devices are made from.
+struct LocalParts {
+    allocator: Handle<sys::iree_hal_allocator_t>,
+    loader: Handle<sys::iree_hal_executable_loader_t>,
+    proactors: Handle<sys::iree_async_proactor_pool_t>,
+}
+
+impl LocalParts {
+    fn new() -> Result<Self> {
+        let operation = "open a device";
+        let host = sys::host_allocator();
+        // SAFETY: the arguments are plain values or live for the calls, and what is created is ours. The loader takes
+        // no plugins. Of IREE's loaders only the one for embedded ELF files is made: the compiler writes no other for
+        // the processor, and it cannot be made to open a library of the system.
+        unsafe {
+            Ok(Self {
+                allocator: Handle::create(operation, |out| {
+                    sys::iree_hal_allocator_create_heap(sys::string_view("local"), host, host, out)
+                })?,
+                loader: Handle::create(operation, |out| {
+                    sys::iree_hal_embedded_elf_loader_create(ptr::null_mut(), host, out)
+                })?,
+                proactors: proactor_pool()?,
+            })
+        }
+    }
+
+    fn create_params(&self) -> sys::iree_hal_device_create_params_t {
+        sys::iree_hal_device_create_params_t { next: ptr::null(), proactor_pool: self.proactors.as_ptr() }
+    }
+}
+
+/// A local-task device and the number of its workers.
+pub(super) fn open_task_device(threads: usize) -> Result<(Handle<sys::iree_hal_device_t>, usize)> {
+    let parts = LocalParts::new()?;
+    let executor = executor(threads)?;
+    let mut params = sys::DeviceParamsStorage::default();
+    let executors = [executor.as_ptr()];
+    let mut loaders = [parts.loader.as_ptr()];
+    // SAFETY: the parameters are initialised in storage that is large enough; the arrays hold as many live pointers as
+    // the counts say. The device retains executor, loader, allocator and proactors, and is ours when it is created.
+    unsafe {
+        sys::iree_hal_task_device_params_initialize(&mut params);
+        let device = Handle::create("open a device", |out| {
+            sys::iree_hal_task_device_create(
+                sys::string_view(Driver::LocalTask.name()),
+                &params,
+                executors.len(),
+                executors.as_ptr(),
+                loaders.len(),
+                loaders.as_mut_ptr(),
+                parts.allocator.as_ptr(),
+                &parts.create_params(),
+                sys::host_allocator(),
+                out,
+            )
+        })?;
+        Ok((device, sys::iree_task_executor_worker_count(executor.as_ptr())))
+    }
+}
+
+/// A local-sync device.
+pub(super) fn open_sync_device() -> Result<Handle<sys::iree_hal_device_t>> {
+    let parts = LocalParts::new()?;
+    let mut params = sys::DeviceParamsStorage::default();
+    let mut loaders = [parts.loader.as_ptr()];
+    // SAFETY: as for the task device, without an executor.
+    unsafe {
+        sys::iree_hal_sync_device_params_initialize(&mut params);
+        Handle::create("open a device", |out| {
+            sys::iree_hal_sync_device_create(
+                sys::string_view(Driver::LocalSync.name()),
+                &params,
+                &parts.create_params(),
+                loaders.len(),
+                loaders.as_mut_ptr(),
+                parts.allocator.as_ptr(),
+                sys::host_allocator(),
+                out,
+            )
+        })
+    }
+}
