@@ -6,6 +6,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
+/// Features that need something which not every machine has, or replace what the others test; [`crate::checks`] has a check of
+/// its own for them where there is one.
+const APART: &[(&str, &[&str])] = &[("mlxcel-iree", &["cuda", "dist", "vulkan"])];
+
 /// The repository that this program was built from.
 pub(crate) struct Workspace {
     root: PathBuf,
@@ -36,6 +40,21 @@ impl Workspace {
         let mut command = Command::new(cargo_program());
         command.args(arguments).current_dir(&self.root);
         command
+    }
+
+    /// The argument of `--features` that turns on all that compiles on every machine, for commands on the whole workspace.
+    pub(crate) fn features(&self) -> Result<String> {
+        let metadata = self.metadata()?;
+        let mut features = Vec::new();
+        for package in metadata.workspace_packages() {
+            let apart = APART
+                .iter()
+                .find(|(name, _)| *name == package.name.as_str())
+                .map_or(&[][..], |(_, apart)| apart);
+            let wanted = package.features.keys().filter(|feature| !apart.contains(&feature.as_str()));
+            features.extend(wanted.map(|feature| format!("{}/{feature}", package.name)));
+        }
+        Ok(features.join(","))
     }
 
     /// The dependency graph of the workspace with all features.

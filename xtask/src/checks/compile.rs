@@ -16,12 +16,14 @@ pub(super) fn format(workspace: &Workspace) -> Result<String> {
 }
 
 pub(super) fn lint(workspace: &Workspace) -> Result<String> {
+    let features = workspace.features()?;
     process::run(&mut workspace.cargo(&[
         "clippy",
         "--locked",
         "--workspace",
         "--all-targets",
-        "--all-features",
+        "--features",
+        &features,
         "--",
         "-D",
         "warnings",
@@ -30,12 +32,14 @@ pub(super) fn lint(workspace: &Workspace) -> Result<String> {
 }
 
 pub(super) fn document(workspace: &Workspace) -> Result<String> {
+    let features = workspace.features()?;
     let mut command = workspace.cargo(&[
         "doc",
         "--locked",
         "--workspace",
         "--no-deps",
-        "--all-features",
+        "--features",
+        &features,
         "--lib",
         "--bins",
     ]);
@@ -44,8 +48,9 @@ pub(super) fn document(workspace: &Workspace) -> Result<String> {
 }
 
 pub(super) fn test(workspace: &Workspace) -> Result<String> {
+    let features = workspace.features()?;
     let mut command =
-        workspace.cargo(&["test", "--locked", "--workspace", "--all-features", "--no-fail-fast"]);
+        workspace.cargo(&["test", "--locked", "--workspace", "--features", &features, "--no-fail-fast"]);
     let mut total = Counts::default();
     let result = process::run_watched(&mut command, |line| total.add(line));
     if let Err(error) = result {

@@ -4,6 +4,7 @@
 
 mod architecture;
 mod compile;
+mod dist;
 mod external;
 mod licences;
 mod msrv;
@@ -48,6 +49,8 @@ enum Check {
     Package,
     /// All tests, those in the documentation included
     Test,
+    /// The IREE engine on a prebuilt distribution of IREE's runtime
+    Dist,
 }
 
 impl Check {
@@ -64,6 +67,7 @@ impl Check {
             Self::External => external::check(workspace),
             Self::Package => package::check(workspace),
             Self::Test => compile::test(workspace),
+            Self::Dist => dist::check(workspace),
         }
     }
 

@@ -71,7 +71,8 @@ fn compile_with(workspace: &Workspace, version: &Version) -> Result<()> {
         .with_context(|| format!("rustup does not list Rust {version}"))?;
     let mut command = Command::new("rustup");
     command
-        .args(["run", toolchain, "cargo", "check", "--locked", "--workspace", "--all-features"])
+        .args(["run", toolchain, "cargo", "check", "--locked", "--workspace", "--features"])
+        .arg(workspace.features()?)
         .current_dir(workspace.root())
         // What the cargo that runs us has set names the other toolchain.
         .env_remove("CARGO")
