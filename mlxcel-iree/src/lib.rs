@@ -30,6 +30,7 @@
 
 mod artifact;
 mod backend;
+pub mod bundle;
 pub mod cache;
 mod compiler;
 mod engine;

@@ -1,5 +1,6 @@
 //! The engine: a [`Backend`] that compiles decoder graphs with IREE and runs them with weights and KV caches on the device.
 
+mod compile;
 mod executor;
 mod programs;
 mod weights;
@@ -12,17 +13,20 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlxcel_core::{Backend, LoadOptions, Model, ModelSource, Result};
+use mlxcel_core::{Backend, CancelToken, LoadOptions, Model, ModelSource, Result};
 use mlxcel_graph::{GraphModel, GraphModelOptions, Numerics, model_info};
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::artifact::Artifacts;
-use crate::backend::{CompileBackends, TargetChoice, default_backend};
+use crate::backend::{CompileBackends, ResolvedTarget, TargetChoice, default_backend};
+use crate::bundle::Bundle;
 use crate::cache::Cache;
+use crate::compiler::Compiler;
 use crate::ffi::{Device, DeviceOptions, Driver};
 use crate::target::{CompileTarget, DeviceDescription};
+pub(crate) use compile::ProgramCompiler;
 use executor::IreeExecutor;
-use programs::Programs;
+use programs::{ProgramSource, Programs};
 
 /// The name of this engine.
 const NAME: &str = "iree";
@@ -39,6 +43,9 @@ const NAME: &str = "iree";
 /// Programs are compiled for the device's own processor, unless [`with_compile_target`](Self::with_compile_target) or the
 /// environment says otherwise: `MLXCEL_COMPILE_TARGET` names a [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or its
 /// architecture only, of the backend that `MLXCEL_COMPILE_BACKEND` names.
+///
+/// A folder with a [bundle](crate::bundle) in it, or [`with_bundle`](Self::with_bundle), needs none of this: its programs are
+/// there, nothing is compiled and nothing is written.
 ///
 /// [`LoadOptions::device`] is `local-task` (the default: worker threads, one for each core unless
 /// [`LoadOptions::threads`] says otherwise) or `local-sync` (on the calling thread).
@@ -59,6 +66,7 @@ pub struct IreeBackend {
     cache_size: Option<u64>,
     compile_target: Option<CompileTarget>,
     compile_backends: CompileBackends,
+    bundle: Option<PathBuf>,
 }
 
 impl IreeBackend {
@@ -104,6 +112,41 @@ impl IreeBackend {
         self
     }
 
+    /// Takes programs from the bundle in `folder`, which was written without weights, for the checkpoints that are loaded.
+    /// Loading another checkpoint than the bundle's is an error.
+    #[must_use]
+    pub fn with_bundle(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.bundle = Some(folder.into());
+        self
+    }
+
+    /// Where compiled programs come from.
+    pub(crate) fn artifacts(&self) -> Result<Artifacts> {
+        Ok(Artifacts::new(self.compiler.clone(), self.cache()?))
+    }
+
+    /// The compiler's account of itself, if there is one.
+    pub(crate) fn compiler_revision(&self, cancel: Option<&CancelToken>) -> Result<Option<String>> {
+        let compiler = Compiler::locate_if_any(self.compiler.as_deref())?;
+        let revision = compiler.map(|compiler| compiler.revision(cancel)).transpose()?;
+        Ok(revision.map(|revision| revision.to_string()))
+    }
+
+    /// What `target` means, or the target that is chosen where none is given, for a device of `driver`.
+    pub(crate) fn resolve(&self, target: Option<&CompileTarget>, driver: &str) -> Result<ResolvedTarget> {
+        let target = target.or(self.compile_target.as_ref());
+        TargetChoice::of_environment()?.select(&self.compile_backends, target, default_backend(driver))
+    }
+
+    /// Programs that are compiled as they are needed.
+    fn compiled(&self, decoder: &Decoder, options: &LoadOptions, driver: Driver) -> Result<ProgramSource> {
+        let numerics = Numerics::new(options.precision, decoder)?;
+        let target = self.resolve(None, driver.name())?;
+        target.check_device(&DeviceDescription::of_driver(driver.name()))?;
+        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, self.artifacts()?);
+        Ok(ProgramSource::Compiler(Box::new(compiler)))
+    }
+
     fn cache(&self) -> Result<Cache> {
         let cache = Cache::open(self.cache_dir.as_deref())?;
         Ok(match self.cache_size {
@@ -120,30 +163,33 @@ impl Backend for IreeBackend {
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         let started = Instant::now();
-        let checkpoint = Arc::new(Checkpoint::from_source(source)?);
+        let bundle = match &self.bundle {
+            Some(folder) => Some(Bundle::open(folder)?),
+            None => Bundle::find(source)?,
+        };
+        let checkpoint = Checkpoint::from_source(source);
+        let checkpoint = Arc::new(match &bundle {
+            Some(bundle) => checkpoint.map_err(|error| bundle.explain_missing_weights(source, error))?,
+            None => checkpoint?,
+        });
         let decoder = checkpoint.decoder()?;
-        let graph = GraphModelOptions::from(options);
-        let numerics = Numerics::new(options.precision, &decoder)?;
-        let first_programs = graph.first_programs(&decoder)?;
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
-        let target = TargetChoice::of_environment()?.select(
-            &self.compile_backends,
-            self.compile_target.as_ref(),
-            default_backend(driver.name()),
-        )?;
-        target.check_device(&DeviceDescription::of_driver(driver.name()))?;
+        let (graph, programs) = match bundle {
+            Some(bundle) => {
+                bundle.check_model(&checkpoint, &decoder)?;
+                let graph = bundle.graph_options(options)?;
+                let device = DeviceDescription::of_driver(driver.name());
+                let target =
+                    bundle.choose_target(&self.compile_backends, self.compile_target.as_ref(), &device)?;
+                let programs = bundle.programs(target, &graph, &decoder)?;
+                (graph, ProgramSource::Bundle(Box::new(programs)))
+            }
+            None => (GraphModelOptions::from(options), self.compiled(&decoder, options, driver)?),
+        };
+        let first_programs = graph.first_programs(&decoder)?;
         let device = Device::open(&DeviceOptions { driver, threads: options.threads })?;
-
-        tracing::debug!(device = %driver, %target, threads = device.threads(), "opened the device");
-        let artifacts = Artifacts::new(self.compiler.clone(), self.cache()?);
-        let programs = Programs::new(
-            device.clone(),
-            decoder.clone(),
-            numerics,
-            target,
-            artifacts,
-            options.progress.clone(),
-        );
+        tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
+        let programs = Programs::new(device.clone(), programs, options.progress.clone());
         let compile_time = programs.prepare_all(&first_programs, options.cancel.as_ref())?;
         let weights = weights::on_device(&device, &checkpoint, &decoder, options)?;
 

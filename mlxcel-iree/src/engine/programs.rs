@@ -1,43 +1,49 @@
-//! The compiled programs of one model, made as shapes are first needed.
+//! The compiled programs of one model, made, or taken from a bundle, as shapes are first needed.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, LoadProgress, LoadStage, ProgressFn, Result};
-use mlxcel_graph::{ENTRY, Numerics, ProgramShape, decoder_program};
-use mlxcel_models::Decoder;
+use mlxcel_graph::{ENTRY, ProgramShape};
 
-use crate::artifact::Artifacts;
-use crate::backend::ResolvedTarget;
-use crate::compiler::CompileOptions;
+use super::compile::ProgramCompiler;
+use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
-use crate::lowering::lower_for_cpu;
 
 /// A place for the program of one shape: locked while it is made, so that it is made once.
 type Slot = Arc<Mutex<Option<Function>>>;
 
+/// Where compiled programs come from.
+pub(super) enum ProgramSource {
+    /// The compiler, or what it once made.
+    Compiler(Box<ProgramCompiler>),
+    /// A bundle, which has all that there will be.
+    Bundle(Box<BundledPrograms>),
+}
+
+impl fmt::Display for ProgramSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Compiler(compiler) => write!(f, "compiled for {}", compiler.target()),
+            Self::Bundle(programs) => write!(f, "bundled for {}", programs.name()),
+        }
+    }
+}
+
 /// The programs of one model on one device.
 pub(super) struct Programs {
     device: Device,
-    decoder: Decoder,
-    numerics: Numerics,
-    target: ResolvedTarget,
-    artifacts: Artifacts,
+    source: ProgramSource,
     progress: Option<ProgressFn>,
     slots: Mutex<HashMap<ProgramShape, Slot>>,
 }
 
 impl Programs {
-    pub(super) fn new(
-        device: Device,
-        decoder: Decoder,
-        numerics: Numerics,
-        target: ResolvedTarget,
-        artifacts: Artifacts,
-        progress: Option<ProgressFn>,
-    ) -> Self {
-        Self { device, decoder, numerics, target, artifacts, progress, slots: Mutex::default() }
+    pub(super) fn new(device: Device, source: ProgramSource, progress: Option<ProgressFn>) -> Self {
+        Self { device, source, progress, slots: Mutex::default() }
     }
 
     /// The program for `shape`, which [`prepare`](Self::prepare) has made.
@@ -67,10 +73,15 @@ impl Programs {
         if function.is_some() {
             return Ok(Duration::ZERO);
         }
-        report(0);
+        let compiles = matches!(self.source, ProgramSource::Compiler(_));
+        if compiles {
+            report(0);
+        }
         let (made, time) = self.make(shape, cancel).map_err(|error| error.with_context("program", shape))?;
         *function = Some(made);
-        report(1);
+        if compiles {
+            report(1);
+        }
         Ok(time)
     }
 
@@ -111,13 +122,14 @@ impl Programs {
     }
 
     fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(Function, Duration)> {
-        let program = decoder_program(&self.decoder, self.numerics, shape)?;
-        let text = lower_for_cpu(&program.module)?;
-        let options = CompileOptions::new(self.target.clone()).with_label(shape.to_string());
-        let artifact = self.artifacts.get(&text, &options, cancel)?;
-        let time = if artifact.compiled { artifact.elapsed } else { Duration::ZERO };
-        tracing::debug!(program = %shape, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
-        let function = Program::load(&self.device, &artifact.bytes)?.function(ENTRY)?;
-        Ok((function, time))
+        let (vmfb, time) = match &self.source {
+            ProgramSource::Compiler(compiler) => {
+                let artifact = compiler.compile(shape, cancel)?;
+                let time = if artifact.compiled { artifact.elapsed } else { Duration::ZERO };
+                (Cow::Owned(artifact.bytes), time)
+            }
+            ProgramSource::Bundle(programs) => (programs.vmfb(shape)?, Duration::ZERO),
+        };
+        Ok((Program::load(&self.device, &vmfb)?.function(ENTRY)?, time))
     }
 }

@@ -13,6 +13,36 @@ use mlxcel_stablehlo::{Builder, Composite, ElementType, Module, Printer, Value, 
 
 use few_rows::FewRows;
 
+use crate::backend::ResolvedTarget;
+
+/// The backend whose programs run on a processor, and for which the kernels here are written.
+const CPU: &str = "llvm-cpu";
+
+/// The text of `module` as the compiler is given it for `target`.
+pub(crate) fn lower(module: &Module, target: &ResolvedTarget) -> Result<String> {
+    if target.target().backend() == CPU { lower_for_cpu(module) } else { Ok(decomposed(module)?.to_string()) }
+}
+
+/// The name of the public function in exported text: the one that XLA looks for.
+pub(crate) const EXPORT_ENTRY: &str = "main";
+
+/// The text of a program for other compilers, its public function being called [`EXPORT_ENTRY`].
+pub(crate) fn export(module: &Module) -> Result<String> {
+    let mut plain = decomposed(module)?;
+    for function in plain.functions.iter_mut().filter(|function| function.public) {
+        EXPORT_ENTRY.clone_into(&mut function.name);
+    }
+    Ok(plain.to_string())
+}
+
+/// `module` without composites.
+fn decomposed(module: &Module) -> Result<Module> {
+    module.decompose_composites(|_| true).map_err(|error| {
+        Error::new(ErrorKind::Internal, "write program", "a composite does not fit what it stands for")
+            .with_source(error)
+    })
+}
+
 /// The text of `module` for a processor: linear layers over few rows become kernels of ours, everything else is left to the
 /// compiler, which takes composites as their decompositions.
 pub(crate) fn lower_for_cpu(module: &Module) -> Result<String> {
@@ -114,6 +144,25 @@ mod tests {
         );
         assert!(!text.contains("stablehlo.composite"));
         assert!(lowered(3, true).contains("stablehlo.add"));
+    }
+
+    #[test]
+    fn other_targets_and_other_compilers_get_plain_operations() {
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("step", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+                Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+            })
+            .unwrap();
+        let module = module.finish();
+        let plain = export(&module).unwrap();
+        assert!(plain.contains("stablehlo.dot_general") && !plain.contains("composite"), "{plain}");
+        assert!(plain.contains("func.func public @main("));
+        let lowered = |target| lower(&module, &crate::backend::resolved(target)).unwrap();
+        assert_eq!(lowered("cuda:sm_89").replace("@step(", "@main("), plain);
+        assert!(lowered("llvm-cpu:x86-64-v3").contains("stream.executable"));
     }
 
     #[test]

@@ -1,0 +1,50 @@
+//! The files of a checkpoint that go into a bundle.
+
+use mlxcel_core::Result;
+use mlxcel_models::Checkpoint;
+
+/// Files beside the weights that whoever opens a model, or passes it on, may need.
+const SIDE_FILES: [&str; 20] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+    "NOTICE.md",
+    "NOTICE.txt",
+    "USE_POLICY.md",
+    "README.md",
+    "MODEL_CARD.md",
+];
+
+/// The index of sharded weights; it goes where they go.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The name of weights in one file.
+const SINGLE: &str = "model.safetensors";
+
+/// Shows each small file of `checkpoint` to `each`, with its name.
+pub(super) fn side_files(
+    checkpoint: &Checkpoint,
+    with_weights: bool,
+    mut each: impl FnMut(&str, &[u8]) -> Result<()>,
+) -> Result<()> {
+    // Of weights in one file an index says nothing, whatever it says.
+    let sharded = with_weights && checkpoint.weight_files().any(|(name, _)| name != SINGLE);
+    for name in SIDE_FILES.into_iter().chain(sharded.then_some(INDEX)) {
+        if let Some(content) = checkpoint.file(name)? {
+            each(name, &content)?;
+        }
+    }
+    Ok(())
+}

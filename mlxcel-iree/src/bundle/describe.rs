@@ -1,0 +1,105 @@
+//! Programs and models in the words of a manifest.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_graph::{ENTRY, Program, ProgramShape};
+use mlxcel_models::{Checkpoint, Decoder};
+
+use super::manifest::{ModelDescription, ProgramDescription, Tensor, outputs_name};
+use super::staging::OPERATION;
+
+/// The results in front of the KV caches.
+const RESULTS: [&str; 2] = ["best", "logits"];
+
+/// The description of a model.
+pub(super) fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
+    ModelDescription {
+        model_type: decoder.model_type.clone(),
+        fingerprint: checkpoint.fingerprint(),
+        vocabulary_size: decoder.vocabulary_size,
+        hidden_size: decoder.hidden_size,
+        layers: decoder.layers.len(),
+        parameters: decoder.parameters(),
+        weight_bytes: decoder.weight_bytes(),
+        stop_tokens: checkpoint.stop_tokens().to_vec(),
+        summary: decoder.to_string(),
+    }
+}
+
+/// The description of the program for `shape`.
+pub(super) fn program(program: &Program, shape: &ProgramShape) -> Result<ProgramDescription> {
+    let function = program.module.function(ENTRY).ok_or_else(|| {
+        Error::new(ErrorKind::Internal, OPERATION, "the program has no entry point")
+            .with_context("program", shape)
+    })?;
+    let tensor = |name: &str, ty: &mlxcel_stablehlo::TensorType| Tensor {
+        name: name.to_owned(),
+        element_type: ty.element.mlir().to_owned(),
+        shape: ty.shape.clone(),
+        takes_over: None,
+    };
+    let inputs: Vec<_> = function.arguments.iter().skip(program.weights.len()).collect();
+    let results = function.result_types().enumerate().map(|(index, ty)| {
+        let replaced =
+            inputs.iter().find(|input| input.aliases_result == Some(index)).map(|input| &input.name);
+        let name = RESULTS.get(index).copied().or(replaced.map(String::as_str)).unwrap_or_default();
+        Tensor { takes_over: replaced.cloned(), ..tensor(name, ty) }
+    });
+    Ok(ProgramDescription {
+        name: shape.to_string(),
+        rows: shape.rows.clone(),
+        length: shape.length,
+        outputs: outputs_name(shape.outputs).to_owned(),
+        inputs: inputs.iter().map(|input| tensor(&input.name, function.value_type(input.value))).collect(),
+        results: results.collect(),
+    })
+}
+
+/// The name of a program's file, without extension: letters, digits, `+`, `-`.
+pub(super) fn file_stem(shape: &ProgramShape) -> String {
+    shape.to_string().replace('@', "-at-").replace(' ', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_core::Precision;
+    use mlxcel_graph::{Numerics, Outputs, decoder_program};
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_described_by_what_it_takes_and_gives() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let numerics = Numerics::new(Precision::Native, &decoder).unwrap();
+        let shape = ProgramShape { rows: vec![64, 1], length: 256, outputs: Outputs::Every };
+        let described = program(&decoder_program(&decoder, numerics, &shape).unwrap(), &shape).unwrap();
+        let signature = |tensors: &[Tensor]| -> Vec<String> {
+            let one = |tensor: &Tensor| format!("{} {} {:?}", tensor.name, tensor.element_type, tensor.shape);
+            tensors.iter().map(one).collect()
+        };
+        assert_eq!(described.name, "64+1@256 every position");
+        assert_eq!(file_stem(&shape), "64+1-at-256-every-position");
+        assert_eq!(
+            signature(&described.inputs),
+            [
+                "tokens i32 [65]",
+                "positions i32 [2]",
+                "last i32 [2]",
+                "cos.0 f32 [65, 8]",
+                "sin.0 f32 [65, 8]",
+                "kv.0 bf16 [3, 2, 2, 256, 16]",
+                "kv.1 bf16 [3, 2, 2, 256, 16]",
+            ]
+        );
+        let vocabulary = decoder.vocabulary_size;
+        assert_eq!(
+            signature(&described.results)[..2],
+            ["best i32 [65, 2]".to_owned(), format!("logits f32 [65, {vocabulary}]")]
+        );
+        let over: Vec<_> = described.results.iter().map(|result| result.takes_over.as_deref()).collect();
+        assert_eq!(over, [None, None, Some("kv.0"), Some("kv.1")]);
+        assert_eq!(described.results[3].name, "kv.1");
+    }
+}

@@ -1,0 +1,55 @@
+//! Bundles: a model with its programs compiled beforehand, in one folder.
+//!
+//! An application that ships a model need not ship a compiler. [`write`] compiles every program that sessions can ever ask for
+//! and puts them beside the checkpoint's files; the machine that runs the bundle needs the application and nothing else: no
+//! compiler, no Python, no cache, not even a file system that can be written.
+//!
+//! ```text
+//! story-bundle/
+//!   bundle.json                                the manifest
+//!   config.json  tokenizer.json  …             the checkpoint's small files
+//!   model.safetensors                          its weights, unless they were left out
+//!   programs/llvm-cpu-znver4/64-at-256.vmfb    the programs of each target
+//! ```
+//!
+//! A bundle is a checkpoint folder too, so it is opened as one: [`IreeBackend::load`](crate::IreeBackend) takes its programs
+//! from it, and `Model::open` of mlxcel-session finds the tokenizer. One without weights goes with a checkpoint folder by
+//! [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle).
+//!
+//! # What is checked
+//!
+//! Before anything runs: that the manifest is of this format, of a compatible version of this crate and for this release of
+//! IREE; that the checkpoint's architecture, tensors and fingerprint are those of the manifest; that what the options ask for is
+//! what the programs do; that there is a target whose features this processor has (of several, the one that uses most of
+//! them); that every program of it has the checksum that was written. [`Bundle::verify`] reads everything, weights included.
+//!
+//! Checksums are proof against damage, not against malice: programs are machine code, so take bundles from whom you would
+//! take a library.
+//!
+//! # For other compilers
+//!
+//! The target [`STABLEHLO`] writes the programs as plain text, in which nothing is left of this engine: any compiler of the
+//! OpenXLA family runs them. The manifest says what each argument is; weights are arguments, named by the tensors of the
+//! checkpoint's safetensors files.
+
+mod checkpoint_files;
+mod describe;
+mod manifest;
+mod open;
+mod options;
+mod path;
+mod source;
+mod staging;
+mod targets;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use manifest::{
+    FileEntry, Manifest, ModelDescription, ProgramDescription, Rotary, Target, Tensor, Weight,
+};
+pub use open::Bundle;
+pub(crate) use open::BundledPrograms;
+pub use options::{BundleOptions, STABLEHLO, split_targets};
+pub use write::write;

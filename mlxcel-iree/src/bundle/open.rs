@@ -1,0 +1,300 @@
+//! A bundle that is there: read, held against the model and the machine, its programs handed out.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
+use mlxcel_graph::{GraphModelOptions, ProgramShape};
+use mlxcel_models::{Checkpoint, Decoder};
+
+use super::manifest::{FileEntry, Manifest, OPERATION, Target, Weight};
+use super::source::Source;
+use crate::backend::CompileBackends;
+use crate::target::{CompileTarget, DeviceDescription};
+
+/// A bundle, open for reading.
+///
+/// ```no_run
+/// let bundle = mlxcel_iree::bundle::Bundle::open("story-bundle")?;
+/// println!("{}", bundle.manifest());
+/// bundle.verify()?;
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    source: Source,
+    manifest: Manifest,
+}
+
+impl Bundle {
+    /// Opens the bundle in `folder`: reads its manifest.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Corrupt`] for a manifest that is damaged or names files outside
+    /// of the folder, [`ErrorKind::Unsupported`] for a bundle of another format version, of an incompatible version of this
+    /// crate, or compiled for another release of IREE.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let source = ModelSource::from(folder.as_ref());
+        Self::find(&source)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, OPERATION, "there is no bundle.json in this folder")
+                .with_context("path", folder.as_ref().display())
+        })
+    }
+
+    /// The bundle that `source` is; none where it has no manifest.
+    pub(crate) fn find(source: &ModelSource) -> Result<Option<Self>> {
+        let source = Source::new(source);
+        let Some(text) = source.manifest()? else { return Ok(None) };
+        let manifest = Manifest::parse(&text, &source.locate(super::manifest::MANIFEST))?;
+        Ok(Some(Self { source, manifest }))
+    }
+
+    /// What the bundle says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Reads every file of the bundle, weights included, and compares its checksum.
+    ///
+    /// Opening a model checks its programs in full, and of the weights the fingerprint, which samples them.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for the first file that is missing or changed.
+    pub fn verify(&self) -> Result<()> {
+        let programs = self.manifest.targets.iter().flat_map(|target| &target.programs);
+        programs.chain(&self.manifest.files).try_for_each(|file| self.source.verify(file))
+    }
+
+    /// Refuses a checkpoint that is not the one that the programs were made from.
+    pub(crate) fn check_model(&self, checkpoint: &Checkpoint, decoder: &Decoder) -> Result<()> {
+        let model = &self.manifest.model;
+        // In the bundle's own folder nobody chose another one: its files were changed.
+        let own = self.manifest.weights_included && self.source.is_at(checkpoint.path());
+        let kind = if own { ErrorKind::Corrupt } else { ErrorKind::InvalidInput };
+        let refused =
+            |message: &'static str| Error::new(kind, "hold the weights against the bundle", message);
+        let figures = [
+            ("model_type", model.model_type.clone(), decoder.model_type.clone()),
+            ("vocabulary_size", model.vocabulary_size.to_string(), decoder.vocabulary_size.to_string()),
+            ("hidden_size", model.hidden_size.to_string(), decoder.hidden_size.to_string()),
+            ("layers", model.layers.to_string(), decoder.layers.len().to_string()),
+        ];
+        for (field, bundled, found) in figures {
+            if bundled != found {
+                return Err(refused("the programs are of a model of another architecture")
+                    .with_context("field", field)
+                    .with_context("bundle", bundled.escape_debug())
+                    .with_context("checkpoint", found.escape_debug()));
+            }
+        }
+        let found: Vec<Weight> = decoder.weights().map(Weight::from).collect();
+        let count = found.len().max(self.manifest.weights.len());
+        let differs = (0..count).find(|&index| found.get(index) != self.manifest.weights.get(index));
+        if let Some(index) = differs {
+            let name = |weight: Option<&Weight>| weight.map_or("none".to_owned(), Weight::to_string);
+            return Err(refused("the programs take other weights than the checkpoint has")
+                .with_context("bundle", name(self.manifest.weights.get(index)).escape_debug())
+                .with_context("checkpoint", name(found.get(index)).escape_debug()));
+        }
+        let fingerprint = checkpoint.fingerprint();
+        if fingerprint != model.fingerprint {
+            let message = if own {
+                "the weights or config.json are not those that were bundled"
+            } else {
+                "the programs are of another checkpoint of this architecture: its weights or config.json differ"
+            };
+            return Err(refused(message)
+                .with_context("bundle", model.fingerprint.escape_debug())
+                .with_context("checkpoint", fingerprint));
+        }
+        Ok(())
+    }
+
+    /// The options of a model over these programs that does what `options` asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] for what the bundle's programs do not do.
+    pub(crate) fn graph_options(&self, options: &LoadOptions) -> Result<GraphModelOptions> {
+        let refused =
+            |field: &'static str, asked: &dyn std::fmt::Display, bundled: &dyn std::fmt::Display| {
+                Error::new(
+                ErrorKind::InvalidInput,
+                "load bundle",
+                format!(
+                    "the bundle's programs have another {field}; ask for theirs, or write a bundle with yours"
+                ),
+            )
+            .with_context("field", field)
+            .with_context("asked_for", asked)
+            .with_context("bundle", bundled)
+            };
+        let bundled = &self.manifest;
+        let mut graph = bundled.graph_options()?;
+        if options.precision != graph.precision {
+            return Err(refused("precision", &options.precision, &bundled.precision));
+        }
+        if let Some(capacity) = options.capacity {
+            if capacity > bundled.capacity {
+                return Err(refused("capacity", &capacity, &bundled.capacity));
+            }
+            graph.capacity = Some(capacity);
+        }
+        if let Some(sequences) = options.sequences {
+            if sequences > bundled.sequences {
+                return Err(refused("sequences", &sequences, &bundled.sequences));
+            }
+            graph.sequences = sequences;
+        }
+        Ok(graph)
+    }
+
+    /// `error`, which says that `source` cannot be opened, in terms of this bundle where weights were left out of it.
+    pub(crate) fn explain_missing_weights(&self, source: &ModelSource, error: Error) -> Error {
+        let own = matches!(source, ModelSource::Folder(folder) if self.source.is_at(Some(folder)));
+        if !own || self.manifest.weights_included || error.kind() != ErrorKind::NotFound {
+            return error;
+        }
+        Error::new(
+            ErrorKind::NotFound,
+            OPERATION,
+            "the bundle was written without weights; load its checkpoint's folder, with `IreeBackend::with_bundle`",
+        )
+        .with_source(error)
+    }
+
+    /// The index of the target to run on `device`: of those that fit, the one that uses most features of the processor;
+    /// `only`, where it is given.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where none fits, with why.
+    pub(crate) fn choose_target(
+        &self,
+        backends: &CompileBackends,
+        only: Option<&CompileTarget>,
+        device: &DeviceDescription,
+    ) -> Result<usize> {
+        let only = only.map(|target| backends.resolve(target)).transpose()?;
+        let mut best: Option<(usize, usize)> = None;
+        let mut refusals = Vec::new();
+        for (index, target) in self.manifest.targets.iter().enumerate() {
+            if only.as_ref().is_some_and(|only| only.to_string() != target.target) {
+                continue;
+            }
+            let features = target.required_features.len();
+            match target.check_device(backends, device) {
+                Ok(()) if best.is_none_or(|(_, most)| features > most) => best = Some((index, features)),
+                Ok(()) => {}
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        if let Some((index, _)) = best {
+            return Ok(index);
+        }
+        // Of one target there is one reason; of several, each has its own.
+        if let ([_], Some(refusal)) = (&refusals[..], refusals.first()) {
+            return Err(refusal.clone());
+        }
+        let targets =
+            self.manifest.targets.iter().map(|target| target.target.as_str()).collect::<Vec<_>>().join(" ");
+        let mut error = Error::unsupported("load bundle", "the bundle has no programs for this device")
+            .with_context("targets", targets.escape_debug())
+            .with_context("device", device);
+        if let Some(only) = only {
+            error = error.with_context("asked_for", only);
+        }
+        Err(match refusals.into_iter().next() {
+            Some(first) => error.with_source(first),
+            None => error,
+        })
+    }
+
+    /// The programs for `target`, which is one of the manifest's, checked to be whole and to be all that a model with `graph`
+    /// needs.
+    pub(crate) fn programs(
+        self,
+        target: usize,
+        graph: &GraphModelOptions,
+        decoder: &Decoder,
+    ) -> Result<BundledPrograms> {
+        for shape in graph.programs(decoder)? {
+            if self.manifest.program(&shape).is_none() {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    OPERATION,
+                    "the manifest lacks a program that sessions need",
+                )
+                .with_context("program", shape));
+            }
+        }
+        let programs = BundledPrograms { bundle: self, target };
+        programs.files().iter().try_for_each(|file| programs.bundle.source.verify(file))?;
+        Ok(programs)
+    }
+}
+
+/// The programs of a bundle for one target.
+#[derive(Clone, Debug)]
+pub(crate) struct BundledPrograms {
+    bundle: Bundle,
+    target: usize,
+}
+
+impl Target {
+    /// Refuses a device that does not run these programs.
+    fn check_device(&self, backends: &CompileBackends, device: &DeviceDescription) -> Result<()> {
+        let refused = |message: &'static str| {
+            Error::unsupported("match a program with its device", message)
+                .with_context("target", self.target.escape_debug())
+                .with_context("device", device)
+        };
+        if self.is_text() {
+            return Err(refused("these programs are text for other compilers"));
+        }
+        let target = self.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
+        let target = target.map_err(|error| refused("nothing is known of this target").with_source(error))?;
+        target.check_device(device)?;
+        // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
+        let has = |feature: &str| {
+            device
+                .processor
+                .as_ref()
+                .is_none_or(|processor| processor.features().any(|known| known == feature))
+        };
+        let missing: Vec<&str> =
+            self.required_features.iter().map(String::as_str).filter(|feature| !has(feature)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(refused("the program is compiled for a processor that has more instructions")
+            .with_context("missing", missing.join(", ").escape_debug()))
+    }
+}
+
+impl BundledPrograms {
+    /// The name of the target.
+    pub(crate) fn name(&self) -> &str {
+        self.target().map_or("", |target| &target.target)
+    }
+
+    fn target(&self) -> Option<&Target> {
+        self.bundle.manifest.targets.get(self.target)
+    }
+
+    fn files(&self) -> &[FileEntry] {
+        self.target().map_or(&[], |target| &target.programs)
+    }
+
+    /// The compiled program for `shape`, checked against its checksum.
+    pub(crate) fn vmfb(&self, shape: &ProgramShape) -> Result<Cow<'static, [u8]>> {
+        let index = self.bundle.manifest.program(shape);
+        let file = index.and_then(|index| self.files().get(index)).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, OPERATION, "the bundle has no program for this shape")
+                .with_context("program", shape)
+        })?;
+        self.bundle.source.read(file)
+    }
+}

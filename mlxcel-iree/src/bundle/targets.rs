@@ -1,0 +1,126 @@
+//! What a bundle is written for.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_graph::{ENTRY, Numerics, ProgramShape, decoder_program};
+use mlxcel_models::Decoder;
+
+use super::options::{BundleOptions, STABLEHLO};
+use super::staging::OPERATION;
+use crate::IreeBackend;
+use crate::engine::ProgramCompiler;
+use crate::lowering::{EXPORT_ENTRY, export};
+use crate::target::CompileTarget;
+use crate::target::cpu::Code;
+
+/// What programs are compiled for where nothing is said: this machine.
+const HERE: &str = "local-task";
+
+/// The backend whose programs need features of a processor.
+const CPU: &str = "llvm-cpu";
+
+/// One thing to write programs for.
+pub(super) struct BundleTarget {
+    /// Its name; of a compile target all that it means, `host` resolved.
+    pub(super) name: String,
+    /// The features that a processor needs to run the programs.
+    pub(super) required_features: Vec<String>,
+    programs: Programs,
+}
+
+/// Who makes the files of programs.
+enum Programs {
+    Compiler(Box<ProgramCompiler>),
+    /// Nobody: they are written as they are.
+    Text(Box<Decoder>, Numerics),
+}
+
+impl BundleTarget {
+    /// Everything that `options` ask for, each once.
+    pub(super) fn all(
+        engine: &IreeBackend,
+        options: &BundleOptions,
+        decoder: &Decoder,
+        numerics: Numerics,
+    ) -> Result<Vec<Self>> {
+        let mut targets: Vec<Self> = Vec::new();
+        let named = options.targets.iter().map(|name| Some(name.as_str()));
+        for name in named.chain(options.targets.is_empty().then_some(None)) {
+            let target = match name {
+                Some(STABLEHLO) => Self::text(decoder, numerics),
+                _ => Self::compiled(engine, name, decoder, numerics)?,
+            };
+            if targets.iter().any(|known| known.name == target.name) {
+                return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "a target is named twice")
+                    .with_context("target", target.name));
+            }
+            targets.push(target);
+        }
+        Ok(targets)
+    }
+
+    fn text(decoder: &Decoder, numerics: Numerics) -> Self {
+        let programs = Programs::Text(Box::new(decoder.clone()), numerics);
+        Self { name: STABLEHLO.to_owned(), required_features: Vec::new(), programs }
+    }
+
+    fn compiled(
+        engine: &IreeBackend,
+        name: Option<&str>,
+        decoder: &Decoder,
+        numerics: Numerics,
+    ) -> Result<Self> {
+        let target: Option<CompileTarget> = name.map(str::parse).transpose()?;
+        let target = engine.resolve(target.as_ref(), HERE)?;
+        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target.clone(), engine.artifacts()?);
+        Ok(Self {
+            name: target.to_string(),
+            required_features: required_features(target.target())?,
+            programs: Programs::Compiler(Box::new(compiler)),
+        })
+    }
+
+    /// Whether the compiler makes the programs.
+    pub(super) fn is_compiled(&self) -> bool {
+        matches!(self.programs, Programs::Compiler(_))
+    }
+
+    /// The content of a program's file.
+    pub(super) fn make(&self, shape: &ProgramShape, options: &BundleOptions) -> Result<Vec<u8>> {
+        match &self.programs {
+            Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.cancel.as_ref())?.bytes),
+            Programs::Text(decoder, numerics) => {
+                Ok(export(&decoder_program(decoder, *numerics, shape)?.module)?.into_bytes())
+            }
+        }
+    }
+
+    /// The public function of the programs.
+    pub(super) fn entry(&self) -> &'static str {
+        match self.programs {
+            Programs::Compiler(_) => ENTRY,
+            Programs::Text(..) => EXPORT_ENTRY,
+        }
+    }
+
+    /// How their files' names end.
+    pub(super) fn extension(&self) -> &'static str {
+        match self.programs {
+            Programs::Compiler(_) => "vmfb",
+            Programs::Text(..) => "mlir",
+        }
+    }
+
+    /// The folder that they are in.
+    pub(super) fn folder(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.+".contains(c) { c } else { '-' };
+        format!("programs/{}", self.name.chars().map(plain).collect::<String>())
+    }
+}
+
+/// The features that a processor needs to run code for `target`.
+fn required_features(target: &CompileTarget) -> Result<Vec<String>> {
+    if target.backend() != CPU {
+        return Ok(Vec::new());
+    }
+    Ok(Code::of(target)?.features.into_iter().map(str::to_owned).collect())
+}

@@ -1,0 +1,174 @@
+//! What needs the compiler and a device: bundles that are written and run.
+
+use std::collections::BTreeSet;
+
+use mlxcel_core::{CancelToken, ErrorKind, LoadStage, ModelSource, Row, StepOutput, Want};
+
+use super::*;
+
+#[test]
+fn a_bundle_runs_without_compiler_and_cache() {
+    assert_eq!(generate(&without_compiler(), written()).unwrap(), ANSWER);
+    Bundle::open(written()).unwrap().verify().unwrap();
+}
+
+#[test]
+fn a_bundle_claims_what_its_programs_do_and_holds_that_to_its_end() {
+    let model = without_compiler().load(&written().into(), &load_options()).unwrap();
+    let capabilities = model.capabilities();
+    assert_eq!((capabilities.sequences, capabilities.context, capabilities.every_position), (1, 150, false));
+    assert_eq!(model.info().compile_time, std::time::Duration::ZERO);
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let mut out = StepOutput::default();
+    for tokens in [&[1; 100][..], &[2], &[3; 48], &[4]] {
+        session.step(&[Row::logits(sequence, tokens)], &Default::default(), &mut out).unwrap();
+        assert!(out.rows()[0].is_ok(), "{:?}", out.rows());
+    }
+    session.rewind(sequence, 3).unwrap();
+    session.step(&[Row::logits(sequence, &[5])], &Default::default(), &mut out).unwrap();
+    assert!(out.rows()[0].is_ok());
+    let scored = Row::new(sequence, &[1, 2], Want::EveryPosition { top: 0 });
+    session.step(&[scored], &Default::default(), &mut out).unwrap();
+    assert_eq!(out.rows()[0].as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn options_choose_what_is_in_a_bundle() {
+    let place = tempfile::tempdir().unwrap();
+    let progress = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = std::sync::Arc::clone(&progress);
+    let options = short()
+        .with_sequences(2)
+        .with_every_position(true)
+        .with_progress(move |step| seen.lock().unwrap().push((step.stage, step.done, step.total)));
+    let folder = place.path().join("bundle");
+    let manifest = write(&engine(), &fixture("llama").into(), &folder, &options).unwrap();
+    let names: BTreeSet<_> = manifest.programs.iter().map(|program| program.name.as_str()).collect();
+    let expected =
+        ["1@256", "1x2@256", "64@256", "64+1@256", "64@256 every position", "64+1@256 every position"];
+    assert_eq!(names, BTreeSet::from(expected));
+    assert_eq!(manifest.targets.len(), 1);
+    assert!(manifest.targets[0].target.starts_with("llvm-cpu:"));
+    assert!(manifest.compiler.as_deref().is_some_and(|revision| revision.starts_with("3.13.0")));
+
+    let progress = progress.lock().unwrap();
+    assert!(progress.contains(&(LoadStage::Compile, 0, 6)) && progress.contains(&(LoadStage::Compile, 6, 6)));
+    let copied = progress.iter().rfind(|(stage, ..)| *stage == LoadStage::Weights).unwrap();
+    assert!(copied.1 == copied.2 && copied.1 > 200_000);
+
+    let model = without_compiler().load(&folder.as_path().into(), &load_options()).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let (one, other) = (session.open().unwrap(), session.open().unwrap());
+    let rows = [
+        Row::new(one, &[1, 2, 3], Want::EveryPosition { top: 2 }),
+        Row::new(other, &[4], Want::EveryPosition { top: 2 }),
+    ];
+    let mut out = StepOutput::default();
+    session.step(&rows, &Default::default(), &mut out).unwrap();
+    assert!(out.rows().iter().all(Result::is_ok), "{:?}", out.rows());
+}
+
+#[test]
+fn a_bundle_without_weights_goes_with_its_checkpoint() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("bundle");
+    let manifest = write(&engine(), &fixture("llama").into(), &folder, &short().with_weights(false)).unwrap();
+    assert!(!manifest.weights_included && !folder.join("model.safetensors").exists());
+    assert!(folder.join("config.json").exists());
+
+    let bundled = without_compiler().with_bundle(&folder);
+    assert_eq!(
+        generate(&bundled, &fixture("llama")).unwrap(),
+        generate(&engine(), &fixture("llama")).unwrap()
+    );
+
+    let error = load_error(&without_compiler(), &folder);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("without weights"), "{error}");
+    let error = load_error(&bundled, &fixture("llama-linear"));
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let error = load_error(&bundled, &place.path().join("nowhere"));
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(!error.message().contains("without weights"), "{error}");
+}
+
+#[test]
+fn a_bundle_can_be_part_of_the_binary() {
+    fn files(folder: &Path, prefix: &str, out: &mut Vec<(&'static str, &'static [u8])>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                files(&entry.path(), &format!("{name}/"), out);
+            } else {
+                out.push((name.leak(), fs::read(entry.path()).unwrap().leak()));
+            }
+        }
+    }
+    let mut embedded = Vec::new();
+    files(written(), "", &mut embedded);
+    let source = ModelSource::Embedded(embedded.leak());
+    without_compiler().load(&source, &load_options()).unwrap();
+}
+
+#[test]
+fn a_cancelled_or_failed_bundle_leaves_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("bundle");
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let source = fixture("llama").into();
+    let error = write(&without_compiler(), &source, &folder, &short().with_cancel(cancel)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    let error = write(&without_compiler(), &source, &folder, &short()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Toolchain);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn of_several_targets_the_one_that_fits_best_is_run_and_a_foreign_one_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let source = fixture("llama").into();
+    let folder = place.path().join("several");
+    let targets = ["llvm-cpu:x86_64/generic", "llvm-cpu:x86-64-v2"];
+    write(&engine(), &source, &folder, &short().with_targets(targets)).unwrap();
+    assert_eq!(generate(&without_compiler(), &folder).unwrap(), ANSWER);
+    let chosen = |device: &crate::DeviceDescription| {
+        let bundle = Bundle::open(&folder).unwrap();
+        let index = bundle.choose_target(&crate::CompileBackends::builtin(), None, device)?;
+        Ok::<_, Error>(bundle.manifest().targets[index].target.clone())
+    };
+    let device = crate::DeviceDescription::of_driver("local-task");
+    let of = |family: &str, features: &[&str]| {
+        device.clone().with_processor(crate::Processor::new(family, features.iter().copied()))
+    };
+    assert_eq!(chosen(&device).unwrap(), "llvm-cpu:x86-64-v2");
+    assert_eq!(chosen(&of("x86_64", &["sse3"])).unwrap(), "llvm-cpu:x86_64/generic");
+    let error = chosen(&of("aarch64", &["neon"])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(
+        error.context("targets").is_some_and(|targets| targets.contains("llvm-cpu:x86-64-v2")),
+        "{error}"
+    );
+    assert_eq!(error.context("device"), Some("local-task on llvm-cpu:aarch64/generic"));
+
+    let only = |target: &str| without_compiler().with_compile_target(target.parse().unwrap());
+    assert_eq!(generate(&only("llvm-cpu:x86_64/generic"), &folder).unwrap(), ANSWER);
+    let error = load_error(&only("llvm-cpu:x86-64-v3"), &folder);
+    assert_eq!(
+        (error.kind(), error.context("asked_for")),
+        (ErrorKind::Unsupported, Some("llvm-cpu:x86-64-v3"))
+    );
+
+    let foreign = place.path().join("foreign");
+    let options = short().with_targets(["llvm-cpu:neoverse-n1"]).with_weights(false);
+    write(&engine(), &source, &foreign, &options).unwrap();
+    let error = load_error(&without_compiler().with_bundle(&foreign), &fixture("llama"));
+    assert_eq!(
+        (error.kind(), error.context("target")),
+        (ErrorKind::Unsupported, Some("llvm-cpu:neoverse-n1"))
+    );
+    assert!(error.context("processor").is_some_and(|name| name.starts_with("llvm-cpu:")), "{error}");
+}

@@ -1,0 +1,85 @@
+//! What is written, as far as no compiler is needed to see it.
+
+use mlxcel_core::ErrorKind;
+
+use super::*;
+
+fn text_bundle(options: &BundleOptions) -> (TempDir, Manifest) {
+    let place = tempfile::tempdir().unwrap();
+    let options = options.clone().with_targets([STABLEHLO]);
+    let manifest =
+        write(&without_compiler(), &fixture("llama").into(), place.path().join("bundle"), &options);
+    (place, manifest.unwrap())
+}
+
+#[test]
+fn what_is_written_is_what_is_read() {
+    let (place, manifest) = text_bundle(&short().with_sequences(2).with_every_position(true));
+    let bundle = Bundle::open(place.path().join("bundle")).unwrap();
+    assert_eq!(*bundle.manifest(), manifest);
+    bundle.verify().unwrap();
+    let shown = manifest.to_string();
+    assert!(shown.contains("stablehlo: 6 programs") && shown.contains("weights included"), "{shown}");
+}
+
+#[test]
+fn text_for_other_compilers_is_plain_stablehlo() {
+    let (place, manifest) = text_bundle(&short());
+    let target = &manifest.targets[0];
+    assert_eq!((target.target.as_str(), target.entry.as_str()), (STABLEHLO, "main"));
+    for (file, program) in target.programs.iter().zip(&manifest.programs) {
+        let text = fs::read_to_string(place.path().join("bundle").join(&file.path)).unwrap();
+        assert!(text.contains("func.func public @main("), "{}", file.path);
+        assert!(!text.contains("composite") && !text.contains("custom_call") && !text.contains("flow."));
+        let dialects: std::collections::BTreeSet<&str> = text
+            .split_whitespace()
+            .filter_map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()).split_once('.'))
+            .map(|(dialect, _)| dialect)
+            .filter(|dialect| dialect.chars().all(|c| c.is_ascii_lowercase()) && !dialect.is_empty())
+            .collect();
+        assert_eq!(dialects, ["func", "stablehlo", "tf"].into(), "{}", file.path);
+        let arguments = text.lines().nth(1).unwrap().matches(": tensor<").count();
+        assert_eq!(arguments, manifest.weights.len() + program.inputs.len());
+    }
+    assert_eq!(manifest.weights[0].tensor, "model.embed_tokens.weight");
+    assert_eq!((manifest.rotary.len(), manifest.rotary[0].inv_freq.len()), (1, 8));
+}
+
+#[test]
+fn the_same_is_written_each_time() {
+    let read = |place: &TempDir| fs::read(place.path().join("bundle/bundle.json")).unwrap();
+    assert_eq!(read(&text_bundle(&short()).0), read(&text_bundle(&short()).0));
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_by_name() {
+    let place = tempfile::tempdir().unwrap();
+    let refused = |options: BundleOptions| {
+        let folder = place.path().join("bundle");
+        let error = write(&without_compiler(), &fixture("llama").into(), folder, &options).unwrap_err();
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        error
+    };
+    let field = |options: BundleOptions| refused(options).context("field").unwrap_or_default().to_owned();
+    assert_eq!(field(short().with_capacity(513)), "capacity");
+    assert_eq!(field(short().with_capacity(0)), "capacity");
+    assert_eq!(field(short().with_sequences(0)), "sequences");
+    assert_eq!(refused(short().with_precision(Precision::Fast)).kind(), ErrorKind::Unsupported);
+    let error = refused(short().with_targets([STABLEHLO, STABLEHLO]));
+    assert_eq!((error.kind(), error.context("target")), (ErrorKind::InvalidInput, Some(STABLEHLO)));
+    let error = refused(short().with_targets(["llvm-cpu:x86-64-v3", "LLVM-CPU:x86_64/x86-64-v3"]));
+    assert_eq!(error.context("target"), Some("llvm-cpu:x86-64-v3"));
+    let error = refused(short().with_targets(["llvm-cpu:abacus"]));
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("abacus"), "{error}");
+    let error = refused(short().with_targets(["steam"]));
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn there_is_no_bundle_where_there_is_no_manifest() {
+    let error = Bundle::open(fixture("llama")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let error = Bundle::open("/nowhere").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}

@@ -1,0 +1,105 @@
+//! Bundles from a checkpoint folder on: written, read, run, refused.
+
+mod machine;
+mod manifests;
+mod refusals;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use mlxcel_core::{
+    Backend, Error, GenerateExt, GenerateOptions, LoadOptions, Precision, Result, SessionOptions,
+};
+use tempfile::TempDir;
+
+use super::*;
+use crate::IreeBackend;
+
+pub(super) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
+}
+
+/// The options of every load here: what the bundles are written with.
+pub(super) fn load_options() -> LoadOptions {
+    LoadOptions::default().with_precision(Precision::Exact)
+}
+
+/// An engine that finds no compiler, and must not want one.
+pub(super) fn without_compiler() -> IreeBackend {
+    IreeBackend::new().with_compiler("/there/is/no/iree-compile").with_cache_dir("/proc/no/cache")
+}
+
+/// A short bundle: one cache length, one sequence.
+pub(super) fn short() -> BundleOptions {
+    BundleOptions::default().with_precision(Precision::Exact).with_capacity(150)
+}
+
+/// What the tests of this process share: compiled programs, and a bundle.
+fn shared() -> &'static Path {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| tempfile::tempdir().unwrap()).path()
+}
+
+/// An engine that keeps what it compiles for the other tests.
+pub(super) fn engine() -> IreeBackend {
+    IreeBackend::new().with_cache_dir(shared().join("cache"))
+}
+
+/// A bundle of the fixture for this machine and, as text, for others, written once.
+pub(super) fn written() -> &'static Path {
+    static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let place = shared().join("bundle");
+        let options = short().with_targets(["llvm-cpu:host", STABLEHLO]);
+        write(&engine(), &fixture("llama").into(), &place, &options).unwrap();
+        place
+    })
+}
+
+/// A copy of [`written`] for a test to spoil.
+pub(super) fn copy() -> TempDir {
+    fn copy_folder(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let to = to.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                copy_folder(&entry.path(), &to);
+            } else {
+                fs::copy(entry.path(), to).unwrap();
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(written(), folder.path());
+    folder
+}
+
+/// Rewrites a text in the manifest, which must be there.
+pub(super) fn edit(bundle: &Path, from: &str, to: &str) {
+    let path = bundle.join("bundle.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{from} is not in the manifest");
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+/// The path of the first compiled program.
+pub(super) fn first_program(bundle: &Path) -> PathBuf {
+    let manifest = Bundle::open(bundle).unwrap().manifest().clone();
+    bundle.join(&manifest.targets[0].programs[0].path)
+}
+
+pub(super) fn load_error(engine: &IreeBackend, folder: &Path) -> Error {
+    engine.load(&folder.into(), &load_options()).map(drop).unwrap_err()
+}
+
+/// A prompt of the oracle of the fixture `llama`, and what follows there by wide margins.
+const PROMPT: [u32; 5] = [12, 176, 62, 160, 111];
+pub(super) const ANSWER: [u32; 6] = [223, 54, 213, 72, 1, 99];
+
+pub(super) fn generate(engine: &IreeBackend, folder: &Path) -> Result<Vec<u32>> {
+    let model = engine.load(&folder.into(), &load_options())?;
+    let mut session = model.open_session(&SessionOptions::default())?;
+    Ok(session.generate_greedy(&PROMPT, &GenerateOptions::new(6))?.tokens)
+}

@@ -1,0 +1,62 @@
+//! From a shape to a compiled program: the graph is written, lowered for the target, and compiled or found in the cache.
+
+use mlxcel_core::{CancelToken, Result};
+use mlxcel_graph::{Numerics, ProgramShape, decoder_program};
+use mlxcel_models::Decoder;
+
+use crate::artifact::{Artifact, Artifacts};
+use crate::backend::ResolvedTarget;
+use crate::compiler::CompileOptions;
+use crate::lowering::lower;
+
+/// Compiles the programs of one model for one target.
+#[derive(Clone, Debug)]
+pub(crate) struct ProgramCompiler {
+    decoder: Decoder,
+    numerics: Numerics,
+    target: ResolvedTarget,
+    artifacts: Artifacts,
+}
+
+impl ProgramCompiler {
+    /// Programs of `decoder` that compute with `numerics`; in matrix products, where the target does not know the type, with
+    /// one that it does.
+    pub(crate) fn new(
+        decoder: Decoder,
+        mut numerics: Numerics,
+        target: ResolvedTarget,
+        artifacts: Artifacts,
+    ) -> Self {
+        numerics.operand = target.element_type_for(numerics.operand);
+        Self { decoder, numerics, target, artifacts }
+    }
+
+    /// What the programs are compiled for.
+    pub(crate) fn target(&self) -> &ResolvedTarget {
+        &self.target
+    }
+
+    /// The text that the compiler is given for `shape`.
+    pub(crate) fn text(&self, shape: &ProgramShape) -> Result<String> {
+        let program = decoder_program(&self.decoder, self.numerics, shape)?;
+        lower(&program.module, &self.target)
+    }
+
+    /// The compiled program for `shape`.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing the graph and of [`Artifacts::get`].
+    pub(crate) fn compile(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Artifact> {
+        let text = self.text(shape)?;
+        let label = format!("{} {shape} {}", self.decoder.model_type, self.numerics.operand.mlir());
+        let artifact = self.artifacts.get(&text, &self.options().with_label(label), cancel)?;
+        tracing::debug!(program = %shape, target = %self.target, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
+        Ok(artifact)
+    }
+
+    /// How programs are compiled.
+    pub(crate) fn options(&self) -> CompileOptions {
+        CompileOptions::new(self.target.clone())
+    }
+}
