@@ -15,10 +15,10 @@ use std::process::ExitCode;
 use crate::locate::Mlx;
 
 /// The modules of `src/` that hold a cxx bridge.
-const BRIDGES: &[&str] = &["src/ffi/bridge.rs"];
+const BRIDGES: &[&str] = &["src/ffi/bridge.rs", "src/ffi/kernels.rs"];
 
 /// The folders whose `.cc` files are compiled.
-const SOURCES: &[&str] = &["cpp"];
+const SOURCES: &[&str] = &["cpp", "cpp/kernels", "cpp/primitives"];
 
 fn main() -> ExitCode {
     // docs.rs has no MLX, and documentation needs none.
@@ -54,7 +54,7 @@ fn build() -> Result<(), String> {
     println!("cargo:include={}", mlx.include().display());
 
     let mut bridge = cxx_build::bridges(BRIDGES);
-    bridge.std("c++20").opt_level(2).pic(true).debug(false).warnings(true).extra_warnings(true);
+    bridge.std("c++20").opt_level(3).pic(true).debug(false).warnings(true).extra_warnings(true);
     // As system headers, so that warnings are about our own.
     bridge.flag("-isystem").flag(mlx.include());
     for folder in SOURCES {

@@ -186,7 +186,7 @@ pub(crate) struct Array(Handle);
 
 impl Array {
     /// Takes what an operation answered.
-    fn made(answer: Caught<Handle>, operation: &'static str) -> Result<Self> {
+    pub(crate) fn made(answer: Caught<Handle>, operation: &'static str) -> Result<Self> {
         let handle = ffi::check(answer, operation)?;
         if handle.is_null() {
             return Err(Error::new(ErrorKind::Internal, operation, "MLX gave no array"));

@@ -3,6 +3,7 @@
 //! * [`bridge`] declares the C++ functions of `cpp/bridge.h`. Every one that may throw answers a `Result`; an exception is caught
 //!   on the C++ side and becomes text (`cpp/bridge.h` says how).
 //! * [`error`] turns that text into an [`Error`](mlxcel_core::Error) of the right kind.
+//! * [`kernels`] declares those of `cpp/primitives/kernels.h`, which our own kernels compute.
 //! * [`region`] is Rust memory that MLX reads where it is.
 //! * [`nullable`] gives functions with optional arguments a safe face.
 //!
@@ -10,6 +11,7 @@
 
 mod bridge;
 mod error;
+pub(crate) mod kernels;
 mod nullable;
 mod region;
 

@@ -1,0 +1,138 @@
+//! The operations of `cpp/primitives/kernels.h`, as cxx binds them.
+
+// Expanded code of the macro, which nobody reads.
+#![allow(clippy::missing_safety_doc, clippy::too_many_arguments, missing_docs, unreachable_pub)]
+
+use std::ptr;
+
+use super::Handle;
+use super::error::Caught;
+use super::sys::Tensor;
+
+pub(crate) use bound::{KernelSettings, kernel_implementations, kernel_rotate, kernel_silu_mul};
+
+#[cxx::bridge(namespace = "mlxcel")]
+mod bound {
+    /// How kernels run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct KernelSettings {
+        /// On how many threads, at least one.
+        threads: u32,
+        /// The place in the list of implementations: 0 is the best.
+        implementation: u32,
+    }
+
+    unsafe extern "C++" {
+        include!("mlxcel-mlx/cpp/primitives/kernels.h");
+
+        #[namespace = "mlx::core"]
+        #[cxx_name = "array"]
+        type Tensor = crate::ffi::sys::Tensor;
+
+        fn kernel_implementations() -> Result<Vec<String>>;
+        /// # Safety
+        /// Pointers are null or to live arrays.
+        unsafe fn kernel_linear(
+            x: &Tensor,
+            w: &Tensor,
+            bias: *const Tensor,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        /// # Safety
+        /// Pointers are null or to live arrays.
+        unsafe fn kernel_affine_linear(
+            x: &Tensor,
+            words: &Tensor,
+            scales: &Tensor,
+            biases: &Tensor,
+            bias: *const Tensor,
+            group_size: i32,
+            bits: i32,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        fn kernel_attention(
+            q: &Tensor,
+            keys: &Tensor,
+            values: &Tensor,
+            scale: f32,
+            window: i32,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        /// # Safety
+        /// Pointers are null or to live arrays.
+        unsafe fn kernel_rms_norm(
+            x: &Tensor,
+            weight: *const Tensor,
+            epsilon: f32,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        fn kernel_silu_mul(
+            gate: &Tensor,
+            up: &Tensor,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        fn kernel_rotate(
+            x: &Tensor,
+            cos: &Tensor,
+            sin: &Tensor,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+    }
+}
+
+pub(crate) use bound::kernel_attention;
+
+/// The parts of a weight in affine quantization.
+#[derive(Clone, Copy)]
+pub(crate) struct AffineTensor<'a> {
+    pub(crate) words: &'a Tensor,
+    pub(crate) scales: &'a Tensor,
+    pub(crate) biases: &'a Tensor,
+    pub(crate) group_size: i32,
+    pub(crate) bits: i32,
+}
+
+fn pointer(a: Option<&Tensor>) -> *const Tensor {
+    a.map_or(ptr::null(), ptr::from_ref)
+}
+
+pub(crate) fn kernel_linear(
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    settings: &KernelSettings,
+) -> Caught<Handle> {
+    // SAFETY: the pointer is null or made from a reference that outlives the call.
+    unsafe { bound::kernel_linear(x, w, pointer(bias), settings) }
+}
+
+pub(crate) fn kernel_affine_linear(
+    x: &Tensor,
+    w: &AffineTensor<'_>,
+    bias: Option<&Tensor>,
+    settings: &KernelSettings,
+) -> Caught<Handle> {
+    // SAFETY: as above.
+    unsafe {
+        bound::kernel_affine_linear(
+            x,
+            w.words,
+            w.scales,
+            w.biases,
+            pointer(bias),
+            w.group_size,
+            w.bits,
+            settings,
+        )
+    }
+}
+
+pub(crate) fn kernel_rms_norm(
+    x: &Tensor,
+    weight: Option<&Tensor>,
+    epsilon: f32,
+    settings: &KernelSettings,
+) -> Caught<Handle> {
+    // SAFETY: as above.
+    unsafe { bound::kernel_rms_norm(x, pointer(weight), epsilon, settings) }
+}

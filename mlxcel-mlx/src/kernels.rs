@@ -1,0 +1,114 @@
+//! Operations that our own kernels compute, on CPUs, where MLX's are slow.
+//!
+//! MLX's CPU backend runs on one thread, multiplies by weights in half precision and in 4 bits at a fraction of the speed of memory,
+//! and composes norms, rotations and attention from passes over memory. These operations are nodes of the same graph, made and
+//! evaluated like any other: weights are read where they lie (in the mapped checkpoint, in its type), once a step, on all
+//! threads. docs/adr/0007 says what they gain and where they stop.
+//!
+//! Activations are float32, sums are float32, and no operand is rounded: a product is that of the weights' values in float32 up to the
+//! order of its sum. That order depends on the number of rows and the machine's vectors, and not on the number of threads.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::QuantizationMode;
+
+use crate::array::{Array, Packed};
+use crate::ffi::{self, kernels as sys};
+
+/// The kernels, run in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kernels(sys::KernelSettings);
+
+impl Kernels {
+    /// The kernels on up to `threads` threads (at least one), by the best instructions that this machine has.
+    pub(crate) fn new(threads: usize) -> Self {
+        Self::of(threads, 0)
+    }
+
+    /// The kernels of each of the instruction sets that this machine has, the best first, with their names.
+    pub(crate) fn each(threads: usize) -> Result<Vec<(String, Self)>> {
+        let names = ffi::check(sys::kernel_implementations(), "list kernels")?;
+        Ok((0..).zip(names).map(|(index, name)| (name, Self::of(threads, index))).collect())
+    }
+
+    fn of(threads: usize, implementation: u32) -> Self {
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX).max(1);
+        Self(sys::KernelSettings { threads, implementation })
+    }
+
+    /// `x · weightᵀ + bias`: `x` of `[…, inputs]` in float32, the weight `[outputs, inputs]` and the bias `[outputs]` in float32,
+    /// float16 or bfloat16, each at the alignment of its elements. `[…, outputs]` in float32.
+    ///
+    /// # Errors
+    ///
+    /// [`Internal`](mlxcel_core::ErrorKind::Internal) for other types and shapes, as of all operations here.
+    pub(crate) fn linear(&self, x: &Array, weight: &Array, bias: Option<&Array>) -> Result<Array> {
+        let answer = sys::kernel_linear(x.tensor(), weight.tensor(), bias.map(Array::tensor), &self.0);
+        Array::made(answer, "linear")
+    }
+
+    /// [`linear`](Self::linear) with a packed weight; of these in affine quantization only, see [`takes`](Self::takes).
+    pub(crate) fn packed_linear(&self, x: &Array, weight: &Packed, bias: Option<&Array>) -> Result<Array> {
+        const OPERATION: &str = "packed linear";
+        let biases = weight.biases.as_ref().filter(|_| weight.mode == QuantizationMode::Affine);
+        let Some(biases) = biases else {
+            return Err(Error::unsupported(OPERATION, "only affine quantization is computed here")
+                .with_context("mode", weight.mode));
+        };
+        let small = |number: usize| {
+            i32::try_from(number).map_err(|_| Error::new(ErrorKind::Internal, OPERATION, "no such packing"))
+        };
+        let tensors = sys::AffineTensor {
+            words: weight.words.tensor(),
+            scales: weight.scales.tensor(),
+            biases: biases.tensor(),
+            group_size: small(weight.group_size)?,
+            bits: small(weight.bits)?,
+        };
+        let answer = sys::kernel_affine_linear(x.tensor(), &tensors, bias.map(Array::tensor), &self.0);
+        Array::made(answer, OPERATION)
+    }
+
+    /// Whether [`packed_linear`](Self::packed_linear) computes such a weight.
+    pub(crate) fn takes(weight: &Packed) -> bool {
+        weight.mode == QuantizationMode::Affine && weight.biases.is_some()
+    }
+
+    /// Causal attention of `queries` (`[tokens, heads, dim]`, float32), those of the last positions, over `keys` and `values`
+    /// (`[kv_heads, length, dim]` or `[1, kv_heads, length, dim]`, float32, float16 or bfloat16), which may be parts of larger
+    /// caches and are not copied: each query sees its own position and those before, with a `window` the last so many of
+    /// them. `[tokens, heads, dim of values]` in float32.
+    pub(crate) fn attention(
+        &self,
+        queries: &Array,
+        keys: &Array,
+        values: &Array,
+        scale: f32,
+        window: Option<usize>,
+    ) -> Result<Array> {
+        // A window that is too long to say is longer than any cache.
+        let window = window.and_then(|window| i32::try_from(window).ok()).unwrap_or(0);
+        let (q, k, v) = (queries.tensor(), keys.tensor(), values.tensor());
+        Array::made(sys::kernel_attention(q, k, v, scale, window, &self.0), "attention")
+    }
+
+    /// `x / √(mean(x²) + epsilon) · weight` along the last axis of `x` (float32), with `weight` in any of the types of
+    /// [`linear`](Self::linear).
+    pub(crate) fn rms_norm(&self, x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
+        let answer = sys::kernel_rms_norm(x.tensor(), weight.map(Array::tensor), epsilon, &self.0);
+        Array::made(answer, "rms norm")
+    }
+
+    /// `gate · sigmoid(gate) · up`, of two arrays of one shape in float32.
+    pub(crate) fn silu_mul(&self, gate: &Array, up: &Array) -> Result<Array> {
+        Array::made(sys::kernel_silu_mul(gate.tensor(), up.tensor(), &self.0), "silu")
+    }
+
+    /// Queries or keys (`[tokens, heads, dim]`) turned by the cosines and sines (`[tokens, 1, pairs]`) of their positions: element
+    /// `i` of the first `2 · pairs` together with element `i + pairs`. All in float32.
+    pub(crate) fn rotate(&self, x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
+        Array::made(sys::kernel_rotate(x.tensor(), cos.tensor(), sin.tensor(), &self.0), "rotate")
+    }
+}
+
+#[cfg(test)]
+mod tests;
