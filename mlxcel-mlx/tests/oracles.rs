@@ -27,7 +27,14 @@ fn assert_tokens(name: &str, case: &Case, tokens: &[u32], logprobs: &[f32]) {
     assert_eq!(tokens.len(), case.greedy.len(), "{name}");
 }
 
+/// Holds `engine` to a checkpoint's oracle, with our kernels and with MLX's own.
 fn exact_matches(engine: &MlxBackend, checkpoint: &str) {
+    for kernels in [true, false] {
+        matches_with(&engine.clone().with_cpu_kernels(kernels), checkpoint);
+    }
+}
+
+fn matches_with(engine: &MlxBackend, checkpoint: &str) {
     let model = load(engine, checkpoint, Precision::Exact);
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     for (i, case) in cases(checkpoint).iter().enumerate() {

@@ -12,12 +12,14 @@ use mlxcel_models::{Checkpoint, Decoder, Layer, Mixer};
 
 use super::model::{MlxModel, Shared};
 use super::network::{Network, Numerics};
+use super::ops::Ops;
 use super::thread::Engine;
 use super::weights::{Treatment, Weights};
 use super::worker::Worker;
 use super::{MlxBackend, NAME};
 use crate::array::DType;
 use crate::device::Device;
+use crate::kernels::Kernels;
 
 const OPERATION: &str = "load model";
 
@@ -34,7 +36,8 @@ pub(super) fn load(
     options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default().check(OPERATION)?;
     let sequences = at_least_one("sequences", options.sequences.unwrap_or(SEQUENCES))?;
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
-    let threads = options.threads.map(|threads| at_least_one("threads", threads)).transpose()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = at_least_one("threads", options.threads.unwrap_or(cores))?;
     let device = device(options)?;
     let checkpoint = Arc::new(Checkpoint::from_source(source)?);
     let decoder = checkpoint.decoder()?;
@@ -51,6 +54,8 @@ pub(super) fn load(
         quantize: backend.quantization,
     };
 
+    let kernels = device == Device::Cpu && backend.cpu_kernels;
+    let ops = Ops::new(kernels.then(|| Kernels::new(threads)));
     let info = info(backend, options, &checkpoint, &decoder, capacity);
     let vocabulary = decoder.vocabulary_size;
     let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
@@ -60,7 +65,7 @@ pub(super) fn load(
     let worker = Worker::start(move || {
         device.select()?;
         let weights = Weights::load(&checkpoint, &decoder, treatment, &load_options)?;
-        let network = Network::new(&decoder, &weights, numerics, rotates)?;
+        let network = Network::new(&decoder, &weights, ops, numerics, rotates)?;
         #[allow(unused_mut, reason = "tests change it")]
         let mut engine = Engine::new(network, vocabulary, weights.bytes, look_ahead);
         #[cfg(test)]

@@ -9,6 +9,7 @@ mod options;
 mod pass;
 mod plan;
 mod request;
+mod rotary;
 mod rows;
 mod sampling;
 mod session;
@@ -55,6 +56,7 @@ pub struct MlxBackend {
     prefill_chunk: usize,
     look_ahead: Option<bool>,
     rotating_cache: bool,
+    cpu_kernels: bool,
     expand_quantized: bool,
     quantization: Option<WeightQuantization>,
     /// For tests: the pass of the engine's thread that fails.
@@ -75,6 +77,7 @@ impl MlxBackend {
             prefill_chunk: 256,
             look_ahead: None,
             rotating_cache: false,
+            cpu_kernels: true,
             expand_quantized: false,
             quantization: None,
             #[cfg(test)]
@@ -111,6 +114,16 @@ impl MlxBackend {
     #[must_use]
     pub fn with_rotating_cache(mut self, on: bool) -> Self {
         self.rotating_cache = on;
+        self
+    }
+
+    /// Sets whether kernels of our own compute products, attention, norms and rotations on a CPU; on by default.
+    ///
+    /// MLX's own take one thread and are slow there for any type but float32; they are what this engine uses on a GPU. Both compute
+    /// the same but for rounding.
+    #[must_use]
+    pub fn with_cpu_kernels(mut self, on: bool) -> Self {
+        self.cpu_kernels = on;
         self
     }
 

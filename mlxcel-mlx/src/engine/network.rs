@@ -1,15 +1,15 @@
 //! A decoder as operations on arrays.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, Result};
 use mlxcel_models::{Activation, Attention, Decoder, Linear, Mixer, Norm, Rope};
 
-use super::cache::{Cache, LayerLayout, Layout, Order};
-use super::ops;
+use super::cache::{Cache, LayerLayout, Layout};
+use super::ops::{Masks, Ops, embed};
+use super::rotary::{Rotary, Turn};
 use super::weights::{Weight, Weights};
-use crate::array::{Array, DType, Mask, concatenate};
+use crate::array::{Array, DType, concatenate};
 
 /// The element types that a network runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +22,13 @@ pub(super) struct Numerics {
 
 /// A decoder with its weights.
 pub(super) struct Network {
+    ops: Ops,
     embedding: Rc<Weight>,
     layers: Vec<NetworkLayer>,
     norm: RmsNorm,
     head: Rc<Weight>,
     /// The rotary embeddings in use, each once.
-    ropes: Vec<Rope>,
+    ropes: Vec<Rotary>,
     pub(super) layout: Layout,
     pub(super) numerics: Numerics,
 }
@@ -76,10 +77,9 @@ pub(super) struct Span {
 /// What layers need besides activations: computed once for all of them.
 struct Surroundings<'a> {
     spans: &'a [Span],
-    /// Cosines and sines of each rotary embedding, `[tokens, 1, pairs]`.
-    rotary: Vec<(Array, Array)>,
-    /// Masks of sliding windows, by span and what the queries see.
-    masks: HashMap<(usize, usize, usize), Array>,
+    /// Each rotary embedding at the positions of the spans.
+    turns: Vec<Turn<'a>>,
+    masks: Masks,
 }
 
 impl Network {
@@ -87,6 +87,7 @@ impl Network {
     pub(super) fn new(
         decoder: &Decoder,
         weights: &Weights,
+        ops: Ops,
         numerics: Numerics,
         rotates: bool,
     ) -> Result<Self> {
@@ -112,12 +113,15 @@ impl Network {
                 activation: layer.mlp.activation,
             });
         }
+        // Where activations are rounded more coarsely than MLX's own angles.
+        let fused = numerics.activation != DType::F32;
         Ok(Self {
+            ops,
             embedding: weights.get(&decoder.embedding.weight)?,
             layers,
             norm: RmsNorm::new(&decoder.norm, weights)?,
             head: weights.get(&decoder.head.weight)?,
-            ropes,
+            ropes: ropes.iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?,
             layout: Layout { layers: layouts, element: numerics.kv },
             numerics,
         })
@@ -131,44 +135,31 @@ impl Network {
         spans: &[Span],
         caches: &[Option<&Cache>],
     ) -> Result<(Array, Vec<Cache>)> {
-        let mut around = Surroundings { spans, rotary: self.rotary(spans)?, masks: HashMap::new() };
+        let mut around = Surroundings {
+            spans,
+            turns: self.ropes.iter().map(|rope| rope.at(spans)).collect::<Result<_>>()?,
+            masks: Masks::default(),
+        };
         let mut filled: Vec<Cache> = spans.iter().map(|_| Cache::default()).collect();
-        let mut hidden = ops::embed(&self.embedding, tokens, self.numerics.activation)?;
+        let mut hidden = embed(&self.embedding, tokens, self.numerics.activation)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            let normed = layer.mixer_norm.apply(&hidden)?;
+            let normed = layer.mixer_norm.apply(&self.ops, &hidden)?;
             let mixed = self.attend(index, &layer.attention, &normed, &mut around, caches, &mut filled)?;
             hidden = hidden.add(&mixed)?;
-            let normed = layer.mlp_norm.apply(&hidden)?;
-            hidden = hidden.add(&layer.mlp(&normed)?)?;
+            let normed = layer.mlp_norm.apply(&self.ops, &hidden)?;
+            hidden = hidden.add(&layer.mlp(&self.ops, &normed)?)?;
         }
         Ok((hidden, filled))
     }
 
     /// The logits (`[rows, vocabulary]`, float32) of hidden states (`[rows, hidden]`).
     pub(super) fn logits(&self, hidden: &Array) -> Result<Array> {
-        ops::linear(&self.norm.apply(hidden)?, &self.head, None)?.astype(DType::F32)
-    }
-
-    /// Cosines and sines at every span's positions, of each rotary embedding.
-    fn rotary(&self, spans: &[Span]) -> Result<Vec<(Array, Array)>> {
-        let tokens = spans.iter().map(|span| span.count).sum::<usize>();
-        let table = |rope: &Rope| {
-            let pairs = rope.rotary_dim / 2;
-            let (mut cos, mut sin) = (vec![0.0; tokens * pairs], vec![0.0; tokens * pairs]);
-            let positions = spans.iter().flat_map(|span| span.position..span.position + span.count);
-            for (index, position) in positions.enumerate() {
-                let row = index * pairs..(index + 1) * pairs;
-                rope.cos_sin(position, &mut cos[row.clone()], &mut sin[row]);
-            }
-            let shape = [tokens, 1, pairs];
-            Ok((Array::from_slice(&cos, &shape)?, Array::from_slice(&sin, &shape)?))
-        };
-        self.ropes.iter().map(table).collect()
+        self.ops.linear(&self.norm.apply(&self.ops, hidden)?, &self.head, None)?.astype(DType::F32)
     }
 
     /// The bytes that [`run`](Self::run) sends to the device besides tokens.
     pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
-        self.ropes.iter().map(|rope| tokens * rope.rotary_dim * size_of::<f32>()).sum()
+        self.ropes.iter().map(|rope| rope.uploaded_bytes(tokens)).sum()
     }
 
     /// Attention of each span over its own cache, into which its keys and values go first.
@@ -183,12 +174,11 @@ impl Network {
     ) -> Result<Array> {
         let layout = self.layout.layers[index];
         let heads = |projection: &Projection, heads: usize| -> Result<Array> {
-            projection.apply(x)?.reshape(&[x.dim(0), heads, layout.head_dim])
+            projection.apply(&self.ops, x)?.reshape(&[x.dim(0), heads, layout.head_dim])
         };
-        let (cos, sin) = &around.rotary[attention.rope];
-        let query = ops::rotate(&heads(&attention.query, attention.query_heads)?, cos, sin)?;
-        let key =
-            ops::rotate(&heads(&attention.key, layout.kv_heads)?, cos, sin)?.astype(self.numerics.kv)?;
+        let turn = |x: &Array| around.turns[attention.rope].apply(&self.ops, x, around.spans);
+        let query = turn(&heads(&attention.query, attention.query_heads)?)?;
+        let key = turn(&heads(&attention.key, layout.kv_heads)?)?.astype(self.numerics.kv)?;
         let value = heads(&attention.value, layout.kv_heads)?.astype(self.numerics.kv)?;
         let mut mixed = Vec::with_capacity(around.spans.len());
         for (number, (span, cache)) in around.spans.iter().zip(caches).enumerate() {
@@ -197,37 +187,21 @@ impl Network {
             let (layer, visible) =
                 layout.extend(before, span.position, &own(&key)?, &own(&value)?, self.numerics.kv)?;
             filled[number].layers.push(layer);
-            let mask = match visible.order {
-                Order::All => Mask::None,
-                Order::Causal => Mask::Causal,
-                Order::Window(window) => {
-                    let seen = visible.keys.dim(2);
-                    let mask = match around.masks.entry((number, window, seen)) {
-                        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                        std::collections::hash_map::Entry::Vacant(entry) => {
-                            entry.insert(window_mask(span.count, seen, window)?)
-                        }
-                    };
-                    Mask::Array(mask)
-                }
-            };
-            let attended =
-                ops::attention(&own(&query)?, &visible.keys, &visible.values, attention.scale, mask)?;
-            let width = attention.query_heads * layout.head_dim;
-            mixed.push(attended.transpose(&[0, 2, 1, 3])?.reshape(&[span.count, width])?);
+            let own = query.slice_axis(0, span.start, span.start + span.count)?;
+            mixed.push(self.ops.attention(&own, &visible, attention.scale, &mut around.masks)?);
         }
         let mixed = match &mixed[..] {
             [only] => only.clone(),
             several => concatenate(several, 0)?,
         };
-        attention.output.apply(&mixed)
+        attention.output.apply(&self.ops, &mixed)
     }
 }
 
 impl NetworkLayer {
-    fn mlp(&self, x: &Array) -> Result<Array> {
-        let gate = ops::activate(self.activation, &self.gate.apply(x)?)?;
-        self.down.apply(&gate.multiply(&self.up.apply(x)?)?)
+    fn mlp(&self, ops: &Ops, x: &Array) -> Result<Array> {
+        let (gate, up) = (self.gate.apply(ops, x)?, self.up.apply(ops, x)?);
+        self.down.apply(ops, &ops.gated(self.activation, &gate, &up)?)
     }
 }
 
@@ -256,8 +230,8 @@ impl Projection {
         Ok(Self { weight: weights.get(&linear.weight)?, bias })
     }
 
-    fn apply(&self, x: &Array) -> Result<Array> {
-        ops::linear(x, &self.weight, self.bias.as_ref())
+    fn apply(&self, ops: &Ops, x: &Array) -> Result<Array> {
+        ops.linear(x, &self.weight, self.bias.as_ref())
     }
 }
 
@@ -266,8 +240,8 @@ impl RmsNorm {
         Ok(Self { weight: weights.vector(&norm.weight)?, epsilon: norm.epsilon })
     }
 
-    fn apply(&self, x: &Array) -> Result<Array> {
-        x.rms_norm(Some(&self.weight), self.epsilon)?.astype(x.dtype()?)
+    fn apply(&self, ops: &Ops, x: &Array) -> Result<Array> {
+        ops.rms_norm(x, &self.weight, self.epsilon)
     }
 }
 
@@ -275,18 +249,4 @@ impl RmsNorm {
 fn heads_first(x: &Array, span: &Span) -> Result<Array> {
     let part = x.slice_axis(0, span.start, span.start + span.count)?;
     part.transpose(&[1, 0, 2])?.expand_dims(&[0])
-}
-
-/// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), the last ones being of the same position: its
-/// own and those before, `window` in all.
-fn window_mask(queries: usize, seen: usize, window: usize) -> Result<Array> {
-    let count = |n: usize| {
-        i32::try_from(n)
-            .map_err(|_| Error::new(ErrorKind::Internal, "step", "a sequence is too long to be masked"))
-    };
-    let (queries, seen, window) = (count(queries)?, count(seen)?, count(window)?);
-    let own = Array::arange(seen - queries, seen, DType::I32)?.expand_dims(&[1])?;
-    let keys = Array::arange(0, seen, DType::I32)?.expand_dims(&[0])?;
-    let first = own.subtract(&Array::from_slice(&[window], &[1, 1])?)?;
-    keys.less_equal(&own)?.logical_and(&keys.greater(&first)?)
 }

@@ -1,0 +1,157 @@
+//! Rotary embeddings at the positions of a pass.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::Rope;
+
+use super::network::Span;
+use super::ops::Ops;
+use crate::array::{self, Array, concatenate};
+
+/// How one rotary embedding of a model is computed.
+#[derive(Debug)]
+pub(super) enum Rotary {
+    /// By cosines and sines from the host: exactly those that transformers multiplies with.
+    Tables(Rope),
+    /// By MLX's operation, which makes cosines and sines itself.
+    Fused {
+        /// How many elements of a head turn.
+        dims: usize,
+        /// What positions are divided by: `dims / 2` float32.
+        freqs: Array,
+    },
+}
+
+/// A rotary embedding at the positions of a pass.
+#[derive(Debug)]
+pub(super) enum Turn<'a> {
+    /// `[tokens, 1, pairs]` each, float32.
+    Tables { cos: Array, sin: Array },
+    /// MLX's operation; where every span is one token, with their positions (`[tokens]`, `I32`).
+    Fused { rope: array::Rope<'a>, positions: Option<Array> },
+}
+
+impl Rotary {
+    /// `rope` as it is, or, where `fused`, by MLX's operation as far as that can do it.
+    pub(super) fn new(rope: &Rope, fused: bool) -> Result<Self> {
+        if !fused || rope.attention_factor != 1.0 {
+            return Ok(Self::Tables(rope.clone()));
+        }
+        let divisors: Vec<f32> = rope.inv_freq.iter().map(|frequency| 1.0 / frequency).collect();
+        Ok(Self::Fused { dims: rope.rotary_dim, freqs: Array::from_slice(&divisors, &[divisors.len()])? })
+    }
+
+    /// The bytes that [`at`](Self::at) sends to the device for so many tokens.
+    pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
+        match self {
+            Self::Tables(rope) => tokens * rope.rotary_dim * size_of::<f32>(),
+            Self::Fused { .. } => tokens * size_of::<i32>(),
+        }
+    }
+
+    /// The embedding at the positions of `spans`.
+    pub(super) fn at(&self, spans: &[Span]) -> Result<Turn<'_>> {
+        match self {
+            Self::Tables(rope) => {
+                let pairs = rope.rotary_dim / 2;
+                let tokens = spans.iter().map(|span| span.count).sum::<usize>();
+                let (mut cos, mut sin) = (vec![0.0; tokens * pairs], vec![0.0; tokens * pairs]);
+                let positions = spans.iter().flat_map(|span| span.position..span.position + span.count);
+                for (index, position) in positions.enumerate() {
+                    let row = index * pairs..(index + 1) * pairs;
+                    rope.cos_sin(position, &mut cos[row.clone()], &mut sin[row]);
+                }
+                let of = |table: &[f32]| Array::from_slice(table, &[tokens, 1, pairs]);
+                Ok(Turn::Tables { cos: of(&cos)?, sin: of(&sin)? })
+            }
+            Self::Fused { dims, freqs } => {
+                let rope = array::Rope {
+                    dims: *dims,
+                    traditional: false,
+                    base: None,
+                    scale: 1.0,
+                    freqs: Some(freqs),
+                };
+                let decoding = spans.iter().all(|span| span.count == 1);
+                Ok(Turn::Fused { rope, positions: decoding.then(|| positions(spans)).transpose()? })
+            }
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Queries or keys (`[tokens, heads, head_dim]`) of `spans`, turned.
+    pub(super) fn apply(&self, ops: &Ops, x: &Array, spans: &[Span]) -> Result<Array> {
+        match self {
+            Self::Tables { cos, sin } => ops.rotate(x, cos, sin),
+            Self::Fused { rope, positions: Some(positions) } => {
+                x.expand_dims(&[2])?.rope_at(rope, positions)?.squeeze(&[2])
+            }
+            Self::Fused { rope, positions: None } => {
+                let turned = spans.iter().map(|span| {
+                    let own = x.slice_axis(0, span.start, span.start + span.count)?;
+                    let own = own.transpose(&[1, 0, 2])?.expand_dims(&[0])?.rope(rope, span.position)?;
+                    own.squeeze(&[0])?.transpose(&[1, 0, 2])
+                });
+                concatenate(&turned.collect::<Result<Vec<_>>>()?, 0)
+            }
+        }
+    }
+}
+
+/// The position of each span's first token.
+fn positions(spans: &[Span]) -> Result<Array> {
+    let position = |span: &Span| {
+        i32::try_from(span.position)
+            .map_err(|_| Error::new(ErrorKind::Internal, "step", "a position is beyond what MLX counts"))
+    };
+    let positions = spans.iter().map(position).collect::<Result<Vec<_>>>()?;
+    Array::from_slice(&positions, &[positions.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_models::Checkpoint;
+
+    use super::*;
+
+    #[test]
+    fn mlx_turns_as_the_tables_do() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
+        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let mlxcel_models::Mixer::Attention(attention) = &decoder.layers[0].mixer else {
+            panic!("no attention")
+        };
+        let (tables, fused) = (Rotary::new(&attention.rope, false), Rotary::new(&attention.rope, true));
+        let (tables, fused) = (tables.unwrap(), fused.unwrap());
+        let (heads, width) = (attention.query_heads, attention.head_dim);
+        let chunk = [Span { start: 0, count: 5, position: 300 }, Span { start: 5, count: 1, position: 7 }];
+        let decoding = [(0, 3), (1, 900), (2, 0)].map(|(start, position)| Span { start, count: 1, position });
+        for spans in [&chunk[..], &decoding[..]] {
+            let tokens = spans.iter().map(|span| span.count).sum::<usize>();
+            let values: Vec<f32> =
+                (0..tokens * heads * width).map(|i| (i * 31 % 17) as f32 / 8.0 - 1.0).collect();
+            let x = Array::from_slice(&values, &[tokens, heads, width]).unwrap();
+            let turned = [&tables, &fused].map(|rotary| {
+                let turned = rotary.at(spans).unwrap().apply(&Ops::new(None), &x, spans).unwrap();
+                assert_eq!(turned.shape(), x.shape());
+                turned.to_vec::<f32>().unwrap()
+            });
+            let error = turned[0].iter().zip(&turned[1]).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+            assert!(error < 3e-4, "{error}");
+            assert!(turned[0] != values);
+        }
+    }
+
+    #[test]
+    fn what_mlx_does_not_multiply_stays_with_the_tables() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
+        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let mlxcel_models::Mixer::Attention(attention) = &decoder.layers[0].mixer else {
+            panic!("no attention")
+        };
+        let mut rope = attention.rope.clone();
+        assert!(matches!(Rotary::new(&rope, true).unwrap(), Rotary::Fused { .. }));
+        rope.attention_factor = 1.25;
+        assert!(matches!(Rotary::new(&rope, true).unwrap(), Rotary::Tables(_)));
+    }
+}
