@@ -34,3 +34,10 @@ mod iree {
         Expectations::none()
     );
 }
+
+#[cfg(feature = "mlx")]
+mod mlx {
+    use super::*;
+
+    suite!(subject(mlxcel_session::mlx::MlxBackend::new()), Expectations::none());
+}

@@ -15,6 +15,8 @@ const BACKENDS: &[&str] = &[
     "portable",
     #[cfg(feature = "iree")]
     "iree",
+    #[cfg(feature = "mlx")]
+    "mlx",
 ];
 
 /// How a run ended.

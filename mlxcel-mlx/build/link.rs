@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::{Architecture, Object, ObjectSymbol, SymbolKind};
+use object::{Architecture, Object, ObjectSymbol, SymbolKind, SymbolScope};
 
 use crate::locate::Mlx;
 
@@ -108,7 +108,7 @@ impl<'a> Symbols<'a> {
         // Mach-O keeps what is exported among all symbols.
         let listed: Vec<_> = match file {
             object::File::Elf64(_) => file.dynamic_symbols().collect(),
-            _ => file.symbols().filter(|symbol| symbol.is_global()).collect(),
+            _ => file.symbols().filter(|symbol| symbol.scope() == SymbolScope::Dynamic).collect(),
         };
         for symbol in listed.iter().filter(|symbol| symbol.is_definition()) {
             let Ok(name) = symbol.name() else { continue };

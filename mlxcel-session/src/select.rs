@@ -22,19 +22,28 @@ const IREE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_iree::Ire
 #[cfg(not(feature = "iree"))]
 const IREE: Option<fn() -> Arc<dyn Backend>> = None;
 
+#[cfg(feature = "mlx")]
+const MLX: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_mlx::MlxBackend::new()));
+#[cfg(not(feature = "mlx"))]
+const MLX: Option<fn() -> Arc<dyn Backend>> = None;
+
 #[cfg(feature = "portable")]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_portable::PortableBackend::new()));
 #[cfg(not(feature = "portable"))]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = None;
 
 /// The engines in the order of preference.
-const ENGINES: [Engine; 2] = [
-    Engine { name: "iree", aliases: &["xla"], feature: "iree", make: IREE },
-    Engine { name: "portable", aliases: &[], feature: "portable", make: PORTABLE },
-];
+const ENGINES: [Engine; 3] = {
+    let iree = Engine { name: "iree", aliases: &["xla"], feature: "iree", make: IREE };
+    let mlx = Engine { name: "mlx", aliases: &[], feature: "mlx", make: MLX };
+    let portable = Engine { name: "portable", aliases: &[], feature: "portable", make: PORTABLE };
+    // Apple silicon is what MLX is made for; elsewhere it stands behind the engine that is.
+    if cfg!(target_os = "macos") { [mlx, iree, portable] } else { [iree, mlx, portable] }
+};
 
 /// The engine called `name`, with its default options; where no name is given, the one that the environment variable
-/// `MLXCEL_BACKEND` names; where that is not set either, the first that is compiled in of `iree`, `portable`.
+/// `MLXCEL_BACKEND` names; where that is not set either, the first that is compiled in of `iree`, `mlx`, `portable`, or on macOS
+/// of `mlx`, `iree`, `portable`.
 ///
 /// `xla` is another name of `iree`. Nothing falls back silently: an engine that was named and is not there is an error.
 /// An application that needs an engine's own options makes the engine itself and calls [`Model::load`](crate::Model::load).

@@ -19,7 +19,7 @@ struct Arguments {
     /// Instructions that stand above the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The engine: iree (or xla), portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
+    /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// Draw tokens at this temperature; 0 takes the likeliest

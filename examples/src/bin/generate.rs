@@ -42,7 +42,7 @@ struct Arguments {
     /// Go on after the tokens that end a text
     #[arg(long)]
     ignore_eos: bool,
-    /// The engine: iree (or xla), portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
+    /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// The rounding: exact (float32), native (the checkpoint's own type), fast

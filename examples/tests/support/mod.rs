@@ -50,6 +50,8 @@ pub fn engines() -> Vec<Box<dyn Backend>> {
         Box::new(mlxcel_session::portable::PortableBackend::new()),
         #[cfg(feature = "iree")]
         Box::new(mlxcel_session::iree::IreeBackend::new().with_cache_dir(cache_dir())),
+        #[cfg(feature = "mlx")]
+        Box::new(mlxcel_session::mlx::MlxBackend::new()),
     ]
 }
 

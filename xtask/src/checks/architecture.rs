@@ -66,7 +66,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-session",
         layer: 4,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-portable", "mlxcel-iree"],
+        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-portable", "mlxcel-iree", "mlxcel-mlx"],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {
@@ -80,6 +80,7 @@ const RULES: &[Rule] = &[
             "mlxcel-graph",
             "mlxcel-portable",
             "mlxcel-iree",
+            "mlxcel-mlx",
             "mlxcel-session",
         ],
         unsafe_code: Unsafe::Forbidden,
