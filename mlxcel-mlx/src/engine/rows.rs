@@ -82,7 +82,7 @@ impl<'a> Work<'a> {
 }
 
 /// The tokens of `held` and `next` that `plan` counts, in the order of their ids.
-fn history(plan: &SamplingPlan, held: &[TokenId], next: &[TokenId]) -> Vec<Occurrence> {
+pub(super) fn history(plan: &SamplingPlan, held: &[TokenId], next: &[TokenId]) -> Vec<Occurrence> {
     let active = plan.params().active_fields();
     let counts =
         [SamplingField::RepetitionPenalty, SamplingField::PresencePenalty, SamplingField::FrequencyPenalty];

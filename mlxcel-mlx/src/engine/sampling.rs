@@ -181,3 +181,6 @@ pub(super) fn logprobs(logits: &Array, tokens: &Array) -> Result<Array> {
 pub(super) fn top(logits: &Array, count: usize) -> Result<Array> {
     logits.negative()?.argsort(-1)?.slice_axis(-1, 0, count)
 }
+
+#[cfg(test)]
+mod tests;
