@@ -25,21 +25,25 @@ inline void widen(const void* stored, Element type, std::size_t start, std::size
   }
 }
 
+/// Stores the vectors of a run of numbers one behind the other.
+template <class Format, int V = 0>
+MLXCEL_INLINE void store_run(const Format& run, float* to) {
+  if constexpr (V < Format::kVectors) {
+    store(to + V * kWidth, run.template vector<V>());
+    store_run<Format, V + 1>(run, to);
+  }
+}
+
 template <unsigned Bits>
 void unpack_bits(const Affine& w, std::size_t row, std::size_t start, std::size_t count, float* to) {
   const auto* words = static_cast<const unsigned char*>(w.words) + static_cast<std::ptrdiff_t>(row) * w.row_bytes;
   const std::ptrdiff_t groups = static_cast<std::ptrdiff_t>(row) * w.scale_stride;
   const void* scales = at(w.scales, w.scale_type, groups);
   const void* biases = at(w.biases, w.scale_type, groups);
-  for (std::size_t i = start; i < start + count; i += kTaken, to += kTaken) {
+  for (std::size_t i = start; i < start + count; i += Ordered<Bits>::kNumbers, to += Ordered<Bits>::kNumbers) {
     const std::size_t group = i / w.group;
-    Vec numbers[kTaken / kWidth];
-    take<Bits>(words + i / 8 * Bits, splat(read(scales, w.scale_type, group)), splat(read(biases, w.scale_type, group)),
-               numbers);
-#pragma GCC unroll 8
-    for (std::size_t v = 0; v < kTaken / kWidth; ++v) {
-      store(to + v * kWidth, numbers[v]);
-    }
+    const float scale = read(scales, w.scale_type, group), bias = read(biases, w.scale_type, group);
+    store_run(Ordered<Bits>(words + i / 8 * Bits, scale, bias), to);
   }
 }
 
@@ -62,74 +66,12 @@ void unpack(const Affine& w, std::size_t row, std::size_t start, std::size_t cou
   }
 }
 
-/// Accumulators of a row of x: several, where rows alone would not hide the latency of an addition.
-constexpr std::size_t chains(std::size_t rows) {
-  return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
-}
-
-/// One vector of weights and the vectors of `Rows` rows of x that it meets.
-template <std::size_t Rows, std::size_t Chain>
-MLXCEL_INLINE void multiply(Vec weights, const float* x, Vec (&total)[Rows * chains(Rows)]) {
-#pragma GCC unroll 8
-  for (std::size_t i = 0; i < Rows; ++i) {
-    Vec& sum = total[Chain % chains(Rows) * Rows + i];
-    sum = fma(load(x + i * kWidth), weights, sum);
-  }
-}
-
-/// Numbers of any width, in their order.
-template <unsigned Bits>
-struct Ordered {
-  static constexpr std::size_t kNumbers = kTaken;
-  static constexpr std::size_t kBytes = kTaken / 8 * Bits;
-
-  template <std::size_t Rows>
-  MLXCEL_INLINE static void run(const unsigned char* from, float scale, float bias, const float* x,
-                                Vec (&total)[Rows * chains(Rows)]) {
-    Vec numbers[kTaken / kWidth];
-    take<Bits>(from, splat(scale), splat(bias), numbers);
-    each<Rows, 0>(numbers, x, total);
-  }
-
- private:
-  template <std::size_t Rows, std::size_t V>
-  MLXCEL_INLINE static void each(const Vec (&numbers)[kTaken / kWidth], const float* x,
-                                 Vec (&total)[Rows * chains(Rows)]) {
-    if constexpr (V < kTaken / kWidth) {
-      multiply<Rows, V>(numbers[V], x + V * Rows * kWidth, total);
-      each<Rows, V + 1>(numbers, x, total);
-    }
-  }
-};
-
-#if defined(MLXCEL_NIBBLES)
-
-/// 4-bit numbers, `Words` words at once, in the order that takes the fewest instructions; x is arranged alike.
-template <std::size_t Words>
-struct Shuffled {
-  static constexpr std::size_t kNumbers = 8 * Words;
-  static constexpr std::size_t kBytes = 4 * Words;
-
-  template <std::size_t Rows>
-  MLXCEL_INLINE static void run(const unsigned char* from, float scale, float bias, const float* x,
-                                Vec (&total)[Rows * chains(Rows)]) {
-    each<Rows, 0>(Nibbles<Words>(from, scale, bias), x, total);
-  }
-
- private:
-  template <std::size_t Rows, std::size_t V>
-  MLXCEL_INLINE static void each(const Nibbles<Words>& numbers, const float* x, Vec (&total)[Rows * chains(Rows)]) {
-    if constexpr (V < Nibbles<Words>::kVectors) {
-      multiply<Rows, V>(numbers.template vector<static_cast<int>(V)>(), x + V * Rows * kWidth, total);
-      each<Rows, V + 1>(numbers, x, total);
-    }
-  }
-};
+#if defined(MLXCEL_SHUFFLED)
 
 template <std::size_t Words>
 struct AsShuffled {
   MLXCEL_INLINE void operator()(const float* row, std::size_t v, float* to) const {
-    constexpr std::size_t kVectors = Nibbles<Words>::kVectors, kRepeats = Nibbles<Words>::kRepeats;
+    constexpr std::size_t kVectors = Shuffled<Words>::kVectors, kRepeats = kWidth / Words;
     const float* block = row + v / kVectors * 8 * Words + v % kVectors * kRepeats;
     for (std::size_t lane = 0; lane < kWidth; ++lane) {
       to[lane] = block[8 * (lane % Words) + lane / Words];
@@ -141,7 +83,7 @@ struct AsShuffled {
 
 void arrange(const float* x, std::ptrdiff_t stride, std::size_t m, std::size_t k, [[maybe_unused]] unsigned bits,
              [[maybe_unused]] unsigned group, float* to) {
-#if defined(MLXCEL_NIBBLES)
+#if defined(MLXCEL_SHUFFLED)
   if (bits == 4) {
     return group == 32 ? arrange_blocks(x, stride, m, k, to, AsShuffled<4>{})
                        : arrange_blocks(x, stride, m, k, to, AsShuffled<8>{});
@@ -150,67 +92,123 @@ void arrange(const float* x, std::ptrdiff_t stride, std::size_t m, std::size_t k
   arrange_blocks(x, stride, m, k, to, AsStored{k});
 }
 
-/// y of `Rows` rows of x from row `m` on and weight row `n`.
-template <class Format, std::size_t Rows>
+/// Accumulators of one output: several, where one of each would not hide the latency of an addition.
+constexpr std::size_t chains(std::size_t rows, std::size_t columns) {
+  return rows * columns >= 4 ? 1 : 4 / (rows * columns);
+}
+
+/// A run of numbers of `Columns` weight rows against that of `Rows` rows of x.
+template <class Format, std::size_t Rows, std::size_t Columns, std::size_t Count, int V = 0>
+MLXCEL_INLINE void multiply_run(const Format (&runs)[Columns], const float* x, Vec (&total)[Count]) {
+  if constexpr (V < Format::kVectors) {
+    constexpr std::size_t kFirst = V * Rows * Columns % Count;
+    Vec weights[Columns];
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < Columns; ++j) {
+      weights[j] = runs[j].template vector<V>();
+    }
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < Rows; ++i) {
+      const Vec values = load(x + (V * Rows + i) * kWidth);
+#pragma GCC unroll 4
+      for (std::size_t j = 0; j < Columns; ++j) {
+        Vec& sum = total[kFirst + i * Columns + j];
+        sum = fma(values, weights[j], sum);
+      }
+    }
+    multiply_run<Format, Rows, Columns, Count, V + 1>(runs, x, total);
+  }
+}
+
+/// Adds up what several accumulators of each of the first `Outputs` outputs hold.
+template <std::size_t Outputs, std::size_t Count>
+MLXCEL_INLINE void add_chains(Vec (&total)[Count]) {
+  static_assert(Count <= 4 || Count == Outputs);
+  if constexpr (Outputs < Count) {
+    total[0] = add(total[0], total[Outputs]);
+    if constexpr (Outputs == 2) {
+      total[1] = add(total[1], total[3]);
+    }
+    if constexpr (Outputs == 1 && Count == 4) {
+      total[0] = add(total[0], add(total[2], total[3]));
+    }
+  }
+}
+
+/// How far ahead of their use packed numbers are asked for, in bytes: unpacking keeps a processor too busy to run ahead by itself.
+inline constexpr std::size_t kAhead = 1024;
+
+/// y of `Rows` rows of x from row `m` on and `Columns` weight rows from row `n` on.
+template <class Format, std::size_t Rows, std::size_t Columns>
 void few_rows_packed(const FewRows& p, const Affine& w, std::size_t m, std::size_t n) {
   constexpr std::size_t kGroups = 128;
-  alignas(64) float scales[kGroups];
-  alignas(64) float biases[kGroups];
-  Vec total[Rows * chains(Rows)];
-#pragma GCC unroll 8
+  constexpr std::size_t kOutputs = Rows * Columns;
+  alignas(64) float scales[Columns][kGroups];
+  alignas(64) float biases[Columns][kGroups];
+  Vec total[kOutputs * chains(Rows, Columns)];
+#pragma GCC unroll 16
   for (Vec& one : total) {
     one = zero();
   }
   const auto* from = static_cast<const unsigned char*>(w.words) + static_cast<std::ptrdiff_t>(n) * w.row_bytes;
-  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(n) * w.scale_stride;
-  const void* row_scales = at(w.scales, w.scale_type, row);
-  const void* row_biases = at(w.biases, w.scale_type, row);
   const float* x = p.x + m * p.k;
   const std::size_t groups = p.k / w.group;
-  const std::size_t parts = w.group / Format::kNumbers;
+  const std::size_t runs = w.group / Format::kNumbers;
   for (std::size_t start = 0; start < groups; start += kGroups) {
     const std::size_t count = groups - start < kGroups ? groups - start : kGroups;
-    widen(row_scales, w.scale_type, start, count, scales);
-    widen(row_biases, w.scale_type, start, count, biases);
+    for (std::size_t j = 0; j < Columns; ++j) {
+      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(n + j) * w.scale_stride;
+      widen(at(w.scales, w.scale_type, row), w.scale_type, start, count, scales[j]);
+      widen(at(w.biases, w.scale_type, row), w.scale_type, start, count, biases[j]);
+    }
     for (std::size_t group = 0; group < count; ++group) {
-      for (std::size_t part = 0; part < parts; ++part, from += Format::kBytes, x += Rows * Format::kNumbers) {
-        Format::template run<Rows>(from, scales[group], biases[group], x, total);
+      for (std::size_t run = 0; run < runs; ++run, from += Format::kBytes, x += Rows * Format::kNumbers) {
+        Format columns[Columns];
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < Columns; ++j) {
+          const unsigned char* packed = from + static_cast<std::ptrdiff_t>(j) * w.row_bytes;
+          __builtin_prefetch(packed + kAhead, 0, 3);
+          columns[j] = Format(packed, scales[j][group], biases[j][group]);
+        }
+        multiply_run<Format, Rows>(columns, x, total);
       }
     }
   }
-  const float bias = p.bias == nullptr ? 0.0f : read(p.bias, p.bias_type, n);
-  static_assert(chains(Rows) == 1 || chains(Rows) == 2 || chains(Rows) == 4);
+  add_chains<kOutputs>(total);
 #pragma GCC unroll 8
   for (std::size_t i = 0; i < Rows; ++i) {
-    if constexpr (chains(Rows) == 4) {
-      total[i] = add(total[i], total[2 * Rows + i]);
-      total[Rows + i] = add(total[Rows + i], total[3 * Rows + i]);
+    float* y = p.y + static_cast<std::ptrdiff_t>(m + i) * p.y_stride + static_cast<std::ptrdiff_t>(n);
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < Columns; ++j) {
+      y[j] = sum(total[i * Columns + j]) + (p.bias == nullptr ? 0.0f : read(p.bias, p.bias_type, n + j));
     }
-    if constexpr (chains(Rows) >= 2) {
-      total[i] = add(total[i], total[Rows + i]);
-    }
-  }
-#pragma GCC unroll 8
-  for (std::size_t i = 0; i < Rows; ++i) {
-    p.y[static_cast<std::ptrdiff_t>(m + i) * p.y_stride + static_cast<std::ptrdiff_t>(n)] = sum(total[i]) + bias;
   }
 }
 
-template <class Format, std::size_t Rows = kFewBlock>
+template <class Format, bool Single, std::size_t Rows = kFewBlock>
 MLXCEL_INLINE void few_rows_packed_of(const FewRows& p, const Affine& w, std::size_t rows, std::size_t m, std::size_t n) {
   if (rows == Rows) {
-    few_rows_packed<Format, Rows>(p, w, m, n);
+    few_rows_packed<Format, Rows, Single ? 1 : few_packed_columns(Rows)>(p, w, m, n);
   } else if constexpr (Rows > 1) {
-    few_rows_packed_of<Format, Rows - 1>(p, w, rows, m, n);
+    few_rows_packed_of<Format, Single, Rows - 1>(p, w, rows, m, n);
   }
 }
 
-template <class Format>
+/// `Common` formats are worth the code that takes several weight rows at once.
+template <class Format, bool Common = true>
 void few_rows_format(const FewRows& p, const Affine& w, std::size_t first, std::size_t last) {
   const std::size_t height = few_height(p.m);
-  for (std::size_t n = first; n < last; ++n) {
-    for (std::size_t m = 0; m < p.m; m += height) {
-      few_rows_packed_of<Format>(p, w, p.m - m < height ? p.m - m : height, m, n);
+  for (std::size_t m = 0; m < p.m; m += height) {
+    const std::size_t rows = p.m - m < height ? p.m - m : height;
+    std::size_t n = first;
+    if constexpr (Common) {
+      const std::size_t columns = few_packed_columns(rows);
+      for (; n + columns <= last; n += columns) {
+        few_rows_packed_of<Format, false>(p, w, rows, m, n);
+      }
+    }
+    for (; n < last; ++n) {
+      few_rows_packed_of<Format, true>(p, w, rows, m, n);
     }
   }
 }
@@ -218,20 +216,20 @@ void few_rows_format(const FewRows& p, const Affine& w, std::size_t first, std::
 void few_rows_affine(const FewRows& p, const Affine& w, std::size_t first, std::size_t last) {
   switch (w.bits) {
     case 2:
-      return few_rows_format<Ordered<2>>(p, w, first, last);
+      return few_rows_format<Ordered<2>, false>(p, w, first, last);
     case 3:
-      return few_rows_format<Ordered<3>>(p, w, first, last);
+      return few_rows_format<Ordered<3>, false>(p, w, first, last);
     case 4:
-#if defined(MLXCEL_NIBBLES)
+#if defined(MLXCEL_SHUFFLED)
       return w.group == 32 ? few_rows_format<Shuffled<4>>(p, w, first, last)
                            : few_rows_format<Shuffled<8>>(p, w, first, last);
 #else
       return few_rows_format<Ordered<4>>(p, w, first, last);
 #endif
     case 5:
-      return few_rows_format<Ordered<5>>(p, w, first, last);
+      return few_rows_format<Ordered<5>, false>(p, w, first, last);
     case 6:
-      return few_rows_format<Ordered<6>>(p, w, first, last);
+      return few_rows_format<Ordered<6>, false>(p, w, first, last);
     case 8:
       return few_rows_format<Ordered<8>>(p, w, first, last);
     default:

@@ -79,17 +79,18 @@ MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* t
   }
 }
 
-#define MLXCEL_NIBBLES 1
+#define MLXCEL_SHUFFLED 1
 
 /// `Words` packed words of 4-bit numbers and what they stand for. Vector v holds in lane l the number at
 /// 8·(l mod Words) + v·(8/Words) + l/Words: word by word the lanes' numbers lie one shift apart.
 template <std::size_t Words>
-struct Nibbles {
-  static constexpr std::size_t kVectors = Words;
-  static constexpr std::size_t kRepeats = kWidth / Words;
+struct Shuffled {
+  static constexpr int kVectors = Words;
+  static constexpr std::size_t kNumbers = 8 * Words, kBytes = 4 * Words;
   static_assert(Words == 4 || Words == 8);
 
-  MLXCEL_INLINE Nibbles(const unsigned char* from, float scale, float bias)
+  MLXCEL_INLINE Shuffled() {}
+  MLXCEL_INLINE Shuffled(const unsigned char* from, float scale, float bias)
       : scale(splat(scale)), bias(splat(bias)) {
     if constexpr (Words == 8) {
       bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -100,16 +101,13 @@ struct Nibbles {
   }
   template <int V>
   MLXCEL_INLINE Vec vector() const {
-    const __m256i shifted = _mm256_srli_epi32(bits, 4 * static_cast<int>(kRepeats) * V);
+    const __m256i shifted = _mm256_srli_epi32(bits, 32 / static_cast<int>(Words) * V);
     return fma(_mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15))), scale, bias);
   }
 
   __m256i bits;
   Vec scale, bias;
 };
-
-/// How many packed numbers are taken at once.
-inline constexpr std::size_t kTaken = 32;
 
 /// Where 8 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Each half of a
 /// vector holds all bytes.
@@ -149,13 +147,23 @@ MLXCEL_INLINE Vec eight(const unsigned char* from, Vec scale, Vec bias) {
   return fma(_mm256_cvtepi32_ps(numbers), scale, bias);
 }
 
+/// 32 packed numbers, in their order.
 template <unsigned Bits>
-MLXCEL_INLINE void take(const unsigned char* from, Vec scale, Vec bias, Vec (&to)[4]) {
-#pragma GCC unroll 4
-  for (std::size_t v = 0; v < 4; ++v) {
-    to[v] = eight<Bits>(from + v * Bits, scale, bias);
+struct Ordered {
+  static constexpr int kVectors = 4;
+  static constexpr std::size_t kNumbers = 32, kBytes = 4 * Bits;
+
+  MLXCEL_INLINE Ordered() {}
+  MLXCEL_INLINE Ordered(const unsigned char* from, float scale, float bias)
+      : from(from), scale(splat(scale)), bias(splat(bias)) {}
+  template <int V>
+  MLXCEL_INLINE Vec vector() const {
+    return eight<Bits>(from + Bits * V, scale, bias);
   }
-}
+
+  const unsigned char* from;
+  Vec scale, bias;
+};
 
 // The shapes of register blocks: accumulators, one row of weights and one broadcast fit into 16 registers.
 
@@ -164,6 +172,10 @@ inline constexpr std::size_t kFewBlock = 4;
 /// Weight rows that a block of `rows` rows of x takes at once.
 constexpr std::size_t few_columns(std::size_t rows) {
   return rows <= 2 ? 4 : rows == 3 ? 3 : 2;
+}
+/// The same for packed weights, of which more than a vector is held.
+constexpr std::size_t few_packed_columns(std::size_t) {
+  return 2;
 }
 /// Rows of a tile of many rows, at most.
 inline constexpr std::size_t kTileRows = 6;

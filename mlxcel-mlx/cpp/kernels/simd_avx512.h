@@ -124,18 +124,19 @@ MLXCEL_INLINE void transpose_rows(const Half* from, std::ptrdiff_t stride, float
   }
 }
 
-#define MLXCEL_NIBBLES 1
+#define MLXCEL_SHUFFLED 1
 
 /// `Words` packed words of 4-bit numbers and what they stand for. Vector v holds in lane l the number at
 /// 8·(l mod Words) + v·(16/Words) + l/Words: word by word the lanes' numbers lie one shift apart. The lookup ignores
 /// the bits above the lowest four, so a shift is all that a number needs.
 template <std::size_t Words>
-struct Nibbles {
-  static constexpr std::size_t kVectors = Words / 2;
-  static constexpr std::size_t kRepeats = kWidth / Words;
+struct Shuffled {
+  static constexpr int kVectors = Words / 2;
+  static constexpr std::size_t kNumbers = 8 * Words, kBytes = 4 * Words;
   static_assert(Words == 4 || Words == 8);
 
-  MLXCEL_INLINE Nibbles(const unsigned char* from, float scale, float bias) {
+  MLXCEL_INLINE Shuffled() {}
+  MLXCEL_INLINE Shuffled(const unsigned char* from, float scale, float bias) {
     const Vec numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     table = fma(numbers, splat(scale), splat(bias));
     if constexpr (Words == 8) {
@@ -148,15 +149,12 @@ struct Nibbles {
   }
   template <int V>
   MLXCEL_INLINE Vec vector() const {
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(bits, 4 * static_cast<int>(kRepeats) * V), table);
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(bits, 64 / static_cast<int>(Words) * V), table);
   }
 
   __m512i bits;
   Vec table;
 };
-
-/// How many packed numbers are taken at once.
-inline constexpr std::size_t kTaken = 32;
 
 /// Where 16 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Numbers 4i to
 /// 4i + 3 are looked up in quarter i of a vector, which holds all bytes.
@@ -194,11 +192,23 @@ MLXCEL_INLINE Vec sixteen(const unsigned char* from, Vec scale, Vec bias) {
   return fma(_mm512_cvtepi32_ps(numbers), scale, bias);
 }
 
+/// 32 packed numbers, in their order.
 template <unsigned Bits>
-MLXCEL_INLINE void take(const unsigned char* from, Vec scale, Vec bias, Vec (&to)[2]) {
-  to[0] = sixteen<Bits>(from, scale, bias);
-  to[1] = sixteen<Bits>(from + 2 * Bits, scale, bias);
-}
+struct Ordered {
+  static constexpr int kVectors = 2;
+  static constexpr std::size_t kNumbers = 32, kBytes = 4 * Bits;
+
+  MLXCEL_INLINE Ordered() {}
+  MLXCEL_INLINE Ordered(const unsigned char* from, float scale, float bias)
+      : from(from), scale(splat(scale)), bias(splat(bias)) {}
+  template <int V>
+  MLXCEL_INLINE Vec vector() const {
+    return sixteen<Bits>(from + 2 * Bits * V, scale, bias);
+  }
+
+  const unsigned char* from;
+  Vec scale, bias;
+};
 
 // The shapes of register blocks: accumulators, one row of weights and one broadcast fit into 32 registers.
 
@@ -207,6 +217,10 @@ inline constexpr std::size_t kFewBlock = 8;
 /// Weight rows that a block of `rows` rows of x takes at once.
 constexpr std::size_t few_columns(std::size_t rows) {
   return rows == 1 ? 8 : rows <= 4 ? 4 : 3;
+}
+/// The same for packed weights, of which more than a vector is held.
+constexpr std::size_t few_packed_columns(std::size_t rows) {
+  return rows <= 4 ? 4 : 2;
 }
 /// Rows of a tile of many rows, at most.
 inline constexpr std::size_t kTileRows = 14;

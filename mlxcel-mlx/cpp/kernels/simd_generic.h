@@ -78,27 +78,36 @@ MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* t
   }
 }
 
-/// How many packed numbers are taken at once.
-inline constexpr std::size_t kTaken = 32;
-
-/// 32 packed numbers, from 4 · `Bits` bytes, as what they stand for. Eight of them take `Bits` bytes whatever the width, so each
-/// eight are read as one integer and shifted apart.
+/// 32 packed numbers, in their order. Eight of them take `Bits` bytes whatever the width, so each eight are read as one integer
+/// and shifted apart.
 template <unsigned Bits>
-MLXCEL_INLINE void take(const unsigned char* from, Vec scale, Vec bias, Vec (&to)[8]) {
-  constexpr std::uint64_t kMask = (std::uint64_t{1} << Bits) - 1;
+struct Ordered {
+  static constexpr int kVectors = 8;
+  static constexpr std::size_t kNumbers = 32, kBytes = 4 * Bits;
+
+  MLXCEL_INLINE Ordered() {}
+  MLXCEL_INLINE Ordered(const unsigned char* from, float scale, float bias) {
+    constexpr std::uint64_t kMask = (std::uint64_t{1} << Bits) - 1;
 #pragma GCC unroll 4
-  for (std::size_t v = 0; v < 4; ++v) {
-    std::uint64_t packed = 0;
-    std::memcpy(&packed, from + v * Bits, Bits);
-    float numbers[8];
+    for (std::size_t v = 0; v < 4; ++v) {
+      std::uint64_t packed = 0;
+      std::memcpy(&packed, from + v * Bits, Bits);
+      float eight[8];
 #pragma GCC unroll 8
-    for (unsigned i = 0; i < 8; ++i) {
-      numbers[i] = static_cast<float>(static_cast<std::int32_t>((packed >> (i * Bits)) & kMask));
+      for (unsigned i = 0; i < 8; ++i) {
+        eight[i] = static_cast<float>(static_cast<std::int32_t>((packed >> (i * Bits)) & kMask));
+      }
+      vectors[2 * v] = fma(load(eight), splat(scale), splat(bias));
+      vectors[2 * v + 1] = fma(load(eight + 4), splat(scale), splat(bias));
     }
-    to[2 * v] = fma(load(numbers), scale, bias);
-    to[2 * v + 1] = fma(load(numbers + 4), scale, bias);
   }
-}
+  template <int V>
+  MLXCEL_INLINE Vec vector() const {
+    return vectors[V];
+  }
+
+  Vec vectors[8];
+};
 
 // The shapes of register blocks: SSE2 has 16 registers, NEON 32.
 
@@ -107,6 +116,10 @@ inline constexpr std::size_t kFewBlock = 4;
 /// Weight rows that a block of `rows` rows of x takes at once.
 constexpr std::size_t few_columns(std::size_t rows) {
   return rows <= 2 ? 4 : rows == 3 ? 3 : 2;
+}
+/// The same for packed weights, of which more than a vector is held.
+constexpr std::size_t few_packed_columns(std::size_t) {
+  return 1;
 }
 /// Rows of a tile of many rows, at most.
 #if defined(__aarch64__)
