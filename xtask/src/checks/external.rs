@@ -15,11 +15,12 @@ use crate::workspace::{Workspace, cargo_program};
 
 const PORTABLE: &str = "hello-portable";
 const IREE: &str = "hello-iree";
+const MLX: &str = "hello-mlx";
 /// The folders below `tests-external/`.
-pub(super) const PACKAGES: [&str; 2] = [PORTABLE, IREE];
+pub(super) const PACKAGES: [&str; 3] = [PORTABLE, IREE, MLX];
 
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
-const NATIVE: &[&str] = &["eerie-sys", "bindgen", "clang-sys", "cmake", "cc"];
+const NATIVE: &[&str] = &["eerie-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
 /// What the package with the IREE engine is told, by paths in `.toolchain/`.
 const IREE_ENVIRONMENT: &[(&str, &str)] = &[
@@ -30,6 +31,10 @@ const IREE_ENVIRONMENT: &[(&str, &str)] = &[
     ("MLXCEL_IREE_COMPILER", "bin/iree-compile"),
 ];
 const GENERATOR: &str = "CMAKE_GENERATOR";
+/// What the package with the MLX engine is told when it is built, likewise, and not when it is run.
+const MLX_ENVIRONMENT: (&str, &str) = ("MLXCEL_MLX_DIR", "mlx");
+/// Where loaders look, and what cargo adds to.
+const LOADER_PATHS: [&str; 2] = ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"];
 /// A choice of engine for the tests is none for these packages.
 const BACKEND: &str = "MLXCEL_BACKEND";
 
@@ -46,7 +51,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
         for (name, _) in IREE_ENVIRONMENT {
             command.env_remove(name);
         }
-        command.env_remove(GENERATOR);
+        command.env_remove(GENERATOR).env_remove(MLX_ENVIRONMENT.0);
     })?;
 
     let iree = External::prepare(workspace, IREE, outside.path(), &target)?;
@@ -62,7 +67,16 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
             command.env(GENERATOR, "Ninja");
         }
     })?;
-    Ok(format!("{} build and generate", PACKAGES.join(" and ")))
+
+    let mlx = External::prepare(workspace, MLX, outside.path(), &target)?;
+    mlx.tells_a_story(|command| {
+        let (name, path) = MLX_ENVIRONMENT;
+        if std::env::var_os(name).is_none() {
+            command.env(name, toolchain.join(path));
+        }
+    })?;
+    mlx.tells_a_story_by_itself()?;
+    Ok(format!("{} build and generate", PACKAGES.join(", ")))
 }
 
 /// One of the packages.
@@ -119,6 +133,17 @@ impl External {
         command.arg("--").arg(&self.model).env_remove(BACKEND);
         environment(&mut command);
         process::run(&mut command).with_context(|| format!("the external package {}", self.name))
+    }
+
+    /// Runs the program that was built without cargo, which helps loaders, and without any of our variables.
+    fn tells_a_story_by_itself(&self) -> Result<()> {
+        let program = self.target.join("debug").join(self.name);
+        let mut command = Command::new(&program);
+        command.arg(&self.model).current_dir(&self.outside).env_remove(BACKEND).env_remove(MLX_ENVIRONMENT.0);
+        for path in LOADER_PATHS {
+            command.env_remove(path);
+        }
+        process::run(&mut command).with_context(|| format!("{} without cargo", program.display()))
     }
 }
 
