@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use mlxcel_core::ProgressFn;
 use mlxcel_session::{LoadOptions, LoadProgress, LoadStage};
 
 /// Shows compiling and loading on standard error where that is a terminal; clones share the bar.
@@ -25,12 +26,18 @@ impl Progress {
 
     /// Lets an engine report here.
     #[must_use]
-    pub fn watch(&self, options: LoadOptions) -> LoadOptions {
+    pub fn watch(&self, mut options: LoadOptions) -> LoadOptions {
+        options.progress = self.reporter().or(options.progress);
+        options
+    }
+
+    /// What shows progress here; nothing where nobody would see it.
+    pub fn reporter(&self) -> Option<ProgressFn> {
         if !std::io::stderr().is_terminal() {
-            return options;
+            return None;
         }
         let this = self.clone();
-        options.with_progress(move |progress| this.show(progress))
+        Some(Arc::new(move |progress| this.show(progress)))
     }
 
     /// Takes the bar away and shows no other: text follows.

@@ -1,6 +1,6 @@
 //! Bundles: a model with its programs compiled beforehand, in one folder.
 //!
-//! An application that ships a model need not ship a compiler. [`write`] compiles every program that sessions can ever ask for
+//! An application that ships a model need not ship a compiler. [`write()`] compiles every program that sessions can ever ask for
 //! and puts them beside the checkpoint's files; the machine that runs the bundle needs the application and nothing else: no
 //! compiler, no Python, no cache, not even a file system that can be written.
 //!

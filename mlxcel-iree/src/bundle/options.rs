@@ -5,7 +5,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Precision, ProgressFn, Result};
 /// The target of programs as plain StableHLO text, for other compilers.
 pub const STABLEHLO: &str = "stablehlo";
 
-/// What [`write`](super::write) is asked for; start from [`BundleOptions::default`].
+/// What [`write()`](super::write) is asked for; start from [`BundleOptions::default`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct BundleOptions {

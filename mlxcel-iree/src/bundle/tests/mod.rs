@@ -35,10 +35,9 @@ pub(super) fn short() -> BundleOptions {
     BundleOptions::default().with_precision(Precision::Exact).with_capacity(150)
 }
 
-/// What the tests of this process share: compiled programs, and a bundle.
-fn shared() -> &'static Path {
-    static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    FOLDER.get_or_init(|| tempfile::tempdir().unwrap()).path()
+/// What tests share, beside their program: what they compile, and a bundle.
+fn shared() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("mlxcel-iree-bundles")
 }
 
 /// An engine that keeps what it compiles for the other tests.
@@ -52,7 +51,8 @@ pub(super) fn written() -> &'static Path {
     BUNDLE.get_or_init(|| {
         let place = shared().join("bundle");
         let options = short().with_targets(["llvm-cpu:host", STABLEHLO]);
-        write(&engine(), &fixture("llama").into(), &place, &options).unwrap();
+        fs::create_dir_all(shared()).unwrap();
+        write(&engine(), &fixture("llama").into(), &place, &options.with_replace(true)).unwrap();
         place
     })
 }

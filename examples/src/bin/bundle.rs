@@ -1,0 +1,135 @@
+//! Writes a bundle: a model with its programs compiled beforehand, for machines that have no compiler.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_session::iree::IreeBackend;
+use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
+use mlxcel_session::{ModelSource, Precision};
+use serde::Serialize;
+
+/// Write a model with its programs compiled, in a folder that runs without a compiler: `generate --model DIR`.
+///
+/// Exit status: 0; 2 for bad arguments or input; 1 for anything else (such as a missing compiler or a full disk); then one line
+/// on standard error says what went wrong, and nothing is left behind.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checkpoint folder; the bundled story teller where none is given
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text for other compilers
+    ///
+    /// Several are separated by commas; features of a target stand behind commas too, with their signs:
+    /// `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89`. `llvm-cpu:host` is this machine's processor.
+    #[arg(long, value_name = "T[,T]", default_value = "llvm-cpu:host")]
+    target: String,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Leave the weights out: the bundle then goes with the checkpoint's own folder
+    #[arg(long)]
+    no_weights: bool,
+    /// How many sequences a session may hold at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    sequences: usize,
+    /// The most tokens that prompt and text may have together; the model's own limit where none is given
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// The rounding: exact (float32), native (the checkpoint's own type)
+    #[arg(long, value_name = "NAME", default_value_t)]
+    precision: Precision,
+    /// Include the programs that score texts
+    #[arg(long)]
+    every_position: bool,
+    /// Replace a bundle that is there already
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON object: the folder, for each target its programs and bytes, the checkpoint's files and bytes, seconds
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output<'a> {
+    bundle: &'a std::path::Path,
+    model_type: &'a str,
+    precision: &'a str,
+    context: usize,
+    sequences: usize,
+    weights_included: bool,
+    targets: Vec<TargetOutput<'a>>,
+    files: usize,
+    file_bytes: u64,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct TargetOutput<'a> {
+    target: &'a str,
+    programs: usize,
+    bytes: u64,
+}
+
+fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(arguments) => exit(run(&arguments)),
+        // Help and version are asked for, and not an error.
+        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
+        Err(error) => exit(Err(error.into())),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let started = Instant::now();
+    let progress = Progress::new();
+    let mut options = BundleOptions::default()
+        .with_targets(split_targets(&arguments.target)?)
+        .with_precision(arguments.precision)
+        .with_sequences(arguments.sequences)
+        .with_every_position(arguments.every_position)
+        .with_weights(!arguments.no_weights)
+        .with_replace(arguments.force);
+    options.capacity = arguments.context;
+    options.progress = progress.reporter();
+    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
+    let written = bundle::write(&IreeBackend::new(), &source, &arguments.out, &options);
+    progress.close();
+    let manifest = written?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        let output = output(arguments, &manifest, started.elapsed().as_secs_f64());
+        serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{manifest}")?;
+        writeln!(out, "written to {}", arguments.out.display())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn output<'a>(arguments: &'a Arguments, manifest: &'a Manifest, seconds: f64) -> Output<'a> {
+    let targets = manifest.targets.iter().map(|target| TargetOutput {
+        target: &target.target,
+        programs: target.programs.len(),
+        bytes: target.programs.iter().map(|program| program.bytes).sum(),
+    });
+    Output {
+        bundle: &arguments.out,
+        model_type: &manifest.model.model_type,
+        precision: &manifest.precision,
+        context: manifest.capacity,
+        sequences: manifest.sequences,
+        weights_included: manifest.weights_included,
+        targets: targets.collect(),
+        files: manifest.files.len(),
+        file_bytes: manifest.files.iter().map(|file| file.bytes).sum(),
+        seconds,
+    }
+}

@@ -1,0 +1,261 @@
+//! The program `bundle`, and what it writes: run where there is nothing else.
+#![cfg(feature = "iree")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+use support::{Fixture, cache_dir};
+
+/// The program with these arguments; what it compiles is kept beside the test binaries.
+fn bundle(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bundle"));
+    command.args(arguments).env("MLXCEL_CACHE_DIR", cache_dir());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs to success, and answers what was printed as JSON.
+fn json(command: &mut Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[derive(Deserialize)]
+struct Case {
+    messages: Option<Vec<Value>>,
+    greedy: Vec<u32>,
+    margins: Vec<f64>,
+    completion: Option<String>,
+}
+
+/// The oracle's cases of one question each.
+fn questions() -> Vec<(String, Case)> {
+    #[derive(Deserialize)]
+    struct Oracle {
+        cases: Vec<Case>,
+    }
+    let oracle = fs::read(Fixture::storyteller().path.join("oracle.json")).unwrap();
+    let cases = serde_json::from_slice::<Oracle>(&oracle).unwrap().cases.into_iter();
+    cases
+        .filter_map(|case| {
+            let [message] = &case.messages.as_ref()?[..] else { return None };
+            Some((message["content"].as_str()?.to_owned(), case))
+        })
+        .collect()
+}
+
+/// Copies the regular files of a folder.
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Every file below a folder, with its content.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.clone(), fs::read(path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// What the dynamic linker loads for a program: files that a container has to have.
+#[cfg(target_os = "linux")]
+fn linked_files(program: &Path) -> Vec<PathBuf> {
+    let said = text(&Command::new("ldd").arg(program).output().unwrap().stdout);
+    said.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// Whether this process may make itself a root of its own.
+#[cfg(target_os = "linux")]
+fn may_isolate() -> bool {
+    let tried = Command::new("unshare").args(["-rm", "chroot", "/", "true"]).output();
+    tried.is_ok_and(|output| output.status.success())
+}
+
+/// A copy of [`new_container`]'s for a test to run and to spoil.
+fn container() -> tempfile::TempDir {
+    static CONTAINER: OnceLock<PathBuf> = OnceLock::new();
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(CONTAINER.get_or_init(new_container), copy.path());
+    copy
+}
+
+/// A root folder that holds a copy of `generate`, what it links, and a bundle of the story teller whose checkpoint and cache are
+/// gone.
+fn new_container() -> PathBuf {
+    let work = tempfile::tempdir().unwrap();
+    let (checkpoint, cache) = (work.path().join("checkpoint"), work.path().join("cache"));
+    copy_folder(&Fixture::storyteller().path, &checkpoint);
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("container");
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(&root).unwrap();
+    let folder = root.join("bundle");
+    let arguments = ["--precision", "exact", "--json", "--model", checkpoint.to_str().unwrap()];
+    let written =
+        json(bundle(&arguments).args(["--out", folder.to_str().unwrap()]).env("MLXCEL_CACHE_DIR", &cache));
+    assert_eq!(written["weights_included"], true);
+    assert_eq!(written["targets"][0]["programs"], 4);
+    drop(work);
+    assert!(!checkpoint.exists() && !cache.exists());
+
+    let program = root.join("generate");
+    fs::copy(env!("CARGO_BIN_EXE_generate"), &program).unwrap();
+    #[cfg(target_os = "linux")]
+    for file in linked_files(&program) {
+        let place = root.join(file.strip_prefix("/").unwrap());
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(&file, place).unwrap();
+    }
+    root
+}
+
+/// Runs the copied `generate`: on Linux, where that is permitted, with a root of its own that is mounted read-only and has
+/// nothing but the container's files; elsewhere with an environment that leads nowhere.
+fn run_contained(root: &Path, arguments: &[&str]) -> Output {
+    #[cfg(target_os = "linux")]
+    if may_isolate() {
+        let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && cd / && root=$1 && shift && \
+                      exec env -i PATH= HOME=/home/nobody \"$0\" \"$root\" /generate --model /bundle \"$@\"";
+        let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"]
+            .into_iter()
+            .find(|path| Path::new(path).exists())
+            .unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", script, chroot]).arg(root).args(arguments);
+        return command.output().unwrap();
+    }
+    let nowhere = "/there/is/no/such/folder";
+    let mut command = Command::new(root.join("generate"));
+    command.env_clear().current_dir("/").arg("--model").arg(root.join("bundle")).args(arguments);
+    for variable in ["PATH", "HOME", "TMPDIR", "XDG_CACHE_HOME", "MLXCEL_CACHE_DIR"] {
+        command.env(variable, nowhere);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn a_bundle_runs_where_there_is_nothing_else_and_says_what_the_oracle_says() {
+    let root = container();
+    let before = contents(root.path());
+    for (question, case) in questions().iter().take(2) {
+        let output = run_contained(
+            root.path(),
+            &["--backend", "iree", "--precision", "exact", "--json", "--prompt", question],
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let output: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
+        let certain = case.margins.iter().take_while(|&&margin| margin >= 1e-4).count();
+        let expected: Vec<u32> = case.greedy.iter().copied().take(certain.min(tokens.len())).collect();
+        assert_eq!(tokens[..expected.len()], expected);
+        assert_eq!(output["text"], case.completion.as_deref().unwrap());
+        assert_eq!(output["timings"]["compile_s"], 0.0);
+    }
+    assert!(contents(root.path()) == before, "something was written");
+}
+
+#[test]
+fn a_flipped_bit_is_refused_in_one_line() {
+    let root = container();
+    let program = contents(&root.path().join("bundle/programs")).into_iter().next().unwrap();
+    let mut bytes = program.1;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&program.0, bytes).unwrap();
+    let output = run_contained(root.path(), &["--precision", "exact", "--prompt", "Hi"]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = text(&output.stderr);
+    assert!(line.starts_with("error: ") && line.lines().count() == 1 && line.contains("checksum"), "{line}");
+}
+
+/// A bundle as text of the small fixture: quick, since nothing is compiled.
+fn quick(out: &Path, more: &[&str]) -> Output {
+    let model = Fixture::named("llama").path;
+    let arguments = ["--model", model.to_str().unwrap(), "--out", out.to_str().unwrap(), "--context", "100"];
+    let target: &[&str] = if more.contains(&"--target") { &[] } else { &["--target", "stablehlo"] };
+    bundle(&arguments).args(target).args(more).output().unwrap()
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_in_one_line_and_nothing_is_left() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("bundle");
+    let refused = |output: Output, status: i32, words: &[&str]| {
+        let line = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{line}");
+        assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
+        for word in words {
+            assert!(line.contains(word), "{word:?} is not in: {line}");
+        }
+    };
+    refused(quick(&out, &["--target", "steam:1"]), 2, &["steam", "llvm-cpu"]);
+    refused(quick(&out, &["--target", "llvm-cpu:abacus"]), 2, &["abacus", "znver4"]);
+    refused(quick(&out, &["--target", "+avx2"]), 2, &["+avx2"]);
+    refused(quick(&out, &["--context", "0"]), 2, &["--context"]);
+    refused(quick(&out, &["--sequences", "0"]), 2, &["sequences"]);
+    refused(quick(&place.path().join("none/bundle"), &[]), 2, &["none"]);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+
+    let first = quick(&out, &[]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert!(text(&first.stdout).contains("stablehlo: 2 programs"), "{}", text(&first.stdout));
+    refused(quick(&out, &[]), 2, &["already"]);
+    let before = contents(&out);
+    let second = quick(&out, &["--force", "--no-weights", "--json"]);
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    let second: Value = serde_json::from_slice(&second.stdout).unwrap();
+    assert_eq!((&second["weights_included"], &second["context"]), (&Value::Bool(false), &100.into()));
+    assert!(contents(&out).len() < before.len());
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_and_leaves_nothing() {
+    if !may_isolate() {
+        return;
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let model = Fixture::named("llama").path;
+    // A disk that is smaller than the weights.
+    let script = "mount -t tmpfs -o size=128k none \"$1\" && \"$0\" --model \"$2\" --target stablehlo --out \"$1/bundle\"; \
+                  code=$?; ls -A \"$1\"; exit $code";
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_bundle")])
+        .args([disk.path(), model.as_path()])
+        .output()
+        .unwrap();
+    let line = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    assert!(line.contains("no space is left on the disk"), "{line}");
+    assert_eq!(text(&output.stdout), "");
+}
