@@ -7,7 +7,7 @@ mod bindings;
 use std::env;
 use std::path::{Path, PathBuf};
 
-use crate::{IREE_VERSION, version};
+use crate::{IREE_VERSION, has_feature, version};
 
 const VARIABLE: &str = "IREE_DIST";
 /// The archives of every distribution, in the order in which they need each other.
@@ -52,8 +52,10 @@ fn file_name(archive: &str) -> String {
 
 /// A driver's interface is installed where the driver was built.
 fn check_drivers(distribution: &Path) -> Result<(), String> {
-    for (wanted, driver) in [(cfg!(feature = "cuda"), "cuda"), (cfg!(feature = "vulkan"), "vulkan")] {
-        if wanted && !distribution.join("include/iree/hal/drivers").join(driver).join("api.h").is_file() {
+    for (feature, driver) in [("CUDA", "cuda"), ("VULKAN", "vulkan")] {
+        if has_feature(feature)
+            && !distribution.join("include/iree/hal/drivers").join(driver).join("api.h").is_file()
+        {
             return Err(format!(
                 "the feature `{driver}` of mlxcel-iree is on, and the distribution in {} was built without that driver; \
                  turn the feature off, or use the feature `vendored`, which builds the driver",

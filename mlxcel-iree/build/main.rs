@@ -9,6 +9,7 @@ mod cuda;
 mod dist;
 mod version;
 
+use std::env;
 use std::process::ExitCode;
 
 /// The release whose programs this crate compiles and whose interface it is written against.
@@ -28,17 +29,22 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let macos = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "macos");
-    if cfg!(feature = "vulkan") && macos {
+    let macos = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "macos");
+    if has_feature("VULKAN") && macos {
         return Err("the feature `vulkan` is not for macOS, which has no Vulkan of its own".to_owned());
     }
-    if cfg!(feature = "dist") {
+    if has_feature("DIST") {
         return dist::link();
     }
-    if !cfg!(feature = "vendored") {
+    if !has_feature("VENDORED") {
         return Err("mlxcel-iree needs IREE's runtime: turn on its feature `vendored` (the default), which builds it, or \
                     `dist`, which links the distribution that IREE_DIST names"
             .to_owned());
     }
-    if cfg!(feature = "cuda") { cuda::find_toolkit() } else { Ok(()) }
+    if has_feature("CUDA") { cuda::find_toolkit() } else { Ok(()) }
+}
+
+/// Whether a feature is on, by cargo's word at run time: so `cargo xtask test --only dist` can try combinations.
+fn has_feature(name: &str) -> bool {
+    env::var_os(format!("CARGO_FEATURE_{name}")).is_some()
 }

@@ -44,7 +44,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     if total.passed == 0 {
         bail!("no test ran");
     }
-    Ok(format!("{total}; {refused} distributions refused"))
+    Ok(format!("{total}; {refused} wrong environments refused"))
 }
 
 /// No crate that compiles IREE's sources may be below the feature.
