@@ -5,8 +5,8 @@
 mod support;
 
 use mlxcel_core::{
-    Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult, SamplingPlan,
-    SessionOptions,
+    Backend, Control, ErrorKind, GenerateExt, GenerateOptions, InferenceSession, LoadOptions, Precision, Row,
+    RowResult, SamplingPlan, SessionOptions,
 };
 use support::{Case, Fixture, engines, load};
 
@@ -54,20 +54,20 @@ fn assert_tokens(name: &str, case: &Case, tokens: &[u32], logprobs: &[f32]) {
 }
 
 fn exact_matches(fixture: &Fixture) {
-    for engine in engines() {
-        let model = load(&*engine, fixture, Precision::Exact);
-        let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        for (i, case) in fixture.cases().iter().enumerate() {
-            let name = format!("{} {} case {i}", engine.name(), fixture.name);
-            let error = relative_error(
-                &prefill_logits(&mut *session, &case.prompt, usize::MAX),
-                &case.prefill_logits,
-            );
-            assert!(error <= 1e-4, "{name}: prefill logits differ by {error}");
-            let options = GenerateOptions::new(case.greedy.len());
-            let generation = session.generate_greedy(&case.prompt, &options).unwrap();
-            assert_tokens(&name, case, &generation.tokens, &generation.logprobs);
-        }
+    engines().iter().for_each(|engine| exact_on(&**engine, fixture));
+}
+
+fn exact_on(engine: &dyn Backend, fixture: &Fixture) {
+    let model = load(engine, fixture, Precision::Exact);
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    for (i, case) in fixture.cases().iter().enumerate() {
+        let name = format!("{} {} case {i}", engine.name(), fixture.name);
+        let logits = prefill_logits(&mut *session, &case.prompt, usize::MAX);
+        let error = relative_error(&logits, &case.prefill_logits);
+        assert!(error <= 1e-4, "{name}: prefill logits differ by {error}");
+        let options = GenerateOptions::new(case.greedy.len());
+        let generation = session.generate_greedy(&case.prompt, &options).unwrap();
+        assert_tokens(&name, case, &generation.tokens, &generation.logprobs);
     }
 }
 
@@ -89,6 +89,20 @@ fn llama_with_linear_rope_is_exact() {
 #[test]
 fn mistral_with_its_sliding_window_is_exact() {
     exact_matches(&Fixture::named("mistral"));
+}
+
+#[test]
+fn quantized_weights_are_exact_where_an_engine_takes_them() {
+    let fixture = Fixture::named("storyteller-4bit");
+    for engine in engines() {
+        match engine.load(&fixture.path.clone().into(), &LoadOptions::default()) {
+            Ok(_) => exact_on(&*engine, &fixture),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{}: {error}", engine.name());
+                assert_ne!(engine.name(), "mlx", "{error}");
+            }
+        }
+    }
 }
 
 #[test]
