@@ -3,6 +3,7 @@
 //! Cheap checks go first and the tests last. A failed check does not stop the others: one run shows everything.
 
 mod architecture;
+mod bundle;
 mod compile;
 mod dist;
 mod external;
@@ -51,6 +52,8 @@ enum Check {
     Test,
     /// The IREE engine on a prebuilt distribution of IREE's runtime
     Dist,
+    /// Bundles, run by a program with the IREE engine alone, and through XLA
+    Bundle,
 }
 
 impl Check {
@@ -68,6 +71,7 @@ impl Check {
             Self::Package => package::check(workspace),
             Self::Test => compile::test(workspace),
             Self::Dist => dist::check(workspace),
+            Self::Bundle => bundle::check(workspace),
         }
     }
 

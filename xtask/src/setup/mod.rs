@@ -13,7 +13,7 @@
 //! finished one needs no network again.
 
 mod links;
-mod packages;
+pub(crate) mod packages;
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -23,6 +23,8 @@ use fs4::FileExt;
 
 use crate::process;
 use crate::workspace::Workspace;
+
+pub(crate) use packages::{Packages, find_python};
 
 /// Makes `.toolchain/` complete; does nothing where it is.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {

@@ -14,37 +14,64 @@ use crate::workspace::Workspace;
 /// The first pip that knows wheels tagged `manylinux_2_28`, as the compiler's are.
 const OLDEST_PIP: (u32, u32) = (20, 3);
 
-/// The Python whose wheels are taken, whichever runs pip: their programs do not use it.
+/// The Python whose wheels of the toolchain are taken, whichever runs pip: their programs do not use it.
 const WHEELS_FOR: &str = "3.11";
 
-/// Installs the packages unless the stamp says that these very requirements are there. Answers whether it did.
+/// Installs the toolchain's packages unless they are there. Answers whether it did.
 pub(super) fn install(workspace: &Workspace) -> Result<bool> {
-    let toolchain = workspace.toolchain();
-    let requirements = workspace.root().join("xtask/toolchain/requirements.txt");
-    let content = fs::read(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
-    let stamp = stamp_of(&content);
-
-    let place = toolchain.join("python");
-    if is_installed(&place, &stamp) {
-        return Ok(false);
-    }
-
-    let incoming = toolchain.join("incoming");
-    remove_folder(&incoming)?;
-    let python = find_python()?;
     let megabytes = if cfg!(target_os = "macos") { 200 } else { 150 };
-    eprintln!(
-        "setup: installing cmake, ninja, libclang, the IREE compiler and MLX (about {megabytes} MB) with pip"
-    );
-    process::run(&mut pip_install(&python, &requirements, &incoming)).context(
+    let packages = Packages {
+        name: "python",
+        requirements: "xtask/toolchain/requirements.txt",
+        wheels_for: Some(WHEELS_FOR),
+        what: &format!("cmake, ninja, libclang, the IREE compiler and MLX (about {megabytes} MB)"),
+    };
+    packages.install(workspace, find_python).context(
         "pip could not install the pinned packages: it needs the network or an index that has them, and Linux \
          (glibc 2.35 or newer, x86-64 or aarch64) or macOS 14 or newer on arm64; run `cargo xtask setup` again",
-    )?;
+    )
+}
 
-    fs::write(incoming.join(STAMP), &stamp).context("writing the stamp of the toolchain")?;
-    remove_folder(&place)?;
-    fs::rename(&incoming, &place).with_context(|| format!("moving the packages to {}", place.display()))?;
-    Ok(true)
+/// Packages with exact versions, in a folder of their own below `.toolchain/`.
+pub(crate) struct Packages<'a> {
+    /// The folder's name.
+    pub(crate) name: &'a str,
+    /// The file that pins them, relative to the repository.
+    pub(crate) requirements: &'a str,
+    /// The Python that they have to be for, unless it is the one that runs pip.
+    pub(crate) wheels_for: Option<&'a str>,
+    /// What is being installed, for people.
+    pub(crate) what: &'a str,
+}
+
+impl Packages<'_> {
+    /// Installs them by the pip of a `python` that is asked for only then, unless the stamp says that these very requirements
+    /// are there. Answers whether it did.
+    pub(crate) fn install(&self, workspace: &Workspace, python: impl Fn() -> Result<String>) -> Result<bool> {
+        let toolchain = workspace.toolchain();
+        let requirements = workspace.root().join(self.requirements);
+        let content =
+            fs::read(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
+        let mut stamp = stamp_of(&content);
+        if self.wheels_for.is_none() {
+            stamp.push_str(&process::output(Command::new(python()?).arg("--version"))?);
+        }
+        let place = toolchain.join(self.name);
+        if is_installed(&place, &stamp) {
+            return Ok(false);
+        }
+
+        let incoming = toolchain.join(format!("incoming-{}", self.name));
+        remove_folder(&incoming)?;
+        eprintln!("setup: installing {} with pip", self.what);
+        process::run(&mut pip_install(&python()?, self.wheels_for, &requirements, &incoming))?;
+
+        fs::write(incoming.join(STAMP), &stamp).context("writing the stamp of the packages")?;
+        remove_folder(&place)?;
+        fs::rename(&incoming, &place)
+            .with_context(|| format!("moving the packages to {}", place.display()))?;
+        Ok(true)
+    }
 }
 
 const STAMP: &str = ".requirements-sha256";
@@ -72,11 +99,13 @@ fn remove_folder(path: &Path) -> Result<()> {
 }
 
 /// `--target` needs neither a virtual environment nor leave of a Python that the system manages.
-fn pip_install(python: &str, requirements: &Path, target: &Path) -> Command {
+fn pip_install(python: &str, wheels_for: Option<&str>, requirements: &Path, target: &Path) -> Command {
     let mut command = pip(python);
+    command.args(["install", "--require-hashes", "--no-deps", "--only-binary", ":all:"]);
+    if let Some(version) = wheels_for {
+        command.args(["--python-version", version, "--implementation", "cp"]);
+    }
     command
-        .args(["install", "--require-hashes", "--no-deps", "--only-binary", ":all:"])
-        .args(["--python-version", WHEELS_FOR, "--implementation", "cp"])
         .args(["--no-input", "--no-compile", "--no-warn-script-location"])
         .arg("--target")
         .arg(target)
@@ -101,7 +130,7 @@ fn pip(python: &str) -> Command {
 }
 
 /// The first Python 3 on PATH that has a pip new enough.
-fn find_python() -> Result<String> {
+pub(crate) fn find_python() -> Result<String> {
     let mut pythons_without_pip = Vec::new();
     for name in ["python3", "python"] {
         let version = process::output(Command::new(name).arg("--version"));
@@ -164,13 +193,17 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned_by_version_and_hash() {
-        let text = include_str!("../../toolchain/requirements.txt");
-        let entries = text.replace("\\\n", " ");
-        let entries: Vec<_> =
-            entries.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
-        assert!(entries.len() >= 4);
-        for entry in entries {
-            assert!(entry.contains("==") && entry.contains("--hash=sha256:"), "{entry}");
+        for text in [
+            include_str!("../../toolchain/requirements.txt"),
+            include_str!("../../../tests-external/xla/requirements.txt"),
+        ] {
+            let entries = text.replace("\\\n", " ");
+            let entries: Vec<_> =
+                entries.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+            assert!(entries.len() >= 4);
+            for entry in entries {
+                assert!(entry.contains("==") && entry.contains("--hash=sha256:"), "{entry}");
+            }
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Bundles where they are to run: by a program that has the IREE engine and nothing else compiled in, and, as plain StableHLO,
+//! through XLA by a script, against the oracle.
+//!
+//! XLA comes with JAX from PyPI, about 150 MB, and is installed when this check first runs, not by `setup`: nothing that is
+//! built here needs it.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::compile::Counts;
+use crate::process;
+use crate::setup::{Packages, find_python};
+use crate::workspace::Workspace;
+
+/// The script and what it needs.
+const SCRIPT: &str = "tests-external/xla/run_bundle.py";
+const REQUIREMENTS: &str = "tests-external/xla/requirements.txt";
+/// The checkpoint, with an `oracle.json` beside it.
+const MODEL: &str = "fixtures/llama";
+/// The minor versions of Python 3, and the machines, that the pinned wheels are for.
+const PYTHONS: std::ops::RangeInclusive<u32> = 11..=14;
+const MACHINES: [(&str, &str); 3] = [("linux", "x86_64"), ("linux", "aarch64"), ("macos", "aarch64")];
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let alone = with_the_engine_alone(workspace)?;
+    Ok(format!("{alone}; XLA: {}", through_xla(workspace)?))
+}
+
+/// The tests of bundles, whose programs are built with the feature `iree` and no other.
+fn with_the_engine_alone(workspace: &Workspace) -> Result<Counts> {
+    let mut command =
+        workspace.cargo(&["test", "--locked", "--package", "mlxcel-examples", "--test", "bundle"]);
+    command.args(["--no-default-features", "--features", "iree"]);
+    let mut total = Counts::default();
+    process::run_watched(&mut command, |line| total.add(line))?;
+    if total.passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(total)
+}
+
+fn through_xla(workspace: &Workspace) -> Result<String> {
+    let python = find_python()?;
+    if let Some(reason) = without_wheels(&python)? {
+        return Ok(format!("skipped, {reason}"));
+    }
+    let packages = Packages {
+        name: "xla",
+        requirements: REQUIREMENTS,
+        wheels_for: None,
+        what: "JAX with XLA (about 150 MB)",
+    };
+    packages.install(workspace, || Ok(python.clone())).context("installing JAX")?;
+
+    let folder = tempfile::tempdir().context("making a folder for the bundle")?;
+    let bundle = folder.path().join("bundle");
+    let model = workspace.root().join(MODEL);
+    // The program that the tests have just built.
+    let mut write = workspace.cargo(&["run", "--locked", "--package", "mlxcel-examples", "--bin", "bundle"]);
+    write.args(["--no-default-features", "--features", "iree", "--"]);
+    write.args(["--target", "stablehlo", "--precision", "exact"]);
+    process::run(write.arg("--model").arg(&model).arg("--out").arg(&bundle))?;
+
+    let mut run = Command::new(&python);
+    run.arg(workspace.root().join(SCRIPT)).arg(&bundle).arg("--oracle").arg(model.join("oracle.json"));
+    run.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
+    // Another device that JAX might find is not what the oracle was computed for.
+    let said = process::output(run.env("JAX_PLATFORMS", "cpu"))?;
+    match said.trim() {
+        "" => bail!("the script compared nothing"),
+        said => Ok(said.to_owned()),
+    }
+}
+
+/// Why JAX cannot be installed here, if it cannot.
+fn without_wheels(python: &str) -> Result<Option<String>> {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    if !MACHINES.contains(&(os, arch)) {
+        return Ok(Some(format!("JAX has no wheel for {os} on {arch}")));
+    }
+    let said = process::output(Command::new(python).arg("--version"))?;
+    let minor = minor_version(&said).with_context(|| format!("{python} says that it is {said:?}"))?;
+    Ok((!PYTHONS.contains(&minor)).then(|| format!("the pinned JAX has no wheel for Python 3.{minor}")))
+}
+
+/// The minor version in what `python3 --version` says.
+fn minor_version(said: &str) -> Option<u32> {
+    said.trim().strip_prefix("Python 3.")?.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minor_version_is_read() {
+        assert_eq!(minor_version("Python 3.11.7\n"), Some(11));
+        assert_eq!(minor_version("Python 3.15.0rc1"), Some(15));
+        assert_eq!(minor_version("Python 2.7.18"), None);
+    }
+}
