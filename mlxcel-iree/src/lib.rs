@@ -34,6 +34,8 @@ pub mod bundle;
 pub mod cache;
 mod compiler;
 mod engine;
+#[cfg(test)]
+mod every_target_tests;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
 mod ffi;
 mod lowering;

@@ -54,6 +54,15 @@ impl Function {
         &self.values[value.index()]
     }
 
+    /// A new value of this type, for an operation that a rewrite adds to make; until one does, the function does not
+    /// [verify](Module::verify).
+    pub fn add_value(&mut self, ty: TensorType) -> ValueId {
+        // As the builder's values, these are numbered in 32 bits: a program of more has no memory to be in.
+        let value = ValueId(self.values.len() as u32);
+        self.values.push(ty);
+        value
+    }
+
     /// The types that the function returns.
     pub fn result_types(&self) -> impl Iterator<Item = &TensorType> {
         self.body.results.iter().map(|&value| self.value_type(value))

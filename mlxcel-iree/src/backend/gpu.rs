@@ -193,7 +193,7 @@ pub(super) const METAL: Gpu = Gpu {
     architectures: &["macos", "ios", "ios-simulator"],
     features: None,
     more: &["--iree-metal-compile-to-metallib=false"],
-    elements: &[F32, F16],
+    elements: &[F32],
     drivers: &["metal"],
     detect: detect::metal,
     runs_on: |code, device| code == device,

@@ -183,7 +183,8 @@ fn the_element_type_follows_the_targets_description() {
     use ElementType::{BF16, F16, F32};
     assert_eq!(resolved("vulkan-spirv:rdna3").element_type_for(BF16), F32);
     assert_eq!(resolved("metal-spirv:macos").element_type_for(BF16), F32);
-    assert_eq!(resolved("metal-spirv:macos").element_type_for(F16), F16);
+    assert_eq!(resolved("metal-spirv:macos").element_type_for(F16), F32);
+    assert_eq!(resolved("rocm:gfx942").element_type_for(F16), F16);
     assert_eq!(resolved("cuda:sm_89").element_type_for(BF16), BF16);
     assert_eq!(host().element_type_for(BF16), BF16);
 }

@@ -71,7 +71,7 @@ impl BundleTarget {
     ) -> Result<Self> {
         let target: Option<CompileTarget> = name.map(str::parse).transpose()?;
         let target = engine.resolve(target.as_ref(), HERE)?;
-        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target.clone(), engine.artifacts()?);
+        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target.clone(), engine.artifacts()?)?;
         Ok(Self {
             name: target.to_string(),
             required_features: required_features(target.target())?,

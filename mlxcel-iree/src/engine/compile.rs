@@ -1,6 +1,6 @@
 //! From a shape to a compiled program: the graph is written, lowered for the target, and compiled or found in the cache.
 
-use mlxcel_core::{CancelToken, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{Numerics, ProgramShape, decoder_program};
 use mlxcel_models::Decoder;
 
@@ -19,16 +19,27 @@ pub(crate) struct ProgramCompiler {
 }
 
 impl ProgramCompiler {
-    /// Programs of `decoder` that compute with `numerics`; in matrix products, where the target does not know the type, with
-    /// one that it does.
+    /// Programs of `decoder` that compute with `numerics`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where programs for the target do not compute in that type: for some the compiler does not
+    /// come to an end.
     pub(crate) fn new(
         decoder: Decoder,
-        mut numerics: Numerics,
+        numerics: Numerics,
         target: ResolvedTarget,
         artifacts: Artifacts,
-    ) -> Self {
-        numerics.operand = target.element_type_for(numerics.operand);
-        Self { decoder, numerics, target, artifacts }
+    ) -> Result<Self> {
+        for element in [numerics.operand, numerics.kv] {
+            if target.element_type_for(element) != element {
+                let message = "programs for the target do not compute in this type; with exact precision they do";
+                return Err(Error::new(ErrorKind::Unsupported, "choose precision", message)
+                    .with_context("element_type", element.mlir())
+                    .with_context("target", target));
+            }
+        }
+        Ok(Self { decoder, numerics, target, artifacts })
     }
 
     /// What the programs are compiled for.

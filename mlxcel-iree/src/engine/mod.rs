@@ -143,7 +143,7 @@ impl IreeBackend {
         let numerics = Numerics::new(options.precision, decoder)?;
         let target = self.resolve(None, driver.name())?;
         target.check_device(&DeviceDescription::of_driver(driver.name()))?;
-        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, self.artifacts()?);
+        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, self.artifacts()?)?;
         Ok(ProgramSource::Compiler(Box::new(compiler)))
     }
 

@@ -3,6 +3,7 @@
 mod few_rows;
 #[cfg(test)]
 mod kernel_tests;
+mod spirv;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +21,11 @@ const CPU: &str = "llvm-cpu";
 
 /// The text of `module` as the compiler is given it for `target`.
 pub(crate) fn lower(module: &Module, target: &ResolvedTarget) -> Result<String> {
-    if target.target().backend() == CPU { lower_for_cpu(module) } else { Ok(decomposed(module)?.to_string()) }
+    match target.target().backend() {
+        CPU => lower_for_cpu(module),
+        "vulkan-spirv" | "metal-spirv" => Ok(spirv::text(decomposed(module)?)),
+        _ => Ok(decomposed(module)?.to_string()),
+    }
 }
 
 /// The name of the public function in exported text: the one that XLA looks for.

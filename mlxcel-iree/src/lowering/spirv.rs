@@ -1,0 +1,115 @@
+//! What keeps the compiler's code for SPIR-V (Vulkan, Metal) within what it can express.
+//!
+//! The compiler fuses operations into kernels and then finds, for these targets only, that the kernel cannot be written: rows
+//! of a table that are looked up, or counted positions, next to a reduction make it share indices between threads, which
+//! SPIR-V has no type for; weights in half precision next to a product of matrices make it load two numbers as one. A barrier
+//! behind each of these keeps it in a kernel of its own.
+
+use std::collections::HashSet;
+
+use mlxcel_stablehlo::{ElementType, Function, Module, Op, OpKind, Printer, ValueId};
+
+/// The name under which a barrier stands in a module until it is printed.
+const BARRIER: &str = "mlxcel.barrier";
+
+/// The text of `module`, which has no composites, for a target of SPIR-V.
+pub(super) fn text(mut module: Module) -> String {
+    module.functions.iter_mut().for_each(part);
+    let print = |call: &mlxcel_stablehlo::print::CustomCall<'_>| {
+        let (operand, ty) = (call.operands.first()?, call.signature.rsplit_once("-> ")?.1);
+        (call.target == BARRIER).then(|| format!("stablehlo.optimization_barrier {operand} : {ty}"))
+    };
+    Printer::new(&module).custom_calls(&print).to_string()
+}
+
+/// Puts barriers where fusing goes too far.
+fn part(function: &mut Function) {
+    let weights: HashSet<ValueId> = function.arguments.iter().map(|argument| argument.value).collect();
+    let multiplied: HashSet<ValueId> = function
+        .body
+        .ops
+        .iter()
+        .filter(|op| is_product_of_matrices(op, function))
+        .flat_map(|op| op.operands.iter().copied())
+        .collect();
+    let ops = std::mem::take(&mut function.body.ops);
+    let mut parted = Vec::with_capacity(ops.len());
+    for mut op in ops {
+        let barrier = match op.kind {
+            OpKind::Gather { .. } | OpKind::Iota { .. } => true,
+            OpKind::Convert => {
+                let from = function.value_type(op.operands[0]).element;
+                let half = matches!(from, ElementType::BF16 | ElementType::F16);
+                half && weights.contains(&op.operands[0]) && multiplied.contains(&op.results[0])
+            }
+            _ => false,
+        };
+        if !barrier {
+            parted.push(op);
+            continue;
+        }
+        let result = op.results[0];
+        let ty = function.value_type(result).clone();
+        op.results[0] = function.add_value(ty);
+        let kind =
+            OpKind::CustomCall { target: BARRIER.to_owned(), attributes: Vec::new(), has_side_effect: false };
+        let barrier = Op { kind, operands: op.results.clone(), results: vec![result], regions: Vec::new() };
+        parted.extend([op, barrier]);
+    }
+    function.body.ops = parted;
+}
+
+/// Whether an operation multiplies more than one row by more than one: with one row nothing is loaded twice, and the
+/// conversion is better done on the way.
+fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
+    let OpKind::DotGeneral { dimensions } = &op.kind else { return false };
+    let [left, right] = op.operands[..] else { return false };
+    let rows = |operand: ValueId, contracting: &[usize]| {
+        let shape = &function.value_type(operand).shape;
+        let others = (0..shape.len()).filter(|dimension| !contracting.contains(dimension));
+        others.map(|dimension| shape[dimension]).product::<usize>()
+    };
+    rows(left, &dimensions.lhs_contracting) > 1 && rows(right, &dimensions.rhs_contracting) > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_stablehlo::{ModuleBuilder, TensorType};
+
+    use super::*;
+
+    fn text_of(rows: usize) -> String {
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
+                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+                let norm = b.argument("norm", TensorType::new(ElementType::BF16, [64]))?;
+                let norm = b.convert(norm, ElementType::F32)?;
+                let norm = b.broadcast_like(norm, x)?;
+                let x = b.multiply(x, norm)?;
+                let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
+                Ok(vec![b.linear(x, w, None, ElementType::F32)?, positions])
+            })
+            .unwrap();
+        text(module.finish().decompose_composites(|_| true).unwrap())
+    }
+
+    #[test]
+    fn counted_positions_and_weights_of_products_are_kept_apart() {
+        let many = text_of(4);
+        assert_eq!(many.matches("stablehlo.optimization_barrier").count(), 2, "{many}");
+        assert!(many.contains(" : tensor<8xi32>\n") && many.contains(" : tensor<96x64xf32>\n"), "{many}");
+        let one = text_of(1);
+        assert_eq!(one.matches("stablehlo.optimization_barrier").count(), 1, "{one}");
+    }
+
+    #[test]
+    fn a_module_with_barriers_is_well_formed() {
+        let mut module = ModuleBuilder::new("test");
+        module.function("main", |b| Ok(vec![b.iota(TensorType::new(ElementType::I32, [8]), 0)?])).unwrap();
+        let mut module = module.finish();
+        module.functions.iter_mut().for_each(part);
+        module.verify().unwrap();
+    }
+}
