@@ -1,22 +1,30 @@
-//! What the CUDA driver is built with: NVIDIA's toolkit, or the two files of it that IREE takes.
+//! What the CUDA driver is built with: NVIDIA's toolkit, or the parts of it that IREE takes.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// A folder with IREE's two files; it goes before a toolkit.
+/// A folder with the parts; it goes before a toolkit.
 const DEPS: &str = "IREE_CUDA_DEPS_DIR";
-/// What IREE takes from a toolkit: the interface of the driver, and the library of device functions.
-const FILES: [&str; 2] = ["include/cuda.h", "nvvm/libdevice/libdevice.10.bc"];
+/// A file of each part, and the package on PyPI that has the part: the interfaces of the driver and the runtime (NCCL's needs
+/// it), what their headers include, and the library of device functions.
+const FILES: [(&str, &str); 4] = [
+    ("include/cuda.h", "nvidia-cuda-runtime-cu12"),
+    ("include/crt/host_config.h", "nvidia-cuda-nvcc-cu12"),
+    ("include/nv/target", "nvidia-cuda-cccl-cu12"),
+    ("nvvm/libdevice/libdevice.10.bc", "nvidia-cuda-nvcc-cu12"),
+];
 
 /// Fails where IREE's build would look for a toolkit in vain. It would go on to download one, unasked and unchecked.
 pub(crate) fn find_toolkit() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed={DEPS}");
     if let Some(folder) = env::var_os(DEPS) {
         let folder = PathBuf::from(folder);
-        return match FILES.into_iter().find(|file| !folder.join(file).is_file()) {
-            None => Ok(()),
-            Some(missing) => Err(format!("{DEPS} names {}, where {missing} is missing", folder.display())),
-        };
+        let missing = FILES.into_iter().filter(|(file, _)| !folder.join(file).is_file());
+        let missing: Vec<_> = missing.map(|(file, package)| format!("{file} (PyPI: {package})")).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        return Err(format!("{DEPS} names {}, which lacks {}", folder.display(), missing.join(", ")));
     }
     if toolkits().any(|root| is_toolkit(&root)) {
         return Ok(());
@@ -24,9 +32,8 @@ pub(crate) fn find_toolkit() -> Result<(), String> {
     Err(format!(
         "the feature `cuda` of mlxcel-iree is built with NVIDIA's CUDA toolkit (12 or newer), and there is none: none on \
          PATH (nvcc), in CUDAToolkit_ROOT or CUDA_PATH, or at /usr/local/cuda.\n\
-         Install it, or name a folder in {DEPS} that holds {} and {}. PyPI's nvidia-cuda-runtime-cu12 has the first in \
-         nvidia/cuda_runtime/, nvidia-cuda-nvcc-cu12 the second in nvidia/cuda_nvcc/.",
-        FILES[0], FILES[1]
+         Install it, or name a folder in {DEPS} that holds its parts: {}.",
+        FILES.map(|(file, package)| format!("{file} (PyPI: {package})")).join(", ")
     ))
 }
 

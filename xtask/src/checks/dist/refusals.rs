@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::VARIABLE;
 
-/// The variable with the two files that the CUDA driver is built with.
+/// The variable with the parts of a toolkit that the CUDA driver is built with.
 const CUDA_DEPS: &str = "IREE_CUDA_DEPS_DIR";
 
 /// What the build script is told, and words that its error must have.
@@ -50,7 +50,7 @@ pub(super) fn check(script: &Path, distribution: &Path) -> Result<usize> {
         Case {
             features: &["VENDORED", "CUDA"],
             variable: Some((CUDA_DEPS, &spoilt.empty)),
-            words: &[CUDA_DEPS, "include/cuda.h is missing"],
+            words: &[CUDA_DEPS, "lacks include/cuda.h (PyPI: nvidia-cuda-runtime-cu12)", "nv/target"],
         },
     ];
     // On a machine with a toolkit there is nothing to refuse.
