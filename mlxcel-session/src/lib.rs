@@ -56,7 +56,7 @@ pub use mlxcel_core::{
     LogitsSampler, ModelInfo, ModelSource, Precision, Result, SampledToken, SamplingParams, SessionStats,
     TokenId,
 };
-#[cfg(feature = "iree")]
+#[cfg(any(feature = "iree", feature = "iree-dist"))]
 pub use mlxcel_iree as iree;
 #[cfg(feature = "mlx")]
 pub use mlxcel_mlx as mlx;

@@ -17,9 +17,9 @@ struct Engine {
     make: Option<fn() -> Arc<dyn Backend>>,
 }
 
-#[cfg(feature = "iree")]
+#[cfg(any(feature = "iree", feature = "iree-dist"))]
 const IREE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_iree::IreeBackend::new()));
-#[cfg(not(feature = "iree"))]
+#[cfg(not(any(feature = "iree", feature = "iree-dist")))]
 const IREE: Option<fn() -> Arc<dyn Backend>> = None;
 
 #[cfg(feature = "mlx")]

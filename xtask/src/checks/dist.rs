@@ -24,6 +24,8 @@ const VENDORED: &str = "eerie-sys";
 const VARIABLE: &str = "IREE_DIST";
 /// With the distribution, and with nothing else.
 const FEATURES: [&str; 5] = ["--package", PACKAGE, "--no-default-features", "--features", "dist"];
+/// The same through the door.
+const DOOR: [&str; 5] = ["--package", "mlxcel-session", "--no-default-features", "--features", "iree-dist"];
 /// The tests of devices and of the engine on them.
 const TESTS: [&str; 2] = ["ffi::", "engine::"];
 
@@ -47,14 +49,18 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     Ok(format!("{total}; {refused} wrong environments refused"))
 }
 
-/// No crate that compiles IREE's sources may be below the feature.
+/// No crate that compiles IREE's sources may be below the feature, nor below the one of mlxcel-session that turns it on.
 fn compiles_no_source(workspace: &Workspace) -> Result<()> {
-    let mut command = workspace.cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
-    let tree = process::output(command.args(["--format", "{p}"]).args(FEATURES))?;
-    match tree.lines().find(|line| line.split_whitespace().next() == Some(VENDORED)) {
-        Some(line) => bail!("with the feature `dist` alone {PACKAGE} depends on {line}"),
-        None => Ok(()),
+    for features in [FEATURES, DOOR] {
+        let mut command =
+            workspace.cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
+        let tree = process::output(command.args(["--format", "{p}"]).args(features))?;
+        let names: Vec<_> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        if names.contains(&VENDORED) || !names.contains(&PACKAGE) {
+            bail!("`{}` has {VENDORED} below it, or no {PACKAGE}", features.join(" "));
+        }
     }
+    Ok(())
 }
 
 /// The folder in which eerie-sys has built the runtime, with the features that the other checks build it with.
