@@ -23,6 +23,14 @@
 //! the length of the KV caches, which grow from 256 positions in steps of at most four times. A model opens with the two
 //! programs that every generation begins with, and makes others when they are first needed.
 //!
+//! # Where the runtime comes from, and which devices it has
+//!
+//! IREE's runtime is linked statically: built from source (feature `vendored`, the default) or taken from the distribution that
+//! `IREE_DIST` names at build time (feature `dist`). The processor is the devices `local-task` and `local-sync`; the features
+//! `cuda` and `vulkan` add those of their names. `docs/iree-runtime.md` in the repository says what each needs.
+//!
+//! # Kernels
+//!
 //! Linear layers over few rows, where decoding spends its time, are replaced by kernels of this crate's own that read the
 //! weight once, at the speed of memory; everything else is the compiler's.
 
