@@ -1,11 +1,12 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
-//! `setup` provisions what the IREE engine is built and run with, `demo` lets the bundled model tell a story,
-//! `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3 with
-//! pip, and nothing else.
+//! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
+//! measures, `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3
+//! with pip, and nothing else.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod checks;
 mod demo;
 mod process;
@@ -32,6 +33,8 @@ enum Task {
     Setup,
     /// Let the bundled model tell a story through the IREE engine
     Demo(demo::Arguments),
+    /// Measure an engine beside other programs
+    Bench(bench::Arguments),
     /// Run every check: format, architecture, licences, lints, documentation and all tests
     Test(checks::Arguments),
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let result = Workspace::locate().and_then(|workspace| match arguments.task {
         Task::Setup => setup::run(&workspace),
         Task::Demo(arguments) => demo::run(&workspace, &arguments),
+        Task::Bench(arguments) => bench::run(&workspace, &arguments),
         Task::Test(arguments) => checks::run(&workspace, &arguments),
     });
     match result {

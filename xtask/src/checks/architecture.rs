@@ -85,6 +85,12 @@ const RULES: &[Rule] = &[
         ],
         unsafe_code: Unsafe::Forbidden,
     },
+    Rule {
+        name: "mlxcel-benches",
+        layer: 5,
+        may_use: &["mlxcel-core", "mlxcel-mlx"],
+        unsafe_code: Unsafe::Forbidden,
+    },
     Rule { name: "xtask", layer: 5, may_use: &[], unsafe_code: Unsafe::Forbidden },
 ];
 

@@ -13,7 +13,7 @@
 //! finished one needs no network again.
 
 mod links;
-pub(crate) mod packages;
+mod packages;
 
 use std::fs::{self, File};
 use std::process::Command;

@@ -1,0 +1,171 @@
+//! What was found: a table for people, and the same as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+
+/// Rates of one contestant in tokens a second, in the order in which they were measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Contestant {
+    /// The program and the type it computes with.
+    pub(crate) name: String,
+    /// Whether it is ours.
+    pub(crate) ours: bool,
+    /// Bytes of weights that a token reads.
+    pub(crate) weight_bytes: f64,
+    pub(crate) decode: Vec<f64>,
+    pub(crate) prefill: Vec<f64>,
+}
+
+/// A whole run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) suite: &'static str,
+    pub(crate) model: &'static str,
+    pub(crate) machine: Machine,
+    pub(crate) versions: Vec<(String, String)>,
+    pub(crate) threads: usize,
+    /// Tokens that a sequence has when it decodes, and tokens of a prompt.
+    pub(crate) decode_position: usize,
+    pub(crate) prefill_tokens: usize,
+    /// Bytes a second that memory gave, measured between the rounds.
+    pub(crate) memory: Vec<f64>,
+    pub(crate) contestants: Vec<Contestant>,
+}
+
+impl Report {
+    /// The table, and how ours compare with the best of the others.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        let memory = Spread::of(&self.memory);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{} shapes, random weights, on {} ({} cores, {}), {} threads",
+            self.model,
+            self.machine.processor,
+            self.machine.cores,
+            self.machine.instructions.join(" "),
+            self.threads
+        );
+        let versions: Vec<String> =
+            self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        let _ = writeln!(text, "{}; memory reads {} GB/s", versions.join(", "), memory.scaled(1e-9));
+        let _ = writeln!(text, "median (least to most), tokens a second\n");
+        let _ = writeln!(
+            text,
+            "{:<24} {:>26} {:>8} {:>26}",
+            "",
+            format!("decode at {}", self.decode_position),
+            "of bus",
+            format!("prefill of {}", self.prefill_tokens)
+        );
+        for contestant in &self.contestants {
+            let (decode, prefill) = (Spread::of(&contestant.decode), Spread::of(&contestant.prefill));
+            let share = decode.median * contestant.weight_bytes / memory.median;
+            let share = if share.is_finite() { format!("{:.0} %", 100.0 * share) } else { "-".to_owned() };
+            let _ = writeln!(text, "{:<24} {decode:>26} {share:>8} {prefill:>26}", contestant.name);
+        }
+        for (what, of) in [
+            ("decode", (|c| &c.decode) as fn(&Contestant) -> &Vec<f64>),
+            ("prefill", |c: &Contestant| &c.prefill),
+        ] {
+            if let Some(line) = self.comparison(what, of) {
+                let _ = write!(text, "\n{line}");
+            }
+        }
+        text
+    }
+
+    /// How many times as fast as the best of the others each of ours is.
+    fn comparison(&self, what: &str, of: fn(&Contestant) -> &Vec<f64>) -> Option<String> {
+        let median = |contestant: &Contestant| Spread::of(of(contestant)).median;
+        let measured = |ours| {
+            self.contestants
+                .iter()
+                .filter(move |c| c.ours == ours && !of(c).is_empty())
+                .map(|c| (c, median(c)))
+        };
+        let (best, rate) = measured(false).max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let ratios: Vec<String> =
+            measured(true).map(|(ours, own)| format!("{} {:.1} x", ours.name, own / rate)).collect();
+        (!ratios.is_empty()).then(|| format!("{what} beside {}: {}", best.name, ratios.join(", ")))
+    }
+}
+
+/// The middle and the ends of some measurements.
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        let middle = sorted.len() / 2;
+        let median = match sorted.len() {
+            0 => f64::NAN,
+            count if count % 2 == 0 => (at(middle - 1) + at(middle)) / 2.0,
+            _ => at(middle),
+        };
+        Self { median, least: at(0), most: at(sorted.len().wrapping_sub(1)) }
+    }
+
+    fn scaled(&self, factor: f64) -> Self {
+        Self { median: self.median * factor, least: self.least * factor, most: self.most * factor }
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.median.is_nan() {
+            return f.pad("-");
+        }
+        // Two digits where there are few.
+        let digits = if self.median < 10.0 { 2 } else { 1 };
+        f.pad(&format!("{:.digits$} ({:.digits$} to {:.digits$})", self.median, self.least, self.most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contestant(name: &str, ours: bool, decode: &[f64]) -> Contestant {
+        Contestant {
+            name: name.to_owned(),
+            ours,
+            weight_bytes: 1e9,
+            decode: decode.to_vec(),
+            prefill: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ours_are_compared_with_the_best_of_the_others() {
+        let report = Report {
+            suite: "mlx",
+            model: "small",
+            machine: Machine::of_this_process(),
+            versions: vec![("mlx-lm".to_owned(), "1".to_owned())],
+            threads: 2,
+            decode_position: 128,
+            prefill_tokens: 128,
+            memory: vec![20e9, 22e9],
+            contestants: vec![
+                contestant("ours", true, &[9.0, 8.0, 12.0]),
+                contestant("slow", false, &[1.0]),
+                contestant("fast", false, &[2.0, 4.0]),
+            ],
+        };
+        let table = report.table();
+        assert!(table.contains("decode beside fast: ours 3.0 x"), "{table}");
+        assert!(table.contains("9.00 (8.00 to 12.00)") && table.contains("43 %"), "{table}");
+        assert!(!table.contains("prefill beside"), "{table}");
+    }
+}
