@@ -238,6 +238,27 @@ fn what_cannot_be_written_is_refused_in_one_line_and_nothing_is_left() {
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 }
 
+#[test]
+fn what_the_compiler_did_is_laid_open_and_summed_up() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("inspected");
+    let model = Fixture::named("llama").path;
+    let arguments = ["--model", model.to_str().unwrap(), "--inspect", folder.to_str().unwrap()];
+    let summaries = json(bundle(&arguments).arg("--json"));
+    let decode = &summaries[1];
+    assert_eq!(decode["program"], "1@256");
+    for figure in ["dispatches", "kernels", "weight_bytes", "kv_bytes", "bytes_read", "bytes_written"] {
+        assert!(decode[figure].as_u64().unwrap() > 0, "{figure}");
+    }
+    assert!(decode["largest"][0]["name"].is_string());
+    assert!(fs::read_to_string(folder.join("summary.txt")).unwrap().contains("program 1@256"));
+    let again = bundle(&arguments).output().unwrap();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("already"), "{}", text(&again.stderr));
+    let both = bundle(&arguments).args(["--out", "x"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing() {

@@ -6,7 +6,7 @@
 //! and not the application's end, and what it made is kept on disk, checked, for every later start. The runtime is linked
 //! statically and loads such artifacts in milliseconds.
 //!
-//! [`IreeBackend`] is the whole public surface. A model is a folder with a Hugging Face checkpoint:
+//! [`IreeBackend`] is the engine. A model is a folder with a Hugging Face checkpoint:
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
@@ -17,9 +17,12 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
+//! Around it: [`CompileTarget`] and [`CompileBackends`] say what programs are compiled for, [`cache`] what is kept of them,
+//! [`bundle`] takes them to machines that have no compiler, [`mod@inspect`] shows what the compiler makes of them.
+//!
 //! # What a program is specialised for
 //!
-//! The host's processor; the number of rows and their tokens (a prompt chunk of 64, one to four decoding rows, both together);
+//! The target, by default the host's processor; the number of rows and their tokens (a prompt chunk of 64, one to four decoding rows, both together);
 //! the length of the KV caches, which grow from 256 positions in steps of at most four times. A model opens with the two
 //! programs that every generation begins with, and makes others when they are first needed.
 //!
@@ -46,6 +49,7 @@ mod engine;
 mod every_target_tests;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
 mod ffi;
+pub mod inspect;
 mod lowering;
 mod target;
 

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use clap::Parser;
 use mlxcel_examples::{Failure, Progress, bundled, exit};
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
+use mlxcel_session::iree::inspect::{InspectOptions, inspect};
 use mlxcel_session::{ModelSource, Precision};
 use serde::Serialize;
 
@@ -30,8 +31,12 @@ struct Arguments {
     #[arg(long, value_name = "T[,T]", default_value = "llvm-cpu:host")]
     target: String,
     /// The folder to write
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "inspect")]
+    out: Option<PathBuf>,
+    /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins with, for one target:
+    /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "force", "every_position", "sequences"])]
+    inspect: Option<PathBuf>,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
     no_weights: bool,
@@ -50,7 +55,8 @@ struct Arguments {
     /// Replace a bundle that is there already
     #[arg(long)]
     force: bool,
-    /// Print one JSON object: the folder, for each target its programs and bytes, the checkpoint's files and bytes, seconds
+    /// Print one JSON object: the folder, for each target its programs and bytes, the checkpoint's files and bytes, seconds;
+    /// with --inspect, a list of summaries
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +64,7 @@ struct Arguments {
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Output<'a> {
-    bundle: &'a std::path::Path,
+    bundle: &'a Path,
     model_type: &'a str,
     precision: &'a str,
     context: usize,
@@ -87,6 +93,40 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match (&arguments.inspect, &arguments.out) {
+        (Some(folder), _) => run_inspect(arguments, folder),
+        (None, Some(folder)) => run_write(arguments, folder),
+        (None, None) => Err(Failure::Usage("give the folder to write as --out DIR".to_owned())),
+    }
+}
+
+fn source(arguments: &Arguments) -> ModelSource {
+    arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder)
+}
+
+fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let mut options = InspectOptions::default().with_precision(arguments.precision);
+    options.capacity = arguments.context;
+    options.progress = progress.reporter();
+    options.target = Some(arguments.target.parse()?);
+    let inspected = inspect(&IreeBackend::new(), &source(arguments), folder, &options);
+    progress.close();
+    let summaries = inspected?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer(&mut out, &summaries).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        for summary in &summaries {
+            writeln!(out, "{summary}")?;
+        }
+        writeln!(out, "written to {}", folder.display())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let started = Instant::now();
     let progress = Progress::new();
     let mut options = BundleOptions::default()
@@ -98,30 +138,29 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_replace(arguments.force);
     options.capacity = arguments.context;
     options.progress = progress.reporter();
-    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
-    let written = bundle::write(&IreeBackend::new(), &source, &arguments.out, &options);
+    let written = bundle::write(&IreeBackend::new(), &source(arguments), folder, &options);
     progress.close();
     let manifest = written?;
     let mut out = io::stdout().lock();
     if arguments.json {
-        let output = output(arguments, &manifest, started.elapsed().as_secs_f64());
+        let output = output(folder, &manifest, started.elapsed().as_secs_f64());
         serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "{manifest}")?;
-        writeln!(out, "written to {}", arguments.out.display())?;
+        writeln!(out, "written to {}", folder.display())?;
     }
     Ok(out.flush()?)
 }
 
-fn output<'a>(arguments: &'a Arguments, manifest: &'a Manifest, seconds: f64) -> Output<'a> {
+fn output<'a>(bundle: &'a Path, manifest: &'a Manifest, seconds: f64) -> Output<'a> {
     let targets = manifest.targets.iter().map(|target| TargetOutput {
         target: &target.target,
         programs: target.programs.len(),
         bytes: target.programs.iter().map(|program| program.bytes).sum(),
     });
     Output {
-        bundle: &arguments.out,
+        bundle,
         model_type: &manifest.model.model_type,
         precision: &manifest.precision,
         context: manifest.capacity,

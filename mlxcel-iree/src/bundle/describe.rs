@@ -55,7 +55,7 @@ pub(super) fn program(program: &Program, shape: &ProgramShape) -> Result<Program
 }
 
 /// The name of a program's file, without extension: letters, digits, `+`, `-`.
-pub(super) fn file_stem(shape: &ProgramShape) -> String {
+pub(crate) fn file_stem(shape: &ProgramShape) -> String {
     shape.to_string().replace('@', "-at-").replace(' ', "-")
 }
 

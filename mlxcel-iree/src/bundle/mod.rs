@@ -46,6 +46,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use describe::file_stem;
 pub use manifest::{
     FileEntry, Manifest, ModelDescription, ProgramDescription, Rotary, Target, Tensor, Weight,
 };

@@ -4,9 +4,10 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{Numerics, ProgramShape, decoder_program};
 use mlxcel_models::Decoder;
 
+use super::blame::blame;
 use crate::artifact::{Artifact, Artifacts};
 use crate::backend::ResolvedTarget;
-use crate::compiler::CompileOptions;
+use crate::compiler::{CompileOptions, Compiler};
 use crate::lowering::lower;
 
 /// Compiles the programs of one model for one target.
@@ -33,7 +34,8 @@ impl ProgramCompiler {
     ) -> Result<Self> {
         for element in [numerics.operand, numerics.kv] {
             if target.element_type_for(element) != element {
-                let message = "programs for the target do not compute in this type; with exact precision they do";
+                let message =
+                    "programs for the target do not compute in this type; with exact precision they do";
                 return Err(Error::new(ErrorKind::Unsupported, "choose precision", message)
                     .with_context("element_type", element.mlir())
                     .with_context("target", target));
@@ -61,9 +63,26 @@ impl ProgramCompiler {
     pub(crate) fn compile(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Artifact> {
         let text = self.text(shape)?;
         let label = format!("{} {shape} {}", self.decoder.model_type, self.numerics.operand.mlir());
-        let artifact = self.artifacts.get(&text, &self.options().with_label(label), cancel)?;
+        let made = self.artifacts.get(&text, &self.options().with_label(label), cancel);
+        let artifact = made.map_err(|error| blame(error, &text, &self.decoder))?;
         tracing::debug!(program = %shape, target = %self.target, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
         Ok(artifact)
+    }
+
+    /// What `compiler` makes of `text`, which [`text`](Self::text) gave, in a way of its own; the cache has no part in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Compiler::revision`] and [`Compiler::compile`].
+    pub(crate) fn compile_text(
+        &self,
+        compiler: &Compiler,
+        text: &str,
+        options: &CompileOptions,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Vec<u8>> {
+        compiler.revision(cancel)?;
+        compiler.compile(text, options, cancel).map_err(|error| blame(error, text, &self.decoder))
     }
 
     /// How programs are compiled.

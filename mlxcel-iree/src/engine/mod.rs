@@ -1,5 +1,6 @@
 //! The engine: a [`Backend`] that compiles decoder graphs with IREE and runs them with weights and KV caches on the device.
 
+mod blame;
 mod compile;
 mod executor;
 mod programs;
@@ -123,6 +124,11 @@ impl IreeBackend {
     /// Where compiled programs come from.
     pub(crate) fn artifacts(&self) -> Result<Artifacts> {
         Ok(Artifacts::new(self.compiler.clone(), self.cache()?))
+    }
+
+    /// The compiler.
+    pub(crate) fn compiler(&self) -> Result<Compiler> {
+        Compiler::locate_if_any(self.compiler.as_deref())?.ok_or_else(Compiler::nowhere)
     }
 
     /// The compiler's account of itself, if there is one.

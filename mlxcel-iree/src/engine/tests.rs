@@ -59,7 +59,8 @@ fn caches_are_updated_in_place_and_aligned_weights_stay_in_their_file() {
     let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())).unwrap());
-    let compiler = ProgramCompiler::new(decoder.clone(), numerics, crate::backend::host(), artifacts).unwrap();
+    let compiler =
+        ProgramCompiler::new(decoder.clone(), numerics, crate::backend::host(), artifacts).unwrap();
     let programs = Programs::new(device.clone(), ProgramSource::Compiler(Box::new(compiler)), None);
     let weights = weights::on_device(&device, &checkpoint, &decoder, &options()).unwrap();
     let vocabulary = decoder.vocabulary_size;

@@ -1,0 +1,155 @@
+//! A step of a program in figures.
+
+use std::fmt;
+
+use mlxcel_graph::{ENTRY, Program, ProgramShape};
+use mlxcel_models::Decoder;
+use serde::Serialize;
+
+use super::Statistics;
+use super::flow::Flow;
+use crate::backend::ResolvedTarget;
+
+/// How many dispatches a printed summary lists.
+const LISTED: usize = 12;
+
+/// What one step of a program does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The program, such as `1@256`: one decoding row over 256 positions.
+    pub program: String,
+    /// What it is compiled for.
+    pub target: String,
+    /// How many kernels a step starts.
+    pub dispatches: u64,
+    /// How many different kernels there are.
+    pub kernels: u64,
+    /// Copies of buffers, fills, and batches of work that the host hands to the device.
+    pub copies: u64,
+    /// Buffers that are filled with a constant.
+    pub fills: u64,
+    /// How often the host hands work to the device.
+    pub submissions: u64,
+    /// Bytes of intermediate results.
+    pub transient_bytes: u64,
+    /// Bytes of weights that a step has to read, whatever the compiler does: each once, and of the embedding table the rows of
+    /// the tokens.
+    pub weight_bytes: u64,
+    /// Bytes of the KV caches that a step attends over.
+    pub kv_bytes: u64,
+    /// Bytes that all dispatches read, by the tensors that they load; caches that keep a tensor between two of them are not
+    /// considered. Of a table whose rows are picked, as many bytes count as are written.
+    pub bytes_read: u64,
+    /// Bytes that all dispatches write.
+    pub bytes_written: u64,
+    /// The dispatches, those that read most in all first; equal ones are listed once.
+    pub largest: Vec<Dispatch>,
+}
+
+/// A kernel as a step starts it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Dispatch {
+    /// The compiler's name of it, which tells its kind and shape; `mlxcel_…` are kernels of this crate.
+    pub name: String,
+    /// How often a step starts it.
+    pub calls: u64,
+    /// Bytes that one call reads.
+    pub bytes_read: u64,
+    /// Bytes that one call writes.
+    pub bytes_written: u64,
+}
+
+impl Summary {
+    pub(super) fn new(
+        shape: &ProgramShape,
+        target: &ResolvedTarget,
+        decoder: &Decoder,
+        program: &Program,
+        flow: Flow,
+        statistics: &Statistics,
+    ) -> Self {
+        let mut largest = flow.dispatches;
+        largest.sort_by_key(|dispatch| std::cmp::Reverse(dispatch.calls * dispatch.bytes_read));
+        let execution = &statistics.execution;
+        let sum = |of: fn(&Dispatch) -> u64| largest.iter().map(|one| one.calls * of(one)).sum();
+        Self {
+            program: shape.to_string(),
+            target: target.to_string(),
+            dispatches: execution.dispatch_count,
+            kernels: statistics.executable.executable_count,
+            copies: execution.copy_count,
+            fills: execution.fill_count,
+            submissions: execution.submission_count,
+            transient_bytes: execution.transient_memory_size,
+            weight_bytes: weight_bytes(decoder, shape),
+            kv_bytes: kv_bytes(program),
+            bytes_read: sum(|one| one.bytes_read),
+            bytes_written: sum(|one| one.bytes_written),
+            largest,
+        }
+    }
+}
+
+/// The bytes of weights that a step needs.
+fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
+    let table = &decoder.embedding.weight;
+    let rows = table.shape.first().copied().unwrap_or(1).max(1);
+    let picked = table.byte_len() / rows * shape.tokens().min(rows);
+    let whole = if decoder.head.tied { 0 } else { table.byte_len() };
+    decoder.weight_bytes() - whole as u64 + picked as u64
+}
+
+/// The bytes of a program's caches.
+fn kv_bytes(program: &Program) -> u64 {
+    let function = program.module.function(ENTRY);
+    let caches = function.into_iter().flat_map(|function| {
+        let caches = function.arguments.iter().filter(|argument| argument.aliases_result.is_some());
+        caches.map(|cache| function.value_type(cache.value))
+    });
+    caches.map(|ty| ty.element.bytes_for(ty.elements()) as u64).sum()
+}
+
+/// A number of bytes for people.
+fn bytes(count: u64) -> String {
+    match count {
+        0..10_000 => format!("{count} B"),
+        10_000..10_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        _ => format!("{:.1} MB", count as f64 / 1e6),
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "program {} for {}", self.program, self.target)?;
+        writeln!(
+            f,
+            "  a step: {} dispatches of {} kernels, {} copies, {} fills, {} submissions",
+            self.dispatches, self.kernels, self.copies, self.fills, self.submissions
+        )?;
+        writeln!(
+            f,
+            "  it needs: {} of weights, {} of KV cache; its dispatches read {}, write {}; intermediate results take {}",
+            bytes(self.weight_bytes),
+            bytes(self.kv_bytes),
+            bytes(self.bytes_read),
+            bytes(self.bytes_written),
+            bytes(self.transient_bytes)
+        )?;
+        writeln!(f, "  {:>12} {:>6} {:>12} {:>12}  dispatch", "read in all", "calls", "read", "written")?;
+        for one in self.largest.iter().take(LISTED) {
+            let columns =
+                [bytes(one.calls * one.bytes_read), bytes(one.bytes_read), bytes(one.bytes_written)];
+            writeln!(
+                f,
+                "  {:>12} {:>6} {:>12} {:>12}  {}",
+                columns[0], one.calls, columns[1], columns[2], one.name
+            )?;
+        }
+        if let Some(more) = self.largest.len().checked_sub(LISTED).filter(|&more| more > 0) {
+            writeln!(f, "  and {more} more")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! A model inspected, and what is told of a program that does not compile.
+
+use std::collections::BTreeSet;
+
+use mlxcel_core::{Backend, ErrorKind, LoadOptions};
+
+use super::*;
+use crate::{CompileBackend, CompileBackends};
+
+fn fixture() -> ModelSource {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama").into()
+}
+
+#[test]
+fn a_model_is_laid_open() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("inspected");
+    let summaries = inspect(&IreeBackend::new(), &fixture(), &folder, &InspectOptions::default()).unwrap();
+    assert_eq!(summaries.iter().map(|one| one.program.as_str()).collect::<Vec<_>>(), ["64@256", "1@256"]);
+    for name in ["64-at-256", "1-at-256"] {
+        let folder = folder.join(name);
+        let names = |sub: &str| -> BTreeSet<String> {
+            let entries = fs::read_dir(folder.join(sub)).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        assert!(fs::read_to_string(folder.join("program.mlir")).unwrap().contains("func.func public @step"));
+        assert!(names("phases").iter().any(|name| name.ends_with("flow.mlir")));
+        let code = names("code");
+        for end in [".mlir", ".ll", ".s"] {
+            assert!(code.iter().any(|name| name.ends_with(end)), "{end}");
+        }
+        assert!(fs::metadata(folder.join("program.vmfb")).unwrap().len() > 1000);
+    }
+    let decode = &summaries[1];
+    let calls: u64 = decode.largest.iter().map(|dispatch| dispatch.calls).sum();
+    assert_eq!(calls, decode.dispatches, "what is read agrees with what the compiler says");
+    assert!(decode.largest.iter().any(|dispatch| dispatch.name.starts_with("mlxcel_linear")));
+    let Summary { weight_bytes, kv_bytes, bytes_read, .. } = *decode;
+    // 127,424 parameters of two bytes, the head being the embedding, and one row more of that.
+    assert_eq!((weight_bytes, kv_bytes), (2 * 127_424 + 128, 3 * 2 * 2 * 256 * 16 * 2));
+    assert!(bytes_read >= weight_bytes + kv_bytes, "{bytes_read}");
+    let read: u64 = decode
+        .largest
+        .iter()
+        .filter(|one| one.name.starts_with("mlxcel_linear"))
+        .map(|one| one.calls * one.bytes_read)
+        .sum();
+    assert!((weight_bytes * 9 / 10..weight_bytes * 11 / 10).contains(&read), "{read} of {weight_bytes}");
+    let shown = fs::read_to_string(folder.join("summary.txt")).unwrap();
+    assert!(shown.contains("program 1@256 for llvm-cpu:") && shown.contains("mlxcel_linear"), "{shown}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("summary.json")).unwrap()).unwrap();
+    assert_eq!(json[1]["dispatches"], decode.dispatches);
+
+    let error = inspect(&IreeBackend::new(), &fixture(), &folder, &InspectOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+/// The backend for processors, whose code may use no stack: nothing of any size compiles.
+#[derive(Debug)]
+struct NoStack(std::sync::Arc<dyn CompileBackend>);
+
+impl CompileBackend for NoStack {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn known_architectures(&self) -> Vec<String> {
+        self.0.known_architectures()
+    }
+    fn detect_target(&self) -> Result<CompileTarget> {
+        self.0.detect_target()
+    }
+    fn resolve(&self, target: &CompileTarget) -> Result<CompileTarget> {
+        self.0.resolve(target)
+    }
+    fn options(&self, target: &CompileTarget) -> Result<Vec<String>> {
+        let keep = |option: &String| !option.contains("stack-allocation-limit");
+        let mut options: Vec<_> = self.0.options(target)?.into_iter().filter(keep).collect();
+        options.push("--iree-llvmcpu-stack-allocation-limit=16".to_owned());
+        Ok(options)
+    }
+    fn element_types(&self, target: &CompileTarget) -> Vec<mlxcel_stablehlo::ElementType> {
+        self.0.element_types(target)
+    }
+    fn drivers(&self) -> &[&str] {
+        self.0.drivers()
+    }
+}
+
+#[test]
+fn a_program_that_does_not_compile_is_told_by_the_operation_and_kept() {
+    let builtin = CompileBackends::builtin();
+    let cpu = builtin.get("llvm-cpu").unwrap();
+    let mut backends = CompileBackends::empty();
+    backends.register("llvm-cpu", move || Ok(std::sync::Arc::new(NoStack(cpu.clone())))).unwrap();
+    let engine = IreeBackend::new().with_compile_backends(backends);
+    let place = tempfile::tempdir().unwrap();
+    let error = inspect(&engine, &fixture(), place.path(), &InspectOptions::default()).unwrap_err();
+    let loaded =
+        engine.clone().with_cache_dir(place.path().join("cache")).load(&fixture(), &LoadOptions::default());
+    for error in [error, loaded.map(drop).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Compile);
+        assert!(error.message().contains("stack allocation limit"), "{error}");
+        assert!(error.context("operation").is_some_and(|op| op.contains("stablehlo.")), "{error}");
+        assert!(error.context("near").is_some_and(|place| place.contains("model.")), "{error}");
+    }
+    assert!(place.path().join("64-at-256/program.mlir").exists());
+    assert!(fs::read_dir(place.path().join("64-at-256/phases")).unwrap().count() > 3);
+}
