@@ -3,17 +3,12 @@
 
 #include <cstring>
 #include <optional>
-#include <sstream>
-#include <variant>
 
+#include "mlx/compile.h"
 #include "mlx/device.h"
 #include "mlx/fast.h"
-#include "mlx/memory.h"
 #include "mlx/ops.h"
-#include "mlx/random.h"
-#include "mlx/stream.h"
 #include "mlx/transforms.h"
-#include "mlx/compile.h"
 #include "mlx/version.h"
 #include "mlxcel-mlx/cpp/memory.h"
 #include "mlxcel-mlx/src/ffi/bridge.rs.h"
@@ -87,57 +82,8 @@ int32_t device_count(bool gpu) {
   return mx::device_count(gpu ? mx::Device::gpu : mx::Device::cpu);
 }
 
-rust::String device_description(bool gpu) {
-  const auto& info = mx::device_info(device_of(gpu));
-  auto word = [&](const char* key) -> std::string {
-    auto found = info.find(key);
-    if (found == info.end() || !std::holds_alternative<std::string>(found->second)) {
-      return {};
-    }
-    return std::get<std::string>(found->second);
-  };
-  auto name = word("device_name");
-  auto architecture = word("architecture");
-  if (name.empty()) {
-    return architecture;
-  }
-  return architecture.empty() ? name : name + " (" + architecture + ")";
-}
-
 void use_device(bool gpu) {
   mx::set_default_device(device_of(gpu));
-}
-
-void synchronize() {
-  mx::synchronize();
-}
-
-size_t active_memory() {
-  return mx::get_active_memory();
-}
-
-size_t peak_memory() {
-  return mx::get_peak_memory();
-}
-
-size_t cache_memory() {
-  return mx::get_cache_memory();
-}
-
-void reset_peak_memory() {
-  mx::reset_peak_memory();
-}
-
-size_t set_memory_limit(size_t bytes) {
-  return limit_memory(bytes);
-}
-
-size_t set_cache_limit(size_t bytes) {
-  return mx::set_cache_limit(bytes);
-}
-
-void clear_cache() {
-  mx::clear_cache();
 }
 
 std::unique_ptr<Arrays> arrays_new() {
@@ -267,28 +213,8 @@ Handle broadcast_to(const array& a, Integers shape) {
   return give(mx::broadcast_to(a, shape_of(shape)));
 }
 
-Handle contiguous(const array& a) {
-  return give(mx::contiguous(a));
-}
-
 Handle concatenate(const Arrays& list, int32_t axis) {
   return give(mx::concatenate(list.items, axis));
-}
-
-Handle stack(const Arrays& list, int32_t axis) {
-  return give(mx::stack(list.items, axis));
-}
-
-std::unique_ptr<Arrays> split(const array& a, Integers at, int32_t axis) {
-  return std::make_unique<Arrays>(Arrays{mx::split(a, shape_of(at), axis)});
-}
-
-Handle repeat(const array& a, int32_t times, int32_t axis) {
-  return give(mx::repeat(a, times, axis));
-}
-
-Handle pad(const array& a, Integers axes, Integers low, Integers high, const array& value) {
-  return give(mx::pad(a, ints(axes), shape_of(low), shape_of(high), value));
 }
 
 Handle slice(const array& a, Integers start, Integers stop, Integers strides) {
@@ -297,14 +223,6 @@ Handle slice(const array& a, Integers start, Integers stop, Integers strides) {
 
 Handle slice_update(const array& a, const array& update, Integers start, Integers stop, Integers strides) {
   return give(mx::slice_update(a, update, shape_of(start), shape_of(stop), shape_of(strides)));
-}
-
-Handle dynamic_slice(const array& a, const array& start, Integers axes, Integers size) {
-  return give(mx::slice(a, start, ints(axes), shape_of(size)));
-}
-
-Handle dynamic_slice_update(const array& a, const array& update, const array& start, Integers axes) {
-  return give(mx::slice_update(a, update, start, ints(axes)));
 }
 
 Handle take(const array& a, const array& indices, int32_t axis) {
@@ -325,19 +243,10 @@ Handle scatter_add_axis(const array& a, const array& indices, const array& value
 
 Handle unary(UnaryCode code, const array& a) {
   switch (code) {
-    case UnaryCode::Abs: return give(mx::abs(a));
-    case UnaryCode::Cos: return give(mx::cos(a));
     case UnaryCode::Erf: return give(mx::erf(a));
     case UnaryCode::Exp: return give(mx::exp(a));
-    case UnaryCode::Floor: return give(mx::floor(a));
-    case UnaryCode::Log: return give(mx::log(a));
-    case UnaryCode::LogicalNot: return give(mx::logical_not(a));
     case UnaryCode::Negative: return give(mx::negative(a));
-    case UnaryCode::Reciprocal: return give(mx::reciprocal(a));
-    case UnaryCode::Rsqrt: return give(mx::rsqrt(a));
     case UnaryCode::Sigmoid: return give(mx::sigmoid(a));
-    case UnaryCode::Sin: return give(mx::sin(a));
-    case UnaryCode::Sqrt: return give(mx::sqrt(a));
     case UnaryCode::Square: return give(mx::square(a));
     case UnaryCode::Tanh: return give(mx::tanh(a));
   }
@@ -350,24 +259,14 @@ Handle binary(BinaryCode code, const array& a, const array& b) {
     case BinaryCode::Subtract: return give(mx::subtract(a, b));
     case BinaryCode::Multiply: return give(mx::multiply(a, b));
     case BinaryCode::Divide: return give(mx::divide(a, b));
-    case BinaryCode::FloorDivide: return give(mx::floor_divide(a, b));
-    case BinaryCode::Remainder: return give(mx::remainder(a, b));
-    case BinaryCode::Power: return give(mx::power(a, b));
     case BinaryCode::Maximum: return give(mx::maximum(a, b));
-    case BinaryCode::Minimum: return give(mx::minimum(a, b));
     case BinaryCode::Equal: return give(mx::equal(a, b));
-    case BinaryCode::NotEqual: return give(mx::not_equal(a, b));
     case BinaryCode::Less: return give(mx::less(a, b));
     case BinaryCode::LessEqual: return give(mx::less_equal(a, b));
     case BinaryCode::Greater: return give(mx::greater(a, b));
     case BinaryCode::GreaterEqual: return give(mx::greater_equal(a, b));
     case BinaryCode::LogicalAnd: return give(mx::logical_and(a, b));
     case BinaryCode::LogicalOr: return give(mx::logical_or(a, b));
-    case BinaryCode::BitwiseAnd: return give(mx::bitwise_and(a, b));
-    case BinaryCode::BitwiseOr: return give(mx::bitwise_or(a, b));
-    case BinaryCode::BitwiseXor: return give(mx::bitwise_xor(a, b));
-    case BinaryCode::LeftShift: return give(mx::left_shift(a, b));
-    case BinaryCode::RightShift: return give(mx::right_shift(a, b));
   }
   throw std::invalid_argument("an operation that the bridge does not have");
 }
@@ -380,22 +279,10 @@ Handle matmul(const array& a, const array& b) {
   return give(mx::matmul(a, b));
 }
 
-Handle addmm(const array& c, const array& a, const array& b, float alpha, float beta) {
-  return give(mx::addmm(c, a, b, alpha, beta));
-}
-
-Handle gather_mm(const array& a, const array& b, const array* lhs, const array* rhs, bool sorted) {
-  return give(mx::gather_mm(a, b, maybe(lhs), maybe(rhs), sorted));
-}
-
 Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep) {
   switch (code) {
-    case ReduceCode::All: return give(mx::all(a, ints(axes), keep));
-    case ReduceCode::Any: return give(mx::any(a, ints(axes), keep));
     case ReduceCode::LogSumExp: return give(mx::logsumexp(a, ints(axes), keep));
     case ReduceCode::Max: return give(mx::max(a, ints(axes), keep));
-    case ReduceCode::Mean: return give(mx::mean(a, ints(axes), keep));
-    case ReduceCode::Min: return give(mx::min(a, ints(axes), keep));
     case ReduceCode::Sum: return give(mx::sum(a, ints(axes), keep));
   }
   throw std::invalid_argument("a reduction that the bridge does not have");
@@ -403,10 +290,6 @@ Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep) {
 
 Handle argmax(const array& a, int32_t axis, bool keep) {
   return give(mx::argmax(a, axis, keep));
-}
-
-Handle softmax(const array& a, int32_t axis, bool precise) {
-  return give(mx::softmax(a, axis, precise));
 }
 
 Handle cumsum(const array& a, int32_t axis, bool reverse, bool inclusive) {
@@ -425,16 +308,8 @@ Handle partition(const array& a, int32_t kth, int32_t axis) {
   return give(mx::partition(a, kth, axis));
 }
 
-Handle argpartition(const array& a, int32_t kth, int32_t axis) {
-  return give(mx::argpartition(a, kth, axis));
-}
-
 Handle rms_norm(const array& x, const array* weight, float eps) {
   return give(mx::fast::rms_norm(x, maybe(weight), eps));
-}
-
-Handle layer_norm(const array& x, const array* weight, const array* bias, float eps) {
-  return give(mx::fast::layer_norm(x, maybe(weight), maybe(bias), eps));
 }
 
 Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
@@ -470,37 +345,6 @@ Handle quantized_matmul(const array& x, const array& w, const array& scales, con
                         int32_t group_size, int32_t bits, rust::Str mode) {
   return give(mx::quantized_matmul(
       x, w, scales, maybe(biases), transposed, positive(group_size), positive(bits), std::string(mode)));
-}
-
-Handle gather_qmm(const array& x, const array& w, const array& scales, const array* biases, const array* lhs,
-                  const array* rhs, bool transposed, int32_t group_size, int32_t bits, rust::Str mode, bool sorted) {
-  return give(mx::gather_qmm(
-      x, w, scales, maybe(biases), maybe(lhs), maybe(rhs), transposed, positive(group_size), positive(bits),
-      std::string(mode), std::nullopt, sorted));
-}
-
-Handle random_key(uint64_t seed) {
-  return give(mx::random::key(seed));
-}
-
-Handle random_split(const array& key, int32_t count) {
-  return give(mx::random::split(key, count));
-}
-
-Handle random_bits(Integers shape, int32_t width, const array& key) {
-  return give(mx::random::bits(shape_of(shape), width, key));
-}
-
-Handle random_uniform(Integers shape, ElementCode element, const array& key) {
-  return give(mx::random::uniform(shape_of(shape), dtype_of(element), key));
-}
-
-Handle random_gumbel(Integers shape, ElementCode element, const array& key) {
-  return give(mx::random::gumbel(shape_of(shape), dtype_of(element), key));
-}
-
-Handle random_categorical(const array& logits, int32_t axis, const array& key) {
-  return give(mx::random::categorical(logits, axis, key));
 }
 
 } // namespace mlxcel

@@ -54,16 +54,7 @@ enum class ReduceCode : uint8_t;
 rust::String library_version();
 void initialize(size_t memory_limit);
 int32_t device_count(bool gpu);
-rust::String device_description(bool gpu);
 void use_device(bool gpu);
-void synchronize();
-size_t active_memory();
-size_t peak_memory();
-size_t cache_memory();
-void reset_peak_memory();
-size_t set_memory_limit(size_t bytes);
-size_t set_cache_limit(size_t bytes);
-void clear_cache();
 
 // Lists
 std::unique_ptr<Arrays> arrays_new();
@@ -96,18 +87,11 @@ Handle transpose(const array& a, Integers axes);
 Handle expand_dims(const array& a, Integers axes);
 Handle squeeze(const array& a, Integers axes);
 Handle broadcast_to(const array& a, Integers shape);
-Handle contiguous(const array& a);
 Handle concatenate(const Arrays& list, int32_t axis);
-Handle stack(const Arrays& list, int32_t axis);
-std::unique_ptr<Arrays> split(const array& a, Integers at, int32_t axis);
-Handle repeat(const array& a, int32_t times, int32_t axis);
-Handle pad(const array& a, Integers axes, Integers low, Integers high, const array& value);
 
 // Indexing
 Handle slice(const array& a, Integers start, Integers stop, Integers strides);
 Handle slice_update(const array& a, const array& update, Integers start, Integers stop, Integers strides);
-Handle dynamic_slice(const array& a, const array& start, Integers axes, Integers size);
-Handle dynamic_slice_update(const array& a, const array& update, const array& start, Integers axes);
 Handle take(const array& a, const array& indices, int32_t axis);
 Handle take_along_axis(const array& a, const array& indices, int32_t axis);
 Handle put_along_axis(const array& a, const array& indices, const array& values, int32_t axis);
@@ -118,22 +102,17 @@ Handle unary(UnaryCode code, const array& a);
 Handle binary(BinaryCode code, const array& a, const array& b);
 Handle select(const array& condition, const array& a, const array& b);
 Handle matmul(const array& a, const array& b);
-Handle addmm(const array& c, const array& a, const array& b, float alpha, float beta);
-Handle gather_mm(const array& a, const array& b, const array* lhs, const array* rhs, bool sorted);
 
 // Along axes
 Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep);
 Handle argmax(const array& a, int32_t axis, bool keep);
-Handle softmax(const array& a, int32_t axis, bool precise);
 Handle cumsum(const array& a, int32_t axis, bool reverse, bool inclusive);
 Handle sort(const array& a, int32_t axis);
 Handle argsort(const array& a, int32_t axis);
 Handle partition(const array& a, int32_t kth, int32_t axis);
-Handle argpartition(const array& a, int32_t kth, int32_t axis);
 
 // Fused operations
 Handle rms_norm(const array& x, const array* weight, float eps);
-Handle layer_norm(const array& x, const array* weight, const array* bias, float eps);
 Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
             const array* freqs);
 Handle rope_at(const array& x, int32_t dims, bool traditional, const float* base, float scale, const array& offset,
@@ -147,15 +126,5 @@ Handle dequantize(const array& w, const array& scales, const array* biases, int3
                   rust::Str mode, ElementCode element);
 Handle quantized_matmul(const array& x, const array& w, const array& scales, const array* biases, bool transposed,
                         int32_t group_size, int32_t bits, rust::Str mode);
-Handle gather_qmm(const array& x, const array& w, const array& scales, const array* biases, const array* lhs,
-                  const array* rhs, bool transposed, int32_t group_size, int32_t bits, rust::Str mode, bool sorted);
-
-// Random numbers; the key is always explicit
-Handle random_key(uint64_t seed);
-Handle random_split(const array& key, int32_t count);
-Handle random_bits(Integers shape, int32_t width, const array& key);
-Handle random_uniform(Integers shape, ElementCode element, const array& key);
-Handle random_gumbel(Integers shape, ElementCode element, const array& key);
-Handle random_categorical(const array& logits, int32_t axis, const array& key);
 
 } // namespace mlxcel

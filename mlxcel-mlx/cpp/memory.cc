@@ -1,6 +1,5 @@
 #include "mlxcel-mlx/cpp/memory.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -23,8 +22,7 @@ constexpr size_t kHeader = 2;
 constexpr size_t kFunctions = 7; // malloc, free, size, make_buffer, release, and two destructors
 
 void* g_table[kHeader + kFunctions];
-std::atomic<size_t> g_limit{0};
-bool g_guards = false;
+size_t g_limit = 0;
 
 using Malloc = alloc::Buffer (*)(alloc::Allocator*, size_t);
 Malloc g_malloc = nullptr;
@@ -36,9 +34,8 @@ class Guard final : public alloc::Allocator {
  public:
   // Runs with `this` being MLX's allocator, of which only the address is used.
   alloc::Buffer malloc(size_t size) override {
-    size_t limit = g_limit.load(std::memory_order_relaxed);
     size_t active = mlx::core::get_active_memory();
-    if (size > limit || active > limit - size) {
+    if (size > g_limit || active > g_limit - size) {
       throw std::bad_alloc();
     }
     if (size >= kProbed) {
@@ -77,7 +74,6 @@ void install() {
   g_table[kHeader] = table_of(guard)[0];
   void** replaced = g_table + kHeader;
   std::memcpy(static_cast<void*>(&allocator), &replaced, sizeof(replaced));
-  g_guards = true;
 }
 
 // The allocators of Metal and CUDA throw by themselves, and count other memory than the host's.
@@ -90,16 +86,11 @@ bool is_cpu_allocator() {
 void guard_allocator(size_t limit) {
   static std::once_flag once;
   std::call_once(once, [limit] {
-    g_limit.store(limit, std::memory_order_relaxed);
+    g_limit = limit;
     if (is_cpu_allocator()) {
       install();
     }
   });
-}
-
-size_t limit_memory(size_t bytes) {
-  // MLX's own limit does nothing on a CPU.
-  return g_guards ? g_limit.exchange(bytes, std::memory_order_relaxed) : mlx::core::set_memory_limit(bytes);
 }
 
 bool lends_directly() {

@@ -12,9 +12,6 @@ namespace mlxcel {
 // Makes failed allocations exceptions, and allocations beyond `limit` bytes together failed ones; see memory.cc. Has an effect once.
 void guard_allocator(size_t limit);
 
-// How many bytes arrays may hold together. Answers what it was.
-size_t limit_memory(size_t bytes);
-
 // Whether memory of somebody else can be lent to MLX by `lend`. MLX's own way (an array's constructor) takes whole pages only,
 // and on a CPU none at all: it copies.
 bool lends_directly();

@@ -27,7 +27,6 @@ mod evaluate;
 mod fused;
 mod index;
 mod packed;
-mod random;
 mod reduce;
 mod shape;
 
@@ -41,11 +40,10 @@ use mlxcel_models::ElementType;
 
 use crate::ffi::{self, Caught, Handle, sys};
 
-pub(crate) use combine::{concatenate, stack};
+pub(crate) use combine::concatenate;
 pub(crate) use evaluate::{eval, eval_async};
 pub(crate) use fused::{Mask, Rope};
 pub(crate) use packed::Packed;
-pub(crate) use random::Key;
 
 /// The type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,11 +79,6 @@ impl DType {
             Self::U32 | Self::I32 | Self::F32 => 4,
             Self::U64 | Self::I64 | Self::F64 => 8,
         }
-    }
-
-    /// Whether it is a type of floating-point numbers.
-    pub(crate) fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)
     }
 
     /// The type in which a checkpoint's elements are held; none for those that MLX lacks. Floats of 8 bits are bytes to MLX.
@@ -197,11 +190,6 @@ impl Array {
     /// The array as the bridge takes it.
     pub(crate) fn tensor(&self) -> &sys::Tensor {
         &self.0
-    }
-
-    /// Takes an array that a bridged function made; for bridges beside this one.
-    pub(crate) fn from_bridge(answer: Caught<Handle>, operation: &'static str) -> Result<Self> {
-        Self::made(answer, operation)
     }
 
     /// The sizes of the dimensions, outermost first; empty for a scalar.

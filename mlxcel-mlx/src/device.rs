@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::OnceLock;
 
-use mlxcel_core::Result;
+use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::ffi::{self, sys};
 
@@ -33,12 +33,6 @@ impl Device {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// What the device calls itself.
-    pub(crate) fn description(self) -> Result<String> {
-        initialize()?;
-        ffi::check(sys::device_description(self.is_gpu()), "describe a device")
-    }
-
     /// Makes it the device of what this thread computes from here on.
     pub(crate) fn select(self) -> Result<()> {
         initialize()?;
@@ -49,8 +43,33 @@ impl Device {
 /// Readies MLX, once for the process: from here on a failed allocation is an error, and no child process is started.
 pub(crate) fn initialize() -> Result<()> {
     static READY: OnceLock<Result<()>> = OnceLock::new();
-    READY.get_or_init(|| ffi::check(sys::initialize(machine_memory()), "initialize MLX")).clone()
+    READY
+        .get_or_init(|| {
+            expect_release(&ffi::check(sys::library_version(), OPERATION)?)?;
+            ffi::check(sys::initialize(machine_memory()), OPERATION)
+        })
+        .clone()
 }
+
+const OPERATION: &str = "initialize MLX";
+
+/// The bridge holds to one release's classes: those of the headers it was compiled with. A loader may have found another
+/// (`MLXCEL_MLX_LINK=soname`, or a package that was changed since).
+fn expect_release(loaded: &str) -> Result<()> {
+    if loaded == RELEASE {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Toolchain,
+        OPERATION,
+        "the libmlx that was loaded is another release than the one needed",
+    )
+    .with_context("loaded", loaded)
+    .with_context("needed", RELEASE))
+}
+
+/// The release of MLX that the build script insists on.
+const RELEASE: &str = "0.32.4";
 
 /// The memory that this process may use as far as the system says: beyond it there is no error, there is a killed process.
 fn machine_memory() -> usize {
@@ -78,60 +97,17 @@ fn group_limit(text: &str) -> Option<usize> {
     text.trim().parse().ok()
 }
 
-/// The release of the libmlx that is loaded.
-pub(crate) fn version() -> Result<String> {
-    ffi::check(sys::library_version(), "ask MLX's version")
-}
-
-/// Waits for all that this thread has begun to compute.
-pub(crate) fn synchronize() -> Result<()> {
-    ffi::check(sys::synchronize(), "wait for the device")
-}
-
-/// MLX's memory, of the whole process, in bytes.
-pub(crate) mod memory {
-    use super::{Result, ffi, sys};
-
-    /// What arrays hold now. Memory that was lent to MLX does not count.
-    pub(crate) fn active() -> Result<usize> {
-        ffi::check(sys::active_memory(), "ask for memory in use")
-    }
-
-    /// The most that arrays held at a time since [`reset_peak`].
-    pub(crate) fn peak() -> Result<usize> {
-        ffi::check(sys::peak_memory(), "ask for memory in use")
-    }
-
-    /// Begins to look for the most anew.
-    pub(crate) fn reset_peak() -> Result<()> {
-        ffi::check(sys::reset_peak_memory(), "ask for memory in use")
-    }
-
-    /// What MLX keeps for arrays to come.
-    pub(crate) fn cached() -> Result<usize> {
-        ffi::check(sys::cache_memory(), "ask for memory in use")
-    }
-
-    /// What arrays may hold: beyond it, evaluating is an error of kind `ResourceExhausted`. On a CPU that holds strictly, and begins as
-    /// what the machine, or the container, has; Metal and CUDA take it as a guideline. Answers what it was.
-    pub(crate) fn set_limit(bytes: usize) -> Result<usize> {
-        ffi::check(sys::set_memory_limit(bytes), "limit memory")
-    }
-
-    /// How much MLX may keep for arrays to come. Answers what it was.
-    pub(crate) fn set_cache_limit(bytes: usize) -> Result<usize> {
-        ffi::check(sys::set_cache_limit(bytes), "limit memory")
-    }
-
-    /// Gives back what MLX keeps for arrays to come.
-    pub(crate) fn clear_cache() -> Result<()> {
-        ffi::check(sys::clear_cache(), "give memory back")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_release_of_the_library_is_refused() {
+        initialize().unwrap();
+        let error = expect_release("0.32.3").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Toolchain);
+        assert_eq!((error.context("loaded"), error.context("needed")), (Some("0.32.3"), Some("0.32.4")));
+    }
 
     #[test]
     fn limits_are_read_as_the_system_writes_them() {

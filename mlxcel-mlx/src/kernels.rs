@@ -12,7 +12,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::QuantizationMode;
 
 use crate::array::{Array, Packed};
-use crate::ffi::{self, kernels as sys};
+use crate::ffi::kernels as sys;
 
 /// The kernels, run in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,9 @@ impl Kernels {
     }
 
     /// The kernels of each of the instruction sets that this machine has, the best first, with their names.
+    #[cfg(test)]
     pub(crate) fn each(threads: usize) -> Result<Vec<(String, Self)>> {
-        let names = ffi::check(sys::kernel_implementations(), "list kernels")?;
+        let names = crate::ffi::check(sys::kernel_implementations(), "list kernels")?;
         Ok((0..).zip(names).map(|(index, name)| (name, Self::of(threads, index))).collect())
     }
 

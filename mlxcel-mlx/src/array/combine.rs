@@ -10,9 +10,3 @@ pub(crate) fn concatenate<'a>(arrays: impl IntoIterator<Item = &'a Array>, axis:
     const OPERATION: &str = "concatenate";
     Array::made(sys::concatenate(&*list(arrays, OPERATION)?, axis), OPERATION)
 }
-
-/// Arrays of one shape one behind the other along a new axis.
-pub(crate) fn stack<'a>(arrays: impl IntoIterator<Item = &'a Array>, axis: i32) -> Result<Array> {
-    const OPERATION: &str = "stack";
-    Array::made(sys::stack(&*list(arrays, OPERATION)?, axis), OPERATION)
-}

@@ -18,16 +18,6 @@ impl Array {
         self.binary(code, &Self::scalar(value, self.dtype()?)?, operation)
     }
 
-    /// `|x|`
-    pub(crate) fn abs(&self) -> Result<Self> {
-        self.unary(UnaryCode::Abs, "abs")
-    }
-
-    /// `cos x`
-    pub(crate) fn cos(&self) -> Result<Self> {
-        self.unary(UnaryCode::Cos, "cos")
-    }
-
     /// The error function.
     pub(crate) fn erf(&self) -> Result<Self> {
         self.unary(UnaryCode::Erf, "erf")
@@ -38,49 +28,14 @@ impl Array {
         self.unary(UnaryCode::Exp, "exp")
     }
 
-    /// The largest integer that is not larger.
-    pub(crate) fn floor(&self) -> Result<Self> {
-        self.unary(UnaryCode::Floor, "floor")
-    }
-
-    /// The natural logarithm.
-    pub(crate) fn log(&self) -> Result<Self> {
-        self.unary(UnaryCode::Log, "log")
-    }
-
-    /// `¬x`, as booleans.
-    pub(crate) fn logical_not(&self) -> Result<Self> {
-        self.unary(UnaryCode::LogicalNot, "not")
-    }
-
     /// `-x`
     pub(crate) fn negative(&self) -> Result<Self> {
         self.unary(UnaryCode::Negative, "negative")
     }
 
-    /// `1 / x`
-    pub(crate) fn reciprocal(&self) -> Result<Self> {
-        self.unary(UnaryCode::Reciprocal, "reciprocal")
-    }
-
-    /// `1 / √x`
-    pub(crate) fn rsqrt(&self) -> Result<Self> {
-        self.unary(UnaryCode::Rsqrt, "rsqrt")
-    }
-
     /// `1 / (1 + e⁻ˣ)`
     pub(crate) fn sigmoid(&self) -> Result<Self> {
         self.unary(UnaryCode::Sigmoid, "sigmoid")
-    }
-
-    /// `sin x`
-    pub(crate) fn sin(&self) -> Result<Self> {
-        self.unary(UnaryCode::Sin, "sin")
-    }
-
-    /// `√x`
-    pub(crate) fn sqrt(&self) -> Result<Self> {
-        self.unary(UnaryCode::Sqrt, "sqrt")
     }
 
     /// `x²`
@@ -123,39 +78,14 @@ impl Array {
         self.binary(BinaryCode::Divide, other, "divide")
     }
 
-    /// `⌊a / b⌋`
-    pub(crate) fn floor_divide(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::FloorDivide, other, "divide")
-    }
-
-    /// What is left of `a / b`, with the sign of `b`.
-    pub(crate) fn remainder(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::Remainder, other, "remainder")
-    }
-
-    /// `aᵇ`
-    pub(crate) fn power(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::Power, other, "power")
-    }
-
     /// The larger of both.
     pub(crate) fn maximum(&self, other: &Self) -> Result<Self> {
         self.binary(BinaryCode::Maximum, other, "maximum")
     }
 
-    /// The smaller of both.
-    pub(crate) fn minimum(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::Minimum, other, "minimum")
-    }
-
     /// `a = b`, as booleans.
     pub(crate) fn equal(&self, other: &Self) -> Result<Self> {
         self.binary(BinaryCode::Equal, other, "compare")
-    }
-
-    /// `a ≠ b`, as booleans.
-    pub(crate) fn not_equal(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::NotEqual, other, "compare")
     }
 
     /// `a < b`, as booleans.
@@ -186,31 +116,6 @@ impl Array {
     /// `a ∨ b`, as booleans.
     pub(crate) fn logical_or(&self, other: &Self) -> Result<Self> {
         self.binary(BinaryCode::LogicalOr, other, "or")
-    }
-
-    /// The bits that both have.
-    pub(crate) fn bitwise_and(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::BitwiseAnd, other, "bitwise and")
-    }
-
-    /// The bits that either has.
-    pub(crate) fn bitwise_or(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::BitwiseOr, other, "bitwise or")
-    }
-
-    /// The bits that one of both has.
-    pub(crate) fn bitwise_xor(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::BitwiseXor, other, "bitwise xor")
-    }
-
-    /// The bits of `a` moved up by `b` places.
-    pub(crate) fn left_shift(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::LeftShift, other, "shift")
-    }
-
-    /// The bits of `a` moved down by `b` places.
-    pub(crate) fn right_shift(&self, other: &Self) -> Result<Self> {
-        self.binary(BinaryCode::RightShift, other, "shift")
     }
 
     /// Where this array of booleans is true the element of `then`, else that of `otherwise`.

@@ -42,17 +42,4 @@ impl Array {
         ffi::check(sys::read(self.tensor(), &mut bytes), "read an array")?;
         Ok(bytes)
     }
-
-    /// The element of an array that has one.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Internal`] where the array has more or fewer, or another type; else as [`eval`].
-    pub(crate) fn item<T: Element>(&self) -> Result<T> {
-        match self.to_vec::<T>()?.as_slice() {
-            [item] => Ok(*item),
-            items => Err(Error::new(ErrorKind::Internal, "read a scalar", "the array is none")
-                .with_context("elements", items.len())),
-        }
-    }
 }

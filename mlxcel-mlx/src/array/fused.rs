@@ -50,33 +50,9 @@ impl Array {
         Self::made(sys::matmul(self.tensor(), other.tensor()), "matmul")
     }
 
-    /// `alpha · (a @ b) + beta · self`
-    pub(crate) fn addmm(&self, a: &Self, b: &Self, alpha: f32, beta: f32) -> Result<Self> {
-        Self::made(sys::addmm(self.tensor(), a.tensor(), b.tensor(), alpha, beta), "addmm")
-    }
-
-    /// Matrix products of the matrices at `lhs` of this array's batch (all where none) with those at `rhs` of the other's; `sorted`
-    /// promises that the indices ascend.
-    pub(crate) fn gather_mm(
-        &self,
-        other: &Self,
-        lhs: Option<&Self>,
-        rhs: Option<&Self>,
-        sorted: bool,
-    ) -> Result<Self> {
-        let (lhs, rhs) = (lhs.map(Self::tensor), rhs.map(Self::tensor));
-        Self::made(ffi::gather_mm(self.tensor(), other.tensor(), lhs, rhs, sorted), "matmul")
-    }
-
     /// `x / √(mean(x²) + eps) · weight` along the last axis, in float32 inside (Zhang and Sennrich 2019).
     pub(crate) fn rms_norm(&self, weight: Option<&Self>, eps: f32) -> Result<Self> {
         Self::made(ffi::rms_norm(self.tensor(), weight.map(Self::tensor), eps), "rms norm")
-    }
-
-    /// `(x - mean(x)) / √(var(x) + eps) · weight + bias` along the last axis, in float32 inside (Ba et al. 2016).
-    pub(crate) fn layer_norm(&self, weight: Option<&Self>, bias: Option<&Self>, eps: f32) -> Result<Self> {
-        let (weight, bias) = (weight.map(Self::tensor), bias.map(Self::tensor));
-        Self::made(ffi::layer_norm(self.tensor(), weight, bias, eps), "layer norm")
     }
 
     /// `[…, positions, head]` turned by rotary embeddings (Su et al. 2021), the first position being `offset`.

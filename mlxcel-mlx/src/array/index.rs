@@ -40,23 +40,6 @@ impl Array {
         Self::made(sys::slice_update(self.tensor(), update.tensor(), &start, &stop, &strides), OPERATION)
     }
 
-    /// `size` elements along each axis, from `start[i]` along `axes[i]` and from the beginning along the others. `start` is an array of
-    /// integers, which need not be computed yet.
-    pub(crate) fn dynamic_slice(&self, start: &Self, axes: &[i32], size: &[usize]) -> Result<Self> {
-        const OPERATION: &str = "slice";
-        let size = sizes(size, OPERATION)?;
-        Self::made(sys::dynamic_slice(self.tensor(), start.tensor(), axes, &size), OPERATION)
-    }
-
-    /// This array with `update` at `start[i]` along `axes[i]` and at the beginning along the others. `start` is an array of integers,
-    /// which need not be computed yet.
-    pub(crate) fn dynamic_slice_update(&self, update: &Self, start: &Self, axes: &[i32]) -> Result<Self> {
-        Self::made(
-            sys::dynamic_slice_update(self.tensor(), update.tensor(), start.tensor(), axes),
-            "update a slice",
-        )
-    }
-
     /// What stands at `indices` along an axis, which becomes the axes of `indices`. With axis 0 of a matrix: its rows.
     ///
     /// Indices are not checked against the size of the axis; out of it, the result is unspecified.

@@ -51,22 +51,6 @@ impl Packed {
         Array::made(ffi::quantized_matmul(x.tensor(), &self.tensors()?, transposed), "quantized matmul")
     }
 
-    /// [`multiply`](Self::multiply) with one of several weights for each of several inputs, as [`Array::gather_mm`] has it.
-    pub(crate) fn gather_multiply(
-        &self,
-        x: &Array,
-        lhs: Option<&Array>,
-        rhs: Option<&Array>,
-        transposed: bool,
-        sorted: bool,
-    ) -> Result<Array> {
-        let (lhs, rhs) = (lhs.map(Array::tensor), rhs.map(Array::tensor));
-        Array::made(
-            ffi::gather_qmm(x.tensor(), &self.tensors()?, lhs, rhs, transposed, sorted),
-            "quantized matmul",
-        )
-    }
-
     fn tensors(&self) -> Result<PackedTensor<'_>> {
         Ok(PackedTensor {
             words: self.words.tensor(),

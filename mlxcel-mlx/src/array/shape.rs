@@ -2,8 +2,8 @@
 
 use mlxcel_core::Result;
 
-use super::{Array, DType, size, sizes, unlist};
-use crate::ffi::{self, sys};
+use super::{Array, DType, sizes};
+use crate::ffi::sys;
 
 impl Array {
     /// The values in another type; the same array where they have it.
@@ -14,6 +14,13 @@ impl Array {
     /// The bits as another type. The last dimension shrinks or grows with the size of an element.
     pub(crate) fn reinterpret(&self, dtype: DType) -> Result<Self> {
         Self::made(sys::reinterpret(self.tensor(), dtype.code()), "reinterpret an array")
+    }
+
+    /// Repeated along new axes in front and along axes of size one, without a copy.
+    #[cfg(test)]
+    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
+        const OPERATION: &str = "broadcast";
+        Self::made(sys::broadcast_to(self.tensor(), &sizes(shape, OPERATION)?), OPERATION)
     }
 
     /// The elements, in their order, in another shape.
@@ -35,37 +42,5 @@ impl Array {
     /// Without these axes, which have size one.
     pub(crate) fn squeeze(&self, axes: &[i32]) -> Result<Self> {
         Self::made(sys::squeeze(self.tensor(), axes), "squeeze")
-    }
-
-    /// Repeated along new axes in front and along axes of size one, without a copy.
-    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
-        const OPERATION: &str = "broadcast";
-        Self::made(sys::broadcast_to(self.tensor(), &sizes(shape, OPERATION)?), OPERATION)
-    }
-
-    /// Laid out row-major without gaps; a copy only where it is not.
-    pub(crate) fn contiguous(&self) -> Result<Self> {
-        Self::made(sys::contiguous(self.tensor()), "lay out an array")
-    }
-
-    /// Each element `times` times in a row along an axis.
-    pub(crate) fn repeat(&self, times: usize, axis: i32) -> Result<Self> {
-        const OPERATION: &str = "repeat";
-        Self::made(sys::repeat(self.tensor(), size(times, OPERATION)?, axis), OPERATION)
-    }
-
-    /// `low[i]` and `high[i]` elements more, all of `value`, at the ends of `axes[i]`.
-    pub(crate) fn pad(&self, axes: &[i32], low: &[usize], high: &[usize], value: f32) -> Result<Self> {
-        const OPERATION: &str = "pad";
-        let (low, high) = (sizes(low, OPERATION)?, sizes(high, OPERATION)?);
-        let value = Self::scalar(value, self.dtype()?)?;
-        Self::made(sys::pad(self.tensor(), axes, &low, &high, value.tensor()), OPERATION)
-    }
-
-    /// The parts between the indices `at` along an axis: one more than there are indices.
-    pub(crate) fn split(&self, at: &[usize], axis: i32) -> Result<Vec<Self>> {
-        const OPERATION: &str = "split";
-        let parts = ffi::check(sys::split(self.tensor(), &sizes(at, OPERATION)?, axis), OPERATION)?;
-        unlist(&parts, OPERATION)
     }
 }

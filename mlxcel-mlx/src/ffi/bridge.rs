@@ -30,19 +30,10 @@ pub(crate) mod sys {
     #[repr(u8)]
     #[derive(Debug)]
     enum UnaryCode {
-        Abs,
-        Cos,
         Erf,
         Exp,
-        Floor,
-        Log,
-        LogicalNot,
         Negative,
-        Reciprocal,
-        Rsqrt,
         Sigmoid,
-        Sin,
-        Sqrt,
         Square,
         Tanh,
     }
@@ -55,36 +46,22 @@ pub(crate) mod sys {
         Subtract,
         Multiply,
         Divide,
-        FloorDivide,
-        Remainder,
-        Power,
         Maximum,
-        Minimum,
         Equal,
-        NotEqual,
         Less,
         LessEqual,
         Greater,
         GreaterEqual,
         LogicalAnd,
         LogicalOr,
-        BitwiseAnd,
-        BitwiseOr,
-        BitwiseXor,
-        LeftShift,
-        RightShift,
     }
 
     /// A reduction along axes.
     #[repr(u8)]
     #[derive(Debug)]
     enum ReduceCode {
-        All,
-        Any,
         LogSumExp,
         Max,
-        Mean,
-        Min,
         Sum,
     }
 
@@ -105,16 +82,7 @@ pub(crate) mod sys {
         fn library_version() -> Result<String>;
         fn initialize(memory_limit: usize) -> Result<()>;
         fn device_count(gpu: bool) -> Result<i32>;
-        fn device_description(gpu: bool) -> Result<String>;
         fn use_device(gpu: bool) -> Result<()>;
-        fn synchronize() -> Result<()>;
-        fn active_memory() -> Result<usize>;
-        fn peak_memory() -> Result<usize>;
-        fn cache_memory() -> Result<usize>;
-        fn reset_peak_memory() -> Result<()>;
-        fn set_memory_limit(bytes: usize) -> Result<usize>;
-        fn set_cache_limit(bytes: usize) -> Result<usize>;
-        fn clear_cache() -> Result<()>;
 
         fn arrays_new() -> Result<UniquePtr<Arrays>>;
         fn arrays_push(list: Pin<&mut Arrays>, item: &Tensor) -> Result<()>;
@@ -149,19 +117,9 @@ pub(crate) mod sys {
         fn transpose(a: &Tensor, axes: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn expand_dims(a: &Tensor, axes: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn squeeze(a: &Tensor, axes: &[i32]) -> Result<UniquePtr<Tensor>>;
+        #[allow(dead_code, reason = "tests alone make such arrays")]
         fn broadcast_to(a: &Tensor, shape: &[i32]) -> Result<UniquePtr<Tensor>>;
-        fn contiguous(a: &Tensor) -> Result<UniquePtr<Tensor>>;
         fn concatenate(list: &Arrays, axis: i32) -> Result<UniquePtr<Tensor>>;
-        fn stack(list: &Arrays, axis: i32) -> Result<UniquePtr<Tensor>>;
-        fn split(a: &Tensor, at: &[i32], axis: i32) -> Result<UniquePtr<Arrays>>;
-        fn repeat(a: &Tensor, times: i32, axis: i32) -> Result<UniquePtr<Tensor>>;
-        fn pad(
-            a: &Tensor,
-            axes: &[i32],
-            low: &[i32],
-            high: &[i32],
-            value: &Tensor,
-        ) -> Result<UniquePtr<Tensor>>;
 
         fn slice(a: &Tensor, start: &[i32], stop: &[i32], strides: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn slice_update(
@@ -170,14 +128,6 @@ pub(crate) mod sys {
             start: &[i32],
             stop: &[i32],
             strides: &[i32],
-        ) -> Result<UniquePtr<Tensor>>;
-        fn dynamic_slice(a: &Tensor, start: &Tensor, axes: &[i32], size: &[i32])
-        -> Result<UniquePtr<Tensor>>;
-        fn dynamic_slice_update(
-            a: &Tensor,
-            update: &Tensor,
-            start: &Tensor,
-            axes: &[i32],
         ) -> Result<UniquePtr<Tensor>>;
         fn take(a: &Tensor, indices: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn take_along_axis(a: &Tensor, indices: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
@@ -198,37 +148,17 @@ pub(crate) mod sys {
         fn binary(code: BinaryCode, a: &Tensor, b: &Tensor) -> Result<UniquePtr<Tensor>>;
         fn select(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<UniquePtr<Tensor>>;
         fn matmul(a: &Tensor, b: &Tensor) -> Result<UniquePtr<Tensor>>;
-        fn addmm(c: &Tensor, a: &Tensor, b: &Tensor, alpha: f32, beta: f32) -> Result<UniquePtr<Tensor>>;
-        /// # Safety
-        /// Pointers are null or to live arrays.
-        unsafe fn gather_mm(
-            a: &Tensor,
-            b: &Tensor,
-            lhs: *const Tensor,
-            rhs: *const Tensor,
-            sorted: bool,
-        ) -> Result<UniquePtr<Tensor>>;
 
         fn reduce(code: ReduceCode, a: &Tensor, axes: &[i32], keep: bool) -> Result<UniquePtr<Tensor>>;
         fn argmax(a: &Tensor, axis: i32, keep: bool) -> Result<UniquePtr<Tensor>>;
-        fn softmax(a: &Tensor, axis: i32, precise: bool) -> Result<UniquePtr<Tensor>>;
         fn cumsum(a: &Tensor, axis: i32, reverse: bool, inclusive: bool) -> Result<UniquePtr<Tensor>>;
         fn sort(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn argsort(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn partition(a: &Tensor, kth: i32, axis: i32) -> Result<UniquePtr<Tensor>>;
-        fn argpartition(a: &Tensor, kth: i32, axis: i32) -> Result<UniquePtr<Tensor>>;
 
         /// # Safety
         /// Pointers are null or to live arrays.
         unsafe fn rms_norm(x: &Tensor, weight: *const Tensor, eps: f32) -> Result<UniquePtr<Tensor>>;
-        /// # Safety
-        /// Pointers are null or to live arrays.
-        unsafe fn layer_norm(
-            x: &Tensor,
-            weight: *const Tensor,
-            bias: *const Tensor,
-            eps: f32,
-        ) -> Result<UniquePtr<Tensor>>;
         /// # Safety
         /// Pointers are null or to live values.
         unsafe fn rope(
@@ -287,27 +217,6 @@ pub(crate) mod sys {
             bits: i32,
             mode: &str,
         ) -> Result<UniquePtr<Tensor>>;
-        /// # Safety
-        /// Pointers are null or to live arrays.
-        unsafe fn gather_qmm(
-            x: &Tensor,
-            w: &Tensor,
-            scales: &Tensor,
-            biases: *const Tensor,
-            lhs: *const Tensor,
-            rhs: *const Tensor,
-            transposed: bool,
-            group_size: i32,
-            bits: i32,
-            mode: &str,
-            sorted: bool,
-        ) -> Result<UniquePtr<Tensor>>;
 
-        fn random_key(seed: u64) -> Result<UniquePtr<Tensor>>;
-        fn random_split(key: &Tensor, count: i32) -> Result<UniquePtr<Tensor>>;
-        fn random_bits(shape: &[i32], width: i32, key: &Tensor) -> Result<UniquePtr<Tensor>>;
-        fn random_uniform(shape: &[i32], element: ElementCode, key: &Tensor) -> Result<UniquePtr<Tensor>>;
-        fn random_gumbel(shape: &[i32], element: ElementCode, key: &Tensor) -> Result<UniquePtr<Tensor>>;
-        fn random_categorical(logits: &Tensor, axis: i32, key: &Tensor) -> Result<UniquePtr<Tensor>>;
     }
 }

@@ -11,6 +11,7 @@
 
 mod bridge;
 mod error;
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "tests alone choose among instruction sets"))]
 pub(crate) mod kernels;
 mod nullable;
 mod region;

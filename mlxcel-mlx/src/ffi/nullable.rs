@@ -38,30 +38,9 @@ impl RopeTerms<'_> {
     }
 }
 
-pub(crate) fn gather_mm(
-    a: &Tensor,
-    b: &Tensor,
-    lhs: Option<&Tensor>,
-    rhs: Option<&Tensor>,
-    sorted: bool,
-) -> Caught<Handle> {
-    // SAFETY: the pointers are null or made from references that outlive the call.
-    unsafe { sys::gather_mm(a, b, pointer(lhs), pointer(rhs), sorted) }
-}
-
 pub(crate) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Caught<Handle> {
     // SAFETY: as above.
     unsafe { sys::rms_norm(x, pointer(weight), eps) }
-}
-
-pub(crate) fn layer_norm(
-    x: &Tensor,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
-    eps: f32,
-) -> Caught<Handle> {
-    // SAFETY: as above.
-    unsafe { sys::layer_norm(x, pointer(weight), pointer(bias), eps) }
 }
 
 pub(crate) fn rope(x: &Tensor, terms: &RopeTerms<'_>, offset: i32) -> Caught<Handle> {
@@ -103,31 +82,4 @@ pub(crate) fn quantized_matmul(x: &Tensor, w: &PackedTensor<'_>, transposed: boo
     let biases = pointer(w.biases);
     // SAFETY: as above.
     unsafe { sys::quantized_matmul(x, w.words, w.scales, biases, transposed, w.group_size, w.bits, w.mode) }
-}
-
-pub(crate) fn gather_qmm(
-    x: &Tensor,
-    w: &PackedTensor<'_>,
-    lhs: Option<&Tensor>,
-    rhs: Option<&Tensor>,
-    transposed: bool,
-    sorted: bool,
-) -> Caught<Handle> {
-    let (biases, lhs, rhs) = (pointer(w.biases), pointer(lhs), pointer(rhs));
-    // SAFETY: as above.
-    unsafe {
-        sys::gather_qmm(
-            x,
-            w.words,
-            w.scales,
-            biases,
-            lhs,
-            rhs,
-            transposed,
-            w.group_size,
-            w.bits,
-            w.mode,
-            sorted,
-        )
-    }
 }

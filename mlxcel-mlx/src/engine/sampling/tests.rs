@@ -84,7 +84,7 @@ fn choice(params: &SamplingParams, vector: &Vector) -> Choice {
 fn chosen(vector: &Vector, choice: &Choice) -> TokenId {
     let logits = Array::from_slice(&vector.logits, &[vector.logits.len()]).unwrap();
     let counted = Counted::new(&choice.history, vector.logits.len()).unwrap();
-    choose(&logits, choice, counted.as_ref(), vector.tokens.len()).unwrap().item().unwrap()
+    choose(&logits, choice, counted.as_ref(), vector.tokens.len()).unwrap().to_vec().unwrap()[0]
 }
 
 #[test]
