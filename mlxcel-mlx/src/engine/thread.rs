@@ -288,3 +288,6 @@ fn next_row(row: &RowRequest) -> RowRequest {
         output,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Looking ahead, seen from inside: when it is done, when it is used, and what becomes of it otherwise.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mlxcel_core::{LoadOptions, SamplingParams, SamplingPlan, TokenMask};
+use mlxcel_models::Checkpoint;
+
+use super::*;
+use crate::array::DType;
+use crate::engine::network::Numerics;
+use crate::engine::ops::Ops;
+use crate::engine::request::{Occurrence, RowAnswer};
+use crate::engine::weights::{Treatment, Weights};
+
+const A: CacheId = CacheId(0);
+const B: CacheId = CacheId(1);
+
+fn engine(look_ahead: bool) -> Engine {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
+    let decoder = checkpoint.decoder().unwrap();
+    let as_stored = Treatment { expand: None, quantize: None };
+    let weights = Weights::load(&checkpoint, &decoder, as_stored, &LoadOptions::default()).unwrap();
+    let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
+    let network = Network::new(&decoder, &weights, Ops::new(None), numerics, false).unwrap();
+    Engine::new(network, decoder.vocabulary_size, weights.bytes, look_ahead)
+}
+
+fn choice(plan: SamplingPlan, history: Vec<Occurrence>) -> Choice {
+    Choice { plan, mask: None, top: 0, history }
+}
+
+fn row(cache: CacheId, position: usize, tokens: &[TokenId], choice: Choice) -> RowRequest {
+    let output = Output::Token(Box::new(choice));
+    RowRequest { cache, position, tokens: tokens.to_vec(), capacity: 20, output }
+}
+
+fn greedy(cache: CacheId, position: usize, tokens: &[TokenId]) -> RowRequest {
+    row(cache, position, tokens, choice(SamplingPlan::greedy(), Vec::new()))
+}
+
+/// The tokens that a pass over `rows` chooses.
+fn run(engine: &mut Engine, rows: Vec<RowRequest>) -> Vec<TokenId> {
+    let reply = engine.run(PassRequest { rows }).unwrap();
+    let token = |row: RowReply| match row.answer {
+        RowAnswer::Token(token) => token.token,
+        other => panic!("{other:?} in place of a token"),
+    };
+    reply.rows.into_iter().map(token).collect()
+}
+
+#[test]
+fn the_next_step_is_begun_and_used_where_the_chosen_token_is_fed() {
+    let (mut ahead, mut plain) = (engine(true), engine(false));
+    let mut tokens = vec![5, 6, 7];
+    let mut position = 0;
+    for _ in 0..6 {
+        let request = || vec![greedy(A, position, &tokens)];
+        assert_eq!(
+            ahead.ahead.iter().filter(|ahead| ahead.is(&request())).count(),
+            usize::from(position > 0)
+        );
+        let chosen = run(&mut ahead, request());
+        assert_eq!(chosen, run(&mut plain, request()));
+        assert_eq!((ahead.ahead.len(), plain.ahead.len()), (1, 0));
+        position += tokens.len();
+        tokens = chosen;
+    }
+}
+
+#[test]
+fn what_was_begun_with_another_token_is_thrown_away() {
+    let (mut ahead, mut plain) = (engine(true), engine(false));
+    let both = |ahead: &mut Engine, plain: &mut Engine, position, tokens: &[TokenId]| {
+        let chosen = run(ahead, vec![greedy(A, position, tokens)]);
+        assert_eq!(chosen, run(plain, vec![greedy(A, position, tokens)]), "{tokens:?} at {position}");
+        chosen[0]
+    };
+    let chosen = both(&mut ahead, &mut plain, 0, &[5, 6, 7]);
+    let other = if chosen == 9 { 8 } else { 9 };
+    both(&mut ahead, &mut plain, 3, &[other]);
+    // Two tokens in place of one, and back to an earlier position.
+    both(&mut ahead, &mut plain, 4, &[1, 2]);
+    both(&mut ahead, &mut plain, 3, &[chosen]);
+    // Read and copied meanwhile, a cache gives what it held.
+    assert_eq!(ahead.read(A, 4).unwrap(), plain.read(A, 4).unwrap());
+    for engine in [&mut ahead, &mut plain] {
+        engine.fork(A, B).unwrap();
+    }
+    assert_eq!(run(&mut ahead, vec![greedy(B, 4, &[3])]), run(&mut plain, vec![greedy(B, 4, &[3])]));
+}
+
+#[test]
+fn sequences_that_step_apart_are_each_looked_ahead_for() {
+    let mut engine = engine(true);
+    let a = run(&mut engine, vec![greedy(A, 0, &[5, 6])]);
+    let b = run(&mut engine, vec![greedy(B, 0, &[8])]);
+    assert_eq!(engine.ahead.len(), 2);
+    assert!(engine.ahead.iter().any(|ahead| ahead.is(&[greedy(A, 2, &a)])));
+    // Together they are another pass.
+    run(&mut engine, vec![greedy(A, 2, &a), greedy(B, 1, &b)]);
+    assert_eq!(engine.ahead.len(), 1);
+    engine.forget(A);
+    assert_eq!((engine.ahead.len(), engine.caches.len()), (0, 1));
+}
+
+#[test]
+fn nothing_is_begun_that_cannot_be_asked_for() {
+    let mut engine = engine(true);
+    let mask = Some(TokenMask::allowing(engine.vocabulary, [3, 4]));
+    let masked = Choice { mask, ..choice(SamplingPlan::greedy(), Vec::new()) };
+    run(&mut engine, vec![row(A, 0, &[5], masked)]);
+    assert!(engine.ahead.is_empty(), "the next mask is not known");
+    run(&mut engine, vec![greedy(A, 1, &[7; 19])]);
+    assert!(engine.ahead.is_empty(), "the sequence is full");
+    let extend = RowRequest { output: Output::Nothing, ..greedy(B, 0, &[5]) };
+    assert!(engine.run(PassRequest { rows: vec![extend] }).is_ok());
+    assert!(engine.ahead.is_empty(), "there is no token to go on with");
+}
+
+#[test]
+fn penalties_count_the_token_that_is_not_known_yet() {
+    let mut params = SamplingParams::greedy();
+    (params.repetition_penalty, params.frequency_penalty) = (Some(1.5), Some(0.7));
+    let everything = mlxcel_core::Capabilities::new(1, 1)
+        .with_sampling(mlxcel_core::SamplingField::ALL.into_iter().collect());
+    let plan = SamplingPlan::negotiate(&params, &everything).unwrap().with_prompt_length(2);
+    let (mut ahead, mut plain) = (engine(true), engine(false));
+    let (mut held, mut next): (Vec<TokenId>, Vec<TokenId>) = (Vec::new(), vec![5, 6]);
+    for _ in 0..10 {
+        let history = crate::engine::rows::history(&plan, &held, &next);
+        let request = || vec![row(A, held.len(), &next, choice(plan.clone(), history.clone()))];
+        let chosen = run(&mut ahead, request());
+        assert_eq!(chosen, run(&mut plain, request()));
+        held.extend(&next);
+        next = chosen;
+    }
+}
+
+#[test]
+fn a_cache_that_was_lost_ahead_is_an_error_until_it_is_forgotten() {
+    let mut engine = engine(true);
+    run(&mut engine, vec![greedy(A, 0, &[5])]);
+    engine.ahead.clear();
+    engine.caches.remove(&A);
+    engine.lost.insert(A, Error::new(mlxcel_core::ErrorKind::Device, "step", "it was lost"));
+    assert!(engine.read(A, 1).is_err() && engine.fork(A, B).is_err());
+    let failure = engine.run(PassRequest { rows: vec![greedy(A, 1, &[6])] }).unwrap_err();
+    assert!(!failure.harmless && failure.error.message() == "it was lost");
+    engine.forget(A);
+    run(&mut engine, vec![greedy(A, 0, &[5])]);
+}
