@@ -7,6 +7,8 @@ mod resolved;
 mod select;
 
 #[cfg(test)]
+mod engine_tests;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
