@@ -27,14 +27,7 @@ fn assert_tokens(name: &str, case: &Case, tokens: &[u32], logprobs: &[f32]) {
     assert_eq!(tokens.len(), case.greedy.len(), "{name}");
 }
 
-/// Holds `engine` to a checkpoint's oracle, with our kernels and with MLX's own.
 fn exact_matches(engine: &MlxBackend, checkpoint: &str) {
-    for kernels in [true, false] {
-        matches_with(&engine.clone().with_cpu_kernels(kernels), checkpoint);
-    }
-}
-
-fn matches_with(engine: &MlxBackend, checkpoint: &str) {
     let model = load(engine, checkpoint, Precision::Exact);
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     for (i, case) in cases(checkpoint).iter().enumerate() {
@@ -79,6 +72,15 @@ fn mistral_with_a_rotating_cache_is_exact() {
     exact_matches(&MlxBackend::new().with_rotating_cache(true), "mistral");
     exact_matches(&MlxBackend::new().with_rotating_cache(true).with_prefill_chunk(7), "mistral");
     exact_matches(&MlxBackend::new().with_rotating_cache(true).with_prefill_chunk(1), "mistral");
+}
+
+#[test]
+fn the_operations_of_mlx_alone_are_exact() {
+    let engine = MlxBackend::new().with_cpu_kernels(false);
+    for checkpoint in ["storyteller", "llama", "llama-linear", "mistral", "storyteller-4bit"] {
+        exact_matches(&engine, checkpoint);
+    }
+    exact_matches(&engine.with_rotating_cache(true).with_prefill_chunk(7), "mistral");
 }
 
 #[test]

@@ -127,13 +127,14 @@ impl Network {
         })
     }
 
-    /// The hidden states (`[tokens, hidden]`, not yet normed) of `tokens`, those of all spans one behind the other, and each span's
-    /// cache with its positions in it.
+    /// The hidden states (`[wanted, hidden]`, not yet normed) of `tokens`, those of all spans one behind the other, and each span's
+    /// cache with its positions in it. `wanted` are the indices of the tokens whose states are asked for; all where none are given.
     pub(super) fn run(
         &self,
         tokens: &Array,
         spans: &[Span],
         caches: &[Option<&Cache>],
+        wanted: Option<&Array>,
     ) -> Result<(Array, Vec<Cache>)> {
         let mut around = Surroundings {
             spans,
@@ -144,8 +145,13 @@ impl Network {
         let mut hidden = embed(&self.embedding, tokens, self.numerics.activation)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let normed = layer.mixer_norm.apply(&self.ops, &hidden)?;
-            let mixed = self.attend(index, &layer.attention, &normed, &mut around, caches, &mut filled)?;
-            hidden = hidden.add(&mixed)?;
+            let mut mixed =
+                self.attend(index, &layer.attention, &normed, &mut around, caches, &mut filled)?;
+            // From here on positions do not see each other.
+            if let Some(wanted) = wanted.filter(|_| index + 1 == self.layers.len()) {
+                (hidden, mixed) = (hidden.take(wanted, 0)?, mixed.take(wanted, 0)?);
+            }
+            hidden = hidden.add(&layer.attention.output.apply(&self.ops, &mixed)?)?;
             let normed = layer.mlp_norm.apply(&self.ops, &hidden)?;
             hidden = hidden.add(&layer.mlp(&self.ops, &normed)?)?;
         }
@@ -162,7 +168,7 @@ impl Network {
         self.ropes.iter().map(|rope| rope.uploaded_bytes(tokens)).sum()
     }
 
-    /// Attention of each span over its own cache, into which its keys and values go first.
+    /// Attention of each span over its own cache, into which its keys and values go first; not yet projected.
     fn attend(
         &self,
         index: usize,
@@ -190,11 +196,10 @@ impl Network {
             let own = query.slice_axis(0, span.start, span.start + span.count)?;
             mixed.push(self.ops.attention(&own, &visible, attention.scale, &mut around.masks)?);
         }
-        let mixed = match &mixed[..] {
-            [only] => only.clone(),
-            several => concatenate(several, 0)?,
-        };
-        attention.output.apply(&self.ops, &mixed)
+        match &mixed[..] {
+            [only] => Ok(only.clone()),
+            several => concatenate(several, 0),
+        }
     }
 }
 
@@ -248,5 +253,8 @@ impl RmsNorm {
 /// A span's part of `x` (`[tokens of all spans, heads, head_dim]`) as `[1, heads, tokens, head_dim]`.
 fn heads_first(x: &Array, span: &Span) -> Result<Array> {
     let part = x.slice_axis(0, span.start, span.start + span.count)?;
+    if span.count == 1 {
+        return part.reshape(&[1, x.dim(1), 1, x.dim(2)]);
+    }
     part.transpose(&[1, 0, 2])?.expand_dims(&[0])
 }

@@ -88,17 +88,16 @@ impl Pass {
         counted: Vec<Option<Counted>>,
     ) -> Result<Self> {
         let spans = spans_of(rows);
-        let (hidden, caches) = network.run(tokens, &spans, caches)?;
         let wanted = Wanted::of(rows, &spans);
+        let everything = (0..).take(tokens.len()).eq(wanted.indices.iter().copied());
+        let some = match wanted.indices.len() {
+            count if count > 0 && !everything => Some(Array::from_slice(&wanted.indices, &[count])?),
+            _ => None,
+        };
+        let (hidden, caches) = network.run(tokens, &spans, caches, some.as_ref())?;
         if wanted.indices.is_empty() {
             return Ok(Self { caches, results: None });
         }
-        let everything = (0..).take(tokens.len()).eq(wanted.indices.iter().copied());
-        let hidden = if everything {
-            hidden
-        } else {
-            hidden.take(&Array::from_slice(&wanted.indices, &[wanted.indices.len()])?, 0)?
-        };
         let results = read_out(rows, &spans, &wanted, &network.logits(&hidden)?, counted)?;
         Ok(Self { caches, results: Some(results) })
     }
