@@ -39,6 +39,15 @@
 //! | macOS, Metal | the wheel's layout is known to the build script, and what it gives the linker was accepted by LLVM's; not run by us |
 //! | Linux, CUDA | the wheel has the layout of the CPU's; not run by us |
 //!
+//! # BLAS on Linux
+//!
+//! The wheel for Linux brings the reference BLAS, 60 times slower at a product of 256×2048×2048 than OpenBLAS on one thread. By default
+//! that does not matter: this crate's own kernels compute the products of a decoder on a CPU, and a run calls no function of BLAS. With
+//! [`with_cpu_kernels(false)`](MlxBackend::with_cpu_kernels) it does. MLX finds its BLAS by the name of a file beside it, so
+//! another one can stand there: in a checkout of mlxcel, `cargo xtask setup --openblas` makes such a copy of MLX, and building with
+//! `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` takes it. OpenBLAS runs on all cores, which small products on a busy machine pay for;
+//! `OPENBLAS_NUM_THREADS` sets another number.
+//!
 //! # How a program finds MLX, and how to ship one
 //!
 //! A program that is built with this crate names libmlx by the absolute path that the build script found, so it runs on the machine

@@ -29,8 +29,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Provision cmake, ninja, libclang and the IREE compiler into .toolchain/
-    Setup,
+    /// Provision cmake, ninja, libclang, the IREE compiler and MLX into .toolchain/
+    Setup(setup::Arguments),
     /// Let the bundled model tell a story through the IREE engine
     Demo(demo::Arguments),
     /// Measure an engine beside other programs
@@ -42,7 +42,7 @@ enum Task {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = Workspace::locate().and_then(|workspace| match arguments.task {
-        Task::Setup => setup::run(&workspace),
+        Task::Setup(arguments) => setup::run_with(&workspace, &arguments),
         Task::Demo(arguments) => demo::run(&workspace, &arguments),
         Task::Bench(arguments) => bench::run(&workspace, &arguments),
         Task::Test(arguments) => checks::run(&workspace, &arguments),

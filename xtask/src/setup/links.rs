@@ -35,7 +35,7 @@ pub(super) fn compiler_headers() -> Result<PathBuf> {
 }
 
 /// The compiler that cargo's build scripts will take, proved to run.
-fn compiler(variable: &str, default: &str) -> Result<String> {
+pub(super) fn compiler(variable: &str, default: &str) -> Result<String> {
     let name = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
     process::output(Command::new(&name).arg("--version")).with_context(|| {
         format!(
@@ -54,7 +54,8 @@ pub(super) fn refresh(toolchain: &Path, headers: &Path) -> Result<()> {
     link(&toolchain.join("include"), headers)
 }
 
-fn link(at: &Path, target: &Path) -> Result<()> {
+/// Makes `at` a link to `target`, which is there, relative to the link's folder.
+pub(super) fn link(at: &Path, target: &Path) -> Result<()> {
     if fs::read_link(at).is_ok_and(|found| found == target) && at.exists() {
         return Ok(());
     }

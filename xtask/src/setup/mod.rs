@@ -13,6 +13,7 @@
 //! finished one needs no network again.
 
 mod links;
+mod openblas;
 mod packages;
 
 use std::fs::{self, File};
@@ -25,6 +26,23 @@ use crate::process;
 use crate::workspace::Workspace;
 
 pub(crate) use packages::{Packages, find_python};
+
+/// What to provision beyond what every task needs.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Also make .toolchain/openblas/mlx: MLX for Linux with OpenBLAS, for products that our own kernels do not compute
+    #[arg(long)]
+    openblas: bool,
+}
+
+/// Makes `.toolchain/` complete, with what was asked for beyond it.
+pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    run(workspace)?;
+    if arguments.openblas {
+        openblas::install(workspace)?;
+    }
+    Ok(())
+}
 
 /// Makes `.toolchain/` complete; does nothing where it is.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {

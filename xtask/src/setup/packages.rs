@@ -89,7 +89,7 @@ fn is_installed(place: &Path, stamp: &str) -> bool {
     fs::read_to_string(place.join(STAMP)).is_ok_and(|found| found == stamp)
 }
 
-fn remove_folder(path: &Path) -> Result<()> {
+pub(super) fn remove_folder(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))
