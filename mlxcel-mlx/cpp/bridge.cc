@@ -137,6 +137,13 @@ size_t byte_count(const array& a) {
   return a.nbytes();
 }
 
+size_t data_address(const array& a) {
+  if (!a.is_available()) {
+    throw std::invalid_argument("the array is not evaluated");
+  }
+  return reinterpret_cast<size_t>(a.data<uint8_t>());
+}
+
 Handle from_bytes(rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element) {
   auto dtype = dtype_of(element);
   auto data = mx::allocator::malloc(bytes.size());

@@ -68,6 +68,8 @@ ElementCode element_of(const array& a);
 size_t dimension_count(const array& a);
 int32_t dimension(const array& a, size_t axis);
 size_t byte_count(const array& a);
+// Where the elements of an evaluated array lie.
+size_t data_address(const array& a);
 
 // Making and reading
 Handle from_bytes(rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element);

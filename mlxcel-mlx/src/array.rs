@@ -222,6 +222,12 @@ impl Array {
         sys::byte_count(&self.0)
     }
 
+    /// Where the elements of an evaluated array lie.
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> Result<usize> {
+        ffi::check(sys::data_address(&self.0), "look at an array")
+    }
+
     /// The type of the elements.
     ///
     /// # Errors

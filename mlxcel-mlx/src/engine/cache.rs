@@ -300,3 +300,6 @@ impl LayerLayout {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,6 +94,8 @@ pub(crate) mod sys {
         fn dimension_count(a: &Tensor) -> usize;
         fn dimension(a: &Tensor, axis: usize) -> Result<i32>;
         fn byte_count(a: &Tensor) -> usize;
+        #[allow(dead_code, reason = "tests alone ask where memory is reused")]
+        fn data_address(a: &Tensor) -> Result<usize>;
 
         fn from_bytes(bytes: &[u8], shape: &[i32], element: ElementCode) -> Result<UniquePtr<Tensor>>;
         /// # Safety
