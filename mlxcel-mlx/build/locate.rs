@@ -119,9 +119,13 @@ pub(crate) fn python_packages() -> Vec<PathBuf> {
         spec = importlib.util.find_spec('mlx')\n\
         print('\\n'.join(spec.submodule_search_locations or []) if spec else '')";
     for python in ["python3", "python"] {
-        // From a folder without modules of its own: `-c` makes the working directory a place of packages.
-        let output = Command::new(python).args(["-c", PROGRAM]).current_dir(env::temp_dir()).output();
-        let Ok(output) = output else { continue };
+        let mut command = Command::new(python);
+        command.args(["-c", PROGRAM]);
+        // With `-c` the working directory is a place of packages: let it be one in which only this script puts things.
+        if let Some(folder) = env::var_os("OUT_DIR") {
+            command.current_dir(folder);
+        }
+        let Ok(output) = command.output() else { continue };
         let said = String::from_utf8_lossy(&output.stdout);
         let folders: Vec<_> = said.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect();
         if output.status.success() && !folders.is_empty() {
