@@ -2,8 +2,8 @@
 //!
 //! The compiler fuses operations into kernels and then finds, for these targets only, that the kernel cannot be written: rows
 //! of a table that are looked up, or counted positions, next to a reduction make it share indices between threads, which
-//! SPIR-V has no type for; weights in half precision next to a product of matrices make it load two numbers as one. A barrier
-//! behind each of these keeps it in a kernel of its own.
+//! SPIR-V has no type for; half precision next to a product of matrices or a reduction makes it load two numbers as one. A
+//! barrier behind each of these keeps it in a kernel of its own.
 
 use std::collections::HashSet;
 
@@ -38,9 +38,10 @@ fn part(function: &mut Function) {
         let barrier = match op.kind {
             OpKind::Gather { .. } | OpKind::Iota { .. } => true,
             OpKind::Convert => {
-                let from = function.value_type(op.operands[0]).element;
-                let half = matches!(from, ElementType::BF16 | ElementType::F16);
-                half && weights.contains(&op.operands[0]) && multiplied.contains(&op.results[0])
+                let from = function.value_type(op.operands[0]);
+                let half = matches!(from.element, ElementType::BF16 | ElementType::F16);
+                let on_the_way = weights.contains(&op.operands[0]) && !multiplied.contains(&op.results[0]);
+                half && from.shape.len() > 1 && !on_the_way
             }
             _ => false,
         };
