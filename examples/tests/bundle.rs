@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use mlxcel_conformance::{Expectations, Subject, run_all};
+use mlxcel_core::{LoadOptions, Precision};
+use mlxcel_session::iree::IreeBackend;
+use mlxcel_session::iree::bundle::BundleOptions;
 use serde::Deserialize;
 use serde_json::Value;
 use support::{Fixture, cache_dir};
@@ -195,6 +199,28 @@ fn a_flipped_bit_is_refused_in_one_line() {
     assert_eq!(output.status.code(), Some(2));
     let line = text(&output.stderr);
     assert!(line.starts_with("error: ") && line.lines().count() == 1 && line.contains("checksum"), "{line}");
+}
+
+/// The contract is held with the programs that are there, whatever the kit does: growing caches, rows together, scoring.
+#[test]
+fn a_bundle_holds_the_contract() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("bundle");
+    let options = BundleOptions::default()
+        .with_precision(Precision::Exact)
+        .with_capacity(300)
+        .with_sequences(2)
+        .with_every_position(true);
+    let engine = IreeBackend::new().with_cache_dir(cache_dir());
+    let source = Fixture::named("llama").path.into();
+    let manifest = mlxcel_session::iree::bundle::write(&engine, &source, &folder, &options).unwrap();
+    assert_eq!((manifest.lengths.as_slice(), manifest.programs.len()), (&[256, 384][..], 12));
+
+    let bundled =
+        IreeBackend::new().with_compiler("/there/is/no/iree-compile").with_cache_dir("/there/is/no/cache");
+    let load = LoadOptions::default().with_precision(Precision::Exact);
+    let report = run_all(&Subject::new(bundled, folder).with_load(load), &Expectations::none());
+    assert!(report.passed(), "{report}");
 }
 
 /// A bundle as text of the small fixture: quick, since nothing is compiled.

@@ -116,35 +116,29 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for what the bundle's programs do not do.
+    /// [`ErrorKind::Unsupported`] for another precision than that of the programs, [`ErrorKind::InvalidInput`] for more tokens or
+    /// sequences than they have room for.
     pub(crate) fn graph_options(&self, options: &LoadOptions) -> Result<GraphModelOptions> {
-        let refused =
-            |field: &'static str, asked: &dyn std::fmt::Display, bundled: &dyn std::fmt::Display| {
-                Error::new(
-                ErrorKind::InvalidInput,
-                "load bundle",
-                format!(
-                    "the bundle's programs have another {field}; ask for theirs, or write a bundle with yours"
-                ),
-            )
-            .with_context("field", field)
-            .with_context("asked_for", asked)
-            .with_context("bundle", bundled)
-            };
         let bundled = &self.manifest;
         let mut graph = bundled.graph_options()?;
         if options.precision != graph.precision {
-            return Err(refused("precision", &options.precision, &bundled.precision));
+            let [asked, bundled] = [options.precision.to_string(), bundled.precision.clone()];
+            return Err(contradiction(ErrorKind::Unsupported, "precision", asked, bundled));
         }
         if let Some(capacity) = options.capacity {
             if capacity > bundled.capacity {
-                return Err(refused("capacity", &capacity, &bundled.capacity));
+                return Err(contradiction(ErrorKind::InvalidInput, "capacity", capacity, bundled.capacity));
             }
             graph.capacity = Some(capacity);
         }
         if let Some(sequences) = options.sequences {
             if sequences > bundled.sequences {
-                return Err(refused("sequences", &sequences, &bundled.sequences));
+                return Err(contradiction(
+                    ErrorKind::InvalidInput,
+                    "sequences",
+                    sequences,
+                    bundled.sequences,
+                ));
             }
             graph.sequences = sequences;
         }
@@ -241,6 +235,16 @@ impl Bundle {
 pub(crate) struct BundledPrograms {
     bundle: Bundle,
     target: usize,
+}
+
+/// The error of an option that the bundle's programs do not honour.
+fn contradiction<T: std::fmt::Display>(kind: ErrorKind, field: &'static str, asked: T, bundled: T) -> Error {
+    let message =
+        format!("the bundle's programs have another {field}; ask for theirs, or write a bundle with yours");
+    Error::new(kind, "load bundle", message)
+        .with_context("field", field)
+        .with_context("asked_for", asked)
+        .with_context("bundle", bundled)
 }
 
 impl Target {

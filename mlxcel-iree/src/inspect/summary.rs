@@ -25,7 +25,7 @@ pub struct Summary {
     pub dispatches: u64,
     /// How many different kernels there are.
     pub kernels: u64,
-    /// Copies of buffers, fills, and batches of work that the host hands to the device.
+    /// Buffers, or parts of them, that are copied.
     pub copies: u64,
     /// Buffers that are filled with a constant.
     pub fills: u64,

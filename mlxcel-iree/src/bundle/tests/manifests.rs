@@ -45,6 +45,58 @@ fn text_for_other_compilers_is_plain_stablehlo() {
     assert_eq!((manifest.rotary.len(), manifest.rotary[0].inv_freq.len()), (1, 8));
 }
 
+/// Writes the tensors of a safetensors file into two, with their index.
+fn write_shards(from: &Path, folder: &Path) {
+    let file = fs::read(from).unwrap();
+    let (length, rest) = file.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).unwrap();
+    let names: Vec<&String> = header.keys().filter(|name| *name != "__metadata__").collect();
+    let mut map = serde_json::Map::new();
+    for (number, names) in names.chunks(names.len().div_ceil(2)).enumerate() {
+        let shard = format!("model-0000{}-of-00002.safetensors", number + 1);
+        let (mut entries, mut bytes) = (serde_json::Map::new(), Vec::new());
+        for name in names {
+            let mut entry = header[*name].clone();
+            let range = [0, 1].map(|at: usize| entry["data_offsets"][at].as_u64().unwrap() as usize);
+            entry["data_offsets"] = serde_json::json!([bytes.len(), bytes.len() + range[1] - range[0]]);
+            bytes.extend_from_slice(&data[range[0]..range[1]]);
+            entries.insert((*name).clone(), entry);
+            map.insert((*name).clone(), shard.clone().into());
+        }
+        let header = serde_json::to_vec(&entries).unwrap();
+        let content = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+        fs::write(folder.join(shard), content).unwrap();
+    }
+    let index = serde_json::json!({ "metadata": {}, "weight_map": map });
+    fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
+
+#[test]
+fn sharded_weights_come_along_with_their_index() {
+    let place = tempfile::tempdir().unwrap();
+    let checkpoint = place.path().join("checkpoint");
+    fs::create_dir(&checkpoint).unwrap();
+    fs::copy(fixture("llama").join("config.json"), checkpoint.join("config.json")).unwrap();
+    write_shards(&fixture("llama").join("model.safetensors"), &checkpoint);
+    let folder = place.path().join("bundle");
+    let options = short().with_targets([STABLEHLO]);
+    let manifest = write(&without_compiler(), &checkpoint.as_path().into(), &folder, &options).unwrap();
+    let names: Vec<&str> = manifest.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "config.json",
+            "model.safetensors.index.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors"
+        ]
+    );
+    let fingerprint = |folder: &Path| mlxcel_models::Checkpoint::open(folder).unwrap().fingerprint();
+    assert_eq!(fingerprint(&folder), fingerprint(&fixture("llama")));
+    Bundle::open(&folder).unwrap().verify().unwrap();
+}
+
 #[test]
 fn the_same_is_written_each_time() {
     let read = |place: &TempDir| fs::read(place.path().join("bundle/bundle.json")).unwrap();

@@ -159,13 +159,16 @@ fn a_change_between_the_samples_is_found_by_reading_everything() {
 fn options_that_the_programs_do_not_do() {
     let refused = |options: &LoadOptions| {
         let error = without_compiler().load(&written().into(), options).map(drop).unwrap_err();
-        assert_eq!(error.kind(), InvalidInput, "{error}");
         let context = |key| error.context(key).unwrap_or_default().to_owned();
-        [context("field"), context("asked_for"), context("bundle")]
+        (error.kind(), [context("field"), context("asked_for"), context("bundle")])
     };
-    assert_eq!(refused(&LoadOptions::default()), ["precision", "native", "exact"]);
-    assert_eq!(refused(&load_options().with_capacity(151)), ["capacity", "151", "150"]);
-    assert_eq!(refused(&load_options().with_sequences(2)), ["sequences", "2", "1"]);
+    let words = |words: [&str; 3]| words.map(str::to_owned);
+    assert_eq!(refused(&LoadOptions::default()), (Unsupported, words(["precision", "native", "exact"])));
+    assert_eq!(
+        refused(&load_options().with_capacity(151)),
+        (InvalidInput, words(["capacity", "151", "150"]))
+    );
+    assert_eq!(refused(&load_options().with_sequences(2)), (InvalidInput, words(["sequences", "2", "1"])));
     let error =
         without_compiler().load(&written().into(), &load_options().with_capacity(0)).map(drop).unwrap_err();
     assert_eq!(error.kind(), InvalidInput);
