@@ -241,7 +241,7 @@ impl Array {
     }
 }
 
-/// Another handle on the same array.
+/// Another handle on the same array: a few bytes, without which the process ends, as it does where Rust lacks them.
 impl Clone for Array {
     fn clone(&self) -> Self {
         Self(sys::duplicate(&self.0))

@@ -71,7 +71,11 @@
 //!     libgfortran-….so, libquadmath-….so
 //! ```
 //!
-//! With CUDA, libmlx's own `rpath` names the packages of NVIDIA's that lie beside `mlx` in Python's folder. MLX is under the MIT licence.
+//! With CUDA, libmlx's own `rpath` names the packages of NVIDIA's that lie beside `mlx` in Python's folder.
+//!
+//! MLX is under the MIT licence; of the libraries beside it on Linux, BLAS and LAPACK are under BSD-3-Clause, libgfortran under GPL-3.0
+//! with GCC's runtime exception, and libquadmath under LGPL-2.1. The wheel lists them in `mlx_cpu-0.32.4.dist-info/sboms/`.
+//!
 //! A build script of a package that depends on this crate directly is told the folder of the library in `DEP_MLX_LIB_DIR`.
 
 #![deny(unsafe_code)]
