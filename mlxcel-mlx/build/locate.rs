@@ -20,8 +20,8 @@ pub(crate) struct Mlx {
 }
 
 impl Mlx {
-    /// The installation in the folder `named`, or else in one of the folders that `packages` gives: those of the active Python's
-    /// package. The error says what is missing and how to get it.
+    /// The installation in the folder `named`, or else in one of the folders that `packages` gives: those of the
+    /// active Python's package. The error says what is missing and how to get it.
     pub(crate) fn find(
         named: Option<OsString>,
         packages: impl FnOnce() -> Vec<PathBuf>,

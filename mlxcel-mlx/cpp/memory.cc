@@ -14,10 +14,11 @@ namespace alloc = mlx::core::allocator;
 
 namespace {
 
-// MLX's allocator on a CPU answers a null buffer where malloc failed, and its operations write to that. There is no way to
-// register another allocator, so the one that there is gets another function in its table: this class's malloc, which
-// throws instead. Of the table, the Itanium C++ ABI (every compiler on Linux and macOS) defines the layout: two words ahead of the
-// address point, then the virtual functions in the order of their declaration.
+// MLX's allocator on a CPU answers a null buffer where malloc failed, and its operations write to that. There is no
+// way to register another allocator, so the one that there is gets another function in its table: this class's
+// malloc, which throws instead. (The few bytes of MLX's own bookkeeping are beyond it: where those are missing, the
+// process ends.) Of the table, the Itanium C++ ABI (every compiler on Linux and macOS) defines the layout: two words
+// ahead of the address point, then the virtual functions in the order of their declaration.
 constexpr size_t kHeader = 2;
 constexpr size_t kFunctions = 7; // malloc, free, size, make_buffer, release, and two destructors
 
@@ -97,10 +98,12 @@ bool lends_directly() {
   return is_cpu_allocator();
 }
 
-mlx::core::array lend(const uint8_t* data, mlx::core::Shape shape, mlx::core::Dtype dtype, std::function<void()> release) {
-  // A buffer of this allocator is a size and then the data, and the size is looked at now and then. So the buffer begins with the
-  // lent memory, whose first bytes are taken for a size, and the array begins ahead of what the buffer calls its data. The
-  // size matters only where a buffer is given back to the allocator or may be written, and a lent one is neither.
+mlx::core::array lend(const uint8_t* data, mlx::core::Shape shape, mlx::core::Dtype dtype,
+                      std::function<void()> release) {
+  // A buffer of this allocator is a size and then the data, and the size is looked at now and then. So the buffer
+  // begins with the lent memory, whose first bytes are taken for a size, and the array begins ahead of what the
+  // buffer calls its data. The size matters only where a buffer is given back to the allocator or may be written, and
+  // a lent one is neither.
   auto buffer = alloc::Buffer(const_cast<uint8_t*>(data));
   auto lent = alloc::Data(buffer, [release = std::move(release)](alloc::Buffer) { release(); });
   auto a = mlx::core::array(std::move(shape), dtype, nullptr, {});

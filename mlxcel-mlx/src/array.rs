@@ -1,24 +1,26 @@
 //! Arrays of MLX, safe: shapes and types are checked, and whatever MLX throws is an [`Error`] that keeps its words.
 //!
-//! An [`Array`] is a handle on a node of MLX's graph. Operations make nodes and compute nothing; [`eval`] computes the nodes that
-//! are asked for, in one go, and [`eval_async`] begins with it. A clone is another handle on the same node.
+//! An [`Array`] is a handle on a node of MLX's graph. Operations make nodes and compute nothing; [`eval`] computes
+//! the nodes that are asked for, in one go, and [`eval_async`] begins with it. A clone is another handle on the same
+//! node.
 //!
 //! # Threads
 //!
-//! MLX's streams belong to threads, and an array evaluated on another thread than the one that made it may fail. An `Array` is
-//! therefore neither [`Send`] nor [`Sync`]: it lives and dies on the thread that made it, of which each model has one.
+//! MLX's streams belong to threads, and an array evaluated on another thread than the one that made it may fail. An
+//! `Array` is therefore neither [`Send`] nor [`Sync`]: it lives and dies on the thread that made it, of which each
+//! model has one.
 //!
 //! # Errors
 //!
-//! All operations answer errors of these kinds: [`ResourceExhausted`](ErrorKind::ResourceExhausted) where memory is missing,
-//! [`Internal`](ErrorKind::Internal) for shapes and types that MLX refuses, which is a defect of the caller,
+//! All operations answer errors of these kinds: [`ResourceExhausted`](ErrorKind::ResourceExhausted) where memory is
+//! missing, [`Internal`](ErrorKind::Internal) for shapes and types that MLX refuses, which is a defect of the caller,
 //! [`Device`](ErrorKind::Device) for the rest. Operations that only make nodes fail for shapes and types; what needs
 //! memory or a device fails when it is evaluated.
 //!
 //! # Conventions
 //!
-//! Shapes are `usize`, outermost first. Axes are `i32` and may be negative, counted from the last. Types follow MLX: the operands of
-//! an operation on two arrays are promoted to one type; scalars take the array's type.
+//! Shapes are `usize`, outermost first. Axes are `i32` and may be negative, counted from the last. Types follow MLX:
+//! the operands of an operation on two arrays are promoted to one type; scalars take the array's type.
 
 mod combine;
 mod create;
@@ -81,7 +83,8 @@ impl DType {
         }
     }
 
-    /// The type in which a checkpoint's elements are held; none for those that MLX lacks. Floats of 8 bits are bytes to MLX.
+    /// The type in which a checkpoint's elements are held; none for those that MLX lacks. Floats of 8 bits are bytes
+    /// to MLX.
     pub(crate) fn of(element: ElementType) -> Option<Self> {
         Some(match element {
             ElementType::Bool => Self::Bool,

@@ -53,8 +53,8 @@ pub(crate) fn initialize() -> Result<()> {
 
 const OPERATION: &str = "initialize MLX";
 
-/// The bridge holds to one release's classes: those of the headers it was compiled with. A loader may have found another
-/// (`MLXCEL_MLX_LINK=soname`, or a package that was changed since).
+/// The bridge holds to one release's classes: those of the headers it was compiled with. A loader may have found
+/// another (`MLXCEL_MLX_LINK=soname`, or a package that was changed since).
 fn expect_release(loaded: &str) -> Result<()> {
     if loaded == RELEASE {
         return Ok(());
@@ -71,7 +71,8 @@ fn expect_release(loaded: &str) -> Result<()> {
 /// The release of MLX that the build script insists on.
 const RELEASE: &str = "0.32.4";
 
-/// The memory that this process may use as far as the system says: beyond it there is no error, there is a killed process.
+/// The memory that this process may use as far as the system says: beyond it there is no error, there is a killed
+/// process.
 fn machine_memory() -> usize {
     let read = |path| fs::read_to_string(path).ok();
     let limits = [

@@ -2,13 +2,13 @@
 //!
 //! # Why an eager engine
 //!
-//! MLX is at home on Apple silicon and also runs on CUDA and on Linux processors. A step of a model is written down as operations on
-//! arrays, which compute nothing until they are evaluated; then all rows of the step, prompt chunks and decoding rows of
-//! whatever lengths, are one graph that reads each weight once. Nothing is compiled beforehand: a model opens as fast as its files can be
-//! mapped, and shapes may change from step to step.
+//! MLX is at home on Apple silicon and also runs on CUDA and on Linux processors. A step of a model is written down
+//! as operations on arrays, which compute nothing until they are evaluated; then all rows of the step, prompt chunks
+//! and decoding rows of whatever lengths, are one graph that reads each weight once. Nothing is compiled beforehand:
+//! a model opens as fast as its files can be mapped, and shapes may change from step to step.
 //!
-//! [`MlxBackend`] is the whole engine. A model is a folder with a Hugging Face checkpoint, as its authors published it or as MLX
-//! quantized it:
+//! [`MlxBackend`] is the whole engine. A model is a folder with a Hugging Face checkpoint, as its authors published
+//! it or as MLX quantized it:
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
@@ -21,8 +21,9 @@
 //!
 //! # What it takes to build
 //!
-//! A C++20 compiler, and MLX 0.32.4 as its wheels have it; MLX itself is not compiled. The build script looks for it in the folder that
-//! `MLXCEL_MLX_DIR` names (one with `include/` and `lib/`), and where that is not set asks the Python on `PATH`:
+//! A C++20 compiler, and MLX 0.32.4 as its wheels have it; MLX itself is not compiled. The build script looks for it
+//! in the folder that `MLXCEL_MLX_DIR` names (one with `include/` and `lib/`), and where that is not set asks the
+//! Python on `PATH`:
 //!
 //! ```text
 //! pip install "mlx[cpu]==0.32.4"       Linux with glibc 2.35 or newer, x86-64 or arm64
@@ -41,20 +42,21 @@
 //!
 //! # BLAS on Linux
 //!
-//! The wheel for Linux brings the reference BLAS, 60 times slower at a product of 256×2048×2048 than OpenBLAS on one thread. By default
-//! that does not matter: this crate's own kernels compute the products of a decoder on a CPU, and a run calls no function of BLAS. With
-//! [`with_cpu_kernels(false)`](MlxBackend::with_cpu_kernels) it does. MLX finds its BLAS by the name of a file beside it, so
-//! another one can stand there: in a checkout of mlxcel, `cargo xtask setup --openblas` makes such a copy of MLX, and building with
-//! `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` takes it. OpenBLAS runs on all cores, which small products on a busy machine pay for;
-//! `OPENBLAS_NUM_THREADS` sets another number.
+//! The wheel for Linux brings the reference BLAS, 60 times slower at a product of 256×2048×2048 than OpenBLAS on one
+//! thread. By default that does not matter: this crate's own kernels compute the products of a decoder on a CPU, and
+//! a run calls no function of BLAS. With [`with_cpu_kernels(false)`](MlxBackend::with_cpu_kernels) it does. MLX finds
+//! its BLAS by the name of a file beside it, so another one can stand there: in a checkout of mlxcel,
+//! `cargo xtask setup --openblas` makes such a copy of MLX, and building with `MLXCEL_MLX_DIR=.toolchain/openblas/mlx`
+//! takes it. OpenBLAS runs on all cores, which small products on a busy machine pay for; `OPENBLAS_NUM_THREADS` sets
+//! another number.
 //!
 //! # How a program finds MLX, and how to ship one
 //!
-//! A program that is built with this crate names libmlx by the absolute path that the build script found, so it runs on the machine
-//! that built it without any setting, and no longer than the library stays there.
+//! A program that is built with this crate names libmlx by the absolute path that the build script found, so it runs
+//! on the machine that built it without any setting, and no longer than the library stays there.
 //!
-//! To ship a program, build it with `MLXCEL_MLX_LINK=soname` in the environment: then it asks for `libmlx.so` by name, and says where that is
-//! by an `rpath` of its own, which its build script (not a dependency's) can set:
+//! To ship a program, build it with `MLXCEL_MLX_LINK=soname` in the environment: then it asks for `libmlx.so` by
+//! name, and says where that is by an `rpath` of its own, which its build script (not a dependency's) can set:
 //!
 //! ```no_run
 //! println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/../mlx/lib"); // on macOS: @loader_path/../mlx/lib
@@ -73,10 +75,12 @@
 //!
 //! With CUDA, libmlx's own `rpath` names the packages of NVIDIA's that lie beside `mlx` in Python's folder.
 //!
-//! MLX is under the MIT licence; of the libraries beside it on Linux, BLAS and LAPACK are under BSD-3-Clause, libgfortran under GPL-3.0
-//! with GCC's runtime exception, and libquadmath under LGPL-2.1. The wheel lists them in `mlx_cpu-0.32.4.dist-info/sboms/`.
+//! MLX is under the MIT licence; of the libraries beside it on Linux, BLAS and LAPACK are under BSD-3-Clause,
+//! libgfortran under GPL-3.0 with GCC's runtime exception, and libquadmath under LGPL-2.1. The wheel lists them in
+//! `mlx_cpu-0.32.4.dist-info/sboms/`.
 //!
-//! A build script of a package that depends on this crate directly is told the folder of the library in `DEP_MLX_LIB_DIR`.
+//! A build script of a package that depends on this crate directly is told the folder of the library in
+//! `DEP_MLX_LIB_DIR`.
 
 #![deny(unsafe_code)]
 

@@ -19,12 +19,12 @@ impl Array {
         Self::made(sys::from_bytes(bytes, &dims, dtype.code()), "make an array")
     }
 
-    /// An array over the bytes of `source`, row-major and little-endian, which stay where they are: `source` is kept until no array
-    /// uses them, and MLX does not write to them. They are copied if they are not aligned to the size of an element, are fewer
-    /// than eight, or (with Metal) are not whole pages.
+    /// An array over the bytes of `source`, row-major and little-endian, which stay where they are: `source` is kept
+    /// until no array uses them, and MLX does not write to them. They are copied if they are not aligned to the size
+    /// of an element, are fewer than eight, or (with Metal) are not whole pages.
     ///
-    /// `source` must give the same bytes whenever it is asked, and nobody may change them meanwhile: the result of reading changed
-    /// bytes is unspecified.
+    /// `source` must give the same bytes whenever it is asked, and nobody may change them meanwhile: the result of
+    /// reading changed bytes is unspecified.
     pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[usize], dtype: DType) -> Result<Self>
     where
         T: AsRef<[u8]> + Send + Sync + 'static,

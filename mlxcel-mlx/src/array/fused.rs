@@ -12,8 +12,8 @@ pub(crate) enum Mask<'a> {
     None,
     /// The last query looks at all, and each before it at one key fewer.
     Causal,
-    /// Booleans that say which, or floats that are added to the scores; broadcast to `[rows, heads, queries, keys]`. Floats must not be
-    /// of a wider type than the queries.
+    /// Booleans that say which, or floats that are added to the scores; broadcast to `[rows, heads, queries, keys]`.
+    /// Floats must not be of a wider type than the queries.
     Array(&'a Array),
 }
 
@@ -61,14 +61,15 @@ impl Array {
         Self::made(ffi::rope(self.tensor(), &rope.terms()?, size(offset, OPERATION)?), OPERATION)
     }
 
-    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one for each entry of the first axis.
+    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one for each entry of the
+    /// first axis.
     pub(crate) fn rope_at(&self, rope: &Rope<'_>, offset: &Self) -> Result<Self> {
         Self::made(ffi::rope_at(self.tensor(), &rope.terms()?, offset.tensor()), "rope")
     }
 
-    /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`, with keys and values
-    /// `[rows, kv_heads, keys, head]`, where several heads may share one of keys. The softmax is in float32. `sinks` are a score
-    /// for each head that takes part in its softmax and has no value.
+    /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`, with keys
+    /// and values `[rows, kv_heads, keys, head]`, where several heads may share one of keys. The softmax is in
+    /// float32. `sinks` are a score for each head that takes part in its softmax and has no value.
     pub(crate) fn attention(
         &self,
         keys: &Self,

@@ -11,8 +11,8 @@ pub(crate) struct Region {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-/// An array over the bytes of `source`, which the caller has checked to be as many as `shape` and `element` say, and aligned to
-/// the element's size. Fewer than eight bytes are copied.
+/// An array over the bytes of `source`, which the caller has checked to be as many as `shape` and `element` say, and
+/// aligned to the element's size. Fewer than eight bytes are copied.
 pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[i32], element: sys::ElementCode) -> Caught<Handle>
 where
     T: AsRef<[u8]> + Send + Sync + 'static,
@@ -22,7 +22,8 @@ where
         return sys::from_bytes(bytes, shape, element);
     }
     let region = Box::new(Region { _owner: source.clone() });
-    // SAFETY: a shared owner cannot move or free what it has lent, so the bytes stay as long as the clone in `region`, which the
-    // array's memory owns. MLX does not write to memory that it does not own (`array::is_donatable`).
+    // SAFETY: a shared owner cannot move or free what it has lent, so the bytes stay as long as the clone in
+    // `region`, which the array's memory owns. MLX does not write to memory that it does not own
+    // (`array::is_donatable`).
     unsafe { sys::from_region(region, bytes.as_ptr(), shape, element) }
 }

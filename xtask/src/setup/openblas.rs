@@ -6,9 +6,9 @@
 //! .toolchain/openblas/mlx_cpu.libs/        libblas-….so made here, the rest copied
 //! ```
 //!
-//! OpenBLAS from PyPI has its functions under names with a prefix, so the file that stands where MLX looks for BLAS is a library
-//! of jumps: `cblas_sgemm` to `scipy_cblas_sgemm`, and so on for all that the original exports and OpenBLAS has.
-//! `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` builds with it. pip's own files stay as they are.
+//! OpenBLAS from PyPI has its functions under names with a prefix, so the file that stands where MLX looks for BLAS
+//! is a library of jumps: `cblas_sgemm` to `scipy_cblas_sgemm`, and so on for all that the original exports and
+//! OpenBLAS has. `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` builds with it. pip's own files stay as they are.
 
 use std::collections::BTreeSet;
 use std::fs;
