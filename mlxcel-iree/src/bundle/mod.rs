@@ -16,6 +16,13 @@
 //! from it, and `Model::open` of mlxcel-session finds the tokenizer. One without weights goes with a checkpoint folder by
 //! [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle).
 //!
+//! # What a bundle does
+//!
+//! [`BundleOptions`] decide it: the precision, the most tokens and sequences, whether texts can be scored. A model that is opened
+//! from it claims exactly that, and a session never comes to need a program that is not there
+//! ([`GraphModelOptions::programs`](mlxcel_graph::GraphModelOptions::programs) lists them). Whoever opens it may ask for less
+//! room, and has to ask for its precision: `LoadOptions` that contradict it are errors that say so.
+//!
 //! # What is checked
 //!
 //! Before anything runs: that the manifest is of this format, of a compatible version of this crate and for this release of

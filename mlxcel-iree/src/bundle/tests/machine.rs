@@ -172,3 +172,55 @@ fn of_several_targets_the_one_that_fits_best_is_run_and_a_foreign_one_is_refused
     );
     assert!(error.context("processor").is_some_and(|name| name.starts_with("llvm-cpu:")), "{error}");
 }
+
+#[test]
+fn a_patch_release_and_unknown_fields_are_no_obstacle() {
+    let bundle = copy(written());
+    let version = env!("CARGO_PKG_VERSION");
+    let (minor, _) = version.rsplit_once('.').unwrap();
+    edit(bundle.path(), &format!("\"{version}\""), &format!("\"{minor}.999\", \"colour\": \"green\""));
+    generate(&without_compiler(), bundle.path()).unwrap();
+}
+
+#[test]
+fn programs_that_are_damaged_or_gone() {
+    let bundle = copy(written());
+    let path = first_program(bundle.path());
+    let whole = fs::read(&path).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 0x10;
+    fs::write(&path, &flipped).unwrap();
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["checksum", "vmfb"]);
+    fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["size", "vmfb"]);
+    fs::remove_file(&path).unwrap();
+    assert_refused(bundle.path(), ErrorKind::NotFound, &["missing", "vmfb"]);
+    fs::create_dir(&path).unwrap();
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["regular file"]);
+}
+
+#[test]
+fn manifests_that_ask_for_what_is_not_there() {
+    for (from, to, words) in [
+        ("\"capacity\": 150", "\"capacity\": 100000", ["capacity", "512"]),
+        ("\"sequences\": 1", "\"sequences\": 0", ["sequences", "one sequence"]),
+        ("\"chunk\": 64", "\"chunk\": 1", ["chunk", "two tokens"]),
+    ] {
+        let bundle = copy(written());
+        edit(bundle.path(), from, to);
+        assert_refused(bundle.path(), ErrorKind::InvalidInput, &words);
+    }
+    // Programs that sessions would need and that are not there.
+    let bundle = copy(written());
+    edit(bundle.path(), "\"every_position\": false", "\"every_position\": true");
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a program", "64@256 every position"]);
+}
+
+#[test]
+fn whoever_opens_a_bundle_may_ask_for_less_room() {
+    let error =
+        without_compiler().load(&written().into(), &load_options().with_capacity(0)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let model = without_compiler().load(&written().into(), &load_options().with_capacity(10)).unwrap();
+    assert_eq!((model.capabilities().context, model.info().capacity), (10, 10));
+}

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use mlxcel_core::{
-    Backend, Error, GenerateExt, GenerateOptions, LoadOptions, Precision, Result, SessionOptions,
+    Backend, Error, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Precision, Result, SessionOptions,
 };
 use tempfile::TempDir;
 
@@ -57,8 +57,20 @@ pub(super) fn written() -> &'static Path {
     })
 }
 
-/// A copy of [`written`] for a test to spoil.
-pub(super) fn copy() -> TempDir {
+/// A bundle of the fixture as text alone, which takes no compiler: as good as any to be refused.
+pub(super) fn text() -> &'static Path {
+    static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let place = shared().join("text");
+        fs::create_dir_all(shared()).unwrap();
+        let options = short().with_targets([STABLEHLO]).with_replace(true);
+        write(&without_compiler(), &fixture("llama").into(), &place, &options).unwrap();
+        place
+    })
+}
+
+/// A copy of a bundle for a test to spoil.
+pub(super) fn copy(bundle: &Path) -> TempDir {
     fn copy_folder(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();
         for entry in fs::read_dir(from).unwrap() {
@@ -72,7 +84,7 @@ pub(super) fn copy() -> TempDir {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    copy_folder(written(), folder.path());
+    copy_folder(bundle, folder.path());
     folder
 }
 
@@ -88,6 +100,15 @@ pub(super) fn edit(bundle: &Path, from: &str, to: &str) {
 pub(super) fn first_program(bundle: &Path) -> PathBuf {
     let manifest = Bundle::open(bundle).unwrap().manifest().clone();
     bundle.join(&manifest.targets[0].programs[0].path)
+}
+
+/// Holds a load to fail with `kind` and words of the reason.
+pub(super) fn assert_refused(folder: &Path, kind: ErrorKind, words: &[&str]) {
+    let error = load_error(&without_compiler(), folder);
+    assert_eq!(error.kind(), kind, "{error}");
+    for word in words {
+        assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
+    }
 }
 
 pub(super) fn load_error(engine: &IreeBackend, folder: &Path) -> Error {
