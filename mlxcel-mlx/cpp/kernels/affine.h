@@ -103,14 +103,14 @@ MLXCEL_INLINE void multiply_run(const Format (&runs)[Columns], const float* x, V
   if constexpr (V < Format::kVectors) {
     constexpr std::size_t kFirst = V * Rows * Columns % Count;
     Vec weights[Columns];
-#pragma GCC unroll 4
+MLXCEL_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       weights[j] = runs[j].template vector<V>();
     }
-#pragma GCC unroll 8
+MLXCEL_UNROLL
     for (std::size_t i = 0; i < Rows; ++i) {
       const Vec values = load(x + (V * Rows + i) * kWidth);
-#pragma GCC unroll 4
+MLXCEL_UNROLL
       for (std::size_t j = 0; j < Columns; ++j) {
         Vec& sum = total[kFirst + i * Columns + j];
         sum = fma(values, weights[j], sum);
@@ -135,7 +135,8 @@ MLXCEL_INLINE void add_chains(Vec (&total)[Count]) {
   }
 }
 
-/// How far ahead of their use packed numbers are asked for, in bytes: unpacking keeps a processor too busy to run ahead by itself.
+/// How far ahead of their use packed numbers are asked for, in bytes: unpacking keeps a processor too busy to run
+/// ahead by itself.
 inline constexpr std::size_t kAhead = 1024;
 
 /// y of `Rows` rows of x from row `m` on and `Columns` weight rows from row `n` on.
@@ -146,7 +147,7 @@ void few_rows_packed(const FewRows& p, const Affine& w, std::size_t m, std::size
   alignas(64) float scales[Columns][kGroups];
   alignas(64) float biases[Columns][kGroups];
   Vec total[kOutputs * chains(Rows, Columns)];
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (Vec& one : total) {
     one = zero();
   }
@@ -164,7 +165,7 @@ void few_rows_packed(const FewRows& p, const Affine& w, std::size_t m, std::size
     for (std::size_t group = 0; group < count; ++group) {
       for (std::size_t run = 0; run < runs; ++run, from += Format::kBytes, x += Rows * Format::kNumbers) {
         Format columns[Columns];
-#pragma GCC unroll 4
+MLXCEL_UNROLL
         for (std::size_t j = 0; j < Columns; ++j) {
           const unsigned char* packed = from + static_cast<std::ptrdiff_t>(j) * w.row_bytes;
           __builtin_prefetch(packed + kAhead, 0, 3);
@@ -175,10 +176,10 @@ void few_rows_packed(const FewRows& p, const Affine& w, std::size_t m, std::size
     }
   }
   add_chains<kOutputs>(total);
-#pragma GCC unroll 8
+MLXCEL_UNROLL
   for (std::size_t i = 0; i < Rows; ++i) {
     float* y = p.y + static_cast<std::ptrdiff_t>(m + i) * p.y_stride + static_cast<std::ptrdiff_t>(n);
-#pragma GCC unroll 4
+MLXCEL_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       y[j] = sum(total[i * Columns + j]) + (p.bias == nullptr ? 0.0f : read(p.bias, p.bias_type, n + j));
     }
@@ -186,7 +187,8 @@ void few_rows_packed(const FewRows& p, const Affine& w, std::size_t m, std::size
 }
 
 template <class Format, bool Single, std::size_t Rows = kFewBlock>
-MLXCEL_INLINE void few_rows_packed_of(const FewRows& p, const Affine& w, std::size_t rows, std::size_t m, std::size_t n) {
+MLXCEL_INLINE void few_rows_packed_of(const FewRows& p, const Affine& w, std::size_t rows, std::size_t m,
+                                      std::size_t n) {
   if (rows == Rows) {
     few_rows_packed<Format, Rows, Single ? 1 : few_packed_columns(Rows)>(p, w, m, n);
   } else if constexpr (Rows > 1) {

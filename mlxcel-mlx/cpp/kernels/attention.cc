@@ -15,6 +15,10 @@ constexpr std::size_t kKeys = 64;
 /// The most rows (queries times the heads that share keys) that go over a block of keys together.
 constexpr std::size_t kRows = 112;
 
+/// Up to as many rows, which are those of one query with most models, packing keys and values would cost more than it
+/// saves.
+constexpr std::size_t kFewAttentionRows = 8;
+
 /// Packing reads whole vectors of rows.
 constexpr std::size_t kSpareRows = 16;
 
@@ -105,14 +109,25 @@ class Block {
     // What packing reads beyond the rows is never used, but must not be uninitialised.
     std::fill_n(gathered + rows_ * p_.dim, kSpareRows * p_.dim, 0.0f);
     std::fill_n(memory_ + plan_.scores + rows_ * kKeys, kSpareRows * kKeys, 0.0f);
+    if (few()) {
+      return;
+    }
     each_panel([&](std::size_t row, std::size_t rows) {
       kernels_.pack_rows(gathered + row * p_.dim, static_cast<std::ptrdiff_t>(p_.dim), rows, rows_ + kSpareRows - row,
                          p_.dim, memory_ + plan_.packed_queries + row * p_.dim);
     });
   }
 
+  bool few() const {
+    return rows_ <= kFewAttentionRows;
+  }
+
   /// Takes keys `key` to `key + count - 1` into account.
   void see(std::size_t key, std::size_t count) {
+    if (few()) {
+      see_in_place(key, count);
+      return;
+    }
     pack(key, count);
     const std::size_t width = kernels_.tile_columns;
     each_panel([&](std::size_t row, std::size_t rows) {
@@ -129,6 +144,8 @@ class Block {
         });
       }
       weigh(key, count, row, rows);
+      kernels_.pack_rows(memory_ + plan_.scores + row * kKeys, kKeys, rows, rows_ + kSpareRows - row, count,
+                         memory_ + plan_.weights + row * kKeys);
       for (std::size_t panel = 0; panel < plan_.value_panels; ++panel) {
         kernels_.tile({
             .rows = rows,
@@ -144,26 +161,58 @@ class Block {
     });
   }
 
+  void see_in_place(std::size_t key, std::size_t count) {
+    const auto type = static_cast<std::size_t>(p_.cache_type);
+    kernels_.few_scores[type]({
+        .q = memory_ + plan_.queries,
+        .rows = rows_,
+        .dim = p_.dim,
+        .keys = key_at(key),
+        .stride = p_.key_token,
+        .count = count,
+        .scores = memory_ + plan_.scores,
+        .scores_stride = kKeys,
+    });
+    weigh(key, count, 0, rows_);
+    kernels_.few_sums[type]({
+        .weights = memory_ + plan_.scores,
+        .weights_stride = kKeys,
+        .rows = rows_,
+        .dim = p_.value_dim,
+        .values = value_at(key, 0),
+        .stride = p_.value_token,
+        .count = count,
+        .sums = memory_ + plan_.sums,
+        .sums_stride = plan_.value_width,
+    });
+  }
+
+  const void* key_at(std::size_t key) const {
+    const auto head = static_cast<std::ptrdiff_t>(head_) * p_.key_head;
+    return at(p_.keys, p_.cache_type, head + static_cast<std::ptrdiff_t>(key) * p_.key_token);
+  }
+
+  const void* value_at(std::size_t key, std::size_t column) const {
+    const auto head = static_cast<std::ptrdiff_t>(head_) * p_.value_head;
+    const auto token = static_cast<std::ptrdiff_t>(key) * p_.value_token;
+    return at(p_.values, p_.cache_type, head + token + static_cast<std::ptrdiff_t>(column));
+  }
+
   void pack(std::size_t key, std::size_t count) {
     const auto type = static_cast<std::size_t>(p_.cache_type);
     const std::size_t width = kernels_.tile_columns;
-    const auto head = static_cast<std::ptrdiff_t>(head_);
     for (std::size_t panel = 0; panel * width < count; ++panel) {
-      const auto token = static_cast<std::ptrdiff_t>(key + panel * width);
-      const void* from = at(p_.keys, p_.cache_type, head * p_.key_head + token * p_.key_token);
-      kernels_.pack_columns[type](from, p_.key_token, std::min(width, count - panel * width), p_.dim,
-                                  memory_ + plan_.keys + panel * width * p_.dim);
+      kernels_.pack_columns[type](key_at(key + panel * width), p_.key_token, std::min(width, count - panel * width),
+                                  p_.dim, memory_ + plan_.keys + panel * width * p_.dim);
     }
     for (std::size_t panel = 0; panel < plan_.value_panels; ++panel) {
-      const auto column = static_cast<std::ptrdiff_t>(panel * width);
-      const auto token = static_cast<std::ptrdiff_t>(key);
-      const void* from = at(p_.values, p_.cache_type, head * p_.value_head + token * p_.value_token + column);
-      kernels_.copy_columns[type](from, p_.value_token, std::min(width, p_.value_dim - panel * width), count,
+      kernels_.copy_columns[type](value_at(key, panel * width), p_.value_token,
+                                  std::min(width, p_.value_dim - panel * width), count,
                                   memory_ + plan_.values + panel * width * kKeys);
     }
   }
 
-  /// Turns a panel's scores into weights, and scales what its rows have summed so far to their new maximum.
+  /// Turns scores of some rows into weights, and scales what these rows have summed so far to their new maximum.
   void weigh(std::size_t key, std::size_t count, std::size_t first, std::size_t rows) {
     float* const scores = memory_ + plan_.scores;
     for (std::size_t row = first; row < first + rows; ++row) {
@@ -177,8 +226,6 @@ class Block {
         kernels_.scale(sums, state.correction, plan_.value_width, sums);
       }
     }
-    kernels_.pack_rows(scores + first * kKeys, kKeys, rows, rows_ + kSpareRows - first, count,
-                       memory_ + plan_.weights + first * kKeys);
   }
 
   void finish() {

@@ -8,8 +8,8 @@
 
 namespace mlxcel::kernels {
 
-/// Queries [tokens][heads][dim], keys and values [kv_heads][length][dim] in any strides (in elements) whose last is 1,
-/// output [tokens][heads][value_dim].
+/// Queries [tokens][heads][dim], keys and values [kv_heads][length][dim] in any strides (in elements) whose last is
+/// 1, output [tokens][heads][value_dim].
 ///
 /// Query t sees keys up to offset + t, of these the last `window`. Query head h reads key/value head
 /// h / (heads / kv_heads).
@@ -34,8 +34,8 @@ struct Attention {
 /// Bytes of memory that the computation wants for its time.
 std::size_t attention_workspace(const Kernels& kernels, const Attention& p, unsigned threads) noexcept;
 
-/// softmax(scale · q·kᵀ) · v with keys in blocks, so that no more than a block of scores exists at a time (Dao et al., 2022,
-/// "FlashAttention"); each block of keys and values is read once for all query heads that share it.
+/// softmax(scale · q·kᵀ) · v with keys in blocks, so that no more than a block of scores exists at a time (Dao et
+/// al., 2022, "FlashAttention"); each block of keys and values is read once for all query heads that share it.
 void attention(const Kernels& kernels, const Attention& p, unsigned threads, void* workspace) noexcept;
 
 }  // namespace mlxcel::kernels

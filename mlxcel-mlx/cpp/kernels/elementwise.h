@@ -1,8 +1,8 @@
 // What stands between the products: softmax, norms, activations, rotation.
 namespace mlxcel::kernels::MLXCEL_ISA {
 
-/// e to the power of x, within 2 units in the last place; x below -87.3 gives what -87.3 gives, x above 88.3 what 88.3 does.
-/// Range reduction and polynomial of Cephes' expf (Moshier).
+/// e to the power of x, within 2 units in the last place; x below -87.3 gives what -87.3 gives, x above 88.3 what
+/// 88.3 does. Range reduction and polynomial of Cephes' expf (Moshier).
 MLXCEL_INLINE Vec exponential(Vec x) {
   const Vec low = splat(-87.33654f), high = splat(88.3762f);
   // Only what is a number may select the power of two; what is not stays in the rest.

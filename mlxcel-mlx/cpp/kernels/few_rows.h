@@ -1,15 +1,16 @@
 // Few rows of x against stored weights: each weight is read from memory once, at the speed of the bus.
 namespace mlxcel::kernels::MLXCEL_ISA {
 
-/// How many rows of x go over the weights at once: blocks of nearly equal height, 9 rows as 5 and 4 and not as 8 and 1.
+/// How many rows of x go over the weights at once: blocks of nearly equal height, 9 rows as 5 and 4 and not as 8 and
+/// 1.
 inline std::size_t few_height(std::size_t m) {
   const std::size_t passes = (m + kFewBlock - 1) / kFewBlock;
   return (m + passes - 1) / passes;
 }
 
-/// Rows of x in the order in which blocks read them, and elements within a row in that of `place(vector, lane)`: block
-/// after block, in a block [vectors][rows][kWidth], with zeros behind the last element. Rows of their own would, at the
-/// power of two that lies between them, crowd into the same sets of the cache.
+/// Rows of x in the order in which blocks read them, and elements within a row in that of `place(vector, lane)`:
+/// block after block, in a block [vectors][rows][kWidth], with zeros behind the last element. Rows of their own
+/// would, at the power of two that lies between them, crowd into the same sets of the cache.
 template <class Place>
 MLXCEL_INLINE void arrange_blocks(const float* x, std::ptrdiff_t stride, std::size_t m, std::size_t k, float* to,
                                   const Place& place) {
@@ -39,9 +40,9 @@ MLXCEL_INLINE void few_block(const FewRows& p, std::size_t m, std::size_t n) {
   const float* x = p.x + m * ((p.k + kWidth - 1) / kWidth * kWidth);
   const T* w = static_cast<const T*>(p.w) + static_cast<std::ptrdiff_t>(n) * p.w_stride;
   Vec total[Rows][Columns];
-#pragma GCC unroll 8
+MLXCEL_UNROLL
   for (std::size_t i = 0; i < Rows; ++i) {
-#pragma GCC unroll 8
+MLXCEL_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       total[i][j] = zero();
     }
@@ -49,35 +50,36 @@ MLXCEL_INLINE void few_block(const FewRows& p, std::size_t m, std::size_t n) {
   std::size_t k = 0;
   for (; k + kWidth <= p.k; k += kWidth, x += Rows * kWidth) {
     Vec weights[Columns];
-#pragma GCC unroll 8
+MLXCEL_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       weights[j] = load(w + static_cast<std::ptrdiff_t>(j) * p.w_stride + k);
     }
-#pragma GCC unroll 8
+MLXCEL_UNROLL
     for (std::size_t i = 0; i < Rows; ++i) {
       const Vec values = load(x + i * kWidth);
-#pragma GCC unroll 8
+MLXCEL_UNROLL
       for (std::size_t j = 0; j < Columns; ++j) {
         total[i][j] = fma(values, weights[j], total[i][j]);
       }
     }
   }
   if (const std::size_t rest = p.k - k; rest > 0) {
-#pragma GCC unroll 8
+MLXCEL_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       const Vec weights = load(w + static_cast<std::ptrdiff_t>(j) * p.w_stride + k, rest);
-#pragma GCC unroll 8
+MLXCEL_UNROLL
       for (std::size_t i = 0; i < Rows; ++i) {
         total[i][j] = fma(load(x + i * kWidth, rest), weights, total[i][j]);
       }
     }
   }
-#pragma GCC unroll 8
+MLXCEL_UNROLL
   for (std::size_t i = 0; i < Rows; ++i) {
-#pragma GCC unroll 8
+MLXCEL_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       const float bias = p.bias == nullptr ? 0.0f : read(p.bias, p.bias_type, n + j);
-      p.y[static_cast<std::ptrdiff_t>(m + i) * p.y_stride + static_cast<std::ptrdiff_t>(n + j)] = sum(total[i][j]) + bias;
+      float* y = p.y + static_cast<std::ptrdiff_t>(m + i) * p.y_stride;
+      y[n + j] = sum(total[i][j]) + bias;
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "few_rows.h"
 #include "tile.h"
 #include "affine.h"
+#include "few_attention.h"
 #include "elementwise.h"
 
 namespace mlxcel::kernels::MLXCEL_ISA {
@@ -19,6 +20,8 @@ const Kernels kTable = {
     .pack_columns = {pack_columns<float>, pack_columns<Half>, pack_columns<Brain>},
     .copy_columns = {copy_columns<float>, copy_columns<Half>, copy_columns<Brain>},
     .tile = tile,
+    .few_scores = {few_scores<float>, few_scores<Half>, few_scores<Brain>},
+    .few_sums = {few_sums<float>, few_sums<Half>, few_sums<Brain>},
     .softmax = softmax,
     .scale = scale,
     .rms_norm = {rms_norm<float>, rms_norm<Half>, rms_norm<Brain>},

@@ -166,7 +166,8 @@ void linear(const Kernels& kernels, const Product& p, const Dense& w, unsigned t
             });
 }
 
-void affine_linear(const Kernels& kernels, const Product& p, const Affine& w, unsigned threads, void* workspace) noexcept {
+void affine_linear(const Kernels& kernels, const Product& p, const Affine& w, unsigned threads,
+                   void* workspace) noexcept {
   if (p.m == 0 || p.n == 0) {
     return;
   }

@@ -30,11 +30,12 @@ struct Dense {
 std::size_t linear_workspace(std::size_t m, std::size_t k) noexcept;
 std::size_t affine_linear_workspace(std::size_t m, std::size_t k, unsigned bits) noexcept;
 
-/// Computes the product on up to `threads` threads. Each output's terms are added in an order that depends on m, n and k
-/// alone, not on threads.
+/// Computes the product on up to `threads` threads. Each output's terms are added in an order that depends on m, n
+/// and k alone, not on threads.
 void linear(const Kernels& kernels, const Product& p, const Dense& w, unsigned threads, void* workspace) noexcept;
 
 /// The same with quantized weights: `p.k` is a multiple of the group.
-void affine_linear(const Kernels& kernels, const Product& p, const Affine& w, unsigned threads, void* workspace) noexcept;
+void affine_linear(const Kernels& kernels, const Product& p, const Affine& w, unsigned threads,
+                   void* workspace) noexcept;
 
 }  // namespace mlxcel::kernels

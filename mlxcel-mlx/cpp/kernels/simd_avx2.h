@@ -52,6 +52,15 @@ MLXCEL_INLINE float sum(Vec a) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+/// The sums of several vectors.
+template <std::size_t Count>
+MLXCEL_INLINE void sums(const Vec (&a)[Count], float (&to)[Count]) {
+MLXCEL_UNROLL
+  for (std::size_t i = 0; i < Count; ++i) {
+    to[i] = sum(a[i]);
+  }
+}
+
 /// How many elements of a row `transpose_rows` takes at once.
 template <class T>
 inline constexpr std::size_t kTransposed = 8;
@@ -60,7 +69,7 @@ inline constexpr std::size_t kTransposed = 8;
 template <class T>
 MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* to, std::size_t step) {
   Vec t[8];
-#pragma GCC unroll 2
+MLXCEL_UNROLL
   for (int half = 0; half < 2; ++half) {
     const T* rows = from + 4 * half * stride;
     const Vec a = load(rows), b = load(rows + stride), c = load(rows + 2 * stride), d = load(rows + 3 * stride);
@@ -72,7 +81,7 @@ MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* t
     t[4 * half + 2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44);
     t[4 * half + 3] = _mm256_shuffle_ps(ab_high, cd_high, 0xee);
   }
-#pragma GCC unroll 4
+MLXCEL_UNROLL
   for (int c = 0; c < 4; ++c) {
     store(to + c * step, _mm256_permute2f128_ps(t[c], t[4 + c], 0x20));
     store(to + (4 + c) * step, _mm256_permute2f128_ps(t[c], t[4 + c], 0x31));
@@ -109,8 +118,8 @@ struct Shuffled {
   Vec scale, bias;
 };
 
-/// Where 8 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Each half of a
-/// vector holds all bytes.
+/// Where 8 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Each
+/// half of a vector holds all bytes.
 template <unsigned Bits>
 struct Layout {
   alignas(32) unsigned char bytes[32] = {};
@@ -177,6 +186,8 @@ constexpr std::size_t few_columns(std::size_t rows) {
 constexpr std::size_t few_packed_columns(std::size_t) {
   return 2;
 }
+/// Keys that four rows are scored with at once, and vectors of values that they weigh at once.
+inline constexpr std::size_t kScoredKeys = 2, kWeighedVectors = 2;
 /// Rows of a tile of many rows, at most.
 inline constexpr std::size_t kTileRows = 6;
 /// Vectors side by side in a tile.

@@ -46,10 +46,41 @@ MLXCEL_INLINE void store(float* to, Vec a, std::size_t count) { _mm512_mask_stor
 
 MLXCEL_INLINE float sum(Vec a) { return _mm512_reduce_add_ps(a); }
 
+/// The sums of several vectors.
+template <std::size_t Count>
+MLXCEL_INLINE void sums(const Vec (&a)[Count], float (&to)[Count]) {
+  if constexpr (Count == 16) {
+    // Each step adds the halves of two vectors into one, which then holds twice as many sums of half as many terms.
+    Vec eight[8], four[4], two[2];
+MLXCEL_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      eight[i] = add(_mm512_shuffle_f32x4(a[i], a[8 + i], 0x44), _mm512_shuffle_f32x4(a[i], a[8 + i], 0xee));
+    }
+MLXCEL_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      four[i] = add(_mm512_shuffle_f32x4(eight[i], eight[4 + i], 0x88),
+                    _mm512_shuffle_f32x4(eight[i], eight[4 + i], 0xdd));
+    }
+MLXCEL_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      two[i] = add(_mm512_unpacklo_ps(four[i], four[2 + i]), _mm512_unpackhi_ps(four[i], four[2 + i]));
+    }
+    const Vec one = add(_mm512_unpacklo_ps(two[0], two[1]), _mm512_unpackhi_ps(two[0], two[1]));
+    // Quarter by quarter it holds the sums of a[i], i = 0, 8, 4, 12 and, within a quarter, with 0, 1, 2, 3 added.
+    const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+    _mm512_storeu_ps(to, _mm512_permutexvar_ps(order, one));
+  } else {
+MLXCEL_UNROLL
+    for (std::size_t i = 0; i < Count; ++i) {
+      to[i] = sum(a[i]);
+    }
+  }
+}
+
 /// Transposes 16 vectors as a matrix.
 MLXCEL_INLINE void transpose(__m512i (&r)[16]) {
   __m512i t[16];
-#pragma GCC unroll 4
+MLXCEL_UNROLL
   for (int i = 0; i < 4; ++i) {
     const __m512i ab_low = _mm512_unpacklo_epi32(r[4 * i], r[4 * i + 1]);
     const __m512i ab_high = _mm512_unpackhi_epi32(r[4 * i], r[4 * i + 1]);
@@ -61,7 +92,7 @@ MLXCEL_INLINE void transpose(__m512i (&r)[16]) {
     t[4 * i + 2] = _mm512_unpacklo_epi64(ab_high, cd_high);
     t[4 * i + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
   }
-#pragma GCC unroll 4
+MLXCEL_UNROLL
   for (int c = 0; c < 4; ++c) {
     const __m512i even_low = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88);
     const __m512i odd_low = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
@@ -81,12 +112,12 @@ inline constexpr std::size_t kTransposed = sizeof(T) == 2 ? 32 : 16;
 /// Writes `kTransposed<T>` elements of 16 rows so that column k of them becomes 16 floats at `to + k * step`.
 MLXCEL_INLINE void transpose_rows(const float* from, std::ptrdiff_t stride, float* to, std::size_t step) {
   __m512i r[16];
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (int i = 0; i < 16; ++i) {
     r[i] = _mm512_loadu_si512(from + i * stride);
   }
   transpose(r);
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (int k = 0; k < 16; ++k) {
     _mm512_storeu_si512(to + k * step, r[k]);
   }
@@ -95,13 +126,13 @@ MLXCEL_INLINE void transpose_rows(const float* from, std::ptrdiff_t stride, floa
 /// Pairs of 16-bit numbers are transposed as one, which halves the shuffles, and taken apart afterwards.
 MLXCEL_INLINE void transpose_rows(const Brain* from, std::ptrdiff_t stride, float* to, std::size_t step) {
   __m512i r[16];
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (int i = 0; i < 16; ++i) {
     r[i] = _mm512_loadu_si512(from + i * stride);
   }
   transpose(r);
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (int k = 0; k < 16; ++k) {
     _mm512_storeu_si512(to + 2 * k * step, _mm512_slli_epi32(r[k], 16));
     _mm512_storeu_si512(to + (2 * k + 1) * step, _mm512_and_si512(r[k], upper));
@@ -110,12 +141,12 @@ MLXCEL_INLINE void transpose_rows(const Brain* from, std::ptrdiff_t stride, floa
 
 MLXCEL_INLINE void transpose_rows(const Half* from, std::ptrdiff_t stride, float* to, std::size_t step) {
   __m512i r[16];
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (int i = 0; i < 16; ++i) {
     r[i] = _mm512_loadu_si512(from + i * stride);
   }
   transpose(r);
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (int k = 0; k < 16; ++k) {
     const __m256i even = _mm512_cvtepi32_epi16(r[k]);
     const __m256i odd = _mm512_cvtepi32_epi16(_mm512_srli_epi32(r[k], 16));
@@ -156,8 +187,8 @@ struct Shuffled {
   Vec table;
 };
 
-/// Where 16 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit. Numbers 4i to
-/// 4i + 3 are looked up in quarter i of a vector, which holds all bytes.
+/// Where 16 packed numbers of `Bits` bits lie: the byte that each begins in, with the one behind it, and the bit.
+/// Numbers 4i to 4i + 3 are looked up in quarter i of a vector, which holds all bytes.
 template <unsigned Bits>
 struct Layout {
   alignas(64) unsigned char bytes[64] = {};
@@ -222,6 +253,8 @@ constexpr std::size_t few_columns(std::size_t rows) {
 constexpr std::size_t few_packed_columns(std::size_t rows) {
   return rows <= 4 ? 4 : 2;
 }
+/// Keys that four rows are scored with at once, and vectors of values that they weigh at once.
+inline constexpr std::size_t kScoredKeys = 4, kWeighedVectors = 4;
 /// Rows of a tile of many rows, at most.
 inline constexpr std::size_t kTileRows = 14;
 /// Vectors side by side in a tile.

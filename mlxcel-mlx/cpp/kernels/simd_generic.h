@@ -1,8 +1,5 @@
-// Vectors of 4 floats that any compiler maps to what every machine of its target has: SSE2 on x86-64, NEON on aarch64.
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
+// Vectors of 4 floats that any compiler maps to what every machine of its target has: SSE2 on x86-64, NEON on
+// aarch64.
 namespace mlxcel::kernels::generic {
 
 inline constexpr std::size_t kWidth = 4;
@@ -15,13 +12,9 @@ MLXCEL_INLINE Vec add(Vec a, Vec b) { return a + b; }
 MLXCEL_INLINE Vec sub(Vec a, Vec b) { return a - b; }
 MLXCEL_INLINE Vec mul(Vec a, Vec b) { return a * b; }
 MLXCEL_INLINE Vec div(Vec a, Vec b) { return a / b; }
-/// a · b + c, rounded once where the machine can.
+/// a · b + c, by one instruction where the machine has it (compilers contract the expression).
 MLXCEL_INLINE Vec fma(Vec a, Vec b, Vec c) {
-#if defined(__aarch64__)
-  return vfmaq_f32(c, a, b);
-#else
   return a * b + c;
-#endif
 }
 
 MLXCEL_INLINE Vec choose(Bits take_a, Vec a, Vec b) {
@@ -65,6 +58,15 @@ MLXCEL_INLINE void store(float* to, Vec a, std::size_t count) { std::memcpy(to, 
 
 MLXCEL_INLINE float sum(Vec a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 
+/// The sums of several vectors.
+template <std::size_t Count>
+MLXCEL_INLINE void sums(const Vec (&a)[Count], float (&to)[Count]) {
+MLXCEL_UNROLL
+  for (std::size_t i = 0; i < Count; ++i) {
+    to[i] = sum(a[i]);
+  }
+}
+
 /// How many elements of a row `transpose_rows` takes at once.
 template <class T>
 inline constexpr std::size_t kTransposed = 4;
@@ -78,8 +80,8 @@ MLXCEL_INLINE void transpose_rows(const T* from, std::ptrdiff_t stride, float* t
   }
 }
 
-/// 32 packed numbers, in their order. Eight of them take `Bits` bytes whatever the width, so each eight are read as one integer
-/// and shifted apart.
+/// 32 packed numbers, in their order. Eight of them take `Bits` bytes whatever the width, so each eight are read as
+/// one integer and shifted apart.
 template <unsigned Bits>
 struct Ordered {
   static constexpr int kVectors = 8;
@@ -88,12 +90,12 @@ struct Ordered {
   MLXCEL_INLINE Ordered() {}
   MLXCEL_INLINE Ordered(const unsigned char* from, float scale, float bias) {
     constexpr std::uint64_t kMask = (std::uint64_t{1} << Bits) - 1;
-#pragma GCC unroll 4
+MLXCEL_UNROLL
     for (std::size_t v = 0; v < 4; ++v) {
       std::uint64_t packed = 0;
       std::memcpy(&packed, from + v * Bits, Bits);
       float eight[8];
-#pragma GCC unroll 8
+MLXCEL_UNROLL
       for (unsigned i = 0; i < 8; ++i) {
         eight[i] = static_cast<float>(static_cast<std::int32_t>((packed >> (i * Bits)) & kMask));
       }
@@ -121,6 +123,8 @@ constexpr std::size_t few_columns(std::size_t rows) {
 constexpr std::size_t few_packed_columns(std::size_t) {
   return 1;
 }
+/// Keys that four rows are scored with at once, and vectors of values that they weigh at once.
+inline constexpr std::size_t kScoredKeys = 2, kWeighedVectors = 2;
 /// Rows of a tile of many rows, at most.
 #if defined(__aarch64__)
 inline constexpr std::size_t kTileRows = 8;

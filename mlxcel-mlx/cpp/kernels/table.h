@@ -49,6 +49,29 @@ struct Tile {
   bool accumulate;
 };
 
+/// Queries [rows][dim] with keys as they lie.
+struct FewScores {
+  const float* q;
+  std::size_t rows, dim;
+  const void* keys;
+  std::ptrdiff_t stride;
+  std::size_t count;
+  float* scores;  // [rows][scores_stride]
+  std::size_t scores_stride;
+};
+
+/// Weights [rows][weights_stride] of values as they lie; the sums, added to what there is, are [rows][sums_stride].
+struct FewSums {
+  const float* weights;
+  std::size_t weights_stride;
+  std::size_t rows, dim;
+  const void* values;
+  std::ptrdiff_t stride;
+  std::size_t count;
+  float* sums;
+  std::size_t sums_stride;
+};
+
 /// One row of scores on its way through a softmax that sees its keys in blocks (Milakov and Gimelshein, 2018).
 struct SoftmaxRow {
   float maximum;
@@ -63,9 +86,9 @@ struct Kernels {
   /// The most rows, and the number of columns, of a tile.
   std::size_t tile_rows, tile_columns;
 
-  /// Puts rows of x into the order in which few rows are multiplied with weights in `group`s of `bits`-bit numbers, or, where
-  /// `bits` is 0, with plain ones: [vectors][rows][width] in blocks of rows, filled up with zeros. One row against other than
-  /// 4-bit weights stays as it is, and needs not pass through this.
+  /// Puts rows of x into the order in which few rows are multiplied with weights in `group`s of `bits`-bit numbers,
+  /// or, where `bits` is 0, with plain ones: [vectors][rows][width] in blocks of rows, filled up with zeros. One row
+  /// against other than 4-bit weights stays as it is, and needs not pass through this.
   void (*arrange)(const float* x, std::ptrdiff_t stride, std::size_t m, std::size_t k, unsigned bits, unsigned group,
                   float* to);
   /// y for weight rows `first` to `last`-1; by element type of the weights.
@@ -85,7 +108,12 @@ struct Kernels {
   void (*copy_columns[3])(const void* from, std::ptrdiff_t stride, std::size_t columns, std::size_t depth, float* to);
   void (*tile)(const Tile& p);
 
-  /// Replaces scores `begin` to `end`-1 by e^(score - maximum) and all others of the `width` (a multiple of 16) by zero.
+  /// Scores and sums of attention without packing, for few rows; by element type of the cache.
+  void (*few_scores[3])(const FewScores& p);
+  void (*few_sums[3])(const FewSums& p);
+
+  /// Replaces scores `begin` to `end`-1 by e^(score - maximum) and all others of the `width` (a multiple of 16) by
+  /// zero.
   void (*softmax)(float* scores, std::size_t begin, std::size_t end, std::size_t width, SoftmaxRow& row);
   /// to[i] = a[i] · factor
   void (*scale)(const float* a, float factor, std::size_t count, float* to);

@@ -18,9 +18,9 @@ using Work = void (*)(const void* context, std::size_t index, unsigned slot);
 /// Runs pieces 0 to count-1, in any order, on the calling thread and up to `threads`-1 others, and returns when all
 /// are done. Calls from several threads take turns; a call from within a piece runs its own pieces there.
 ///
-/// The other threads are started when first needed and live as long as the process. After work they watch for more for
-/// some tens of microseconds, which spans the gaps between the kernels of a decoding step, and then sleep. Where a
-/// thread cannot be started, fewer share the work.
+/// The other threads are started when first needed and live as long as the process. After work they watch for more
+/// for some tens of microseconds, which spans the gaps between the kernels of a decoding step, and then sleep. Where
+/// a thread cannot be started, fewer share the work.
 void run_parallel(unsigned threads, std::size_t count, Work work, const void* context) noexcept;
 
 /// `run_parallel` of a function object `body(index, slot)`, which must not throw.

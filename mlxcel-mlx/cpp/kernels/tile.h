@@ -7,9 +7,9 @@ inline constexpr std::size_t kTileColumns = kTileVectors * kWidth;
 template <std::size_t Rows>
 void tile_of(const Tile& p) {
   Vec total[Rows][kTileVectors];
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (std::size_t i = 0; i < Rows; ++i) {
-#pragma GCC unroll 2
+MLXCEL_UNROLL
     for (std::size_t v = 0; v < kTileVectors; ++v) {
       total[i][v] = zero();
     }
@@ -18,24 +18,24 @@ void tile_of(const Tile& p) {
   const float* b = p.b;
   for (std::size_t k = 0; k < p.depth; ++k, a += Rows, b += kTileColumns) {
     Vec columns[kTileVectors];
-#pragma GCC unroll 2
+MLXCEL_UNROLL
     for (std::size_t v = 0; v < kTileVectors; ++v) {
       columns[v] = load(b + v * kWidth);
     }
-#pragma GCC unroll 16
+MLXCEL_UNROLL
     for (std::size_t i = 0; i < Rows; ++i) {
       const Vec value = splat(a[i]);
-#pragma GCC unroll 2
+MLXCEL_UNROLL
       for (std::size_t v = 0; v < kTileVectors; ++v) {
         total[i][v] = fma(value, columns[v], total[i][v]);
       }
     }
   }
   const bool whole = p.columns == kTileColumns;
-#pragma GCC unroll 16
+MLXCEL_UNROLL
   for (std::size_t i = 0; i < Rows; ++i) {
     float* c = p.c + static_cast<std::ptrdiff_t>(i) * p.c_stride;
-#pragma GCC unroll 2
+MLXCEL_UNROLL
     for (std::size_t v = 0; v < kTileVectors; ++v, c += kWidth) {
       if (whole || (v + 1) * kWidth <= p.columns) {
         store(c, p.accumulate ? add(load(c), total[i][v]) : total[i][v]);
@@ -126,7 +126,7 @@ template <class T>
 void copy_columns(const void* stored, std::ptrdiff_t stride, std::size_t columns, std::size_t depth, float* to) {
   const T* from = static_cast<const T*>(stored);
   for (std::size_t k = 0; k < depth; ++k, from += stride, to += kTileColumns) {
-#pragma GCC unroll 2
+MLXCEL_UNROLL
     for (std::size_t v = 0; v < kTileVectors; ++v) {
       const std::size_t start = v * kWidth;
       if (start + kWidth <= columns) {

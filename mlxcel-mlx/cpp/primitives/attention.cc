@@ -17,7 +17,8 @@ struct Heads {
   std::ptrdiff_t head, token;
 };
 
-// The array as it is where each token's elements lie one behind the other; the rest of a cache around them does not matter.
+// The array as it is where each token's elements lie one behind the other; the rest of a cache around them does not
+// matter.
 Heads heads_of(Queue& queue, const mx::array& a) {
   if (a.shape(-1) == 1 || a.strides(-1) == 1) {
     return {a.data<char>(), a.strides(-3), a.strides(-2)};
@@ -107,7 +108,8 @@ Handle kernel_attention(const array& q, const array& keys, const array& values, 
             "keys and values differ in number");
   }
   require(q.shape(2) > 0 && keys.shape(-1) == q.shape(2), kOperation, "queries and keys differ in width");
-  require(keys.shape(-3) > 0 && q.shape(1) % keys.shape(-3) == 0, kOperation, "the heads of keys do not divide those of queries");
+  require(keys.shape(-3) > 0 && q.shape(1) % keys.shape(-3) == 0, kOperation,
+          "the heads of keys do not divide those of queries");
   require(keys.shape(-2) >= q.shape(0), kOperation, "there are fewer keys than queries");
   require(window >= 0, kOperation, "the window is negative");
   auto primitive = std::make_shared<CachedAttention>(cpu_stream(), choice, scale, static_cast<size_t>(window));

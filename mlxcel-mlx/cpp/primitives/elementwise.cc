@@ -178,8 +178,9 @@ Handle kernel_rotate(const array& x, const array& cos, const array& sin, const K
   auto choice = kernel_choice(settings.threads, settings.implementation);
   require(x.ndim() == 3 && x.dtype() == mx::float32, kOperation, "x is not [tokens, heads, dim] of float32");
   for (const auto* table : {&cos, &sin}) {
-    require(table->ndim() == 3 && table->dtype() == mx::float32 && table->shape(0) == x.shape(0) && table->shape(1) == 1,
-            kOperation, "a table is not [tokens, 1, pairs] of float32");
+    bool is_table = table->ndim() == 3 && table->dtype() == mx::float32;
+    require(is_table && table->shape(0) == x.shape(0) && table->shape(1) == 1, kOperation,
+            "a table is not [tokens, 1, pairs] of float32");
     require(table->shape(2) == cos.shape(2) && 2 * int64_t{table->shape(2)} <= x.shape(2), kOperation,
             "the pairs do not fit x");
   }

@@ -21,8 +21,9 @@ Handle kernel_linear(const array& x, const array& w, const array* bias, const Ke
 Handle kernel_affine_linear(const array& x, const array& words, const array& scales, const array& biases,
                             const array* bias, int32_t group_size, int32_t bits, const KernelSettings& settings);
 
-// q [tokens, heads, dim] float32, keys and values [kv_heads, length, dim], or that behind an axis of 1: attention of queries that
-// are of the last positions, to their own and those before, or the last `window` of them where it is not 0.
+// q [tokens, heads, dim] float32, keys and values [kv_heads, length, dim], or that behind an axis of 1: attention of
+// queries that are of the last positions, to their own and those before, or the last `window` of them where it is not
+// 0.
 Handle kernel_attention(const array& q, const array& keys, const array& values, float scale, int32_t window,
                         const KernelSettings& settings);
 
@@ -32,7 +33,8 @@ Handle kernel_rms_norm(const array& x, const array* weight, float epsilon, const
 // gate and up of one shape, float32: gate · sigmoid(gate) · up.
 Handle kernel_silu_mul(const array& gate, const array& up, const KernelSettings& settings);
 
-// x [tokens, heads, dim], cos and sin [tokens, 1, pairs], float32: elements i and i + pairs turned, the others as they are.
+// x [tokens, heads, dim], cos and sin [tokens, 1, pairs], float32: elements i and i + pairs turned, the others as
+// they are.
 Handle kernel_rotate(const array& x, const array& cos, const array& sin, const KernelSettings& settings);
 
 } // namespace mlxcel

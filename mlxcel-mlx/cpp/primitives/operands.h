@@ -46,8 +46,8 @@ class Queue {
   // Memory for the time of the work; null where `bytes` is 0.
   void* workspace(size_t bytes);
 
-  // An array's data with its elements one behind the other: its own where they lie so, else a copy, made by the queue ahead of the
-  // work that is queued next.
+  // An array's data with its elements one behind the other: its own where they lie so, else a copy, made by the queue
+  // ahead of the work that is queued next.
   const void* dense(const mx::array& a);
 
   // Queues `work`, which must not throw: it runs on a thread of MLX's.
