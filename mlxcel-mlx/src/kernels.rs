@@ -99,6 +99,11 @@ impl Kernels {
         Array::made(answer, "rms norm")
     }
 
+    /// `ln Σ eˣ` along the last axis of `x` (float32), which becomes 1.
+    pub(crate) fn log_sum_exp(&self, x: &Array) -> Result<Array> {
+        Array::made(sys::kernel_log_sum_exp(x.tensor(), &self.0), "log sum exp")
+    }
+
     /// `gate · sigmoid(gate) · up`, of two arrays of one shape in float32.
     pub(crate) fn silu_mul(&self, gate: &Array, up: &Array) -> Result<Array> {
         Array::made(sys::kernel_silu_mul(gate.tensor(), up.tensor(), &self.0), "silu")

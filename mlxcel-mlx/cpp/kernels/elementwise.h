@@ -21,6 +21,17 @@ MLXCEL_INLINE Vec exponential(Vec x) {
   return mul(sum, power_of_two(power));
 }
 
+/// The largest lane, or what is no number in the last lane that holds it.
+MLXCEL_INLINE float largest_lane(Vec a) {
+  float lanes[kWidth];
+  store(lanes, a);
+  float largest = lanes[0];
+  for (std::size_t i = 1; i < kWidth; ++i) {
+    largest = lanes[i] > largest ? lanes[i] : largest;
+  }
+  return largest;
+}
+
 void softmax(float* scores, std::size_t begin, std::size_t end, std::size_t width, SoftmaxRow& row) {
   row.correction = 1.0f;
   if (begin >= end) {
@@ -38,12 +49,7 @@ void softmax(float* scores, std::size_t begin, std::size_t end, std::size_t widt
   for (std::size_t i = 0; i < width; i += kWidth) {
     largest = max(largest, load(scores + i));
   }
-  float lanes[kWidth];
-  store(lanes, largest);
-  float maximum = lanes[0];
-  for (std::size_t i = 1; i < kWidth; ++i) {
-    maximum = lanes[i] > maximum ? lanes[i] : maximum;
-  }
+  const float maximum = largest_lane(largest);
   const Vec subtracted = splat(maximum);
   for (std::size_t i = 0; i < width; i += kWidth) {
     store(scores + i, exponential(sub(load(scores + i), subtracted)));
@@ -62,11 +68,46 @@ void softmax(float* scores, std::size_t begin, std::size_t end, std::size_t widt
   if (row.maximum == least) {
     row.correction = 0.0f;
   } else if (row.maximum != maximum) {
+    float lanes[kWidth];
     store(lanes, exponential(splat(row.maximum - maximum)));
     row.correction = lanes[0];
   }
   row.total = row.total * row.correction + sum(total);
   row.maximum = maximum;
+}
+
+void exponentials(const float* x, std::size_t count, float& maximum, float& total) {
+  const float least = -std::numeric_limits<float>::infinity();
+  Vec largest = splat(least);
+  std::size_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    largest = max(largest, load(x + i));
+  }
+  maximum = largest_lane(largest);
+  for (; i < count; ++i) {
+    maximum = x[i] > maximum ? x[i] : maximum;
+  }
+  total = 0.0f;
+  if (maximum == least) {
+    // Nothing, or nothing but negative infinities and what is no number.
+    for (i = 0; i < count; ++i) {
+      total += x[i] == least ? 0.0f : x[i];
+    }
+    return;
+  }
+  const Vec subtracted = splat(maximum);
+  Vec sums = zero();
+  i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    sums = add(sums, exponential(sub(load(x + i), subtracted)));
+  }
+  if (i < count) {
+    float rest[kWidth];
+    store(rest, splat(least));
+    std::memcpy(rest, x + i, (count - i) * sizeof(float));
+    sums = add(sums, exponential(sub(load(rest), subtracted)));
+  }
+  total = sum(sums);
 }
 
 void scale(const float* a, float factor, std::size_t count, float* to) {

@@ -23,6 +23,7 @@ const Kernels kTable = {
     .few_scores = {few_scores<float>, few_scores<Half>, few_scores<Brain>},
     .few_sums = {few_sums<float>, few_sums<Half>, few_sums<Brain>},
     .softmax = softmax,
+    .exponentials = exponentials,
     .scale = scale,
     .rms_norm = {rms_norm<float>, rms_norm<Half>, rms_norm<Brain>},
     .silu_mul = silu_mul,

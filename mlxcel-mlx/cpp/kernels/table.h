@@ -115,6 +115,8 @@ struct Kernels {
   /// Replaces scores `begin` to `end`-1 by e^(score - maximum) and all others of the `width` (a multiple of 16) by
   /// zero.
   void (*softmax)(float* scores, std::size_t begin, std::size_t end, std::size_t width, SoftmaxRow& row);
+  /// The largest of some numbers, and the sum of their powers of e after it is subtracted.
+  void (*exponentials)(const float* x, std::size_t count, float& maximum, float& total);
   /// to[i] = a[i] · factor
   void (*scale)(const float* a, float factor, std::size_t count, float* to);
 

@@ -1,6 +1,7 @@
 // Norms, activations and rotations: what MLX computes in many passes on a CPU.
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <limits>
 
 #include "mlxcel-mlx/cpp/kernels/threads.h"
 #include "mlxcel-mlx/cpp/primitives/kernels.h"
@@ -66,6 +67,77 @@ class RmsNorm final : public CpuPrimitive {
 
  private:
   float epsilon_;
+};
+
+// Numbers of a row that one thread takes at a time.
+constexpr size_t kSummed = 8192;
+
+// The largest of a part of a row, and the sum of the powers of e of the others beside it.
+struct Part {
+  float maximum, total;
+};
+
+float log_of_parts(const Part* parts, size_t count) {
+  float maximum = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < count; ++i) {
+    maximum = std::max(maximum, parts[i].maximum);
+  }
+  if (std::isinf(maximum) && maximum > 0) {
+    return maximum;
+  }
+  float total = 0;
+  for (size_t i = 0; i < count; ++i) {
+    // A part of negative infinities alone has a sum of nothing, or of what is no number.
+    bool is_empty = std::isinf(parts[i].maximum);
+    total += is_empty ? parts[i].total : parts[i].total * std::exp(parts[i].maximum - maximum);
+  }
+  return total == 0 ? -std::numeric_limits<float>::infinity() : maximum + std::log(total);
+}
+
+class LogSumExp final : public CpuPrimitive {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+
+  const char* name() const override {
+    return "MlxcelLogSumExp";
+  }
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    Queue queue(stream());
+    Queue::allocate(out);
+    auto rows = rows_of(queue, inputs[0]);
+    auto width = static_cast<size_t>(inputs[0].shape(-1));
+    auto parts = (width + kSummed - 1) / kSummed;
+    auto* found = static_cast<Part*>(queue.workspace(out.size() * parts * sizeof(Part)));
+    queue.run([rows, width, parts, found, count = out.size(), to = out.data<float>(), choice = choice_]() noexcept {
+      auto exponentials = choice.table().exponentials;
+      kernels::parallel(count * width < kWorthSharing ? 1 : choice.threads, count * parts,
+                        [&](size_t index, unsigned) noexcept {
+                          auto row = static_cast<std::ptrdiff_t>(index / parts);
+                          auto start = index % parts * kSummed;
+                          const auto* from = static_cast<const float*>(rows.data) + row * rows.stride + start;
+                          exponentials(from, std::min(kSummed, width - start), found[index].maximum,
+                                       found[index].total);
+                        });
+      for (size_t row = 0; row < count; ++row) {
+        to[row] = log_of_parts(found + row * parts, parts);
+      }
+    });
+  }
+
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return choice_ == static_cast<const LogSumExp&>(other).choice_;
+  }
+
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+    return {reduced_shape(inputs[0])};
+  }
+
+  static mx::Shape reduced_shape(const mx::array& x) {
+    auto shape = x.shape();
+    shape[shape.size() - 1] = 1;
+    return shape;
+  }
 };
 
 class SiluMul final : public CpuPrimitive {
@@ -162,6 +234,14 @@ Handle kernel_rms_norm(const array& x, const array* weight, float epsilon, const
   }
   auto primitive = std::make_shared<RmsNorm>(cpu_stream(), choice, epsilon);
   return std::make_unique<array>(x.shape(), mx::float32, std::move(primitive), std::move(inputs));
+}
+
+Handle kernel_log_sum_exp(const array& x, const KernelSettings& settings) {
+  constexpr auto kOperation = "log sum exp";
+  auto choice = kernel_choice(settings.threads, settings.implementation);
+  require(x.ndim() >= 1 && x.dtype() == mx::float32, kOperation, "x is not [.., n] of float32");
+  auto primitive = std::make_shared<LogSumExp>(cpu_stream(), choice);
+  return std::make_unique<array>(LogSumExp::reduced_shape(x), mx::float32, std::move(primitive), std::vector<array>{x});
 }
 
 Handle kernel_silu_mul(const array& gate, const array& up, const KernelSettings& settings) {

@@ -30,6 +30,9 @@ Handle kernel_attention(const array& q, const array& keys, const array& values, 
 // x [.., n] float32, weight [n] or null: x / √(mean(x²) + epsilon) · weight.
 Handle kernel_rms_norm(const array& x, const array* weight, float epsilon, const KernelSettings& settings);
 
+// x [.., n] float32: the logarithm of the sum of powers of e along the last axis, [.., 1].
+Handle kernel_log_sum_exp(const array& x, const KernelSettings& settings);
+
 // gate and up of one shape, float32: gate · sigmoid(gate) · up.
 Handle kernel_silu_mul(const array& gate, const array& up, const KernelSettings& settings);
 

@@ -22,7 +22,7 @@ pub(super) struct Numerics {
 
 /// A decoder with its weights.
 pub(super) struct Network {
-    ops: Ops,
+    pub(super) ops: Ops,
     embedding: Rc<Weight>,
     layers: Vec<NetworkLayer>,
     norm: RmsNorm,

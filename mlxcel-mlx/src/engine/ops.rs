@@ -53,6 +53,16 @@ impl Ops {
         }
     }
 
+    /// The natural log probabilities (`[rows, n]`) of `tokens` (`[rows, n]`) by the softmax of `logits` (`[rows, vocabulary]`,
+    /// float32).
+    pub(super) fn logprobs(&self, logits: &Array, tokens: &Array) -> Result<Array> {
+        let total = match self.kernels {
+            Some(kernels) => kernels.log_sum_exp(logits)?,
+            None => logits.logsumexp(&[-1], true)?,
+        };
+        logits.take_along_axis(tokens, -1)?.subtract(&total)
+    }
+
     /// `activation(gate) · up`, in the type of both.
     pub(super) fn gated(&self, activation: Activation, gate: &Array, up: &Array) -> Result<Array> {
         match (self.kernels, activation) {

@@ -4,6 +4,7 @@ use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenI
 
 use super::cache::Cache;
 use super::network::{Network, Span};
+use super::ops::Ops;
 use super::request::{CacheId, Output, RowAnswer, RowRequest};
 use super::sampling::{self, Counted};
 use crate::array::{Array, DType, concatenate};
@@ -98,13 +99,14 @@ impl Pass {
         if wanted.indices.is_empty() {
             return Ok(Self { caches, results: None });
         }
-        let results = read_out(rows, &spans, &wanted, &network.logits(&hidden)?, counted)?;
+        let results = read_out(network.ops, rows, &spans, &wanted, &network.logits(&hidden)?, counted)?;
         Ok(Self { caches, results: Some(results) })
     }
 }
 
 /// What `rows` want of `logits`.
 fn read_out(
+    ops: Ops,
     rows: &[RowRequest],
     spans: &[Span],
     wanted: &Wanted,
@@ -114,7 +116,7 @@ fn read_out(
     let mut parts = Vec::new();
     let chosen = match wanted.tokens {
         0 => None,
-        count => Some(choose(rows, spans, &logits.slice_axis(0, 0, count)?, &counted, &mut parts)?),
+        count => Some(choose(ops, rows, spans, &logits.slice_axis(0, 0, count)?, &counted, &mut parts)?),
     };
     let mut next = wanted.tokens;
     if wanted.logits > 0 {
@@ -131,9 +133,9 @@ fn read_out(
         follow.push(following.unwrap_or(0));
         let follow = Array::from_slice(&follow, &[span.count, 1])?;
         parts.push(words(&best)?);
-        parts.push(words(&sampling::logprobs(&own, &best)?)?);
-        parts.push(words(&sampling::logprobs(&own, &follow)?)?);
-        push_top(&own, top, &mut parts)?;
+        parts.push(words(&ops.logprobs(&own, &best)?)?);
+        parts.push(words(&ops.logprobs(&own, &follow)?)?);
+        push_top(ops, &own, top, &mut parts)?;
     }
     Ok(Results { words: concatenate(&parts, 0)?, chosen, counted })
 }
@@ -141,6 +143,7 @@ fn read_out(
 /// Chooses the tokens of the rows that want one, of `logits` with a row for each, and adds them to `parts` with their log
 /// probabilities and what else is wanted of them.
 fn choose(
+    ops: Ops,
     rows: &[RowRequest],
     spans: &[Span],
     logits: &Array,
@@ -162,19 +165,19 @@ fn choose(
         concatenate(&each.collect::<Result<Vec<_>>>()?, 0)?
     };
     parts.push(chosen.clone());
-    parts.push(words(&sampling::logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
+    parts.push(words(&ops.logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
     for (index, (choice, _)) in choices.iter().enumerate() {
-        push_top(&logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;
+        push_top(ops, &logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;
     }
     Ok(chosen)
 }
 
 /// Adds the `count` likeliest tokens of each row of `logits` to `parts`, and their log probabilities.
-fn push_top(logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
+fn push_top(ops: Ops, logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
     if count > 0 {
         let top = sampling::top(logits, usize::from(count))?;
         parts.push(words(&top)?);
-        parts.push(words(&sampling::logprobs(logits, &top)?)?);
+        parts.push(words(&ops.logprobs(logits, &top)?)?);
     }
     Ok(())
 }

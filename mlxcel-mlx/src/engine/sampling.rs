@@ -172,11 +172,6 @@ fn uniform(seed: u64, position: usize) -> f32 {
     (rng.next_u64() >> 40) as f32 * (-24f32).exp2()
 }
 
-/// The natural log probabilities (`[rows, n]`) of `tokens` (`[rows, n]`) by the softmax of `logits` (`[rows, vocabulary]`).
-pub(super) fn logprobs(logits: &Array, tokens: &Array) -> Result<Array> {
-    logits.take_along_axis(tokens, -1)?.subtract(&logits.logsumexp(&[-1], true)?)
-}
-
 /// The `count` likeliest tokens of each row (`[rows, count]`), likeliest first, of equals the lowest id first.
 pub(super) fn top(logits: &Array, count: usize) -> Result<Array> {
     logits.negative()?.argsort(-1)?.slice_axis(-1, 0, count)

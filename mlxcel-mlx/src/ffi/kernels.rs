@@ -9,7 +9,9 @@ use super::Handle;
 use super::error::Caught;
 use super::sys::Tensor;
 
-pub(crate) use bound::{KernelSettings, kernel_implementations, kernel_rotate, kernel_silu_mul};
+pub(crate) use bound::{
+    KernelSettings, kernel_implementations, kernel_log_sum_exp, kernel_rotate, kernel_silu_mul,
+};
 
 #[cxx::bridge(namespace = "mlxcel")]
 mod bound {
@@ -66,6 +68,7 @@ mod bound {
             epsilon: f32,
             settings: &KernelSettings,
         ) -> Result<UniquePtr<Tensor>>;
+        fn kernel_log_sum_exp(x: &Tensor, settings: &KernelSettings) -> Result<UniquePtr<Tensor>>;
         fn kernel_silu_mul(
             gate: &Tensor,
             up: &Tensor,

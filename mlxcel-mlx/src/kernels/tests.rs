@@ -349,6 +349,39 @@ fn norms_activations_and_rotations_are_those_of_their_definitions() {
 }
 
 #[test]
+fn logarithms_of_sums_are_those_of_their_definition() {
+    const LEAST: f32 = f32::NEG_INFINITY;
+    let mut numbers = Numbers(8);
+    for (name, kernels) in every_way() {
+        for (rows, width) in [(1, 1), (3, 37), (2, 8192), (2, 20_003)] {
+            let (x, values) = numbers.array(&[rows, width], DType::F32);
+            let y = kernels.log_sum_exp(&x.multiply_scalar(30.0).unwrap()).unwrap();
+            assert_eq!(y.shape(), [rows, 1]);
+            let wanted = values.chunks(width).map(|row| {
+                let most = row.iter().copied().fold(f32::MIN, f32::max) * 30.0;
+                let sum: f64 = row.iter().map(|&x| f64::from(x * 30.0 - most).exp()).sum();
+                vec![f64::from(most) + sum.ln()]
+            });
+            assert_sums(&y.to_vec::<f32>().unwrap(), wanted, &format!("{name} {rows} {width}"));
+        }
+        let of = |values: &[f32]| {
+            let x = Array::from_slice(values, &[1, values.len()]).unwrap();
+            kernels.log_sum_exp(&x).unwrap().to_vec::<f32>().unwrap()[0]
+        };
+        // Tokens that a mask leaves out.
+        let masked: Vec<f32> = (0..20_000).map(|i| if i == 19_990 { 2.5 } else { LEAST }).collect();
+        assert_eq!(of(&masked), 2.5, "{name}");
+        assert_eq!(of(&[LEAST; 50]), LEAST, "{name}");
+        assert_eq!(of(&[1.0, f32::INFINITY]), f32::INFINITY, "{name}");
+        for others in [1.0, LEAST] {
+            let mut values = vec![others; 40];
+            values[7] = f32::NAN;
+            assert!(of(&values).is_nan(), "{name}");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_number_is_passed_on_to_its_row_alone() {
     for (name, kernels) in every_way() {
         for rows in [2, 20] {

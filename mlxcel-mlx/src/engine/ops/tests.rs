@@ -119,3 +119,16 @@ fn queries_attend_to_what_they_see() {
         }
     }
 }
+
+#[test]
+fn the_probabilities_of_all_tokens_add_up_to_one() {
+    let logits = Array::from_slice(&floats(2 * 50, 4.0), &[2, 50]).unwrap();
+    let all = logits.argsort(-1).unwrap();
+    for ops in means() {
+        let logprobs = ops.logprobs(&logits, &all).unwrap().to_vec::<f32>().unwrap();
+        for row in logprobs.chunks(50) {
+            let total: f32 = row.iter().map(|logprob| logprob.exp()).sum();
+            assert!((total - 1.0).abs() < 1e-5, "{total} {ops:?}");
+        }
+    }
+}

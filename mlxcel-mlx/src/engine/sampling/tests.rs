@@ -202,7 +202,4 @@ fn counting_a_token_on_the_device_is_counting_it_on_the_host() {
 fn the_likeliest_come_first_and_of_equals_the_lowest_id() {
     let logits = Array::from_slice(&[0.0f32, 2.0, 2.0, -1.0, 3.0, 2.0, 0.0, 0.0], &[2, 4]).unwrap();
     assert_eq!(top(&logits, 3).unwrap().to_vec::<u32>().unwrap(), [1, 2, 0, 0, 1, 2]);
-    let all = top(&logits, 4).unwrap();
-    let total: f32 = logprobs(&logits, &all).unwrap().to_vec::<f32>().unwrap().iter().map(|l| l.exp()).sum();
-    assert!((total - 2.0).abs() < 1e-5, "of two rows: {total}");
 }
