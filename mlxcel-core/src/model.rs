@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Capabilities, InferenceSession, Precision, Result, TokenId};
+use crate::{Capabilities, Error, ErrorKind, InferenceSession, Precision, Result, TokenId};
 
 /// Weights on a device and programs to run them: shared by any number of sessions and threads.
 ///
@@ -24,7 +24,7 @@ pub trait Model: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the options exceed the capabilities;
+    /// [`ErrorKind::InvalidInput`] where the options exceed the capabilities;
     /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) where memory is short.
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
 }
@@ -105,5 +105,25 @@ impl SessionOptions {
     pub fn with_capacity(mut self, tokens: usize) -> Self {
         self.capacity = Some(tokens);
         self
+    }
+
+    /// For engines: the most tokens that one sequence of the session holds, of a model whose sequences hold up to `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] where the options ask for none, or for more than `limit`.
+    pub fn capacity_within(&self, limit: usize) -> Result<usize> {
+        let capacity = self.capacity.unwrap_or(limit);
+        if capacity == 0 || capacity > limit {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "open session",
+                "the capacity must be from 1 to the model's",
+            )
+            .with_context("field", "capacity")
+            .with_context("value", capacity)
+            .with_context("limit", limit));
+        }
+        Ok(capacity)
     }
 }

@@ -197,18 +197,7 @@ impl<E: Executor> Model for GraphModel<E> {
     }
 
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
-        let limit = self.0.info.capacity;
-        let capacity = options.capacity.unwrap_or(limit);
-        if capacity == 0 || capacity > limit {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "open session",
-                "the capacity must be from 1 to the model's",
-            )
-            .with_context("field", "capacity")
-            .with_context("value", capacity)
-            .with_context("limit", limit));
-        }
+        let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(GraphSession::new(Arc::clone(&self.0), capacity)))
     }
 }

@@ -223,19 +223,17 @@ fn refused(field: &'static str, value: impl std::fmt::Display, message: &'static
 }
 
 /// The figure that an option asks for, `default` where it does not say, from 1 to `limit`.
-pub(super) fn within(
-    operation: &'static str,
-    field: &'static str,
-    asked: Option<usize>,
-    default: usize,
-    limit: usize,
-) -> Result<usize> {
+fn within(field: &'static str, asked: Option<usize>, default: usize, limit: usize) -> Result<usize> {
     let value = asked.unwrap_or(default.min(limit));
     if value == 0 || value > limit {
-        return Err(Error::new(ErrorKind::InvalidInput, operation, "the value must be from 1 to the limit")
-            .with_context("field", field)
-            .with_context("value", value)
-            .with_context("limit", limit));
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "load model",
+            "the value must be from 1 to the limit",
+        )
+        .with_context("field", field)
+        .with_context("value", value)
+        .with_context("limit", limit));
     }
     Ok(value)
 }
@@ -289,15 +287,9 @@ impl Backend for ReferenceBackend {
         let most = |figure: fn(&Capabilities) -> usize, own: usize| {
             self.limits.as_ref().map_or(own, |limits| figure(limits).min(own))
         };
-        let capacity =
-            within("load model", "capacity", options.capacity, CONTEXT, most(|most| most.context, CONTEXT))?;
-        let sequences = within(
-            "load model",
-            "sequences",
-            options.sequences,
-            SEQUENCES,
-            most(|most| most.sequences, usize::MAX),
-        )?;
+        let capacity = within("capacity", options.capacity, CONTEXT, most(|most| most.context, CONTEXT))?;
+        let sequences =
+            within("sequences", options.sequences, SEQUENCES, most(|most| most.sequences, usize::MAX))?;
         if options.cancel.as_ref().is_some_and(crate::CancelToken::is_cancelled) {
             return Err(Error::new(ErrorKind::Cancelled, "load model", "it was cancelled"));
         }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Fault;
 use super::language::Language;
 use super::session::ReferenceSession;
-use super::{Fault, within};
 use crate::{Capabilities, InferenceSession, Model, ModelInfo, Result, SessionOptions};
 
 /// What the sessions of a model share.
@@ -39,8 +39,7 @@ impl Model for ReferenceModel {
     }
 
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
-        let limit = self.0.info.capacity;
-        let capacity = within("open session", "capacity", options.capacity, limit, limit)?;
+        let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(ReferenceSession::new(Arc::clone(&self.0), capacity)))
     }
 }

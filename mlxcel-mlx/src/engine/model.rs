@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mlxcel_core::{
-    Capabilities, Error, ErrorKind, InferenceSession, Model, ModelInfo, Result, SessionOptions,
-};
+use mlxcel_core::{Capabilities, InferenceSession, Model, ModelInfo, Result, SessionOptions};
 
 use super::request::CacheId;
 use super::session::MlxSession;
@@ -44,18 +42,7 @@ impl Model for MlxModel {
     }
 
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
-        let limit = self.0.info.capacity;
-        let capacity = options.capacity.unwrap_or(limit);
-        if capacity == 0 || capacity > limit {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "open session",
-                "the capacity must be from 1 to the model's",
-            )
-            .with_context("field", "capacity")
-            .with_context("value", capacity)
-            .with_context("limit", limit));
-        }
+        let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(MlxSession::new(Arc::clone(&self.0), capacity)))
     }
 }
