@@ -6,7 +6,7 @@ mod progress;
 mod report;
 
 pub use progress::Progress;
-pub use report::{Failure, exit, one_line};
+pub use report::{Failure, exit, launch, one_line};
 
 /// The README's programs compile.
 #[cfg(doctest)]

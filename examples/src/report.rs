@@ -19,6 +19,16 @@ pub enum Failure {
     Finding(String),
 }
 
+/// Reads the arguments, runs the program with them and ends it as [`exit`] does.
+pub fn launch<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
+    match A::try_parse() {
+        Ok(arguments) => exit(run(arguments)),
+        // Help and version are asked for, and not an error.
+        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
+        Err(error) => exit(Err(error.into())),
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Library(error)

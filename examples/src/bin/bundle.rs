@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_examples::{Failure, Progress, bundled, launch};
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
@@ -84,12 +84,7 @@ struct TargetOutput<'a> {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(arguments) => exit(run(&arguments)),
-        // Help and version are asked for, and not an error.
-        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
-        Err(error) => exit(Err(error.into())),
-    }
+    launch(|arguments| run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
-use mlxcel_examples::{Failure, exit, one_line};
+use mlxcel_examples::{Failure, launch, one_line};
 use mlxcel_session::Error;
 use mlxcel_session::iree::cache::{Cache, CacheEntry, parse_size};
 use serde::Serialize;
@@ -84,12 +84,7 @@ struct Removed {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(arguments) => exit(run(&arguments)),
-        // Help and version are asked for, and not an error.
-        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
-        Err(error) => exit(Err(error.into())),
-    }
+    launch(|arguments| run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {

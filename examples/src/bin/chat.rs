@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_examples::{Failure, Progress, bundled, launch};
 use mlxcel_session::{Conversation, LoadOptions, Message, Model, ModelSource, OpenOptions, Options};
 
 /// Talk with a language model. An empty line, or the end of the input, ends the conversation.
@@ -31,12 +31,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(arguments) => exit(run(arguments)),
-        // Help and version are asked for, and not an error.
-        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
-        Err(error) => exit(Err(error.into())),
-    }
+    launch(run)
 }
 
 fn run(arguments: Arguments) -> Result<(), Failure> {

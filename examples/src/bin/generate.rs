@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_examples::{Failure, Progress, bundled, launch};
 use mlxcel_session::{
     LoadOptions, Message, Model, ModelSource, OpenOptions, Options, Precision, TextStream, TokenId,
 };
@@ -114,12 +114,7 @@ struct Timings {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(arguments) => exit(run(&arguments)),
-        // Help and version are asked for, and not an error.
-        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
-        Err(error) => exit(Err(error.into())),
-    }
+    launch(|arguments| run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {

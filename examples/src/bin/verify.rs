@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::Parser;
 use mlxcel_conformance::{Comparison, Differential, Tolerance, Trace, TraceStep};
 use mlxcel_core::{Backend, LoadOptions, Model, ModelSource, Precision, TokenId};
-use mlxcel_examples::{Failure, Progress, bundled, exit};
+use mlxcel_examples::{Failure, Progress, bundled, launch};
 use mlxcel_session::{Tokenizer, available_backends, select_backend};
 use serde::{Deserialize, Serialize};
 
@@ -59,11 +59,7 @@ const PROMPTS: [&str; 4] = [
 ];
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(arguments) => exit(run(&arguments)),
-        Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
-        Err(error) => exit(Err(error.into())),
-    }
+    launch(|arguments| run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
