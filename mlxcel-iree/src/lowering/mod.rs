@@ -3,6 +3,7 @@
 mod few_rows;
 #[cfg(test)]
 mod kernel_tests;
+pub(crate) mod layout;
 mod spirv;
 
 use std::cell::RefCell;
