@@ -62,8 +62,7 @@ impl<'a, 'f> Network<'a, 'f> {
         caches: &mut [Value<'f>],
     ) -> Result<Value<'f>> {
         let table = self.weight(&self.decoder.embedding.weight)?;
-        let embedded = b.take(table, tokens)?;
-        let mut hidden = b.convert(embedded, ElementType::F32)?;
+        let mut hidden = b.embedding(table, tokens)?;
         for (index, layer) in self.decoder.layers.iter().enumerate() {
             let normed = self.norm(b, &layer.mixer_norm, hidden)?;
             let mixed = match &layer.mixer {

@@ -10,3 +10,16 @@ pub const RMS_NORM: &str = "mlxcel.rms_norm";
 /// [`Builder::attention`](crate::Builder::attention): `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]` and `mask: [T, S]` to
 /// `[T, H * e]`. Attribute `scale`, a float.
 pub const ATTENTION: &str = "mlxcel.attention";
+
+/// [`Builder::embedding`](crate::Builder::embedding): `table: [V, H]` and integer `ids` of any shape to `[..ids, H]` f32. No
+/// attributes.
+pub const EMBEDDING: &str = "mlxcel.embedding";
+
+/// [`Builder::quantized_linear`](crate::Builder::quantized_linear): `x: [.., K]`, `words: [N, K * bits / 32]` ui32, `scales`
+/// and `biases: [N, K / group_size]` and perhaps `bias: [N]` to `[.., N]`. Attributes `bits` and `group_size`, integers.
+pub const QUANTIZED_LINEAR: &str = "mlxcel.quantized_linear";
+
+/// [`Builder::quantized_embedding`](crate::Builder::quantized_embedding): `words: [V, H * bits / 32]` ui32, `scales` and
+/// `biases: [V, H / group_size]` and integer `ids` of any shape to `[..ids, H]` f32. Attributes `bits` and `group_size`,
+/// integers.
+pub const QUANTIZED_EMBEDDING: &str = "mlxcel.quantized_embedding";

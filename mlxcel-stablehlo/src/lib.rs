@@ -45,10 +45,12 @@
 //! blocks can be read; what is made there cannot leave, and using it outside is an [`Error`].
 //!
 //! # Helpers
-//! Models are written in [`Builder::linear`], [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention),
-//! [`rope`](Builder::rope), [`softmax`](Builder::softmax), [`argmax`](Builder::argmax) and [`take`](Builder::take). The first
-//! three make composites ([`composites`] has their names): one operation that says what is meant, with a decomposition into
-//! plain operations that says exactly what it computes. A compiler that knows nothing of them compiles the decomposition.
+//! Models are written in [`Builder::linear`] and [`embedding`](Builder::embedding), which have
+//! [forms](Builder::quantized_linear) for packed weights, [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention),
+//! [`rope`](Builder::rope), [`softmax`](Builder::softmax), [`argmax`](Builder::argmax) and [`take`](Builder::take). Those
+//! up to attention make composites ([`composites`] has their names): one operation that says what is meant, with a
+//! decomposition into plain operations that says exactly what it computes. A compiler that knows nothing of them compiles the
+//! decomposition.
 //!
 //! # Limits
 //! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no quantized types
@@ -72,6 +74,7 @@ mod verify;
 
 pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
+pub use helpers::quantized::QuantizedWeight;
 pub use literal::{Element, Literal};
 pub use module::{
     Argument, Attribute, BinaryOp, Block, Comparison, DotDimensions, Function, GatherDimensions, Module, Op,

@@ -2,7 +2,9 @@
 
 mod attention;
 mod broadcast;
+mod embedding;
 mod linear;
 mod norm;
+pub(crate) mod quantized;
 mod rope;
 mod softmax;

@@ -1,0 +1,37 @@
+//! The table that token ids are looked up in.
+
+use crate::builder::{Builder, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::ElementType;
+
+impl<'f> Builder<'f> {
+    /// Rows of `table: [V, H]` by integer `ids` of any shape, in f32: `[..ids, H]`, as a model's first layer looks up its
+    /// tokens. An id beyond the table takes the nearest row.
+    ///
+    /// Makes the composite [`mlxcel.embedding`](crate::composites::EMBEDDING), whose decomposition is [`take`](Self::take)
+    /// and a conversion. Where a model's head multiplies by the same table, an engine that lays the table out for that
+    /// product finds both uses by name.
+    ///
+    /// # Errors
+    /// A table that is not of floats, not of two dimensions or without rows; ids that are not integers.
+    pub fn embedding(&mut self, table: Value<'f>, ids: Value<'f>) -> Result<Value<'f>> {
+        const OP: &str = "embedding";
+        let (table_type, ids_type) = (self.ty(table), self.ty(ids));
+        let error = |kind, detail: &str| {
+            let operands =
+                vec![("table".to_owned(), table_type.clone()), ("ids".to_owned(), ids_type.clone())];
+            Err(Error::new(kind, OP, detail).with_operands(operands))
+        };
+        if !table_type.element.is_float() || !ids_type.element.is_integer() {
+            return error(ErrorKind::Element, "table must be of floats, ids of integers");
+        }
+        if table_type.rank() != 2 || table_type.shape.first() == Some(&0) {
+            return error(ErrorKind::Shape, "table must be [V, H] with one row at least");
+        }
+        let results = self.composite(crate::composites::EMBEDDING, &[table, ids], &[], |b, args| {
+            let rows = b.take(args[0], args[1])?;
+            Ok(vec![b.convert(rows, ElementType::F32)?])
+        })?;
+        Ok(results[0])
+    }
+}
