@@ -23,3 +23,9 @@ pub const QUANTIZED_LINEAR: &str = "mlxcel.quantized_linear";
 /// `biases: [V, H / group_size]` and integer `ids` of any shape to `[..ids, H]` f32. Attributes `bits` and `group_size`,
 /// integers.
 pub const QUANTIZED_EMBEDDING: &str = "mlxcel.quantized_embedding";
+
+/// [`Builder::cached_attention`](crate::Builder::cached_attention): `query: [N, H, d]`, `key` and `value: [N, G, d]`, `cos` and
+/// `sin: [N, r/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, 2, G, length, w]` a row to `[N, H * d]` and the caches.
+/// Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float; `window`, an integer,
+/// where there is one.
+pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";

@@ -74,6 +74,7 @@ mod verify;
 
 pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
+pub use helpers::cached_attention::{CachedAttention, CachedAttentionOperands};
 pub use helpers::quantized::QuantizedWeight;
 pub use literal::{Element, Literal};
 pub use module::{

@@ -2,7 +2,9 @@
 
 mod attention;
 mod broadcast;
+pub(crate) mod cached_attention;
 mod embedding;
+mod kv_row;
 mod linear;
 mod norm;
 pub(crate) mod quantized;
