@@ -4,9 +4,11 @@ use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
-/// The element types that a decoder runs with.
+/// What a precision means for a decoder: the element types that it runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numerics {
+    /// The precision that was asked for, which engines' own kernels keep to.
+    pub precision: Precision,
     /// The type of what goes into matrix products; their sums, norms and the residual stream are always float32.
     pub operand: ElementType,
     /// The type of keys and values in the cache.
@@ -33,7 +35,7 @@ impl Numerics {
                 .with_context("precision", other));
             }
         };
-        Ok(Self { operand: element, kv: element })
+        Ok(Self { precision, operand: element, kv: element })
     }
 }
 

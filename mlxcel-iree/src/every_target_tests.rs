@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
-use mlxcel_core::ErrorKind;
+use mlxcel_core::{ErrorKind, Precision};
 use mlxcel_graph::{Numerics, Outputs, ProgramShape};
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
@@ -75,7 +75,8 @@ fn a_checkpoints_programs_compile_for_every_target() {
         // The checkpoint's own type, or what stands in for it.
         let element = target.element_type_for(BF16);
         assert_eq!(element, *operand, "{target}");
-        let numerics = Numerics { operand: element, kv: element };
+        let precision = if element == F32 { Precision::Exact } else { Precision::Native };
+        let numerics = Numerics { precision, operand: element, kv: element };
         let compiler =
             ProgramCompiler::new(decoder.clone(), numerics, target.clone(), artifacts.clone()).unwrap();
         let artifact =
@@ -196,7 +197,7 @@ fn what_a_target_does_not_compute_with_is_refused_before_the_compiler_starts() {
         Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
-    let numerics = Numerics { operand: BF16, kv: BF16 };
+    let numerics = Numerics { precision: Precision::Native, operand: BF16, kv: BF16 };
     let target = resolved("vulkan-spirv:rdna3");
     let error = ProgramCompiler::new(checkpoint.decoder().unwrap(), numerics, target, artifacts).unwrap_err();
     assert_eq!((error.kind(), error.context("element_type")), (ErrorKind::Unsupported, Some("bf16")));

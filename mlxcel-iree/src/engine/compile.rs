@@ -52,7 +52,7 @@ impl ProgramCompiler {
     /// The text that the compiler is given for `shape`.
     pub(crate) fn text(&self, shape: &ProgramShape) -> Result<String> {
         let program = decoder_program(&self.decoder, self.numerics, shape)?;
-        lower(&program.module, &self.target)
+        lower(&program.module, &self.target, self.numerics.precision)
     }
 
     /// The compiled program for `shape`.

@@ -1,10 +1,11 @@
 //! The kernels on the device, against the evaluator running what they replace.
 
 use half::{bf16, f16};
+use mlxcel_core::Precision;
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 
-use super::lower_for_cpu;
+use super::lower;
 use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 
@@ -97,7 +98,7 @@ fn kernels_compute_what_the_decomposition_says() {
         tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
     let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
 
-    let text = lower_for_cpu(&module).unwrap();
+    let text = lower(&module, &crate::backend::host(), Precision::Exact).unwrap();
     assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
     let artifact = compiler.compile(&text, &CompileOptions::new(crate::backend::host()), None).unwrap();

@@ -1,32 +1,51 @@
 //! From a StableHLO module to what the compiler is given: composites for which there is a better kernel are replaced.
 
-mod few_rows;
+mod instructions;
 #[cfg(test)]
 mod kernel_tests;
+mod kernels;
 pub(crate) mod layout;
+mod linear;
 mod spirv;
+mod writer;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_stablehlo::{Module, Printer, composites};
 
-use mlxcel_stablehlo::{Builder, Composite, ElementType, Module, Printer, Value, composites};
-
-use few_rows::FewRows;
+use instructions::Instructions;
+use kernels::Kernels;
 
 use crate::backend::ResolvedTarget;
 
 /// The backend whose programs run on a processor, and for which the kernels here are written.
 const CPU: &str = "llvm-cpu";
 
-/// The text of `module` as the compiler is given it for `target`.
-pub(crate) fn lower(module: &Module, target: &ResolvedTarget) -> Result<String> {
+/// The text of `module` as the compiler is given it for `target`; kernels of ours may round as `precision` says.
+pub(crate) fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {
     match target.target().backend() {
-        CPU => lower_for_cpu(module),
+        CPU => match Instructions::of(target)? {
+            Some(instructions) => lower_for_cpu(module, instructions, precision),
+            None => Ok(module.to_string()),
+        },
         "vulkan-spirv" | "metal-spirv" => Ok(spirv::text(decomposed(module)?)),
         _ => Ok(decomposed(module)?.to_string()),
     }
+}
+
+/// Whether the kernels read weights in panels yet.
+const PANELS: bool = false;
+
+/// How many lanes the panels have in which programs for `target` expect their weights, as [`layout::WeightLayout::of`] is
+/// told; none where they expect them as they are stored.
+///
+/// # Errors
+/// Those of [`Instructions::of`].
+#[allow(dead_code, reason = "loading asks as soon as it can put weights into panels")]
+pub(crate) fn weight_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
+    let instructions = Instructions::of(target)?.filter(|_| PANELS);
+    Ok(instructions.map(|instructions| instructions.lanes()))
 }
 
 /// The name of the public function in exported text: the one that XLA looks for.
@@ -49,71 +68,41 @@ fn decomposed(module: &Module) -> Result<Module> {
     })
 }
 
-/// The text of `module` for a processor: linear layers over few rows become kernels of ours, everything else is left to the
-/// compiler, which takes composites as their decompositions.
-pub(crate) fn lower_for_cpu(module: &Module) -> Result<String> {
-    let kernels = RefCell::new(BTreeMap::new());
+/// What rewriting a composite needs to know, and what it adds to.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// What kernels may use.
+    pub(crate) instructions: Instructions,
+    /// What kernels may round.
+    pub(crate) precision: Precision,
+    /// The kernels so far.
+    pub(crate) kernels: Kernels,
+}
+
+/// The text of `module` for a processor: composites for which there is a kernel of ours become calls of it, everything else is
+/// left to the compiler, which takes composites as their decompositions.
+fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precision) -> Result<String> {
+    let context = RefCell::new(Context { instructions, precision, kernels: Kernels::default() });
     let lowered = module
-        .rewrite_composites(|composite, b| match composite.name {
-            composites::LINEAR => linear(composite, b, &mut kernels.borrow_mut()),
-            _ => Ok(None),
+        .rewrite_composites(|composite, b| {
+            let context = &mut context.borrow_mut();
+            match composite.name {
+                composites::LINEAR => linear::lower(composite, b, context),
+                _ => Ok(None),
+            }
         })
         .map_err(|error| {
             Error::new(ErrorKind::Internal, "lower program", "a kernel does not fit what it replaces")
                 .with_source(error)
         })?;
-    let kernels = kernels.into_inner();
-    let declarations: String = kernels.iter().map(|(kernel, name)| kernel.executable(name)).collect();
-    let dispatch = |call: &mlxcel_stablehlo::print::CustomCall<'_>| {
-        kernels.values().any(|name| name == call.target).then(|| {
-            let operands = call.operands.join(", ");
-            format!("flow.dispatch @{0}_executable::@{0}({operands}) : {1}", call.target, call.signature)
-        })
-    };
-    Ok(Printer::new(&lowered).declarations(&declarations).custom_calls(&dispatch).to_string())
-}
-
-/// Replaces a linear layer over few rows by a kernel; the bias, which is rare and small, is added by the compiler's code.
-fn linear<'f>(
-    composite: &Composite<'_, 'f>,
-    b: &mut Builder<'f>,
-    kernels: &mut BTreeMap<FewRows, String>,
-) -> mlxcel_stablehlo::Result<Option<Vec<Value<'f>>>> {
-    let [x, weight, ref bias @ ..] = *composite.operands else { return Ok(None) };
-    let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    let element = if bias.is_empty() { out.element } else { ElementType::F32 };
-    let Some(kernel) = FewRows::new(b.ty(x), b.ty(weight), element) else {
-        return many_rows(b, x, weight, bias.first().copied(), out.element);
-    };
-    let number = kernels.len();
-    let name = kernels.entry(kernel).or_insert_with(|| format!("mlxcel_linear_{number}"));
-    let results = b.custom_call(name, &[x, weight], vec![out.with_element(element)], &[], false)?;
-    let &[bias] = bias else { return Ok(Some(results)) };
-    let bias = b.convert(bias, ElementType::F32)?;
-    let bias = b.broadcast_like(bias, results[0])?;
-    let sum = b.add(results[0], bias)?;
-    Ok(Some(vec![b.convert(sum, out.element)?]))
-}
-
-/// A linear layer over many rows is left to the compiler, in float32: its code for products of two half-precision matrices is a
-/// quarter slower, and the sums are of the same numbers, since such products are exact in float32.
-fn many_rows<'f>(
-    b: &mut Builder<'f>,
-    x: Value<'f>,
-    weight: Value<'f>,
-    bias: Option<Value<'f>>,
-    out: ElementType,
-) -> mlxcel_stablehlo::Result<Option<Vec<Value<'f>>>> {
-    if b.ty(x).element == ElementType::F32 {
-        return Ok(None);
-    }
-    let x = b.convert(x, ElementType::F32)?;
-    Ok(Some(vec![b.linear(x, weight, bias, out)?]))
+    let kernels = context.into_inner().kernels;
+    let dispatch = |call: &mlxcel_stablehlo::print::CustomCall<'_>| kernels.dispatch(call);
+    Ok(Printer::new(&lowered).declarations(kernels.executables()).custom_calls(&dispatch).to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_stablehlo::{ModuleBuilder, TensorType};
+    use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 
     use super::*;
 
@@ -137,7 +126,7 @@ mod tests {
                 Ok(vec![once, twice])
             })
             .unwrap();
-        lower_for_cpu(&module.finish()).unwrap()
+        lower(&module.finish(), &crate::backend::resolved("llvm-cpu:x86-64-v3"), Precision::Exact).unwrap()
     }
 
     #[test]
@@ -145,7 +134,7 @@ mod tests {
         let text = lowered(3, false);
         assert_eq!(text.matches("stream.executable private").count(), 1);
         assert_eq!(
-            text.matches("flow.dispatch @mlxcel_linear_0_executable::@mlxcel_linear_0(%x, %w)").count(),
+            text.matches("flow.dispatch @mlxcel_linear_bf16_3x64x96_0_executable::@mlxcel_linear_bf16_3x64x96_0(%x, %w)").count(),
             2
         );
         assert!(!text.contains("stablehlo.composite"));
@@ -166,7 +155,7 @@ mod tests {
         let plain = export(&module).unwrap();
         assert!(plain.contains("stablehlo.dot_general") && !plain.contains("composite"), "{plain}");
         assert!(plain.contains("func.func public @main("));
-        let lowered = |target| lower(&module, &crate::backend::resolved(target)).unwrap();
+        let lowered = |target| lower(&module, &crate::backend::resolved(target), Precision::Exact).unwrap();
         assert_eq!(lowered("cuda:sm_89").replace("@step(", "@main("), plain);
         assert!(lowered("llvm-cpu:x86-64-v3").contains("stream.executable"));
     }

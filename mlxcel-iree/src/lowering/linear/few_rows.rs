@@ -9,6 +9,8 @@ use std::fmt::Write;
 
 use mlxcel_stablehlo::{ElementType, TensorType};
 
+use crate::lowering::kernels::Kernel;
+
 /// The most rows: beyond, the compiler's own tiling for matrix products does better.
 const MOST_ROWS: usize = 16;
 
@@ -68,42 +70,39 @@ impl FewRows {
         Tiling { lanes, outputs, unroll, workgroup }
     }
 
-    /// The executable of the kernel, its entry point being called `name`.
-    pub(crate) fn executable(&self, name: &str) -> String {
+    /// The kernel.
+    pub(crate) fn kernel(&self) -> Kernel {
         let Self { rows, inputs, outputs, x, weight, out } = *self;
         let workgroup = self.tiling(rows.min(ROWS_TOGETHER)).workgroup;
-        let workgroups = outputs.div_ceil(workgroup);
+        let label = format!("linear_{weight}_{rows}x{inputs}x{outputs}");
+        let mut kernel = Kernel::new(label, [outputs.div_ceil(workgroup), 1, 1]);
+        let bindings = [
+            (kernel.operand("x"), "%x", format!("memref<{rows}x{inputs}x{x}>")),
+            (kernel.operand("weight"), "%weight", format!("memref<{outputs}x{inputs}x{weight}>")),
+            (kernel.result("out"), "%out", format!("memref<{rows}x{outputs}x{out}>")),
+        ];
+        kernel.body.line("%zero = arith.constant 0 : index");
+        for (binding, name, ty) in bindings {
+            kernel.body.line(format_args!(
+                "{name} = stream.binding.subspan {binding}[%zero] : !stream.binding -> {ty}"
+            ));
+        }
         let mut loops = String::new();
         for first in (0..rows).step_by(ROWS_TOGETHER) {
             self.rows_loop(&mut loops, first, ROWS_TOGETHER.min(rows - first));
         }
-        format!(
-            "  stream.executable private @{name}_executable {{
-    stream.executable.export public @{name} workgroups() -> (index, index, index) {{
-      %count = arith.constant {workgroups} : index
-      %one = arith.constant 1 : index
-      stream.return %count, %one, %one : index, index, index
-    }}
-    builtin.module {{
-      func.func @{name}(%x_binding: !stream.binding, %weight_binding: !stream.binding, %out_binding: !stream.binding)
-          attributes {{translation_info = #iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<Default>>}} {{
-        %zero = arith.constant 0 : index
-        %x = stream.binding.subspan %x_binding[%zero] : !stream.binding -> memref<{rows}x{inputs}x{x}>
-        %weight = stream.binding.subspan %weight_binding[%zero] : !stream.binding -> memref<{outputs}x{inputs}x{weight}>
-        %out = stream.binding.subspan %out_binding[%zero] : !stream.binding -> memref<{rows}x{outputs}x{out}>
-        %workgroup = stream.dispatch.workgroup.id[0] : index
-        %workgroup_size = arith.constant {workgroup} : index
-        %outputs = arith.constant {outputs} : index
-        %inputs = arith.constant {inputs} : index
-        %begin = arith.muli %workgroup, %workgroup_size : index
-        %full_end = arith.addi %begin, %workgroup_size : index
-        %end = arith.minui %full_end, %outputs : index
-{loops}        return
-      }}
-    }}
-  }}
-"
-        )
+        let lines = format!(
+            "%workgroup = stream.dispatch.workgroup.id[0] : index
+%workgroup_size = arith.constant {workgroup} : index
+%outputs = arith.constant {outputs} : index
+%inputs = arith.constant {inputs} : index
+%begin = arith.muli %workgroup, %workgroup_size : index
+%full_end = arith.addi %begin, %workgroup_size : index
+%end = arith.minui %full_end, %outputs : index
+{loops}"
+        );
+        lines.lines().for_each(|line| kernel.body.line(line.trim_start()));
+        kernel
     }
 
     /// The loops over a workgroup's outputs for `count` rows from `first`.

@@ -1,0 +1,212 @@
+//! The kernels of a program: each is written once, however often it is called.
+#![allow(dead_code, reason = "not every kernel uses all of it")]
+
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+
+use mlxcel_stablehlo::print::CustomCall;
+use mlxcel_stablehlo::{Builder, TensorType, Value};
+
+use super::writer::Writer;
+
+/// A kernel that is being written: a function over the buffers of its operands and results, which runs once for each workgroup.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// What it computes, in words that an identifier can have, such as `linear_bf16_1x2048x8192`: what profiles show.
+    label: String,
+    /// How many workgroups there are in each dimension.
+    workgroups: [usize; 3],
+    /// The names of the buffers: operands, then results that are no operand.
+    bindings: Vec<String>,
+    /// For each result the operand in whose buffer it is written, if it is one.
+    tied: Vec<Option<usize>>,
+    /// What it does.
+    pub(crate) body: Writer,
+}
+
+impl Kernel {
+    /// A kernel without operands and results.
+    pub(crate) fn new(label: impl Into<String>, workgroups: [usize; 3]) -> Self {
+        let (bindings, tied) = (Vec::new(), Vec::new());
+        Self { label: label.into(), workgroups, bindings, tied, body: Writer::default() }
+    }
+
+    /// The next operand; all operands come before the first result.
+    pub(crate) fn operand(&mut self, word: &str) -> Binding {
+        let name = self.body.fresh(&format!("{word}_binding"));
+        self.bindings.push(name.clone());
+        Binding(name)
+    }
+
+    /// The next result, in a buffer of its own.
+    pub(crate) fn result(&mut self, word: &str) -> Binding {
+        self.tied.push(None);
+        self.operand(word)
+    }
+
+    /// The next result is what the operand number `operand` has become.
+    pub(crate) fn tied_result(&mut self, operand: usize) {
+        self.tied.push(Some(operand));
+    }
+
+    /// The bytes of a buffer from `byte_offset` on, as a `memref` of this type.
+    ///
+    /// The same bytes can be looked at in several ways.
+    pub(crate) fn view(&mut self, word: &str, binding: &Binding, byte_offset: usize, ty: &str) -> String {
+        let offset = self.body.index(byte_offset);
+        let subspan = format!("stream.binding.subspan {binding}[{offset}] : !stream.binding -> {ty}");
+        self.body.set(word, subspan)
+    }
+
+    /// The number of this workgroup in one dimension.
+    pub(crate) fn workgroup(&mut self, dimension: usize) -> String {
+        self.body.set("workgroup", format_args!("stream.dispatch.workgroup.id[{dimension}] : index"))
+    }
+
+    /// The executable of the kernel, its entry point being called `name`.
+    fn executable(&self, name: &str) -> String {
+        let [x, y, z] = self.workgroups;
+        let bindings: Vec<String> =
+            self.bindings.iter().map(|binding| format!("{binding}: !stream.binding")).collect();
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "  stream.executable private @{name}_executable {{
+    stream.executable.export public @{name} workgroups() -> (index, index, index) {{
+      %x = arith.constant {x} : index
+      %y = arith.constant {y} : index
+      %z = arith.constant {z} : index
+      stream.return %x, %y, %z : index, index, index
+    }}
+    builtin.module {{
+      func.func @{name}({})
+          attributes {{translation_info = #iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<Default>>}} {{
+{}        return
+      }}
+    }}
+  }}
+",
+            bindings.join(", "),
+            self.body.finish(),
+        );
+        text
+    }
+}
+
+/// A buffer that a kernel is called with.
+#[derive(Debug)]
+pub(crate) struct Binding(String);
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The kernels of a program so far.
+#[derive(Debug, Default)]
+pub(crate) struct Kernels {
+    /// The name of each, by its text under a name that none has.
+    names: HashMap<String, String>,
+    /// For each name which results are written into which operands.
+    tied: HashMap<String, Vec<Option<usize>>>,
+    /// The text of all, in the order in which they were first called.
+    executables: String,
+}
+
+impl Kernels {
+    /// Calls `kernel`: its operands are these values, and its results are of these types.
+    ///
+    /// # Errors
+    /// Those of [`Builder::custom_call`].
+    pub(crate) fn call<'f>(
+        &mut self,
+        b: &mut Builder<'f>,
+        kernel: &Kernel,
+        operands: &[Value<'f>],
+        results: Vec<TensorType>,
+    ) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
+        let number = self.names.len();
+        let name = self.names.entry(kernel.executable("kernel")).or_insert_with(|| {
+            let name = format!("mlxcel_{}_{number}", kernel.label);
+            self.executables.push_str(&kernel.executable(&name));
+            self.tied.insert(name.clone(), kernel.tied.clone());
+            name
+        });
+        b.custom_call(name, operands, results, &[], false)
+    }
+
+    /// The executables, for a module's declarations.
+    pub(crate) fn executables(&self) -> &str {
+        &self.executables
+    }
+
+    /// Whether there is a kernel of this name.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.tied.contains_key(name)
+    }
+
+    /// How a call of a kernel is printed; none where it is no kernel's.
+    pub(crate) fn dispatch(&self, call: &CustomCall<'_>) -> Option<String> {
+        let (name, tied) = (call.target, self.tied.get(call.target)?);
+        let operands = call.operands.join(", ");
+        let (parameters, results) = call.signature.rsplit_once(" -> ")?;
+        let results = results.trim_start_matches('(').trim_end_matches(')').split(", ");
+        let results: Option<Vec<&str>> = results
+            .zip(tied)
+            .map(|(ty, tied)| match tied {
+                Some(operand) => call.operands.get(*operand).copied(),
+                None => Some(ty),
+            })
+            .collect();
+        let results = match &results?[..] {
+            [one] => (*one).to_owned(),
+            several => format!("({})", several.join(", ")),
+        };
+        Some(format!("flow.dispatch @{name}_executable::@{name}({operands}) : {parameters} -> {results}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_stablehlo::{ElementType, ModuleBuilder, Printer};
+
+    use super::*;
+
+    fn kernel(label: &str, factor: &str) -> Kernel {
+        let mut kernel = Kernel::new(label, [2, 1, 1]);
+        let (x, y) = (kernel.operand("x"), kernel.operand("y"));
+        kernel.tied_result(1);
+        let out = kernel.result("out");
+        for (binding, word) in [(&x, "x"), (&y, "y"), (&out, "out")] {
+            kernel.view(word, binding, 0, "memref<4xf32>");
+        }
+        kernel.body.constant(factor, "f32");
+        kernel
+    }
+
+    #[test]
+    fn equal_kernels_are_written_once_and_results_are_tied_to_operands() {
+        let mut kernels = Kernels::default();
+        let mut module = ModuleBuilder::new("test");
+        let ty = TensorType::new(ElementType::F32, [4]);
+        module
+            .function("main", |b| {
+                let (x, y) = (b.argument("x", ty.clone())?, b.argument("y", ty.clone())?);
+                let results = || vec![ty.clone(), ty.clone()];
+                let first = kernels.call(b, &kernel("scale", "2.0"), &[x, y], results())?;
+                let second = kernels.call(b, &kernel("scale", "3.0"), &first, results())?;
+                kernels.call(b, &kernel("scale", "2.0"), &second, results())
+            })
+            .unwrap();
+        let module = module.finish();
+        assert_eq!(kernels.executables().matches("stream.executable private").count(), 2);
+        assert!(kernels.contains("mlxcel_scale_1") && !kernels.contains("mlxcel_scale_2"));
+        let dispatch = |call: &CustomCall<'_>| kernels.dispatch(call);
+        let text = Printer::new(&module).custom_calls(&dispatch).to_string();
+        let line = "%1:2 = flow.dispatch @mlxcel_scale_1_executable::@mlxcel_scale_1(%0#0, %0#1) : (tensor<4xf32>, tensor<4xf32>) -> (%0#1, tensor<4xf32>)\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("%2:2 = flow.dispatch @mlxcel_scale_0_executable"), "{text}");
+    }
+}

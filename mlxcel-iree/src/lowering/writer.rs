@@ -1,0 +1,166 @@
+//! Writing the body of a kernel: operations of MLIR, line by line, with names that nobody has to think of.
+#![allow(dead_code, reason = "not every kernel uses all of it")]
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+
+/// How deep the body of a kernel's function is indented.
+const DEPTH: usize = 4;
+
+/// The operations of a kernel, in the order in which they run.
+///
+/// Values are strings, as they are written: `%sum_3`. A name is a word that says what the value is, and a number that makes it
+/// unique. Constants are collected and stand at the function's beginning.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    text: String,
+    /// Blocks that are open.
+    open: usize,
+    /// How many values of each word there are.
+    named: BTreeMap<String, usize>,
+    /// The names of constants, by type and literal.
+    constants: BTreeMap<(String, String), String>,
+}
+
+impl Writer {
+    /// An operation without results.
+    pub(crate) fn line(&mut self, operation: impl Display) {
+        let indent = 2 * (DEPTH + self.open);
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{:indent$}{operation}", "");
+    }
+
+    /// An operation with one result, which is called `word` and a number.
+    pub(crate) fn set(&mut self, word: &str, operation: impl Display) -> String {
+        let name = self.fresh(word);
+        self.line(format_args!("{name} = {operation}"));
+        name
+    }
+
+    /// A name that no value has.
+    pub(crate) fn fresh(&mut self, word: &str) -> String {
+        let number = self.named.entry(word.to_owned()).or_default();
+        *number += 1;
+        format!("%{word}_{}", *number - 1)
+    }
+
+    /// A constant: `literal` as MLIR writes it for the type, `dense<0.0>` of `vector<16xf32>`, say.
+    pub(crate) fn constant(&mut self, literal: impl Display, ty: impl Display) -> String {
+        let count = self.constants.len();
+        let key = (ty.to_string(), literal.to_string());
+        self.constants.entry(key).or_insert_with(|| format!("%constant_{count}")).clone()
+    }
+
+    /// The constant `value` of type `index`.
+    pub(crate) fn index(&mut self, value: usize) -> String {
+        let key = ("index".to_owned(), value.to_string());
+        self.constants.entry(key).or_insert_with(|| format!("%c{value}")).clone()
+    }
+
+    /// `base + offset`, of type `index`; `base` itself where nothing is to be added.
+    pub(crate) fn offset(&mut self, word: &str, base: &str, offset: usize) -> String {
+        if offset == 0 {
+            return base.to_owned();
+        }
+        let offset = self.index(offset);
+        self.set(word, format_args!("arith.addi {base}, {offset} overflow<nsw, nuw> : index"))
+    }
+
+    /// `a op b` of a type, `op` being an operation of the dialect `arith` such as `addi`.
+    pub(crate) fn arith(&mut self, word: &str, op: &str, a: &str, b: &str, ty: &str) -> String {
+        self.set(word, format_args!("arith.{op} {a}, {b} : {ty}"))
+    }
+
+    /// `scf.for` from `from` to `to`, `step` apart: `body` is given the index and what is carried from turn to turn, and
+    /// answers the values of the next turn. Answers the values of the last.
+    ///
+    /// What is carried is given as pairs of the initial value and its type.
+    pub(crate) fn for_loop(
+        &mut self,
+        word: &str,
+        [from, to, step]: [&str; 3],
+        carried: &[(String, String)],
+        body: impl FnOnce(&mut Self, &str, &[String]) -> Vec<String>,
+    ) -> Vec<String> {
+        let index = self.fresh(word);
+        let range = format!("scf.for {index} = {from} to {to} step {step}");
+        if carried.is_empty() {
+            self.line(format_args!("{range} {{"));
+            self.open += 1;
+            body(self, &index, &[]);
+            self.open -= 1;
+            self.line("}");
+            return Vec::new();
+        }
+        let inside: Vec<String> = carried.iter().map(|_| self.fresh("carried")).collect();
+        let total = self.fresh("total");
+        let starts: Vec<String> =
+            inside.iter().zip(carried).map(|(name, (start, _))| format!("{name} = {start}")).collect();
+        let types = carried.iter().map(|(_, ty)| ty.as_str()).collect::<Vec<_>>().join(", ");
+        let count = carried.len();
+        self.line(format_args!("{total}:{count} = {range} iter_args({}) -> ({types}) {{", starts.join(", ")));
+        self.open += 1;
+        let next = body(self, &index, &inside);
+        self.line(format_args!("scf.yield {} : {types}", next.join(", ")));
+        self.open -= 1;
+        self.line("}");
+        (0..count).map(|i| format!("{total}#{i}")).collect()
+    }
+
+    /// `scf.if` without results: `then` runs where `condition`, of type `i1`, holds.
+    pub(crate) fn if_then(&mut self, condition: &str, then: impl FnOnce(&mut Self)) {
+        self.line(format_args!("scf.if {condition} {{"));
+        self.open += 1;
+        then(self);
+        self.open -= 1;
+        self.line("}");
+    }
+
+    /// The constants and then the operations.
+    pub(super) fn finish(&self) -> String {
+        let indent = 2 * DEPTH;
+        let mut text = String::new();
+        for ((ty, literal), name) in &self.constants {
+            let _ = writeln!(text, "{:indent$}{name} = arith.constant {literal} : {ty}", "");
+        }
+        text + &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_carries_values_and_constants_stand_in_front() {
+        let mut w = Writer::default();
+        let [zero, one, four] = [0, 1, 4].map(|value| w.index(value));
+        let start = w.constant("0.0", "f32");
+        assert_eq!(w.constant("0.0", "f32"), start);
+        let carried = [(start, "f32".to_owned())];
+        let sums = w.for_loop("k", [&zero, &four, &one], &carried, |w, _, carried| {
+            vec![w.arith("sum", "addf", &carried[0], &carried[0], "f32")]
+        });
+        w.line(format_args!("use {}", sums[0]));
+        let text = "
+        %constant_3 = arith.constant 0.0 : f32
+        %c0 = arith.constant 0 : index
+        %c1 = arith.constant 1 : index
+        %c4 = arith.constant 4 : index
+        %total_0:1 = scf.for %k_0 = %c0 to %c4 step %c1 iter_args(%carried_0 = %constant_3) -> (f32) {
+          %sum_0 = arith.addf %carried_0, %carried_0 : f32
+          scf.yield %sum_0 : f32
+        }
+        use %total_0#0
+";
+        assert_eq!(w.finish(), text[1..]);
+    }
+
+    #[test]
+    fn nothing_is_added_where_there_is_nothing_to_add() {
+        let mut w = Writer::default();
+        assert_eq!(w.offset("at", "%row", 0), "%row");
+        assert_eq!(w.offset("at", "%row", 2), "%at_0");
+        assert!(w.finish().contains("%at_0 = arith.addi %row, %c2"));
+    }
+}
