@@ -1,12 +1,11 @@
 //! The parts of a decoder network as operations: norms, attention, MLP, head.
 
-use std::collections::HashMap;
-
 use mlxcel_models::{Activation, Attention, Decoder, Linear, Mixer, Mlp, Norm, Rope, WeightRef};
 use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::numerics::Numerics;
 use crate::program::effective_window;
+use crate::weights::Weights;
 
 /// One row of a program inside the graph.
 pub(crate) struct Row<'f> {
@@ -38,7 +37,7 @@ pub(crate) struct Network<'a, 'f> {
     ropes: &'a [&'a Rope],
     /// Cosines and sines of each rope, `[tokens, rotary_dim / 2]`.
     rotary: Vec<(Value<'f>, Value<'f>)>,
-    weights: HashMap<&'a WeightRef, Value<'f>>,
+    weights: Weights<'a, 'f>,
     rows: Vec<Row<'f>>,
 }
 
@@ -51,7 +50,8 @@ impl<'a, 'f> Network<'a, 'f> {
         weights: Vec<(&'a WeightRef, Value<'f>)>,
         rows: Vec<Row<'f>>,
     ) -> Self {
-        Self { decoder, numerics, ropes, rotary, weights: weights.into_iter().collect(), rows }
+        let weights = Weights::new(weights.into_iter().collect(), numerics.operand);
+        Self { decoder, numerics, ropes, rotary, weights, rows }
     }
 
     /// The normed hidden states (`[tokens, hidden]`) of all tokens; each row's keys and values go into its cache.
@@ -61,8 +61,7 @@ impl<'a, 'f> Network<'a, 'f> {
         tokens: Value<'f>,
         caches: &mut [Value<'f>],
     ) -> Result<Value<'f>> {
-        let table = self.weight(&self.decoder.embedding.weight)?;
-        let mut hidden = b.embedding(table, tokens)?;
+        let mut hidden = self.weights.embedding(b, &self.decoder.embedding.weight, tokens)?;
         for (index, layer) in self.decoder.layers.iter().enumerate() {
             let normed = self.norm(b, &layer.mixer_norm, hidden)?;
             let mixed = match &layer.mixer {
@@ -86,28 +85,15 @@ impl<'a, 'f> Network<'a, 'f> {
     /// The logits (`[rows, vocabulary]` f32) of hidden states (`[rows, hidden]`).
     pub(crate) fn head(&self, b: &mut Builder<'f>, hidden: Value<'f>) -> Result<Value<'f>> {
         let normed = self.norm(b, &self.decoder.norm, hidden)?;
-        let weight = self.weight(&self.decoder.head.weight)?;
-        let normed = b.convert(normed, self.numerics.operand)?;
-        b.linear(normed, weight, None, ElementType::F32)
+        self.weights.linear(b, normed, &self.decoder.head.weight, None)
     }
 
-    fn weight(&self, weight: &WeightRef) -> Result<Value<'f>> {
-        let found = self.weights.get(weight).copied();
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Name, "weight", format!("{weight} is not among the decoder's weights"))
-        })
-    }
-
-    /// A linear layer: the operand is rounded to the operand type, the sum is float32.
     fn linear(&self, b: &mut Builder<'f>, linear: &Linear, x: Value<'f>) -> Result<Value<'f>> {
-        let weight = self.weight(&linear.weight)?;
-        let bias = linear.bias.as_ref().map(|bias| self.weight(bias)).transpose()?;
-        let x = b.convert(x, self.numerics.operand)?;
-        b.linear(x, weight, bias, ElementType::F32)
+        self.weights.linear(b, x, &linear.weight, linear.bias.as_ref())
     }
 
     fn norm(&self, b: &mut Builder<'f>, norm: &Norm, x: Value<'f>) -> Result<Value<'f>> {
-        b.rms_norm(x, self.weight(&norm.weight)?, norm.epsilon)
+        b.rms_norm(x, self.weights.dense(&norm.weight)?, norm.epsilon)
     }
 
     fn mlp(&self, b: &mut Builder<'f>, mlp: &Mlp, x: Value<'f>) -> Result<Value<'f>> {
@@ -142,6 +128,7 @@ impl<'a, 'f> Network<'a, 'f> {
         let key = b.convert(key, self.numerics.kv)?;
         let value = b.convert(value, self.numerics.kv)?;
 
+        let out = self.weights.operand_of(&attention.output.weight);
         let mut mixed = Vec::with_capacity(self.rows.len());
         for (row, cache) in self.rows.iter().zip(caches) {
             let query = heads_first(b, row, query)?;
@@ -151,7 +138,7 @@ impl<'a, 'f> Network<'a, 'f> {
             let keys = read_cache(b, layer, 0, *cache)?;
             let values = read_cache(b, layer, 1, *cache)?;
             let mask = row.mask(attention, b.shape(keys)[1])?;
-            mixed.push(b.attention(query, keys, values, mask, attention.scale, self.numerics.operand)?);
+            mixed.push(b.attention(query, keys, values, mask, attention.scale, out)?);
         }
         let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
         self.linear(b, &attention.output, mixed)

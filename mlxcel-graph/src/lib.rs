@@ -26,6 +26,7 @@ mod reachable;
 mod results;
 mod session;
 mod shape;
+mod weights;
 
 pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};
 pub use model::{GraphModel, GraphModelOptions, model_info};
@@ -33,3 +34,4 @@ pub use numerics::{Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program, distinct_ropes};
 pub use session::GraphSession;
 pub use shape::{Lengths, Outputs, ProgramShape};
+pub use weights::weight_arguments;

@@ -6,8 +6,9 @@ use mlxcel_stablehlo::{Builder, Comparison, ElementType, Module, ModuleBuilder, 
 
 use crate::executor::KvLayout;
 use crate::layer::{Network, Row};
-use crate::numerics::{Numerics, element_type, refuse_quantized};
+use crate::numerics::Numerics;
 use crate::shape::{Outputs, ProgramShape};
+use crate::weights::weight_arguments;
 
 /// The name of a program's entry point.
 pub const ENTRY: &str = "step";
@@ -23,7 +24,7 @@ pub const ENTRY: &str = "step";
 pub struct Program {
     /// The module; [`ENTRY`] is its public function.
     pub module: Module,
-    /// The weights, in the order of the arguments.
+    /// The weights' tensors, scales and biases of packed ones included, in the order of the arguments.
     pub weights: Vec<WeightRef>,
 }
 
@@ -31,27 +32,20 @@ pub struct Program {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (quantized weights, element
+/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (packings of quantized weights, element
 /// types, layers whose caches differ in shape).
 pub fn decoder_program(decoder: &Decoder, numerics: Numerics, shape: &ProgramShape) -> Result<Program> {
-    refuse_quantized(decoder)?;
     let layout = kv_layout(decoder, numerics)?;
     let ropes = distinct_ropes(decoder);
     let windows = distinct_windows(decoder, shape.length);
-    let weights: Vec<WeightRef> = decoder.weights().cloned().collect();
-    let weight_types = weights
-        .iter()
-        .map(|weight| {
-            Ok(TensorType::new(element_type(weight.element, &weight.tensor)?, weight.shape.clone()))
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let weights = weight_arguments(decoder)?;
     let mut module = ModuleBuilder::new("decoder");
     module
         .function(ENTRY, |b| {
             let (tokens, rows) = (shape.tokens(), shape.rows.len());
             let mut arguments = Vec::with_capacity(weights.len());
-            for (weight, ty) in weights.iter().zip(&weight_types) {
-                arguments.push((weight, b.argument(weight.to_string(), ty.clone())?));
+            for (weight, ty) in &weights {
+                arguments.push((*weight, b.argument(weight.to_string(), ty.clone())?));
             }
             let token_ids = b.argument("tokens", TensorType::new(ElementType::I32, [tokens]))?;
             let positions = b.argument("positions", TensorType::new(ElementType::I32, [rows]))?;
@@ -85,6 +79,7 @@ pub fn decoder_program(decoder: &Decoder, numerics: Numerics, shape: &ProgramSha
             Ok([best, logits].into_iter().chain(caches).collect())
         })
         .map_err(graph_error)?;
+    let weights = weights.into_iter().map(|(weight, _)| weight.clone()).collect();
     Ok(Program { module: module.finish(), weights })
 }
 

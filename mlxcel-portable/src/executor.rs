@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, KvLayout, Numerics, ProgramShape, StepInputs, StepOutputs, decoder_program, element_type,
+    ENTRY, Executor, KvLayout, Numerics, ProgramShape, StepInputs, StepOutputs, decoder_program,
+    weight_arguments,
 };
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use mlxcel_stablehlo::TensorType;
@@ -17,7 +18,7 @@ pub(crate) struct PortableExecutor {
     checkpoint: Checkpoint,
     decoder: Decoder,
     numerics: Numerics,
-    /// The weights in the order of the programs' arguments.
+    /// The weights' tensors in the order of the programs' arguments.
     weights: Vec<(WeightRef, TensorType)>,
     workers: Workers,
     programs: Mutex<HashMap<ProgramShape, Arc<Program>>>,
@@ -43,13 +44,8 @@ impl PortableExecutor {
         numerics: Numerics,
         workers: Workers,
     ) -> Result<Self> {
-        let weights = decoder
-            .weights()
-            .map(|weight| {
-                let element = element_type(weight.element, &weight.tensor)?;
-                Ok((weight.clone(), TensorType::new(element, weight.shape.clone())))
-            })
-            .collect::<Result<_>>()?;
+        let weights =
+            weight_arguments(&decoder)?.into_iter().map(|(weight, ty)| (weight.clone(), ty)).collect();
         Ok(Self { checkpoint, decoder, numerics, weights, workers, programs: Mutex::default() })
     }
 

@@ -107,8 +107,6 @@ fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("capacity")));
     let error = refused(&options().with_sequences(0));
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("sequences")));
-    let error = refused(&LoadOptions::default().with_precision(Precision::Fast));
-    assert_eq!((error.kind(), error.context("precision")), (ErrorKind::Unsupported, Some("fast")));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlxcel_core::{Control, LoadOptions, LoadProgress, LoadStage, Result};
-use mlxcel_graph::element_type;
+use mlxcel_graph::weight_arguments;
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 
 use crate::ffi::{Argument, Constants, Device};
@@ -22,20 +22,20 @@ pub(super) fn on_device(
     let total = decoder.weight_bytes();
     let mut done = 0;
     let mut buffers = Vec::new();
-    for weight in decoder.weights() {
+    for (weight, ty) in weight_arguments(decoder)? {
         control.check("load weights")?;
         let bytes = checkpoint.weight(weight)?.bytes.len();
         let stored = Arc::new(Stored { checkpoint: Arc::clone(checkpoint), weight: weight.clone() });
         let buffer =
             device.import(&stored, 0..bytes).map_err(|error| error.with_context("tensor", &weight.tensor))?;
-        buffers.push((buffer, element_type(weight.element, &weight.tensor)?, &weight.shape));
+        buffers.push((buffer, ty));
         done += bytes as u64;
         if let Some(progress) = &options.progress {
             progress(LoadProgress::new(LoadStage::Weights, done, total));
         }
     }
     let arguments: Vec<_> =
-        buffers.iter().map(|(buffer, element, shape)| Argument::new(buffer, shape, *element)).collect();
+        buffers.iter().map(|(buffer, ty)| Argument::new(buffer, &ty.shape, ty.element)).collect();
     Constants::new(&arguments)
 }
 

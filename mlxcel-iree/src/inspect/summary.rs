@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mlxcel_graph::{ENTRY, Program, ProgramShape};
-use mlxcel_models::Decoder;
+use mlxcel_models::{Decoder, WeightRef};
 use serde::Serialize;
 
 use super::Statistics;
@@ -96,8 +96,9 @@ impl Summary {
 fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
     let table = &decoder.embedding.weight;
     let rows = table.shape.first().copied().unwrap_or(1).max(1);
-    let picked = table.byte_len() / rows * shape.tokens().min(rows);
-    let whole = if decoder.head.tied { 0 } else { table.byte_len() };
+    let table_bytes: usize = table.tensors().map(WeightRef::byte_len).sum();
+    let picked = table_bytes / rows * shape.tokens().min(rows);
+    let whole = if decoder.head.tied { 0 } else { table_bytes };
     decoder.weight_bytes() - whole as u64 + picked as u64
 }
 

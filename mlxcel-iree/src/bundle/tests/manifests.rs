@@ -116,7 +116,6 @@ fn requests_that_make_no_sense_are_refused_by_name() {
     assert_eq!(field(short().with_capacity(513)), "capacity");
     assert_eq!(field(short().with_capacity(0)), "capacity");
     assert_eq!(field(short().with_sequences(0)), "sequences");
-    assert_eq!(refused(short().with_precision(Precision::Fast)).kind(), ErrorKind::Unsupported);
     let error = refused(short().with_targets([STABLEHLO, STABLEHLO]));
     assert_eq!((error.kind(), error.context("target")), (ErrorKind::InvalidInput, Some(STABLEHLO)));
     let error = refused(short().with_targets(["llvm-cpu:x86-64-v3", "LLVM-CPU:x86_64/x86-64-v3"]));
