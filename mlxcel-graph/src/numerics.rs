@@ -4,49 +4,44 @@ use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
+use crate::weights::check_packing;
+
 /// What a precision means for a decoder: the element types that it runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numerics {
     /// The precision that was asked for, which engines' own kernels keep to.
     pub precision: Precision,
-    /// The type of what goes into matrix products; their sums, norms and the residual stream are always float32.
+    /// The type of what goes into products with dense weights; their sums, norms, the residual stream, and what goes into
+    /// products with packed weights are always float32.
     pub operand: ElementType,
     /// The type of keys and values in the cache.
     pub kv: ElementType,
 }
 
 impl Numerics {
-    /// `Exact` is float32 throughout. `Native` rounds the activations that go into matrix products, and the KV cache, to the type
-    /// that the checkpoint names.
+    /// `Exact` is float32 throughout. `Native` rounds the activations that go into matrix products with dense weights, and the
+    /// KV cache, to the type that the checkpoint names; what goes into products with packed weights stays float32 in the graph,
+    /// and an engine's kernels may multiply it in a fixed-point form whose error is below that type's rounding. `Fast` is the
+    /// same graph as `Native`: kernels for packed weights may take 8 bits of each activation.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for `Fast`: graphs have no mode beyond `Native`; and for quantized weights.
+    /// [`ErrorKind::Unsupported`] for weights that graphs have no operations for, and for an unknown precision.
     pub fn new(precision: Precision, decoder: &Decoder) -> Result<Self> {
-        refuse_quantized(decoder)?;
+        check_packing(decoder)?;
         let element = match precision {
             Precision::Exact => ElementType::F32,
-            Precision::Native => element_type(decoder.element_type, "config.json")?,
+            Precision::Native | Precision::Fast => element_type(decoder.element_type, "config.json")?,
             other => {
                 return Err(Error::unsupported(
                     "choose precision",
-                    "this engine runs with exact or native precision",
+                    "this engine runs with exact, native or fast precision",
                 )
                 .with_context("precision", other));
             }
         };
         Ok(Self { precision, operand: element, kv: element })
     }
-}
-
-/// Graphs multiply dense weights only.
-pub(crate) fn refuse_quantized(decoder: &Decoder) -> Result<()> {
-    let packed = decoder.weights().find_map(|weight| Some((weight, weight.quantization.as_ref()?)));
-    let Some((weight, quantization)) = packed else { return Ok(()) };
-    let message = "the weight is quantized, which this engine does not run; the engine `mlx` does";
-    Err(Error::unsupported("build decoder", message)
-        .with_context("tensor", &weight.tensor)
-        .with_context("quantization", quantization))
 }
 
 /// The element type in graphs of a floating-point `element` of a checkpoint; `location` is named where there is none.
@@ -66,23 +61,5 @@ pub fn element_type(element: mlxcel_models::ElementType, location: &str) -> Resu
         )
         .with_context("tensor", location)
         .with_context("element_type", other)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mlxcel_models::Checkpoint;
-
-    use super::*;
-
-    #[test]
-    fn quantized_weights_are_refused_by_name() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/storyteller-4bit");
-        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
-        let error = Numerics::new(Precision::Native, &decoder).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert_eq!(error.context("tensor"), Some("model.embed_tokens.weight"));
-        assert_eq!(error.context("quantization"), Some("affine 4-bit/64"));
-        assert!(error.message().contains("`mlx`"), "{error}");
     }
 }

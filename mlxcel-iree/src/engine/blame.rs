@@ -4,7 +4,7 @@
 //! of the network, and name the weights that they read.
 
 use mlxcel_core::Error;
-use mlxcel_models::Decoder;
+use mlxcel_models::{Decoder, WeightRef};
 use std::error::Error as _;
 
 /// What the compiler calls the program in diagnostics.
@@ -59,7 +59,7 @@ fn user_of_kernel(lines: &[&str], line: usize) -> Option<usize> {
 fn weights(entry: &str, decoder: &Decoder) -> Vec<(String, String)> {
     let arguments = entry.split('%').skip(1).map(|argument| argument.split(':').next().unwrap_or_default());
     arguments
-        .zip(decoder.weights())
+        .zip(decoder.weights().flat_map(WeightRef::tensors))
         .map(|(name, weight)| (format!("%{name}"), weight.tensor.clone()))
         .collect()
 }
