@@ -1,44 +1,24 @@
 //! The parts of a decoder network as operations: norms, attention, MLP, head.
 
 use mlxcel_models::{Activation, Attention, Decoder, Linear, Mixer, Mlp, Norm, Rope, WeightRef};
-use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{
+    Builder, CachedAttention, CachedAttentionOperands, ElementType, Error, ErrorKind, Result, Value,
+};
 
 use crate::numerics::Numerics;
-use crate::program::effective_window;
 use crate::weights::Weights;
-
-/// One row of a program inside the graph.
-pub(crate) struct Row<'f> {
-    /// The index of its first token among the tokens of all rows.
-    pub(crate) start: usize,
-    /// How many tokens it has room for.
-    pub(crate) tokens: usize,
-    /// Scalar i32: the position of its first token.
-    pub(crate) position: Value<'f>,
-    /// For each window of the decoder's layers, `[tokens, length]` i1: which cached positions each token sees.
-    pub(crate) masks: Vec<(Option<usize>, Value<'f>)>,
-}
-
-impl<'f> Row<'f> {
-    /// What each token sees of a cache of `length` through `attention`.
-    fn mask(&self, attention: &Attention, length: usize) -> Result<Value<'f>> {
-        let window = effective_window(attention, length);
-        let found = self.masks.iter().find(|(of, _)| *of == window).map(|(_, mask)| *mask);
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Name, "mask", "the layer's window is not among the decoder's")
-        })
-    }
-}
 
 /// A decoder being written into a function.
 pub(crate) struct Network<'a, 'f> {
     decoder: &'a Decoder,
-    numerics: Numerics,
     ropes: &'a [&'a Rope],
     /// Cosines and sines of each rope, `[tokens, rotary_dim / 2]`.
     rotary: Vec<(Value<'f>, Value<'f>)>,
     weights: Weights<'a, 'f>,
-    rows: Vec<Row<'f>>,
+    /// How many tokens each row has.
+    rows: &'a [usize],
+    /// `[rows]` i32: the position of each row's first token.
+    positions: Value<'f>,
 }
 
 impl<'a, 'f> Network<'a, 'f> {
@@ -48,10 +28,11 @@ impl<'a, 'f> Network<'a, 'f> {
         ropes: &'a [&'a Rope],
         rotary: Vec<(Value<'f>, Value<'f>)>,
         weights: Vec<(&'a WeightRef, Value<'f>)>,
-        rows: Vec<Row<'f>>,
+        rows: &'a [usize],
+        positions: Value<'f>,
     ) -> Self {
         let weights = Weights::new(weights.into_iter().collect(), numerics.operand);
-        Self { decoder, numerics, ropes, rotary, weights, rows }
+        Self { decoder, ropes, rotary, weights, rows, positions }
     }
 
     /// The normed hidden states (`[tokens, hidden]`) of all tokens; each row's keys and values go into its cache.
@@ -123,24 +104,24 @@ impl<'a, 'f> Network<'a, 'f> {
         let key = b.reshape(key, &[tokens, kv_heads, head_dim])?;
         let value = b.reshape(value, &[tokens, kv_heads, head_dim])?;
         let (cos, sin) = self.rotary_of(attention)?;
-        let query = b.rope(query, cos, sin)?;
-        let key = b.rope(key, cos, sin)?;
-        let key = b.convert(key, self.numerics.kv)?;
-        let value = b.convert(value, self.numerics.kv)?;
-
-        let out = self.weights.operand_of(&attention.output.weight);
-        let mut mixed = Vec::with_capacity(self.rows.len());
-        for (row, cache) in self.rows.iter().zip(caches) {
-            let query = heads_first(b, row, query)?;
-            let key = heads_first(b, row, key)?;
-            let value = heads_first(b, row, value)?;
-            *cache = write_cache(b, layer, row, *cache, key, value)?;
-            let keys = read_cache(b, layer, 0, *cache)?;
-            let values = read_cache(b, layer, 1, *cache)?;
-            let mask = row.mask(attention, b.shape(keys)[1])?;
-            mixed.push(b.attention(query, keys, values, mask, attention.scale, out)?);
-        }
-        let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
+        let operands = CachedAttentionOperands {
+            query,
+            key,
+            value,
+            cos,
+            sin,
+            positions: self.positions,
+            caches: &*caches,
+        };
+        let what = CachedAttention {
+            rows: self.rows,
+            layer,
+            scale: attention.scale,
+            window: attention.window,
+            out: self.weights.operand_of(&attention.output.weight),
+        };
+        let (mixed, updated) = b.cached_attention(&operands, &what)?;
+        caches.copy_from_slice(&updated);
         self.linear(b, &attention.output, mixed)
     }
 
@@ -151,45 +132,6 @@ impl<'a, 'f> Network<'a, 'f> {
             Error::new(ErrorKind::Name, "rope", "the layer's rotary embedding is not among the decoder's")
         })
     }
-}
-
-/// A row's part of `x` (`[tokens of all rows, heads, head_dim]`) as `[heads, tokens, head_dim]`.
-fn heads_first<'f>(b: &mut Builder<'f>, row: &Row<'f>, x: Value<'f>) -> Result<Value<'f>> {
-    let [_, heads, head_dim] = b.shape(x)[..] else {
-        return Err(Error::new(ErrorKind::Shape, "heads_first", "the operand must have three dimensions"));
-    };
-    let part = b.slice(x, &[row.start, 0, 0], &[row.start + row.tokens, heads, head_dim])?;
-    b.transpose(part, &[1, 0, 2])
-}
-
-/// The cache with a row's keys and values (`[kv_heads, tokens, head_dim]`) at its position.
-fn write_cache<'f>(
-    b: &mut Builder<'f>,
-    layer: usize,
-    row: &Row<'f>,
-    cache: Value<'f>,
-    key: Value<'f>,
-    value: Value<'f>,
-) -> Result<Value<'f>> {
-    let mut shape = vec![1, 1];
-    shape.extend(b.shape(key));
-    let key = b.reshape(key, &shape)?;
-    let value = b.reshape(value, &shape)?;
-    let both = b.concatenate(&[key, value], 1)?;
-    let layer = b.scalar(layer as i32)?;
-    let zero = b.scalar(0i32)?;
-    b.dynamic_update_slice(cache, both, &[layer, zero, zero, row.position, zero])
-}
-
-/// The keys (`part` 0) or values (`part` 1) of a layer: `[kv_heads, length, head_dim]`.
-fn read_cache<'f>(b: &mut Builder<'f>, layer: usize, part: usize, cache: Value<'f>) -> Result<Value<'f>> {
-    let [_, _, kv_heads, length, head_dim] = b.shape(cache)[..] else {
-        return Err(Error::new(ErrorKind::Shape, "read_cache", "a cache must have five dimensions"));
-    };
-    let start = [layer, part, 0, 0, 0];
-    let limit = [layer + 1, part + 1, kv_heads, length, head_dim];
-    let part = b.slice(cache, &start, &limit)?;
-    b.reshape(part, &[kv_heads, length, head_dim])
 }
 
 /// The activation of `x` in float32.

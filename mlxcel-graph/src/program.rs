@@ -1,11 +1,11 @@
 //! A decoder as one StableHLO program.
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::{Attention, Decoder, Mixer, Rope, WeightRef};
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_models::{Decoder, Mixer, Rope, WeightRef};
+use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
 use crate::executor::KvLayout;
-use crate::layer::{Network, Row};
+use crate::layer::Network;
 use crate::numerics::Numerics;
 use crate::shape::{Outputs, ProgramShape};
 use crate::weights::weight_arguments;
@@ -37,7 +37,6 @@ pub struct Program {
 pub fn decoder_program(decoder: &Decoder, numerics: Numerics, shape: &ProgramShape) -> Result<Program> {
     let layout = kv_layout(decoder, numerics)?;
     let ropes = distinct_ropes(decoder);
-    let windows = distinct_windows(decoder, shape.length);
     let weights = weight_arguments(decoder)?;
     let mut module = ModuleBuilder::new("decoder");
     module
@@ -65,8 +64,8 @@ pub fn decoder_program(decoder: &Decoder, numerics: Numerics, shape: &ProgramSha
                 b.alias(cache, 2 + row)?;
                 caches.push(cache);
             }
-            let in_graph = rows_of(b, shape, positions, &windows)?;
-            let mut network = Network::new(decoder, numerics, &ropes, rotary, arguments, in_graph);
+            let mut network =
+                Network::new(decoder, numerics, &ropes, rotary, arguments, &shape.rows, positions);
             let hidden = network.run(b, token_ids, &mut caches)?;
             let hidden = match shape.outputs {
                 Outputs::Every => hidden,
@@ -114,62 +113,6 @@ pub fn distinct_ropes(decoder: &Decoder) -> Vec<&Rope> {
         }
     }
     ropes
-}
-
-/// The windows that layers of `decoder` see over a cache of `length`, each once.
-fn distinct_windows(decoder: &Decoder, length: usize) -> Vec<Option<usize>> {
-    let mut windows = Vec::new();
-    for layer in &decoder.layers {
-        if let Mixer::Attention(attention) = &layer.mixer {
-            let window = effective_window(attention, length);
-            if !windows.contains(&window) {
-                windows.push(window);
-            }
-        }
-    }
-    windows
-}
-
-/// The window of an attention, or `None` where it hides nothing of a cache of `length`.
-pub(crate) fn effective_window(attention: &Attention, length: usize) -> Option<usize> {
-    attention.window.filter(|&window| window < length)
-}
-
-/// The rows of `shape`: where their tokens stand, their start position, and what each token may attend to.
-fn rows_of<'f>(
-    b: &mut Builder<'f>,
-    shape: &ProgramShape,
-    positions: Value<'f>,
-    windows: &[Option<usize>],
-) -> mlxcel_stablehlo::Result<Vec<Row<'f>>> {
-    let mut rows = Vec::with_capacity(shape.rows.len());
-    for (i, (start, &tokens)) in shape.row_starts().zip(&shape.rows).enumerate() {
-        let position = b.slice(positions, &[i], &[i + 1])?;
-        let position = b.reshape(position, &[])?;
-        // Token t of the row stands at position + t and sees the positions up to its own, or the last of them.
-        let grid = TensorType::new(ElementType::I32, [tokens, shape.length]);
-        let seen = b.iota(grid.clone(), 1)?;
-        let token = b.iota(grid.clone(), 0)?;
-        let first = b.broadcast_in_dim(position, &grid.shape, &[])?;
-        let own = b.add(token, first)?;
-        let causal = b.compare(seen, own, Comparison::LessOrEqual)?;
-        let mut masks = Vec::with_capacity(windows.len());
-        for &window in windows {
-            let mask = match window {
-                None => causal,
-                Some(window) => {
-                    // `window` is below the cache's length, which the positions in `own` count up to.
-                    let width = b.splat(ElementType::I32, window as f64, &grid.shape)?;
-                    let before = b.subtract(own, width)?;
-                    let near = b.compare(seen, before, Comparison::Greater)?;
-                    b.and(causal, near)?
-                }
-            };
-            masks.push((window, mask));
-        }
-        rows.push(Row { start, tokens, position, masks });
-    }
-    Ok(rows)
 }
 
 /// `[rows, 2]` i32: for each row of logits, the likeliest token and the bits of its log probability.

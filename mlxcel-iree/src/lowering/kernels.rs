@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 
 use mlxcel_stablehlo::print::CustomCall;
-use mlxcel_stablehlo::{Builder, TensorType, Value};
+use mlxcel_stablehlo::{Attribute, Builder, TensorType, Value};
 
 use super::writer::Writer;
 
@@ -20,6 +20,8 @@ pub(crate) struct Kernel {
     bindings: Vec<String>,
     /// For each result the operand in whose buffer it is written, if it is one.
     tied: Vec<Option<usize>>,
+    /// The names of the numbers that a call gives, of type `i32`.
+    uniforms: Vec<String>,
     /// What it does.
     pub(crate) body: Writer,
 }
@@ -27,8 +29,8 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// A kernel without operands and results.
     pub(crate) fn new(label: impl Into<String>, workgroups: [usize; 3]) -> Self {
-        let (bindings, tied) = (Vec::new(), Vec::new());
-        Self { label: label.into(), workgroups, bindings, tied, body: Writer::default() }
+        let (bindings, tied, uniforms) = (Vec::new(), Vec::new(), Vec::new());
+        Self { label: label.into(), workgroups, bindings, tied, uniforms, body: Writer::default() }
     }
 
     /// The next operand; all operands come before the first result.
@@ -49,6 +51,13 @@ impl Kernel {
         self.tied.push(Some(operand));
     }
 
+    /// The next of the numbers that a call gives, of type `i32`: what differs between calls of one kernel, the layer, say.
+    pub(crate) fn uniform(&mut self, word: &str) -> String {
+        let name = self.body.fresh(&format!("{word}_uniform"));
+        self.uniforms.push(name.clone());
+        name
+    }
+
     /// The bytes of a buffer from `byte_offset` on, as a `memref` of this type.
     ///
     /// The same bytes can be looked at in several ways.
@@ -66,8 +75,9 @@ impl Kernel {
     /// The executable of the kernel, its entry point being called `name`.
     fn executable(&self, name: &str) -> String {
         let [x, y, z] = self.workgroups;
-        let bindings: Vec<String> =
-            self.bindings.iter().map(|binding| format!("{binding}: !stream.binding")).collect();
+        let bindings = self.bindings.iter().map(|binding| format!("{binding}: !stream.binding"));
+        let uniforms = self.uniforms.iter().map(|uniform| format!("{uniform}: i32"));
+        let parameters: Vec<String> = bindings.chain(uniforms).collect();
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = write!(
@@ -87,7 +97,7 @@ impl Kernel {
     }}
   }}
 ",
-            bindings.join(", "),
+            parameters.join(", "),
             self.body.finish(),
         );
         text
@@ -127,6 +137,21 @@ impl Kernels {
         operands: &[Value<'f>],
         results: Vec<TensorType>,
     ) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
+        self.call_at(b, kernel, operands, results, &[])
+    }
+
+    /// Calls `kernel` with these [uniforms](Kernel::uniform).
+    ///
+    /// # Errors
+    /// Those of [`Builder::custom_call`].
+    pub(crate) fn call_at<'f>(
+        &mut self,
+        b: &mut Builder<'f>,
+        kernel: &Kernel,
+        operands: &[Value<'f>],
+        results: Vec<TensorType>,
+        uniforms: &[i32],
+    ) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
         let number = self.names.len();
         let name = self.names.entry(kernel.executable("kernel")).or_insert_with(|| {
             let name = format!("mlxcel_{}_{number}", kernel.label);
@@ -134,7 +159,10 @@ impl Kernels {
             self.tied.insert(name.clone(), kernel.tied.clone());
             name
         });
-        b.custom_call(name, operands, results, &[], false)
+        let uniforms: Vec<_> = (uniforms.iter().enumerate())
+            .map(|(i, &value)| (format!("uniform{i}"), Attribute::Int(value.into())))
+            .collect();
+        b.custom_call(name, operands, results, &uniforms, false)
     }
 
     /// The executables, for a module's declarations.
@@ -150,12 +178,12 @@ impl Kernels {
     /// How a call of a kernel is printed; none where it is no kernel's.
     pub(crate) fn dispatch(&self, call: &CustomCall<'_>) -> Option<String> {
         let (name, tied) = (call.target, self.tied.get(call.target)?);
-        let operands = call.operands.join(", ");
         let (parameters, results) = call.signature.rsplit_once(" -> ")?;
-        let results = results.trim_start_matches('(').trim_end_matches(')').split(", ");
-        let results: Option<Vec<&str>> = results
+        let types: Vec<&str> = results.trim_start_matches('(').trim_end_matches(')').split(", ").collect();
+        let results: Option<Vec<&str>> = types
+            .iter()
             .zip(tied)
-            .map(|(ty, tied)| match tied {
+            .map(|(&ty, tied)| match tied {
                 Some(operand) => call.operands.get(*operand).copied(),
                 None => Some(ty),
             })
@@ -164,7 +192,27 @@ impl Kernels {
             [one] => (*one).to_owned(),
             several => format!("({})", several.join(", ")),
         };
-        Some(format!("flow.dispatch @{name}_executable::@{name}({operands}) : {parameters} -> {results}"))
+        let target = format!("flow.dispatch @{name}_executable::@{name}");
+        let operands = call.operands.join(", ");
+        if call.attributes.is_empty() {
+            return Some(format!("{target}({operands}) : {parameters} -> {results}"));
+        }
+        // Numbers are operands of type i32, so they have to be made first: in a region, which the compiler puts in its place.
+        let mut text = format!("scf.execute_region -> ({}) {{\n", types.join(", "));
+        let mut names = vec![operands];
+        let mut parameters = parameters.trim_end_matches(')').to_owned();
+        for (i, (_, value)) in call.attributes.iter().enumerate() {
+            let Attribute::Int(value) = value else { return None };
+            let _ = writeln!(text, "      %uniform_{i} = arith.constant {value} : i32");
+            names.push(format!("%uniform_{i}"));
+            parameters.push_str(", i32");
+        }
+        let operands = names.join(", ");
+        let count = types.len();
+        let _ = writeln!(text, "      %called:{count} = {target}({operands}) : {parameters}) -> {results}");
+        let called: Vec<String> = (0..count).map(|i| format!("%called#{i}")).collect();
+        let _ = write!(text, "      scf.yield {} : {}\n    }}", called.join(", "), types.join(", "));
+        Some(text)
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a StableHLO module to what the compiler is given: composites for which there is a better kernel are replaced.
 
+mod attention;
 mod instructions;
 #[cfg(test)]
 mod kernel_tests;
@@ -87,6 +88,7 @@ fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precisi
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();
             match composite.name {
+                composites::CACHED_ATTENTION => attention::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 _ => Ok(None),
             }

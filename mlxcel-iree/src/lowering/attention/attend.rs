@@ -1,0 +1,510 @@
+//! Attention over the positions in use: block after block of keys and values, with the softmax kept running (Dao et al. 2022).
+
+use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
+use super::shape::{KEYS, Run, Shape, Tiling};
+use super::vectors::{Memory, broadcast, exponential, reduce, scratch, transpose, vector};
+use crate::lowering::kernels::Kernel;
+use crate::lowering::writer::Writer;
+
+/// Stands for minus infinity as the score of a key that a query does not see: finite, so that differences of it are numbers.
+const HIDDEN: &str = "-3.0e38";
+
+/// The most rows of queries that read values where they are kept; with more, it pays to convert a block of values once.
+const MOST_DIRECT: usize = 8;
+
+/// Where a kernel leaves what it computes.
+pub(super) enum Results {
+    /// `[tokens, heads * width]`: the result of the composite.
+    Mixed(Memory),
+    /// `[rows, groups, parts, shared, width + 2]` f32: for each part of the positions its weighted sum, the largest score and
+    /// the sum of the weights.
+    Parts(Memory),
+}
+
+/// The scratch memory of a workgroup.
+struct Scratch {
+    /// `[queries, width]`: rotated queries.
+    query: Memory,
+    /// `[queries, width]`: running weighted sums of values.
+    sums: Memory,
+    /// `[queries, KEYS]`: scores of a block, then their weights.
+    weights: Memory,
+    /// `[queries]`: the largest score so far.
+    largest: Memory,
+    /// `[queries]`: the sum of all weights so far.
+    totals: Memory,
+    /// `[width, KEYS]`: a block of keys, turned.
+    keys: Memory,
+    /// `[KEYS, width]`: a block of values, where it is converted first.
+    values: Memory,
+    /// One row.
+    row: Memory,
+}
+
+/// What is written for one run.
+struct Attend<'a> {
+    shape: &'a Shape,
+    tiling: Tiling,
+    scratch: Scratch,
+    place: Place,
+    /// Positions from `begin` up to `end`, of type `index`.
+    begin: String,
+    end: String,
+    /// The position of the workgroup's first token, of type `index`.
+    own: String,
+}
+
+/// Adds a run to a kernel: workgroups from number `first` on compute it.
+pub(super) fn attend(
+    kernel: &mut Kernel,
+    shape: &Shape,
+    pass: &Pass,
+    run: &Run,
+    (workgroup, first): (&str, usize),
+    results: &Results,
+) {
+    let tiling = shape.tiling(run);
+    let w = &mut kernel.body;
+    let Tiling { queries, .. } = tiling;
+    let width = shape.width;
+    let scratch = Scratch {
+        query: scratch(w, "query_scratch", queries * width),
+        sums: scratch(w, "sums", queries * width),
+        weights: scratch(w, "weights", queries * KEYS),
+        largest: scratch(w, "largest", queries),
+        totals: scratch(w, "totals", queries),
+        keys: scratch(w, "keys", KEYS * width),
+        values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * width } else { 1 }),
+        row: row_scratch(w, shape),
+    };
+    let [begin, end] = [first, first + shape.workgroups(run)].map(|number| w.index(number));
+    let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {begin} : index"));
+    let before = w.set("before", format_args!("arith.cmpi ult, {workgroup}, {end} : index"));
+    let own = w.arith("own", "andi", &behind, &before, "i1");
+    w.if_then(&own, |w| {
+        let item = w.arith("item", "subi", workgroup, &begin, "index");
+        // Heads next to one another run side by side; late tokens, which see most, are not left for the end.
+        let parts = shape.parts();
+        let (item, part) = divide(w, "part", &item, parts);
+        let (item, group) = divide(w, "group", &item, shape.groups);
+        let (index, block) = divide(w, "block", &item, run.tokens / tiling.tokens);
+        let place = pass.place(w, shape, run, (&index, &group));
+        let zero = w.index(0);
+        let offset = mul_add(w, "offset", &block, tiling.tokens, &zero);
+        let own = w.arith("own", "addi", &place.position, &offset, "index");
+        let used = w.offset("used", &own, tiling.tokens);
+        let first = first_seen(w, shape, &own);
+        let (begin, end) = range(w, (&first, &used), (&part, parts));
+        let attend = Attend { shape, tiling, scratch, place, begin, end, own };
+        if run.tokens == 1 {
+            attend.write_own(w, pass);
+        }
+        let token = w.arith("token", "addi", &attend.place.token, &offset, "index");
+        attend.load_queries(w, pass, &token);
+        attend.blocks(w);
+        match results {
+            Results::Mixed(mixed) => attend.store(w, mixed, &token),
+            Results::Parts(partial) => {
+                let at = mul_add(w, "at", &index, shape.groups, &group);
+                let at = mul_add(w, "at", &at, parts, &part);
+                attend.store_part(w, partial, &at);
+            }
+        }
+    });
+}
+
+/// The first position that a token at `own` sees, rounded down to where a block starts.
+fn first_seen(w: &mut Writer, shape: &Shape, own: &str) -> String {
+    let Some(window) = shape.window else { return w.index(0) };
+    let (one, window, block) = (w.index(1), w.index(window), w.index(KEYS));
+    let behind = w.arith("first", "addi", own, &one, "index");
+    let reached = w.arith("first", "maxui", &behind, &window, "index");
+    let first = w.arith("first", "subi", &reached, &window, "index");
+    let within = w.arith("first", "remui", &first, &block, "index");
+    w.arith("first", "subi", &first, &within, "index")
+}
+
+/// The part number `part` of `parts` of the positions `first..used`: whole blocks, and the last part that has any ends at `used`.
+fn range(w: &mut Writer, (first, used): (&str, &str), (part, parts): (&str, usize)) -> (String, String) {
+    if parts == 1 {
+        return (first.to_owned(), used.to_owned());
+    }
+    // A part of fewer positions is not worth a workgroup.
+    const LEAST: usize = 16 * KEYS;
+    let count = w.arith("count", "subi", used, first, "index");
+    let each = parts * KEYS;
+    let count = w.offset("count", &count, each - 1);
+    let (blocks, _) = divide(w, "count", &count, each);
+    let size = w.index(KEYS);
+    let size = w.arith("size", "muli", &blocks, &size, "index");
+    let least = w.index(LEAST);
+    let size = w.arith("size", "maxui", &size, &least, "index");
+    let skipped = w.arith("begin", "muli", part, &size, "index");
+    let begin = w.arith("begin", "addi", first, &skipped, "index");
+    let begin = w.arith("begin", "minui", &begin, used, "index");
+    let end = w.arith("end", "addi", &begin, &size, "index");
+    let end = w.arith("end", "minui", &end, used, "index");
+    (begin, end)
+}
+
+impl Attend<'_> {
+    /// Writes the key and value of a row's one token into its cache, where they are among the positions to be read.
+    fn write_own(&self, w: &mut Writer, pass: &Pass) {
+        let after = w.offset("after", &self.place.position, 1);
+        let last = w.set("last", format_args!("arith.cmpi eq, {after}, {} : index", self.end));
+        let some = w.set("some", format_args!("arith.cmpi ult, {}, {} : index", self.begin, self.end));
+        let last = w.arith("last", "andi", &last, &some, "i1");
+        w.if_then(&last, |w| {
+            let zero = w.index(0);
+            pass.write(w, self.shape, &self.place, &zero, &self.scratch.row);
+        });
+    }
+
+    /// Rotates the queries into scratch memory, and clears what runs.
+    fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &str) {
+        let Shape { heads, width, lanes, .. } = *self.shape;
+        let shared = self.shape.shared();
+        for_each(w, self.tiling.tokens, 1, |w, offset| {
+            let token = w.arith("token", "addi", token, offset, "index");
+            for_each(w, shared, 1, |w, member| {
+                let head = mul_add(w, "head", &self.place.group, shared, member);
+                let from = mul_add(w, "from", &token, heads, &head);
+                let to = mul_add(w, "to", offset, shared, member);
+                let width = w.index(width);
+                let [from, to] = [from, to].map(|at| w.arith("at", "muli", &at, &width, "index"));
+                pass.rotate(w, self.shape, (&pass.query, &from), &token, (&self.scratch.query, &to));
+            });
+        });
+        let none = w.constant("dense<0.0>", vector(lanes, "f32"));
+        for_each(w, self.tiling.queries * width, lanes, |w, at| self.scratch.sums.store(w, &none, at, lanes));
+        let (hidden, none) = (w.constant(HIDDEN, "f32"), w.constant("0.0", "f32"));
+        for_each(w, self.tiling.queries, 1, |w, query| {
+            self.scratch.largest.store_scalar(w, &hidden, query);
+            self.scratch.totals.store_scalar(w, &none, query);
+        });
+    }
+
+    /// All blocks of keys and values.
+    fn blocks(&self, w: &mut Writer) {
+        let step = w.index(KEYS);
+        w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
+            let left = w.arith("left", "subi", &self.end, first, "index");
+            let count = w.arith("count", "minui", &left, &step, "index");
+            self.turn_keys(w, first);
+            let direct = self.tiling.queries <= MOST_DIRECT;
+            if !direct {
+                self.convert_values(w, first, &count);
+            }
+            self.score(w, first);
+            for_each(w, self.tiling.queries, 1, |w, query| self.weigh(w, query));
+            self.mix(w, first, &count, direct);
+            Vec::new()
+        });
+    }
+
+    /// Where the key (part 0) or value (part 1) of a position starts in the cache.
+    fn kept_at(&self, w: &mut Writer, part: usize, position: &str) -> String {
+        mul_add(w, "kept", position, self.shape.row_width, &self.place.parts[part])
+    }
+
+    /// The keys of a block as columns. Behind the last position it is that one's key again, so that nothing is read which was not
+    /// written.
+    fn turn_keys(&self, w: &mut Writer, first: &str) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let one = w.index(1);
+        let last = w.arith("last", "subi", &self.end, &one, "index");
+        for_each(w, KEYS, lanes, |w, column| {
+            let first = w.arith("key", "addi", first, column, "index");
+            let rows: Vec<_> = (0..lanes)
+                .map(|i| {
+                    let position = w.offset("key", &first, i);
+                    let position = w.arith("key", "minui", &position, &last, "index");
+                    let at = self.kept_at(w, 0, &position);
+                    let scale = scale_at(w, self.shape, &self.place.cache, &at);
+                    (at, scale)
+                })
+                .collect();
+            for_each(w, width, lanes, |w, dimension| {
+                let rows = rows
+                    .iter()
+                    .map(|(at, scale)| {
+                        let at = w.arith("kept", "addi", at, dimension, "index");
+                        load_scaled(w, self.shape, &self.place.cache, &at, scale.as_deref())
+                    })
+                    .collect();
+                let columns = transpose(w, rows);
+                let to = mul_add(w, "to", dimension, KEYS, column);
+                for (i, values) in columns.iter().enumerate() {
+                    let to = w.offset("to", &to, i * KEYS);
+                    self.scratch.keys.store(w, values, &to, lanes);
+                }
+            });
+        });
+    }
+
+    /// The values of a block as float32.
+    fn convert_values(&self, w: &mut Writer, first: &str, count: &str) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let (zero, one) = (w.index(0), w.index(1));
+        w.for_loop("key", [&zero, count, &one], &[], |w, key, _| {
+            let position = w.arith("position", "addi", first, key, "index");
+            let from = self.kept_at(w, 1, &position);
+            let scale = scale_at(w, self.shape, &self.place.cache, &from);
+            for_each(w, width, lanes, |w, dimension| {
+                let from = w.arith("from", "addi", &from, dimension, "index");
+                let value = load_scaled(w, self.shape, &self.place.cache, &from, scale.as_deref());
+                let to = mul_add(w, "to", key, width, dimension);
+                self.scratch.values.store(w, &value, &to, lanes);
+            });
+            Vec::new()
+        });
+    }
+
+    /// The scores of a block: queries times keys, hidden where a query does not see a key.
+    fn score(&self, w: &mut Writer, first: &str) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let ty = vector(lanes, "f32");
+        let count = self.tiling.score_queries;
+        let vectors = if KEYS / lanes > 1 { 2 } else { 1 };
+        let none = w.constant("dense<0.0>", &ty);
+        let scale = w.constant(format_args!("dense<0x{:08X}>", self.shape.scale.to_bits()), &ty);
+        for_each(w, self.tiling.queries, count, |w, query| {
+            for_each(w, KEYS, vectors * lanes, |w, column| {
+                let [zero, one, limit] = [0, 1, width].map(|value| w.index(value));
+                let rows: Vec<_> = (0..count)
+                    .map(|i| {
+                        let row = w.offset("query", query, i);
+                        mul_add(w, "query", &row, width, &zero)
+                    })
+                    .collect();
+                let carried = vec![(none.clone(), ty.clone()); count * vectors];
+                let sums = w.for_loop("dimension", [&zero, &limit, &one], &carried, |w, dimension, sums| {
+                    let at = mul_add(w, "at", dimension, KEYS, column);
+                    let keys: Vec<_> = (0..vectors)
+                        .map(|v| {
+                            let at = w.offset("at", &at, v * lanes);
+                            self.scratch.keys.load(w, "key", &at, lanes)
+                        })
+                        .collect();
+                    let mut next = Vec::with_capacity(sums.len());
+                    for (i, row) in rows.iter().enumerate() {
+                        let at = w.arith("at", "addi", row, dimension, "index");
+                        let query = self.scratch.query.broadcast(w, "query", &at, lanes);
+                        for (key, sum) in keys.iter().zip(&sums[i * vectors..]) {
+                            next.push(w.set("sum", format_args!("vector.fma {query}, {key}, {sum} : {ty}")));
+                        }
+                    }
+                    next
+                });
+                let keys: Vec<_> = (0..vectors)
+                    .map(|v| {
+                        let column = w.offset("column", column, v * lanes);
+                        self.key_positions(w, first, &column)
+                    })
+                    .collect();
+                for i in 0..count {
+                    let row = w.offset("query", query, i);
+                    for (v, key) in keys.iter().enumerate() {
+                        let score = w.arith("score", "mulf", &sums[i * vectors + v], &scale, &ty);
+                        let score = self.hide(w, &score, key, &row);
+                        let at = mul_add(w, "at", &row, KEYS, column);
+                        let at = w.offset("at", &at, v * lanes);
+                        self.scratch.weights.store(w, &score, &at, lanes);
+                    }
+                }
+            });
+        });
+    }
+
+    /// The positions of the keys of one vector: `vector<lanes x i32>`.
+    fn key_positions(&self, w: &mut Writer, first: &str, column: &str) -> String {
+        let lanes = self.shape.lanes;
+        let ty = vector(lanes, "i32");
+        let counted = (0..lanes).map(|lane| lane.to_string()).collect::<Vec<_>>().join(", ");
+        let counted = w.constant(format_args!("dense<[{counted}]>"), &ty);
+        let start = w.arith("column", "addi", first, column, "index");
+        let start = w.set("column", format_args!("arith.index_cast {start} : index to i32"));
+        let start = w.set("column", format_args!("vector.broadcast {start} : i32 to {ty}"));
+        w.arith("column", "addi", &start, &counted, &ty)
+    }
+
+    /// `score` where a row of queries sees the key at the position `key`, lane by lane.
+    fn hide(&self, w: &mut Writer, score: &str, key: &str, row: &str) -> String {
+        let lanes = self.shape.lanes;
+        let (ty, integers, truths) = (vector(lanes, "f32"), vector(lanes, "i32"), vector(lanes, "i1"));
+        let (token, _) = divide(w, "token", row, self.shape.shared());
+        let own = w.arith("own", "addi", &self.own, &token, "index");
+        let own = w.set("own", format_args!("arith.index_cast {own} : index to i32"));
+        let as_vector = |w: &mut Writer, value: &str| {
+            w.set("own", format_args!("vector.broadcast {value} : i32 to {integers}"))
+        };
+        // A part may end before the token's own position.
+        let end = w.set("end", format_args!("arith.index_cast {} : index to i32", self.end));
+        let one = w.constant(1, "i32");
+        let end = w.arith("end", "subi", &end, &one, "i32");
+        let upper = w.arith("own", "minsi", &own, &end, "i32");
+        let upper = as_vector(w, &upper);
+        let mut seen = w.set("seen", format_args!("arith.cmpi sle, {key}, {upper} : {integers}"));
+        if let Some(window) = self.shape.window {
+            let window = w.constant(window, "i32");
+            let lower = w.arith("own", "subi", &own, &window, "i32");
+            let lower = as_vector(w, &lower);
+            let near = w.set("near", format_args!("arith.cmpi sgt, {key}, {lower} : {integers}"));
+            seen = w.arith("seen", "andi", &seen, &near, &truths);
+        }
+        let hidden = w.constant(format_args!("dense<{HIDDEN}>"), &ty);
+        w.set("score", format_args!("arith.select {seen}, {score}, {hidden} : {truths}, {ty}"))
+    }
+
+    /// The weights of a block for one row of queries, in the place of its scores; what runs is scaled to the new largest score.
+    fn weigh(&self, w: &mut Writer, query: &str) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let (ty, truths) = (vector(lanes, "f32"), vector(lanes, "i1"));
+        let Scratch { sums, weights, largest, totals, .. } = &self.scratch;
+        let zero = w.index(0);
+        let start = mul_add(w, "weight", query, KEYS, &zero);
+        let places: Vec<_> = (0..KEYS / lanes).map(|i| w.offset("weight", &start, i * lanes)).collect();
+        let scores: Vec<_> = places.iter().map(|at| weights.load(w, "score", at, lanes)).collect();
+        let mut highest = scores[0].clone();
+        for score in &scores[1..] {
+            highest = w.arith("highest", "maximumf", &highest, score, &ty);
+        }
+        let highest = reduce(w, "highest", "maximumf", &highest, lanes);
+        let before = largest.scalar(w, "before", query);
+        let after = w.arith("after", "maximumf", &before, &highest, "f32");
+        largest.store_scalar(w, &after, query);
+        let higher = w.arith("fall", "subf", &before, &after, "f32");
+        let shift = broadcast(w, "shift", &after, lanes);
+        let (hidden, none) =
+            (w.constant(format_args!("dense<{HIDDEN}>"), &ty), w.constant("dense<0.0>", &ty));
+        let mut total = none.clone();
+        for (score, at) in scores.iter().zip(&places) {
+            let shifted = w.arith("score", "subf", score, &shift, &ty);
+            let power = exponential(w, &shifted, lanes);
+            let seen = w.set("seen", format_args!("arith.cmpf une, {score}, {hidden} : {ty}"));
+            let weight =
+                w.set("weight", format_args!("arith.select {seen}, {power}, {none} : {truths}, {ty}"));
+            weights.store(w, &weight, at, lanes);
+            total = w.arith("total", "addf", &total, &weight, &ty);
+        }
+        let total = reduce(w, "total", "add", &total, lanes);
+        let fall = broadcast(w, "fall", &higher, lanes);
+        let fall = exponential(w, &fall, lanes);
+        let fall_once = w.set("fall", format_args!("vector.extract {fall}[0] : f32 from {ty}"));
+        let sum = totals.scalar(w, "sum", query);
+        let sum = w.arith("sum", "mulf", &sum, &fall_once, "f32");
+        let sum = w.arith("sum", "addf", &sum, &total, "f32");
+        totals.store_scalar(w, &sum, query);
+        // Most blocks do not hold a new largest score: then what runs stays as it is.
+        let rises = w.set("rises", format_args!("arith.cmpf une, {before}, {after} : f32"));
+        w.if_then(&rises, |w| {
+            let start = mul_add(w, "at", query, width, &zero);
+            for_each(w, width, lanes, |w, at| {
+                let at = w.arith("at", "addi", &start, at, "index");
+                let value = sums.load(w, "sum", &at, lanes);
+                let value = w.arith("sum", "mulf", &value, &fall, &ty);
+                sums.store(w, &value, &at, lanes);
+            });
+        });
+    }
+
+    /// Adds the values of a block, weighted, to the running sums.
+    fn mix(&self, w: &mut Writer, first: &str, count: &str, direct: bool) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let ty = vector(lanes, "f32");
+        let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
+        let Scratch { sums, weights, values, .. } = &self.scratch;
+        for_each(w, queries, mix_queries, |w, query| {
+            for_each(w, width, mix_vectors * lanes, |w, dimension| {
+                let zero = w.index(0);
+                let mut places = Vec::with_capacity(mix_queries * mix_vectors);
+                let mut rows = Vec::with_capacity(mix_queries);
+                for i in 0..mix_queries {
+                    let row = w.offset("query", query, i);
+                    let at = mul_add(w, "at", &row, width, dimension);
+                    places.extend((0..mix_vectors).map(|v| w.offset("at", &at, v * lanes)));
+                    rows.push(mul_add(w, "weight", &row, KEYS, &zero));
+                }
+                let carried: Vec<_> =
+                    places.iter().map(|at| (sums.load(w, "sum", at, lanes), ty.clone())).collect();
+                let one = w.index(1);
+                let totals = w.for_loop("key", [&zero, count, &one], &carried, |w, key, carried| {
+                    let (at, scale) = if direct {
+                        let position = w.arith("position", "addi", first, key, "index");
+                        let at = self.kept_at(w, 1, &position);
+                        let scale = scale_at(w, self.shape, &self.place.cache, &at);
+                        (w.arith("at", "addi", &at, dimension, "index"), scale)
+                    } else {
+                        (mul_add(w, "at", key, width, dimension), None)
+                    };
+                    let from = if direct { &self.place.cache } else { values };
+                    let values: Vec<_> = (0..mix_vectors)
+                        .map(|v| {
+                            let at = w.offset("at", &at, v * lanes);
+                            load_scaled(w, self.shape, from, &at, scale.as_deref())
+                        })
+                        .collect();
+                    let mut next = Vec::with_capacity(carried.len());
+                    for (row, sums) in rows.iter().zip(carried.chunks(mix_vectors)) {
+                        let at = w.arith("weight", "addi", row, key, "index");
+                        let weight = weights.broadcast(w, "weight", &at, lanes);
+                        for (value, sum) in values.iter().zip(sums) {
+                            next.push(
+                                w.set("sum", format_args!("vector.fma {weight}, {value}, {sum} : {ty}")),
+                            );
+                        }
+                    }
+                    next
+                });
+                for (at, total) in places.iter().zip(&totals) {
+                    sums.store(w, total, at, lanes);
+                }
+            });
+        });
+    }
+
+    /// Leaves the weighted means where the composite's result has them.
+    fn store(&self, w: &mut Writer, mixed: &Memory, token: &str) {
+        let Shape { heads, width, lanes, .. } = *self.shape;
+        let shared = self.shape.shared();
+        let ty = vector(lanes, "f32");
+        for_each(w, self.tiling.queries, 1, |w, query| {
+            let total = self.scratch.totals.scalar(w, "total", query);
+            let total = broadcast(w, "total", &total, lanes);
+            let (offset, member) = divide(w, "member", query, shared);
+            let token = w.arith("token", "addi", token, &offset, "index");
+            let head = mul_add(w, "head", &self.place.group, shared, &member);
+            let to = mul_add(w, "to", &token, heads, &head);
+            let zero = w.index(0);
+            let [from, to] = [query, &to].map(|at| mul_add(w, "at", at, width, &zero));
+            for_each(w, width, lanes, |w, at| {
+                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at, "index"));
+                let value = self.scratch.sums.load(w, "value", &from, lanes);
+                let value = w.arith("value", "divf", &value, &total, &ty);
+                mixed.store(w, &value, &to, lanes);
+            });
+        });
+    }
+
+    /// Leaves the sums, the largest scores and the totals for the kernel that puts parts together.
+    fn store_part(&self, w: &mut Writer, partial: &Memory, part: &str) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let zero = w.index(0);
+        for_each(w, self.tiling.queries, 1, |w, query| {
+            let to = mul_add(w, "to", part, self.tiling.queries, query);
+            let to = mul_add(w, "to", &to, width + 2, &zero);
+            let from = mul_add(w, "from", query, width, &zero);
+            for_each(w, width, lanes, |w, at| {
+                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at, "index"));
+                let value = self.scratch.sums.load(w, "value", &from, lanes);
+                partial.store(w, &value, &to, lanes);
+            });
+            let largest = self.scratch.largest.scalar(w, "value", query);
+            let total = self.scratch.totals.scalar(w, "value", query);
+            let to = w.offset("to", &to, width);
+            partial.store_scalar(w, &largest, &to);
+            let to = w.offset("to", &to, 1);
+            partial.store_scalar(w, &total, &to);
+        });
+    }
+}

@@ -1,0 +1,372 @@
+//! The kernels on the device, against the evaluator running what they replace.
+
+use half::{bf16, f16};
+use mlxcel_core::Precision;
+use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_stablehlo::{
+    CachedAttention, CachedAttentionOperands, ElementType, Module, ModuleBuilder, TensorType,
+};
+
+use crate::backend::ResolvedTarget;
+use crate::compiler::{CompileOptions, Compiler};
+use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+use crate::lowering::lower;
+
+use ElementType::{BF16, F16, F32, I8, I32};
+
+/// One call of the composite.
+#[derive(Clone, Debug)]
+struct Case {
+    rows: Vec<usize>,
+    positions: Vec<usize>,
+    heads: usize,
+    groups: usize,
+    width: usize,
+    pairs: usize,
+    length: usize,
+    cache: ElementType,
+    out: ElementType,
+    window: Option<usize>,
+}
+
+const LAYERS: usize = 3;
+const LAYER: usize = 1;
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            rows: vec![1],
+            positions: vec![5],
+            heads: 4,
+            groups: 2,
+            width: 16,
+            pairs: 8,
+            length: 64,
+            cache: F32,
+            out: F32,
+            window: None,
+        }
+    }
+}
+
+impl Case {
+    fn cache_type(&self) -> TensorType {
+        let width = if self.cache == I8 { self.width + 4 } else { self.width };
+        TensorType::new(self.cache, [LAYERS, 2, self.groups, self.length, width])
+    }
+
+    fn module(&self) -> Module {
+        let mut module = ModuleBuilder::new("attention");
+        module
+            .function("main", |b| {
+                let tokens = self.rows.iter().sum();
+                let f32 = |shape: &[usize]| TensorType::new(F32, shape.to_vec());
+                let query = b.argument("query", f32(&[tokens, self.heads, self.width]))?;
+                let key = b.argument("key", f32(&[tokens, self.groups, self.width]))?;
+                let value = b.argument("value", f32(&[tokens, self.groups, self.width]))?;
+                let cos = b.argument("cos", f32(&[tokens, self.pairs]))?;
+                let sin = b.argument("sin", f32(&[tokens, self.pairs]))?;
+                let positions = b.argument("positions", TensorType::new(I32, [self.rows.len()]))?;
+                let mut caches = Vec::new();
+                for row in 0..self.rows.len() {
+                    let cache = b.argument(format!("kv.{row}"), self.cache_type())?;
+                    b.alias(cache, 1 + row)?;
+                    caches.push(cache);
+                }
+                let operands =
+                    CachedAttentionOperands { query, key, value, cos, sin, positions, caches: &caches };
+                let what = CachedAttention {
+                    rows: &self.rows,
+                    layer: LAYER,
+                    scale: 0.3,
+                    window: self.window,
+                    out: self.out,
+                };
+                let (mixed, caches) = b.cached_attention(&operands, &what)?;
+                Ok([mixed].into_iter().chain(caches).collect())
+            })
+            .unwrap();
+        module.finish()
+    }
+
+    /// The operands; caches hold numbers before each row's position and `beyond` from its last token on.
+    fn operands(&self, beyond: f32) -> Vec<Tensor> {
+        let mut random = Random(7);
+        let tokens: usize = self.rows.iter().sum();
+        let floats = |shape: &[usize], random: &mut Random| {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| random.next()).collect();
+            Tensor::from_slice(shape.to_vec(), &values).unwrap()
+        };
+        let mut tensors = vec![
+            floats(&[tokens, self.heads, self.width], &mut random),
+            floats(&[tokens, self.groups, self.width], &mut random),
+            floats(&[tokens, self.groups, self.width], &mut random),
+            floats(&[tokens, self.pairs], &mut random),
+            floats(&[tokens, self.pairs], &mut random),
+        ];
+        let positions: Vec<i32> = self.positions.iter().map(|&position| position as i32).collect();
+        tensors.push(Tensor::from_slice(vec![positions.len()], &positions).unwrap());
+        for (&position, &row) in self.positions.iter().zip(&self.rows) {
+            tensors.push(self.cache_of(position, position + row, beyond, &mut random));
+        }
+        tensors
+    }
+
+    fn cache_of(&self, position: usize, used: usize, beyond: f32, random: &mut Random) -> Tensor {
+        let ty = self.cache_type();
+        let rows = LAYERS * 2 * self.groups * self.length;
+        let mut floats = Vec::with_capacity(rows * self.width);
+        for row in 0..rows {
+            let at = row % self.length;
+            for _ in 0..self.width {
+                let value = random.next();
+                floats.push(if at >= used || (at >= position && beyond.is_nan()) { beyond } else { value });
+            }
+        }
+        let shape = ty.shape.clone();
+        match self.cache {
+            BF16 => {
+                let values: Vec<_> = floats.iter().map(|&value| bf16::from_f32(value)).collect();
+                Tensor::from_slice(shape, &values).unwrap()
+            }
+            F16 => {
+                let values: Vec<_> = floats.iter().map(|&value| f16::from_f32(value)).collect();
+                Tensor::from_slice(shape, &values).unwrap()
+            }
+            I8 => {
+                let mut bytes = Vec::new();
+                for row in floats.chunks(self.width) {
+                    bytes.extend(row.iter().map(|value| (value * 127.0) as i8));
+                    let scale = if row[0].is_nan() { f32::NAN } else { 1.0 / 100.0 };
+                    bytes.extend(scale.to_le_bytes().map(|byte| byte as i8));
+                }
+                Tensor::from_slice(shape, &bytes).unwrap()
+            }
+            _ => Tensor::from_slice(shape, &floats).unwrap(),
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        ((self.0 >> 40) as i32 % 1000 - 500) as f32 / 500.0
+    }
+}
+
+fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
+    let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+    match ty.element {
+        BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        F16 => halves.map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
+        I8 => bytes.iter().map(|&byte| f32::from(byte as i8)).collect(),
+        _ => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
+    }
+}
+
+fn evaluated(module: &Module, tensors: &[Tensor]) -> Vec<Tensor> {
+    let inputs =
+        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
+    Evaluated::plan(module, "main").unwrap().run(inputs).unwrap()
+}
+
+/// What the kernels for `target`, which runs here, give.
+fn on_device(module: &Module, target: &ResolvedTarget, tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    let text = lower(module, target, Precision::Native).unwrap();
+    assert!(!text.contains("stablehlo.composite"), "there is a kernel:\n{text}");
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
+    let buffers: Vec<_> = tensors.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();
+    let arguments: Vec<_> = (buffers.iter().zip(tensors))
+        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
+        .collect();
+    let results = function.invoke(&Constants::default(), &arguments).unwrap();
+    for (result, cache) in results[1..].iter().zip(&buffers[6..]) {
+        assert!(result.buffer.shares_storage_with(cache), "a cache was copied");
+    }
+    let read = |buffer: &crate::ffi::Buffer| {
+        let mut bytes = vec![0; buffer.len()];
+        buffer.read(0, &mut bytes).unwrap();
+        bytes
+    };
+    results.iter().map(|result| read(&result.buffer)).collect()
+}
+
+fn check(case: &Case, target: &ResolvedTarget) {
+    let module = case.module();
+    // What is behind the last token counts for the decomposition, by zero; kernels do not look at it.
+    let wanted = evaluated(&module, &case.operands(0.0));
+    let got = on_device(&module, target, &case.operands(f32::NAN));
+    let tolerance = match case.out {
+        BF16 => 8e-3,
+        F16 => 1e-3,
+        _ => 3e-6,
+    };
+    let mixed = as_f32(wanted[0].ty(), wanted[0].bytes());
+    for (i, (got, wanted)) in as_f32(wanted[0].ty(), &got[0]).into_iter().zip(mixed).enumerate() {
+        assert!((got - wanted).abs() <= tolerance, "{case:?}: {got} is not {wanted} at {i}");
+    }
+    let rows = LAYERS * 2 * case.groups * case.length;
+    for ((got, wanted), (&position, &row)) in
+        got[1..].iter().zip(&wanted[1..]).zip(case.positions.iter().zip(&case.rows))
+    {
+        let (got, wanted) = (case.kept(got), case.kept(wanted.bytes()));
+        let part = |row: usize| row / case.length / case.groups / 2 == LAYER;
+        let used = |at: usize| at % case.length < if part(at) { position + row } else { position };
+        for at in (0..rows).filter(|&at| used(at)) {
+            let range = at * case.width..(at + 1) * case.width;
+            for (got, wanted) in got[range.clone()].iter().zip(&wanted[range]) {
+                assert!((got - wanted).abs() <= case.cache_tolerance(), "{case:?}: {got} is not {wanted}");
+            }
+        }
+    }
+}
+
+impl Case {
+    /// What a cache keeps, as numbers.
+    fn kept(&self, bytes: &[u8]) -> Vec<f32> {
+        if self.cache != I8 {
+            return as_f32(&self.cache_type(), bytes);
+        }
+        let row = |row: &[u8]| {
+            let (values, scale) = row.split_at(self.width);
+            let scale = f32::from_le_bytes(scale.try_into().unwrap());
+            values.iter().map(|&value| f32::from(value as i8) * scale).collect::<Vec<_>>()
+        };
+        bytes.chunks(self.width + 4).flat_map(row).collect()
+    }
+
+    /// Products may be summed without rounding between: the last bit, or the nearest multiple, can be another.
+    fn cache_tolerance(&self) -> f32 {
+        match self.cache {
+            F32 => 1e-6,
+            F16 => 2e-3,
+            _ => 1.7e-2,
+        }
+    }
+}
+
+#[test]
+fn one_token_attends_to_what_is_before_it() {
+    let host = crate::backend::host();
+    for position in [0, 1, 31, 32, 63, 200] {
+        check(&Case { positions: vec![position], length: 320, ..Case::default() }, &host);
+    }
+}
+
+#[test]
+fn chunks_of_a_prompt_see_up_to_their_own_tokens() {
+    let host = crate::backend::host();
+    for (tokens, position) in [(2, 0), (5, 3), (7, 30), (13, 100), (16, 1), (128, 0), (128, 77)] {
+        check(&Case { rows: vec![tokens], positions: vec![position], length: 256, ..Case::default() }, &host);
+    }
+}
+
+#[test]
+fn every_cache_type_and_result_type_has_kernels() {
+    let host = crate::backend::host();
+    for (cache, out) in [(F32, BF16), (BF16, BF16), (BF16, F32), (F16, F16), (I8, F32), (I8, BF16)] {
+        for tokens in [1, 20] {
+            let case =
+                Case { rows: vec![tokens], positions: vec![37], cache, out, length: 96, ..Case::default() };
+            check(&case, &host);
+        }
+    }
+}
+
+#[test]
+fn heads_of_every_size_and_any_sharing_fit() {
+    let host = crate::backend::host();
+    for (heads, groups, width, pairs) in [
+        (4, 1, 64, 32),
+        (8, 8, 64, 32),
+        (16, 2, 80, 40),
+        (6, 2, 96, 48),
+        (2, 1, 128, 64),
+        (3, 1, 5, 2),
+        (4, 2, 6, 3),
+        (2, 2, 12, 4),
+    ] {
+        for tokens in [1, 9] {
+            let rows = vec![tokens];
+            check(&Case { rows, positions: vec![40], heads, groups, width, pairs, ..Case::default() }, &host);
+        }
+    }
+}
+
+#[test]
+fn a_window_hides_what_is_far_behind() {
+    let host = crate::backend::host();
+    for (tokens, position, window) in
+        [(1, 100, 7), (1, 3, 7), (1, 150, 64), (24, 90, 7), (24, 0, 5), (24, 60, 33)]
+    {
+        let rows = vec![tokens];
+        let case =
+            Case { rows, positions: vec![position], window: Some(window), length: 192, ..Case::default() };
+        check(&case, &host);
+    }
+}
+
+#[test]
+fn rows_of_a_pass_keep_to_their_own_caches() {
+    let host = crate::backend::host();
+    let case = |rows: &[usize], positions: &[usize]| Case {
+        rows: rows.to_vec(),
+        positions: positions.to_vec(),
+        cache: BF16,
+        length: 128,
+        ..Case::default()
+    };
+    check(&case(&[1, 1, 1], &[3, 90, 0]), &host);
+    check(&case(&[16, 1, 1], &[40, 0, 127]), &host);
+    check(&case(&[1, 4, 4, 1], &[9, 0, 77, 50]), &host);
+    check(&case(&[1; 16], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]), &host);
+}
+
+#[test]
+fn long_caches_are_read_in_parts() {
+    let host = crate::backend::host();
+    for position in [0, 500, 511, 512, 513, 6000, 8190] {
+        check(&Case { positions: vec![position], length: 8192, cache: BF16, ..Case::default() }, &host);
+    }
+    let case = Case { positions: vec![7000], length: 8192, window: Some(3000), ..Case::default() };
+    check(&case, &host);
+}
+
+#[test]
+fn a_row_that_does_not_fit_is_written_at_the_end() {
+    let case = Case { rows: vec![4], positions: vec![62], length: 64, ..Case::default() };
+    let module = case.module();
+    let operands = case.operands(0.0);
+    let wanted = evaluated(&module, &operands);
+    let got = on_device(&module, &crate::backend::host(), &operands);
+    let (got, wanted) = (case.kept(&got[1]), case.kept(wanted[1].bytes()));
+    assert!(got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-6));
+}
+
+#[test]
+fn narrower_vectors_compute_the_same() {
+    let target = crate::backend::resolved("llvm-cpu:x86-64-v3");
+    if !cfg!(target_arch = "x86_64") || !std::arch::is_x86_feature_detected!("avx2") {
+        return;
+    }
+    for (tokens, cache) in [(1, BF16), (24, F16), (1, I8), (7, F32)] {
+        let rows = vec![tokens];
+        let case = Case { rows, positions: vec![40], width: 64, pairs: 32, cache, ..Case::default() };
+        check(&case, &target);
+    }
+}
+
+#[test]
+fn arm_has_kernels_too() {
+    let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: BF16, ..Case::default() };
+    let target = crate::backend::resolved("llvm-cpu:apple-m1");
+    let text = lower(&case.module(), &target, Precision::Native).unwrap();
+    assert!(!text.contains("stablehlo.composite"));
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+}
