@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bundled;
+mod engine;
 mod progress;
 mod report;
 
+pub use engine::Engine;
 pub use progress::Progress;
 pub use report::{Failure, exit, launch, one_line};
 

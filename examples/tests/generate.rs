@@ -369,3 +369,29 @@ fn help_and_version_are_no_errors() {
     }
     assert_eq!(generate(&["--version"]).status, 0);
 }
+
+#[test]
+#[cfg(feature = "iree")]
+fn a_profile_tells_of_every_pass() {
+    let arguments = ["--backend", "iree", "--precision", "exact", "-n", "8", "--ignore-eos", "--profile"];
+    let run = generate(&arguments);
+    assert_eq!(run.status, 0, "{}", run.err);
+    assert!(run.err.lines().any(|line| line.starts_with("decode 1@256: 7 passes of ")), "{}", run.err);
+    assert!(!run.out.contains("passes of"));
+    let output = json(&arguments);
+    let programs = output["profile"]["programs"].as_array().unwrap();
+    let decode = programs.iter().find(|program| program["phase"] == "decode").unwrap();
+    assert_eq!((decode["passes"].as_u64(), decode["tokens"].as_u64()), (Some(7), Some(1)));
+    assert!(decode["time"].as_f64() < decode["wall"].as_f64());
+    assert!(decode["dispatches"][0]["time"].as_f64() > Some(0.0));
+    assert!(programs.iter().any(|program| program["phase"] == "prefill"));
+    assert!(json(&["--backend", "iree", "--precision", "exact", "-n", "1"]).get("profile").is_none());
+}
+
+#[test]
+#[cfg(feature = "portable")]
+fn an_engine_that_is_not_profiled_says_so() {
+    let run = generate(&["--backend", "portable", "--profile"]);
+    assert_eq!(run.status, 2);
+    assert_eq!(run.err, "error: --profile is for the engine iree, and this is portable\n");
+}

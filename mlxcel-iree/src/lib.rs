@@ -18,7 +18,8 @@
 //! ```
 //!
 //! Around it: [`CompileTarget`] and [`CompileBackends`] say what programs are compiled for, [`cache`] what is kept of them,
-//! [`bundle`] takes them to machines that have no compiler, [`mod@inspect`] shows what the compiler makes of them.
+//! [`bundle`] takes them to machines that have no compiler, [`mod@inspect`] shows what the compiler makes of them, and [`profile`] where
+//! the time of a step goes.
 //!
 //! # What a program is specialised for
 //!
@@ -51,6 +52,7 @@ mod every_target_tests;
 mod ffi;
 pub mod inspect;
 mod lowering;
+pub mod profile;
 mod target;
 
 pub use backend::{CompileBackend, CompileBackends, ResolvedTarget};

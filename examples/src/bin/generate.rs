@@ -7,10 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use mlxcel_examples::{Failure, Progress, bundled, launch};
-use mlxcel_session::{
-    LoadOptions, Message, Model, ModelSource, OpenOptions, Options, Precision, TextStream, TokenId,
-};
+use mlxcel_examples::{Engine, Failure, Progress, bundled, launch};
+use mlxcel_session::{LoadOptions, Message, Model, ModelSource, Options, Precision, TextStream, TokenId};
 use serde::Serialize;
 
 /// Generate text with a language model.
@@ -54,6 +52,9 @@ struct Arguments {
     /// How many threads compute; the engine's choice where none is given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Tell where the time of each pass goes, kernel by kernel, on standard error when the text is done; engine iree only
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     sampling: Sampling,
     /// Print one JSON object instead of the text
@@ -61,7 +62,8 @@ struct Arguments {
     /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
     /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop, or
     /// length where -n or the context is reached); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
-    /// decode_s; memory_bytes, what the engine holds for weights and KV cache.
+    /// decode_s; memory_bytes, what the engine holds for weights and KV cache; with --profile, profile: programs, each with its
+    /// phase, passes, seconds and dispatches.
     #[arg(long)]
     json: bool,
 }
@@ -102,6 +104,8 @@ struct Output<'a> {
     finish_reason: &'a str,
     timings: Timings,
     memory_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<serde_json::Value>,
 }
 
 /// Seconds, none a part of another.
@@ -121,15 +125,17 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompt = prompt(arguments)?;
     let progress = Progress::new();
     let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
-    let model = Model::open_with(source, &open_options(arguments, &progress))?;
+    let engine = Engine::select(arguments.backend.as_deref(), arguments.profile)?;
+    let model = Model::load(&engine.backend, source, &load_options(arguments, &progress))?;
     let mut stream = start(&model, &prompt, arguments)?;
     if arguments.json {
         let text = collect(&mut stream)?;
         progress.close();
         let text = model.tokenizer().is_ok().then_some(text);
-        print_json(&model, &stream, text.as_deref())
+        print_json(&model, &stream, text.as_deref(), &engine)
     } else {
-        print_text(&model, &mut stream, &progress)
+        print_text(&model, &mut stream, &progress)?;
+        engine.take_profile().map_or(Ok(()), |(table, _)| Ok(write!(io::stderr(), "{table}")?))
     }
 }
 
@@ -168,13 +174,11 @@ fn token_id(text: &str) -> Result<TokenId, String> {
     text.trim().parse().map_err(|_| "a token id is a whole number".to_owned())
 }
 
-fn open_options(arguments: &Arguments, progress: &Progress) -> OpenOptions {
+fn load_options(arguments: &Arguments, progress: &Progress) -> LoadOptions {
     let mut load = LoadOptions::default().with_precision(arguments.precision);
     load.capacity = arguments.context;
     load.threads = arguments.threads;
-    let mut options = OpenOptions::default().with_load(progress.watch(load));
-    options.backend.clone_from(&arguments.backend);
-    options
+    progress.watch(load)
 }
 
 fn start(model: &Model, prompt: &Prompt, arguments: &Arguments) -> Result<TextStream<'static>, Failure> {
@@ -230,7 +234,12 @@ fn print_text(model: &Model, stream: &mut TextStream<'_>, progress: &Progress) -
     Ok(())
 }
 
-fn print_json(model: &Model, stream: &TextStream<'_>, text: Option<&str>) -> Result<(), Failure> {
+fn print_json(
+    model: &Model,
+    stream: &TextStream<'_>,
+    text: Option<&str>,
+    engine: &Engine,
+) -> Result<(), Failure> {
     let info = model.info();
     let timings = stream.timings();
     let seconds = |duration: Duration| duration.as_secs_f64();
@@ -251,6 +260,7 @@ fn print_json(model: &Model, stream: &TextStream<'_>, text: Option<&str>) -> Res
             decode_s: seconds(timings.decode),
         },
         memory_bytes: info.weight_bytes + stream.stats().kv_bytes,
+        profile: engine.take_profile().map(|(_, value)| value).transpose().map_err(io::Error::from)?,
     };
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;

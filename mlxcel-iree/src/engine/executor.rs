@@ -8,6 +8,7 @@ use mlxcel_stablehlo::ElementType;
 
 use super::programs::Programs;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device};
+use crate::profile::Profiler;
 
 /// A device with a model's programs and weights on it.
 pub(super) struct IreeExecutor {
@@ -15,6 +16,7 @@ pub(super) struct IreeExecutor {
     programs: Programs,
     weights: Constants,
     vocabulary_size: usize,
+    profiler: Option<Profiler>,
 }
 
 /// The KV cache of one sequence.
@@ -38,7 +40,13 @@ impl IreeExecutor {
         weights: Constants,
         vocabulary_size: usize,
     ) -> Self {
-        Self { device, programs, weights, vocabulary_size }
+        Self { device, programs, weights, vocabulary_size, profiler: None }
+    }
+
+    /// Has its passes noted by `profiler`; the device must have been opened for it.
+    pub(super) fn with_profiler(mut self, profiler: Option<Profiler>) -> Self {
+        self.profiler = profiler;
+        self
     }
 }
 
@@ -94,6 +102,28 @@ impl Executor for IreeExecutor {
         caches: &mut [&mut IreeCache],
         logits: &[usize],
     ) -> Result<StepOutputs> {
+        match &self.profiler {
+            None => self.pass(shape, inputs, caches, logits),
+            Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, caches, logits)),
+        }
+    }
+}
+
+/// One of a step's small inputs in the buffer that holds them all.
+struct Part {
+    offset: usize,
+    shape: Vec<usize>,
+    element: ElementType,
+}
+
+impl IreeExecutor {
+    fn pass(
+        &self,
+        shape: &ProgramShape,
+        inputs: &StepInputs,
+        caches: &mut [&mut IreeCache],
+        logits: &[usize],
+    ) -> Result<StepOutputs> {
         let function = self.programs.get(shape)?;
         let (step, parts) = self.upload(inputs, shape)?;
         let shapes: Vec<[usize; 5]> = caches.iter().map(|cache| cache.layout.shape(cache.length)).collect();
@@ -140,16 +170,7 @@ impl Executor for IreeExecutor {
             logits: logits.iter().map(row).collect::<Result<_>>()?,
         })
     }
-}
 
-/// One of a step's small inputs in the buffer that holds them all.
-struct Part {
-    offset: usize,
-    shape: Vec<usize>,
-    element: ElementType,
-}
-
-impl IreeExecutor {
     /// Sends a step's small inputs to the device in one go.
     fn upload(&self, inputs: &StepInputs, shape: &ProgramShape) -> Result<(Buffer, Vec<Part>)> {
         let tokens = shape.tokens();

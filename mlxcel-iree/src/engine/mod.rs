@@ -24,6 +24,7 @@ use crate::bundle::Bundle;
 use crate::cache::Cache;
 use crate::compiler::Compiler;
 use crate::ffi::{Device, DeviceOptions, Driver};
+use crate::profile::Profiler;
 use crate::target::{CompileTarget, DeviceDescription};
 pub(crate) use compile::ProgramCompiler;
 use executor::IreeExecutor;
@@ -68,6 +69,7 @@ pub struct IreeBackend {
     compile_target: Option<CompileTarget>,
     compile_backends: CompileBackends,
     bundle: Option<PathBuf>,
+    profiler: Option<Profiler>,
 }
 
 impl IreeBackend {
@@ -118,6 +120,14 @@ impl IreeBackend {
     #[must_use]
     pub fn with_bundle(mut self, folder: impl Into<PathBuf>) -> Self {
         self.bundle = Some(folder.into());
+        self
+    }
+
+    /// Notes in `profiler` where the time of steps goes, on the devices that are the processor; on others loading a model is an
+    /// error.
+    #[must_use]
+    pub fn with_profiler(mut self, profiler: &Profiler) -> Self {
+        self.profiler = Some(profiler.clone());
         self
     }
 
@@ -193,7 +203,8 @@ impl Backend for IreeBackend {
             None => (GraphModelOptions::from(options), self.compiled(&decoder, options, driver)?),
         };
         let first_programs = graph.first_programs(&decoder)?;
-        let device = Device::open(&DeviceOptions { driver, threads: options.threads })?;
+        let profile = self.profiler.is_some();
+        let device = Device::open(&DeviceOptions { driver, threads: options.threads, profile })?;
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
         let programs = Programs::new(device.clone(), programs, options.progress.clone());
         let compile_time = programs.prepare_all(&first_programs, options.cancel.as_ref())?;
@@ -202,7 +213,8 @@ impl Backend for IreeBackend {
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;
         info.load_time = started.elapsed();
-        let executor = IreeExecutor::new(device, programs, weights, decoder.vocabulary_size);
+        let executor = IreeExecutor::new(device, programs, weights, decoder.vocabulary_size)
+            .with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 }

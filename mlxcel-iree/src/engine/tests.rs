@@ -4,12 +4,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mlxcel_core::{ErrorKind, GenerateExt, GenerateOptions, Precision, SessionOptions};
 use mlxcel_graph::{Executor, Outputs, ProgramShape, StepInputs};
 
 use super::*;
 use crate::compiler::Compiler;
+use crate::profile::{DispatchProfile, Phase, Profile};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")
@@ -107,6 +109,33 @@ fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("capacity")));
     let error = refused(&options().with_sequences(0));
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("sequences")));
+}
+
+#[test]
+fn a_profiler_tells_prefill_from_decoding() {
+    let cache = tempfile::tempdir().unwrap();
+    let profiler = Profiler::new();
+    for device in ["local-task", "local-sync"] {
+        let engine = IreeBackend::new().with_cache_dir(cache.path()).with_profiler(&profiler);
+        let model = engine.load(&fixture().into(), &options().with_device(device)).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        session.generate_greedy(&[12, 7, 3], &GenerateOptions::new(4)).unwrap();
+        let profile = profiler.take();
+        let phases: Vec<_> = profile.programs.iter().map(|one| (one.phase, one.passes)).collect();
+        assert!(phases.contains(&(Phase::Prefill, 1)) && phases.contains(&(Phase::Decode, 3)), "{profile}");
+        for program in &profile.programs {
+            let calls: u64 = program.dispatches.iter().map(|one| one.calls).sum();
+            assert!(calls >= program.passes && calls.is_multiple_of(program.passes), "{profile}");
+            assert!(program.wall > program.time && program.time > Duration::ZERO, "{profile}");
+            assert!(program.dispatches.is_sorted_by_key(|one| std::cmp::Reverse(one.time)));
+            assert!(program.dispatches.iter().all(|one| one.name != "unnamed" && !one.busy.is_zero()));
+            // Kernels of ours stand beside the compiler's.
+            let ours = |one: &DispatchProfile| !one.name.starts_with("step_dispatch");
+            assert!(program.dispatches.iter().any(ours) || program.phase != Phase::Decode, "{profile}");
+        }
+        assert_eq!(profile.lost, 0);
+        assert_eq!(profiler.take(), Profile::default());
+    }
 }
 
 #[test]

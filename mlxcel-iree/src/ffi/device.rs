@@ -16,6 +16,7 @@ pub(crate) use self::driver::Driver;
 #[cfg(test)]
 pub(super) use self::local::topology_storage;
 use super::handle::Handle;
+use super::profile::{Events, Profiling};
 use super::status::check;
 use super::sys;
 
@@ -29,6 +30,8 @@ pub(crate) struct DeviceOptions {
     pub(crate) driver: Driver,
     /// Worker threads of `local-task`, 1 to 256; by default one for each physical core that the process may use.
     pub(crate) threads: Option<usize>,
+    /// Whether to note when each dispatch runs, for [`Device::take_events`].
+    pub(crate) profile: bool,
 }
 
 /// An open device; clones are the same device.
@@ -37,6 +40,8 @@ pub(crate) struct Device(Arc<Inner>);
 
 // Fields are released in this order: what uses the device before the device.
 struct Inner {
+    /// Where dispatches are noted. Whatever ran on the device held on to all of this and is gone when it ends.
+    profiling: Option<Profiling>,
     /// The `hal` module that programs import, bound to this device.
     hal_module: Handle<sys::iree_vm_module_t>,
     /// Held because the module's device list borrows from it; a device can be in one group only, so it is made once.
@@ -59,13 +64,14 @@ impl Device {
             Driver::LocalSync => (local::open_sync_device()?, threads),
             Driver::Cuda | Driver::Vulkan => (accelerator::open(driver)?, threads),
         };
-        Self::new(device, driver, threads, driver.is_local())
+        let profiling = options.profile.then(|| profiling(&device, driver)).transpose()?;
+        Self::new(device, driver, threads, driver.is_local(), profiling)
     }
 
     /// The processor as a device that has memory of its own: what an accelerator's way with buffers is tested on.
     #[cfg(test)]
     pub(super) fn open_apart() -> Result<Self> {
-        Self::new(local::open_sync_device()?, Driver::LocalSync, 1, false)
+        Self::new(local::open_sync_device()?, Driver::LocalSync, 1, false, None)
     }
 
     fn new(
@@ -73,6 +79,7 @@ impl Device {
         driver: Driver,
         threads: usize,
         in_host_memory: bool,
+        profiling: Option<Profiling>,
     ) -> Result<Self> {
         let instance = vm_instance()?;
         let group = device_group(&device)?;
@@ -91,13 +98,19 @@ impl Device {
                 )
             })?
         };
-        let inner = Inner { hal_module, _group: group, device, instance, driver, threads, in_host_memory };
+        let inner =
+            Inner { profiling, hal_module, _group: group, device, instance, driver, threads, in_host_memory };
         Ok(Self(Arc::new(inner)))
     }
 
     /// How many threads of the processor run a dispatch; 1 on an accelerator, whose own are not counted.
     pub(crate) fn threads(&self) -> usize {
         self.0.threads
+    }
+
+    /// What the device has run since this was last asked; nothing where it is not profiled.
+    pub(crate) fn take_events(&self) -> Result<Events> {
+        self.0.profiling.as_ref().map_or_else(|| Ok(Events::default()), Profiling::take)
     }
 
     /// Whether both are clones of one device.
@@ -153,6 +166,15 @@ fn worker_threads(options: &DeviceOptions) -> Result<usize> {
             Ok(local::physical_cores().map_or(allowed, |cores| cores.min(allowed)).clamp(1, MAX_THREADS))
         }
     }
+}
+
+/// Begins to note what runs on a device, where that is the processor.
+fn profiling(device: &Handle<sys::iree_hal_device_t>, driver: Driver) -> Result<Profiling> {
+    if driver.is_local() {
+        return Profiling::begin(device);
+    }
+    Err(Error::unsupported("profile the device", "dispatches are timed on the processor only")
+        .with_context("device", driver))
 }
 
 /// The process's VM instance: it holds the registered types, which live in process-wide variables on the C side, so

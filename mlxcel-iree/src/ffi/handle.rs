@@ -50,6 +50,8 @@ objects! {
     iree_hal_buffer_t: iree_hal_buffer_retain, iree_hal_buffer_release;
     iree_hal_buffer_view_t: iree_hal_buffer_view_retain, iree_hal_buffer_view_release;
     iree_hal_executable_loader_t: iree_hal_executable_loader_retain, iree_hal_executable_loader_release;
+    iree_hal_profile_sink_t: iree_hal_profile_sink_retain, iree_hal_profile_sink_release;
+    iree_hal_semaphore_t: iree_hal_semaphore_retain, iree_hal_semaphore_release;
     iree_async_proactor_pool_t: iree_async_proactor_pool_retain, iree_async_proactor_pool_release;
     iree_async_frontier_tracker_t: iree_async_frontier_tracker_retain, iree_async_frontier_tracker_release;
     iree_task_executor_t: iree_task_executor_retain, iree_task_executor_release;

@@ -13,6 +13,7 @@ pub(crate) mod child;
 mod device;
 mod handle;
 mod memory;
+mod profile;
 mod program;
 mod status;
 mod sys;
@@ -24,6 +25,7 @@ pub(crate) use argument::{Argument, Constants};
 pub(crate) use buffer::Buffer;
 pub(crate) use device::{Device, DeviceOptions, Driver};
 pub(crate) use memory::ALIGNMENT;
+pub(crate) use profile::DispatchEvent;
 pub(crate) use program::{Function, Program};
 
 /// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains, and the only one that

@@ -58,7 +58,7 @@ fn vmfb() -> &'static [u8] {
 
 /// The processor in its two ways, and as a device with memory of its own.
 fn devices() -> [Device; 3] {
-    let open = |driver| Device::open(&DeviceOptions { driver, threads: None }).unwrap();
+    let open = |driver| Device::open(&DeviceOptions { driver, ..Default::default() }).unwrap();
     [open(Driver::LocalTask), open(Driver::LocalSync), Device::open_apart().unwrap()]
 }
 
@@ -434,8 +434,7 @@ fn one_program_serves_several_threads() {
 #[test]
 fn the_number_of_threads_is_honoured() {
     for threads in [1, 2, 3] {
-        let device =
-            Device::open(&DeviceOptions { driver: Driver::LocalTask, threads: Some(threads) }).unwrap();
+        let device = Device::open(&DeviceOptions { threads: Some(threads), ..Default::default() }).unwrap();
         assert_eq!(device.threads(), threads);
         let a = upload(&device, &[1.0; 4]);
         assert_eq!(add(&function(&device, "add"), &a, &a), [2.0; 4]);
@@ -444,9 +443,48 @@ fn the_number_of_threads_is_honoured() {
     assert!((1..=thread::available_parallelism().unwrap().get()).contains(&task.threads()));
     assert_eq!(sync.threads(), 1);
     for (driver, threads) in [(Driver::LocalTask, 0), (Driver::LocalTask, 257), (Driver::LocalSync, 2)] {
-        let error = Device::open(&DeviceOptions { driver, threads: Some(threads) }).unwrap_err();
+        let error = Device::open(&DeviceOptions { driver, threads: Some(threads), ..Default::default() })
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
+}
+
+#[test]
+fn a_profiled_device_tells_when_each_dispatch_ran() {
+    for (driver, threads) in [(Driver::LocalTask, 1), (Driver::LocalTask, 2), (Driver::LocalSync, 1)] {
+        let options = DeviceOptions { driver, threads: Some(threads), profile: true };
+        let device = Device::open(&options).unwrap();
+        assert!(device.take_events().unwrap().dispatches.is_empty());
+        let add_function = function(&device, "add");
+        let (a, b) = (upload(&device, &[1.0; 4]), upload(&device, &[2.0; 4]));
+        for _ in 0..3 {
+            add(&add_function, &a, &b);
+            let events = device.take_events().unwrap();
+            let [event] = &events.dispatches[..] else { panic!("{driver} {threads}: {events:?}") };
+            assert!(event.name.contains("add"), "{event:?}");
+            assert_eq!((event.workgroups, events.lost), (1, 0));
+            assert!(event.busy > 0 && event.busy <= event.end - event.start, "{event:?}");
+        }
+        let update = function(&device, "update");
+        let cache = device.allocate(1024 * 64 * 4).unwrap();
+        let row = upload(&device, &[1.0; 64]);
+        let at = device.upload(&7i32.to_le_bytes()).unwrap();
+        let arguments = [
+            Argument::new(&cache, &[1024, 64], F32),
+            Argument::new(&row, &[1, 64], F32),
+            Argument::new(&at, &[], I32),
+        ];
+        let outputs = update.invoke(&Constants::default(), &arguments).unwrap();
+        // Results outlive the program, and the last of them the device's other users.
+        drop((add_function, update, cache, row, at, a, b));
+        let events = device.take_events().unwrap();
+        assert!(events.dispatches.len() >= 2, "{events:?}");
+        drop(device);
+        assert_eq!(outputs[0].buffer.len(), 1024 * 64 * 4);
+    }
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    add(&function(&device, "add"), &upload(&device, &[1.0; 4]), &upload(&device, &[2.0; 4]));
+    assert!(device.take_events().unwrap().dispatches.is_empty(), "nobody asked for it");
 }
 
 #[test]
@@ -475,14 +513,15 @@ fn a_device_that_was_left_out_names_its_feature() {
 fn a_device_that_is_not_there_is_an_error_with_the_way_out() {
     for driver in [Driver::Cuda, Driver::Vulkan] {
         // Where one is there, it opens.
-        let Err(error) = Device::open(&DeviceOptions { driver, threads: None }) else { continue };
+        let Err(error) = Device::open(&DeviceOptions { driver, ..Default::default() }) else { continue };
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         assert_eq!(error.context("device"), Some(driver.name()));
         assert!(error.message().contains("`local-task`"), "{error}");
         assert!(std::error::Error::source(&error).is_some(), "IREE's own words are kept");
     }
     for driver in [Driver::Cuda, Driver::Vulkan] {
-        let error = Device::open(&DeviceOptions { driver, threads: Some(2) }).unwrap_err();
+        let error =
+            Device::open(&DeviceOptions { driver, threads: Some(2), ..Default::default() }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 }

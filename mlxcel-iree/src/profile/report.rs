@@ -1,0 +1,234 @@
+//! What was collected, as data and as a table.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+/// How many dispatches a printed table lists.
+const LISTED: usize = 24;
+
+/// Where the time of some passes went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Profile {
+    /// Each program that ran.
+    pub programs: Vec<ProgramProfile>,
+    /// Dispatches that are not counted, because a pass had more than the runtime keeps (4,096).
+    pub lost: u64,
+}
+
+/// What the rows of a pass are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Phase {
+    /// A chunk of a prompt.
+    Prefill,
+    /// One token of each sequence.
+    Decode,
+    /// A chunk of a prompt, and tokens of other sequences.
+    Mixed,
+}
+
+impl Phase {
+    pub(super) fn of(rows: &[usize]) -> Self {
+        match (rows.iter().any(|&tokens| tokens > 1), rows.contains(&1)) {
+            (true, false) => Self::Prefill,
+            (true, true) => Self::Mixed,
+            (false, _) => Self::Decode,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Mixed => "mixed",
+        })
+    }
+}
+
+/// The passes of one program. Durations are sums over all of them; as JSON they are seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ProgramProfile {
+    /// The program, such as `1@256`: one decoding row over 256 positions.
+    pub program: String,
+    /// What its rows are.
+    pub phase: Phase,
+    /// How many tokens a pass takes, padding included.
+    pub tokens: usize,
+    /// How many threads computed.
+    pub threads: usize,
+    /// How many passes there were.
+    pub passes: u64,
+    /// How long they took, from the sending of their inputs to the reading of their results.
+    #[serde(serialize_with = "seconds")]
+    pub wall: Duration,
+    /// How long any dispatch was running. What is missing from `wall` is the runtime's: starting dispatches, allocating, transfers.
+    #[serde(serialize_with = "seconds")]
+    pub time: Duration,
+    /// How long threads computed, summed over them. What is missing from `time` times `threads` are threads that had nothing to do.
+    #[serde(serialize_with = "seconds")]
+    pub busy: Duration,
+    /// The dispatches, those that took longest in all first; those of one kernel are one entry.
+    pub dispatches: Vec<DispatchProfile>,
+}
+
+/// The dispatches of one kernel in all passes of a program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct DispatchProfile {
+    /// The kernel's name, which tells what it computes.
+    pub name: String,
+    /// How many workgroups each was cut into, which is the most threads that it can use.
+    pub workgroups: u64,
+    /// How many there were, in all passes.
+    pub calls: u64,
+    /// How long they ran; where dispatches ran at the same time, each is given an equal part of it.
+    #[serde(serialize_with = "seconds")]
+    pub time: Duration,
+    /// How long threads computed them, summed over threads.
+    #[serde(serialize_with = "seconds")]
+    pub busy: Duration,
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+/// `part` of `whole`, in per cent.
+fn percent(part: Duration, whole: Duration) -> f64 {
+    if whole.is_zero() { 0.0 } else { 100.0 * part.as_secs_f64() / whole.as_secs_f64() }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, program) in self.programs.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{program}")?;
+        }
+        if self.lost > 0 {
+            writeln!(f, "{} dispatches were not counted", self.lost)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ProgramProfile {
+    /// A table of a mean pass: for each kernel its share of the wall clock, milliseconds and calls a pass, microseconds a call,
+    /// how busy the threads were, workgroups, its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let passes = self.passes.max(1) as f64;
+        let milliseconds = |duration: Duration| 1e3 * duration.as_secs_f64() / passes;
+        let threads = u32::try_from(self.threads).unwrap_or(u32::MAX);
+        let calls: u64 = self.dispatches.iter().map(|dispatch| dispatch.calls).sum();
+        writeln!(
+            f,
+            "{} {}: {} passes of {:.3} ms on {threads} threads, {} dispatches each",
+            self.phase,
+            self.program,
+            self.passes,
+            milliseconds(self.wall),
+            calls / self.passes.max(1),
+        )?;
+        writeln!(
+            f,
+            "{:>7} {:>9} {:>6} {:>9} {:>5} {:>6}  kernel",
+            "share", "ms", "calls", "us/call", "busy", "groups"
+        )?;
+        let mut line =
+            |time: Duration, calls: Option<u64>, busy: Option<Duration>, groups: Option<u64>, name: &str| {
+                let share = percent(time, self.wall);
+                let text = |value: Option<String>| value.unwrap_or_default();
+                let each =
+                    calls.map(|calls| format!("{:.1}", 1e6 * time.as_secs_f64() / calls.max(1) as f64));
+                let calls = calls.map(|calls| format!("{:.0}", calls as f64 / passes));
+                let busy = busy.map(|busy| format!("{:.0}%", percent(busy, time * threads)));
+                let groups = groups.map(|groups| groups.to_string());
+                writeln!(
+                    f,
+                    "{share:>6.1}% {:>9.4} {:>6} {:>9} {:>5} {:>6}  {name}",
+                    milliseconds(time),
+                    text(calls),
+                    text(each),
+                    text(busy),
+                    text(groups),
+                )
+            };
+        for dispatch in self.dispatches.iter().take(LISTED) {
+            let DispatchProfile { name, workgroups, calls, time, busy } = dispatch;
+            line(*time, Some(*calls), Some(*busy), Some(*workgroups), name)?;
+        }
+        if let Some(others) = self.dispatches.get(LISTED..).filter(|others| !others.is_empty()) {
+            let calls = others.iter().map(|one| one.calls).sum();
+            let sum = |of: fn(&DispatchProfile) -> Duration| others.iter().map(of).sum();
+            line(
+                sum(|one| one.time),
+                Some(calls),
+                Some(sum(|one| one.busy)),
+                None,
+                &format!("{} more kernels", others.len()),
+            )?;
+        }
+        line(
+            self.wall.saturating_sub(self.time),
+            None,
+            None,
+            None,
+            "between dispatches, and outside of the device",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_phase_is_that_of_the_rows() {
+        let phases = [&[64][..], &[1], &[1, 1], &[64, 1], &[16, 64]].map(Phase::of);
+        assert_eq!(phases, [Phase::Prefill, Phase::Decode, Phase::Decode, Phase::Mixed, Phase::Prefill]);
+    }
+
+    #[test]
+    fn a_table_tells_of_a_mean_pass() {
+        let dispatch = |name: &str, micros| DispatchProfile {
+            name: name.to_owned(),
+            workgroups: 8,
+            calls: 20,
+            time: Duration::from_micros(micros),
+            busy: Duration::from_micros(micros),
+        };
+        let profile = Profile {
+            programs: vec![ProgramProfile {
+                program: "1@256".to_owned(),
+                phase: Phase::Decode,
+                tokens: 1,
+                threads: 2,
+                passes: 10,
+                wall: Duration::from_millis(10),
+                time: Duration::from_millis(8),
+                busy: Duration::from_millis(8),
+                dispatches: vec![dispatch("long", 6000), dispatch("short", 2000)],
+            }],
+            lost: 3,
+        };
+        let text = profile.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "decode 1@256: 10 passes of 1.000 ms on 2 threads, 4 dispatches each");
+        assert_eq!(lines[2], "  60.0%    0.6000      2     300.0   50%      8  long");
+        assert_eq!(
+            lines[4],
+            "  20.0%    0.2000                                between dispatches, and outside of the device"
+        );
+        assert_eq!(lines[5], "3 dispatches were not counted");
+        assert!(serde_json::to_string(&profile).unwrap().contains(r#""phase":"decode","tokens":1"#));
+        assert_eq!(Profile::default().to_string(), "");
+    }
+}
