@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::path::check_path;
 use crate::ffi;
+use crate::lowering::layout::{layout_name, layout_named};
 
 /// The manifest's file name.
 pub(crate) const MANIFEST: &str = "bundle.json";
@@ -162,10 +163,19 @@ pub struct Target {
     /// The features that a processor must have to run them, as the compiler names them.
     #[serde(default)]
     pub required_features: Vec<String>,
+    /// How the programs want weights to lie: `rows` (as safetensors files store them), or `panels-16` and the like, in which
+    /// matrices have to be permuted before they are passed. A manifest without it means `rows`.
+    #[serde(default = "rows")]
+    pub weight_layout: String,
     /// The public function of each program.
     pub entry: String,
     /// A file for each of [`Manifest::programs`], in that order.
     pub programs: Vec<FileEntry>,
+}
+
+/// What manifests without a layout mean: they are older than layouts.
+fn rows() -> String {
+    layout_name(None)
 }
 
 /// A file of a bundle.
@@ -355,6 +365,23 @@ impl Target {
     pub fn is_text(&self) -> bool {
         self.target == super::STABLEHLO
     }
+
+    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for a layout that this version does not know.
+    pub(super) fn lanes(&self) -> Result<Option<usize>> {
+        layout_named(&self.weight_layout).ok_or_else(|| {
+            Error::unsupported(
+                OPERATION,
+                "the programs take weights in a layout that this version of mlxcel-iree does not know; write the bundle again \
+                 with this version, or open it with the one that wrote it",
+            )
+            .with_context("target", self.target.escape_debug())
+            .with_context("weight_layout", self.weight_layout.escape_debug())
+        })
+    }
 }
 
 impl From<&mlxcel_models::Rope> for Rotary {
@@ -401,7 +428,8 @@ impl fmt::Display for Manifest {
         )?;
         for target in &self.targets {
             let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();
-            writeln!(f, "{}: {} programs, {bytes} bytes", target.target, target.programs.len())?;
+            let (count, layout) = (target.programs.len(), &target.weight_layout);
+            writeln!(f, "{}: {count} programs, {bytes} bytes, weights in {layout}", target.target)?;
         }
         let weights = if self.weights_included { "weights included" } else { "without weights" };
         let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();

@@ -261,6 +261,7 @@ impl Target {
         let target = self.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
         let target = target.map_err(|error| refused("nothing is known of this target").with_source(error))?;
         target.check_device(device)?;
+        self.lanes()?;
         // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
         let has = |feature: &str| {
             device
@@ -282,6 +283,11 @@ impl BundledPrograms {
     /// The name of the target.
     pub(crate) fn name(&self) -> &str {
         self.target().map_or("", |target| &target.target)
+    }
+
+    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
+    pub(crate) fn lanes(&self) -> Result<Option<usize>> {
+        self.target().map_or(Ok(None), Target::lanes)
     }
 
     fn target(&self) -> Option<&Target> {

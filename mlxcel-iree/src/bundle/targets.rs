@@ -8,6 +8,7 @@ use super::options::{BundleOptions, STABLEHLO};
 use super::staging::OPERATION;
 use crate::IreeBackend;
 use crate::engine::ProgramCompiler;
+use crate::lowering::layout::{layout_name, panel_lanes};
 use crate::lowering::{EXPORT_ENTRY, export};
 use crate::target::CompileTarget;
 use crate::target::cpu::Code;
@@ -24,6 +25,8 @@ pub(super) struct BundleTarget {
     pub(super) name: String,
     /// The features that a processor needs to run the programs.
     pub(super) required_features: Vec<String>,
+    /// The name of the layout in which the programs take weights.
+    pub(super) weight_layout: String,
     programs: Programs,
 }
 
@@ -60,7 +63,12 @@ impl BundleTarget {
 
     fn text(decoder: &Decoder, numerics: Numerics) -> Self {
         let programs = Programs::Text(Box::new(decoder.clone()), numerics);
-        Self { name: STABLEHLO.to_owned(), required_features: Vec::new(), programs }
+        Self {
+            name: STABLEHLO.to_owned(),
+            required_features: Vec::new(),
+            weight_layout: layout_name(None),
+            programs,
+        }
     }
 
     fn compiled(
@@ -75,6 +83,7 @@ impl BundleTarget {
         Ok(Self {
             name: target.to_string(),
             required_features: required_features(target.target())?,
+            weight_layout: layout_name(panel_lanes(&target)?),
             programs: Programs::Compiler(Box::new(compiler)),
         })
     }

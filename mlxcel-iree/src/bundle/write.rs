@@ -134,6 +134,7 @@ fn compile(
         .map(|target| Target {
             target: target.name.clone(),
             required_features: target.required_features.clone(),
+            weight_layout: target.weight_layout.clone(),
             entry: target.entry().to_owned(),
             programs: files.by_ref().take(shapes.len()).collect(),
         })

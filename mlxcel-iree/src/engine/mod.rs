@@ -206,9 +206,10 @@ impl Backend for IreeBackend {
         let profile = self.profiler.is_some();
         let device = Device::open(&DeviceOptions { driver, threads: options.threads, profile })?;
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
+        let lanes = programs.lanes()?;
         let programs = Programs::new(device.clone(), programs, options.progress.clone());
         let compile_time = programs.prepare_all(&first_programs, options.cancel.as_ref())?;
-        let weights = weights::on_device(&device, &checkpoint, &decoder, options)?;
+        let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, options)?;
 
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;

@@ -12,6 +12,7 @@ use mlxcel_graph::{ENTRY, ProgramShape};
 use super::compile::ProgramCompiler;
 use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
+use crate::lowering::layout::panel_lanes;
 
 /// A place for the program of one shape: locked while it is made, so that it is made once.
 type Slot = Arc<Mutex<Option<Function>>>;
@@ -22,6 +23,16 @@ pub(super) enum ProgramSource {
     Compiler(Box<ProgramCompiler>),
     /// A bundle, which has all that there will be.
     Bundle(Box<BundledPrograms>),
+}
+
+impl ProgramSource {
+    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
+    pub(super) fn lanes(&self) -> Result<Option<usize>> {
+        match self {
+            Self::Compiler(compiler) => panel_lanes(compiler.target()),
+            Self::Bundle(programs) => programs.lanes(),
+        }
+    }
 }
 
 impl fmt::Display for ProgramSource {

@@ -63,8 +63,10 @@ fn caches_are_updated_in_place_and_aligned_weights_stay_in_their_file() {
     let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())).unwrap());
     let compiler =
         ProgramCompiler::new(decoder.clone(), numerics, crate::backend::host(), artifacts).unwrap();
-    let programs = Programs::new(device.clone(), ProgramSource::Compiler(Box::new(compiler)), None);
-    let weights = weights::on_device(&device, &checkpoint, &decoder, &options()).unwrap();
+    let source = ProgramSource::Compiler(Box::new(compiler));
+    let lanes = source.lanes().unwrap();
+    let programs = Programs::new(device.clone(), source, None);
+    let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &options()).unwrap();
     let vocabulary = decoder.vocabulary_size;
     let executor = IreeExecutor::new(device, programs, weights, vocabulary);
 

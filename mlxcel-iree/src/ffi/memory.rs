@@ -16,7 +16,7 @@ const MAPPED_FROM: usize = 1 << 20;
 const PARALLEL_FROM: usize = 16 << 20;
 
 /// Zeroed memory whose first byte is aligned to [`ALIGNMENT`].
-pub(super) enum HostMemory {
+pub(crate) enum HostMemory {
     /// Small: from the heap, from the first aligned byte on.
     Heap { bytes: Vec<u8>, start: usize, len: usize },
     /// Large: an anonymous mapping, aligned to a page.
@@ -25,7 +25,7 @@ pub(super) enum HostMemory {
 
 impl HostMemory {
     /// `len` zeroed bytes.
-    pub(super) fn zeroed(len: usize) -> Result<Self> {
+    pub(crate) fn zeroed(len: usize) -> Result<Self> {
         if len >= MAPPED_FROM {
             let map = MmapMut::map_anon(len).map_err(|source| {
                 Error::new(ErrorKind::ResourceExhausted, "allocate a buffer", "there is not enough memory")
@@ -41,7 +41,7 @@ impl HostMemory {
 
     /// `len` zeroed bytes that are about to be written, all of them: large ones are asked for in huge pages, which
     /// saves most of the page faults now and most of the address translation in every later pass over them.
-    pub(super) fn for_filling(len: usize) -> Result<Self> {
+    pub(crate) fn for_filling(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;
         #[cfg(target_os = "linux")]
         if let Self::Mapped(map) = &memory {
@@ -52,9 +52,18 @@ impl HostMemory {
     }
 
     /// The bytes.
-    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
             Self::Heap { bytes, start, len } => &mut bytes[*start..*start + *len],
+            Self::Mapped(map) => map,
+        }
+    }
+}
+
+impl AsRef<[u8]> for HostMemory {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Heap { bytes, start, len } => &bytes[*start..*start + *len],
             Self::Mapped(map) => map,
         }
     }

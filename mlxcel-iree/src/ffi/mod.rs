@@ -24,7 +24,7 @@ mod tests;
 pub(crate) use argument::{Argument, Constants};
 pub(crate) use buffer::Buffer;
 pub(crate) use device::{Device, DeviceOptions, Driver};
-pub(crate) use memory::ALIGNMENT;
+pub(crate) use memory::{ALIGNMENT, HostMemory};
 pub(crate) use profile::DispatchEvent;
 pub(crate) use program::{Function, Program};
 

@@ -4,7 +4,11 @@
 //! by side. A layout gives it that by permuting a matrix within its own bytes: shape, element type and size stay, so that
 //! programs take the same arguments whatever the layout. Weights are permuted once, when they go to the device.
 
+use mlxcel_core::Result;
 use mlxcel_stablehlo::ElementType;
+
+use super::instructions::Instructions;
+use crate::backend::ResolvedTarget;
 
 /// Bytes of a row that are permuted together: a line of the processor's cache.
 const BLOCK: usize = 64;
@@ -82,6 +86,17 @@ impl Contents {
             _ => None,
         }
     }
+}
+
+/// The lanes of the panels in which programs for `target` take their weights; none where they take them as stored.
+///
+/// # Errors
+///
+/// Those of a target that is no processor's although its backend is.
+pub(crate) fn panel_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
+    // Kernels for processors read rows.
+    let _ = Instructions::of(target)?;
+    Ok(None)
 }
 
 /// The name of what weights of a program are laid out for, as manifests have it: `rows`, or `panels-` and the lanes.
