@@ -2,12 +2,13 @@
 
 usage: worker.py CHECKPOINT TYPE        (TYPE: f32, bf16, 4bit, 4bit-f32)
 
-Reads a request a line from standard input and answers a line of JSON to each:
+Says in a line of JSON what it is, then reads a request a line and answers each with a line:
 
-    prefill TOKENS            a prompt of as many tokens, until the token after it is known
-    decode POSITION COUNT     COUNT tokens, one by one, of a sequence that has POSITION tokens
+    prefill TOKENS                a prompt of as many tokens, until the token after it is known
+    decode COUNT POSITION...      COUNT tokens, one by one, of a sequence that has POSITION tokens, for each position
+    logits TOKENS FILE            writes the logits after a prompt, as float32
 
-Both run mlx-lm's own generation loop, `generate_step`, which computes a token while the one before is handed out.
+The first two run mlx-lm's own generation loop, `generate_step`, which computes a token while the one before is handed out.
 """
 
 import json
@@ -61,6 +62,16 @@ def decode(model, kind, position, count):
         next(steps)
     seconds = time.perf_counter() - start
     mx.synchronize()
+    return seconds
+
+
+def logits(model, tokens, path):
+    prompt = mx.array([[(7 * i + 11) % 1000 for i in range(tokens)]])
+    start = time.perf_counter()
+    last = model(prompt)[0, -1].astype(mx.float32)
+    mx.eval(last)
+    seconds = time.perf_counter() - start
+    Path(path).write_bytes(bytes(memoryview(last)))
     return {"seconds": seconds}
 
 
@@ -72,12 +83,22 @@ def main():
     def answer(value):
         print(json.dumps(value), file=answers, flush=True)
 
+    start = time.perf_counter()
     model = load(path, kind)
-    answer({"mlx_lm": mlx_lm.__version__, "mlx": mx.__version__})
+    versions = [["mlx-lm", mlx_lm.__version__], ["mlx", mx.__version__]]
+    answer({"versions": versions, "load_seconds": time.perf_counter() - start})
     for line in sys.stdin:
-        request, *numbers = line.split()
-        numbers = [int(number) for number in numbers]
-        answer(prefill(model, *numbers) if request == "prefill" else decode(model, kind, *numbers))
+        request, rest = line.split(maxsplit=1)
+        if request == "prefill":
+            answer(prefill(model, int(rest)))
+        elif request == "decode":
+            count, *positions = (int(word) for word in rest.split())
+            answer({"seconds": [decode(model, kind, position, count) for position in positions]})
+        elif request == "logits":
+            tokens, file = rest.rstrip("\n").split(maxsplit=1)
+            answer(logits(model, int(tokens), file))
+        else:
+            raise SystemExit(f"an unknown request: {line}")
 
 
 if __name__ == "__main__":

@@ -4,111 +4,14 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 
-/// The shapes of a model of the llama family with tied embeddings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shapes {
-    pub(crate) name: &'static str,
-    hidden: usize,
-    intermediate: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    vocabulary: usize,
-}
-
-/// Those of Llama-3.2-1B.
-pub(crate) const LLAMA_1B: Shapes = Shapes {
-    name: "llama-3.2-1b",
-    hidden: 2048,
-    intermediate: 8192,
-    layers: 16,
-    heads: 32,
-    kv_heads: 8,
-    head_dim: 64,
-    vocabulary: 128_256,
-};
-
-/// A model to try the program with.
-pub(crate) const SMALL: Shapes = Shapes {
-    name: "small",
-    hidden: 256,
-    intermediate: 512,
-    layers: 2,
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 64,
-    vocabulary: 2048,
-};
+use crate::shapes::Shapes;
 
 impl Shapes {
-    /// Each tensor's name and shape, in the order of the file.
-    fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let (hidden, wide) = (self.hidden, self.intermediate);
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut tensors = vec![
-            ("model.embed_tokens.weight".to_owned(), vec![self.vocabulary, hidden]),
-            ("model.norm.weight".to_owned(), vec![hidden]),
-        ];
-        for layer in 0..self.layers {
-            for (name, shape) in [
-                ("self_attn.q_proj", vec![q, hidden]),
-                ("self_attn.k_proj", vec![kv, hidden]),
-                ("self_attn.v_proj", vec![kv, hidden]),
-                ("self_attn.o_proj", vec![hidden, q]),
-                ("mlp.gate_proj", vec![wide, hidden]),
-                ("mlp.up_proj", vec![wide, hidden]),
-                ("mlp.down_proj", vec![hidden, wide]),
-                ("input_layernorm", vec![hidden]),
-                ("post_attention_layernorm", vec![hidden]),
-            ] {
-                tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
-            }
-        }
-        tensors
-    }
-
-    /// The number of parameters. Decoding a token reads each once.
-    pub(crate) fn parameters(&self) -> usize {
-        self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
-    }
-
-    fn config(&self) -> Value {
-        json!({
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": self.hidden,
-            "intermediate_size": self.intermediate,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "vocab_size": self.vocabulary,
-            "max_position_embeddings": 131_072,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 500_000.0,
-            "rope_scaling": {
-                "factor": 32.0,
-                "high_freq_factor": 4.0,
-                "low_freq_factor": 1.0,
-                "original_max_position_embeddings": 8192,
-                "rope_type": "llama3",
-            },
-            "tie_word_embeddings": true,
-            "torch_dtype": "bfloat16",
-            "bos_token_id": 1,
-            "eos_token_id": [2],
-            "hidden_act": "silu",
-            "attention_bias": false,
-            "mlp_bias": false,
-        })
-    }
-
     /// The checkpoint's folder below `parent`, made where it is not there yet: bfloat16, values between -0.035 and 0.035 (a
     /// standard deviation of 0.02), norms of ones.
     pub(crate) fn provide(&self, parent: &Path) -> Result<PathBuf> {
@@ -123,6 +26,15 @@ impl Shapes {
         let incoming = folder.join("incoming");
         self.write(&incoming).with_context(|| format!("writing {}", incoming.display()))?;
         fs::rename(&incoming, folder.join("model.safetensors")).context("naming the weights")?;
+        Ok(folder)
+    }
+
+    /// The folder of a checkpoint with weights of `bits` bits in groups of 64, which was quantized before.
+    pub(crate) fn provide_quantized(&self, checkpoint: &Path, bits: usize) -> Result<PathBuf> {
+        let folder = checkpoint.join(format!("{bits}bit"));
+        if !folder.join("model.safetensors").is_file() {
+            bail!("there is no quantized checkpoint in {}", folder.display());
+        }
         Ok(folder)
     }
 
@@ -176,11 +88,7 @@ fn bfloat16(value: f32) -> [u8; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn llama_has_its_number_of_parameters() {
-        assert_eq!(LLAMA_1B.parameters(), 1_235_814_400);
-    }
+    use crate::shapes::SMALL;
 
     #[test]
     fn a_checkpoint_opens_and_is_made_once() {

@@ -6,10 +6,16 @@
 
 mod bandwidth;
 mod checkpoint;
+mod cpu;
+mod gguf;
 mod machine;
 mod mlx;
-mod peer;
+mod peers;
 mod report;
+mod serve;
+mod shapes;
+mod spread;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -24,13 +30,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
+    /// The IREE engine on processors beside llama.cpp, candle and mlx-lm
+    Cpu(cpu::Arguments),
     /// The MLX engine beside mlx-lm
     Mlx(mlx::Arguments),
+    /// One of our engines, measured on request from standard input
+    #[command(hide = true)]
+    Serve(serve::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
+        Suite::Cpu(arguments) => cpu::run(&arguments),
         Suite::Mlx(arguments) => mlx::run(&arguments),
+        Suite::Serve(arguments) => serve::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

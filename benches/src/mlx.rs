@@ -14,10 +14,11 @@ use mlxcel_core::{
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
 
 use crate::bandwidth::Probe;
-use crate::checkpoint::{LLAMA_1B, SMALL, Shapes};
 use crate::machine::Machine;
-use crate::peer::MlxLm;
+use crate::peers::mlx_lm;
 use crate::report::{Contestant, Report};
+use crate::shapes::{ModelName, Shapes};
+use crate::worker::Worker;
 
 /// What is measured, and how often.
 #[derive(clap::Args)]
@@ -67,13 +68,6 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModelName {
-    #[value(name = "llama-3.2-1b")]
-    Llama1b,
-    Small,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Ours {
     Bf16,
     #[value(name = "8bit")]
@@ -106,10 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     {
         bail!("there must be tokens to measure, of a prompt at least two");
     }
-    let shapes = match arguments.model {
-        ModelName::Llama1b => LLAMA_1B,
-        ModelName::Small => SMALL,
-    };
+    let shapes = arguments.model.shapes();
     let checkpoint = shapes.provide(&arguments.folder)?;
     let threads =
         arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
@@ -152,12 +143,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn versions(entries: &[Entry]) -> Vec<(String, String)> {
     let mut versions = vec![("mlxcel".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     let peer = entries.iter().find_map(|entry| match &entry.player {
-        Player::MlxLm(worker) => Some(worker.versions.clone()),
+        Player::MlxLm(worker) => Some(worker.hello.versions.clone()),
         Player::Ours(_) => None,
     });
-    if let Some(peer) = peer {
-        versions.extend([("mlx-lm".to_owned(), peer.mlx_lm), ("mlx".to_owned(), peer.mlx)]);
-    }
+    versions.extend(peer.unwrap_or_default());
     versions
 }
 
@@ -169,7 +158,7 @@ struct Entry {
 
 enum Player {
     Ours(Engine),
-    MlxLm(MlxLm),
+    MlxLm(Worker),
 }
 
 impl Entry {
@@ -213,7 +202,8 @@ impl Entry {
             Peer::FourBit => 4.5,
             Peer::FourBitF32 => 5.0,
         };
-        let worker = MlxLm::start(&arguments.python, packages, checkpoint, &name(&kind))?;
+        let command = mlx_lm(&arguments.python, packages, checkpoint, &name(&kind));
+        let worker = Worker::start("mlx-lm", command)?;
         Ok(Self { player: Player::MlxLm(worker), result: contestant(label, false, shapes, bits) })
     }
 
@@ -226,9 +216,9 @@ impl Entry {
             ),
             Player::MlxLm(worker) => (
                 arguments.mlx_lm_decode,
-                worker.decode(arguments.position, arguments.mlx_lm_decode)?.seconds,
+                worker.decode(arguments.mlx_lm_decode, &[arguments.position])?.into_iter().sum(),
                 match round < arguments.mlx_lm_prefills {
-                    true => Some(worker.prefill(arguments.prefill)?.seconds),
+                    true => Some(worker.prefill(arguments.prefill)?),
                     false => None,
                 },
             ),

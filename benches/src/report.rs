@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::spread::Spread;
 
 /// Rates of one contestant in tokens a second, in the order in which they were measured.
 #[derive(Debug, Serialize)]
@@ -92,43 +93,6 @@ impl Report {
         let ratios: Vec<String> =
             measured(true).map(|(ours, own)| format!("{} {:.1} x", ours.name, own / rate)).collect();
         (!ratios.is_empty()).then(|| format!("{what} beside {}: {}", best.name, ratios.join(", ")))
-    }
-}
-
-/// The middle and the ends of some measurements.
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(values: &[f64]) -> Self {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        let middle = sorted.len() / 2;
-        let median = match sorted.len() {
-            0 => f64::NAN,
-            count if count % 2 == 0 => (at(middle - 1) + at(middle)) / 2.0,
-            _ => at(middle),
-        };
-        Self { median, least: at(0), most: at(sorted.len().wrapping_sub(1)) }
-    }
-
-    fn scaled(&self, factor: f64) -> Self {
-        Self { median: self.median * factor, least: self.least * factor, most: self.most * factor }
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.median.is_nan() {
-            return f.pad("-");
-        }
-        // Two digits where there are few.
-        let digits = if self.median < 10.0 { 2 } else { 1 };
-        f.pad(&format!("{:.digits$} ({:.digits$} to {:.digits$})", self.median, self.least, self.most))
     }
 }
 

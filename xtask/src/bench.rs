@@ -1,5 +1,7 @@
 //! `bench`: measurements beside other programs. Not a part of `test`: they take minutes and want a quiet machine.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 
@@ -16,8 +18,28 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
+    /// The IREE engine on processors beside llama.cpp, candle and mlx-lm
+    Cpu(CpuArguments),
     /// The MLX engine beside mlx-lm
     Mlx(MlxArguments),
+}
+
+#[derive(clap::Args)]
+struct CpuArguments {
+    /// What the engine is compared with: llama.cpp and candle are built into target/bench/build for it, mlx-lm is installed into
+    /// .toolchain/mlx-lm; nothing where nothing is named
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [CpuPeer::LlamaCpp, CpuPeer::Candle, CpuPeer::MlxLm])]
+    peers: Vec<CpuPeer>,
+    /// Further arguments of the suite; `-- --help` lists them
+    #[arg(last = true)]
+    suite: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CpuPeer {
+    LlamaCpp,
+    Candle,
+    MlxLm,
 }
 
 #[derive(clap::Args)]
@@ -39,23 +61,64 @@ enum Peers {
 /// Sets up, installs what a suite compares with, and runs it.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
-    let Suite::Mlx(arguments) = &arguments.suite;
+    let suite = match arguments.suite {
+        Suite::Cpu(_) => "cpu",
+        Suite::Mlx(_) => "mlx",
+    };
     let mut command =
-        workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", "mlx"]);
-    command.arg("--folder").arg(workspace.root().join("target/bench"));
-    if arguments.peers == Peers::MlxLm {
-        let name = "mlx-lm";
-        let packages = Packages {
-            name,
-            requirements: "benches/mlx-lm/requirements.txt",
-            wheels_for: None,
-            what: "mlx-lm and what it imports (about 110 MB)",
-        };
-        packages.install(workspace, find_python).context(
-            "pip could not install mlx-lm: it needs the network or an index that has it, and Linux (glibc 2.35 or \
-             newer, x86-64 or aarch64) with Python 3.11, 3.12 or 3.13",
-        )?;
-        command.arg("--packages").arg(workspace.toolchain().join(name)).arg("--python").arg(find_python()?);
+        workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
+    command.arg("--folder").arg(folder(workspace));
+    let (mlx_lm, further) = match &arguments.suite {
+        Suite::Cpu(cpu) => {
+            if cpu.peers.contains(&CpuPeer::LlamaCpp) {
+                command.arg("--llama-cpp").arg(worker(workspace, "llama-cpp")?);
+            }
+            if cpu.peers.contains(&CpuPeer::Candle) {
+                command.arg("--candle").arg(worker(workspace, "candle")?);
+            }
+            (cpu.peers.contains(&CpuPeer::MlxLm), &cpu.suite)
+        }
+        Suite::Mlx(mlx) => (mlx.peers == Peers::MlxLm, &mlx.suite),
+    };
+    if mlx_lm {
+        let packages = install_mlx_lm(workspace)?;
+        command.arg("--packages").arg(packages).arg("--python").arg(find_python()?);
     }
-    process::run(command.args(&arguments.suite))
+    process::run(command.args(further))
+}
+
+/// Where checkpoints, other programs and results are.
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.root().join("target/bench")
+}
+
+/// Builds the program in `benches/NAME`, which is outside the workspace, with all instructions of this processor.
+fn worker(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let target = folder(workspace).join("build");
+    let mut command = workspace.cargo(&["build", "--locked", "--release"]);
+    command
+        .arg("--manifest-path")
+        .arg(workspace.root().join("benches").join(name).join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target)
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env("RUSTFLAGS", "-C target-cpu=native");
+    eprintln!("bench: building {name}, the first time for minutes");
+    process::run(&mut command).with_context(|| format!("building benches/{name}"))?;
+    Ok(target.join("release").join(format!("mlxcel-bench-{name}")))
+}
+
+fn install_mlx_lm(workspace: &Workspace) -> Result<PathBuf> {
+    let name = "mlx-lm";
+    let packages = Packages {
+        name,
+        requirements: "benches/mlx-lm/requirements.txt",
+        wheels_for: None,
+        what: "mlx-lm and what it imports (about 110 MB)",
+    };
+    packages.install(workspace, find_python).context(
+        "pip could not install mlx-lm: it needs the network or an index that has it, and Linux (glibc 2.35 or \
+         newer, x86-64 or aarch64) with Python 3.11, 3.12 or 3.13",
+    )?;
+    Ok(workspace.toolchain().join(name))
 }

@@ -88,7 +88,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-benches",
         layer: 5,
-        may_use: &["mlxcel-core", "mlxcel-mlx"],
+        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-iree", "mlxcel-mlx"],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule { name: "xtask", layer: 5, may_use: &[], unsafe_code: Unsafe::Forbidden },

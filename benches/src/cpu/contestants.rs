@@ -1,0 +1,239 @@
+//! Who is measured, and how each is started.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use super::results::{Contestant, Program};
+use crate::serve::Engine;
+use crate::shapes::Shapes;
+use crate::{gguf, peers};
+
+/// One of ours: an engine, a type of weights and a precision, which is `native` where none is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Ours {
+    Bf16,
+    Bf16Exact,
+    #[value(name = "8bit")]
+    EightBit,
+    #[value(name = "8bit-exact")]
+    EightBitExact,
+    #[value(name = "8bit-fast")]
+    EightBitFast,
+    #[value(name = "4bit")]
+    FourBit,
+    #[value(name = "4bit-exact")]
+    FourBitExact,
+    #[value(name = "4bit-fast")]
+    FourBitFast,
+    MlxBf16,
+    #[value(name = "mlx-8bit")]
+    MlxEightBit,
+    #[value(name = "mlx-4bit")]
+    MlxFourBit,
+}
+
+/// A type of llama.cpp's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LlamaCpp {
+    Bf16,
+    #[value(name = "q8_0")]
+    Q8,
+    #[value(name = "q4_0")]
+    Q4,
+    /// The embedding, which is the head too, in 4 bits as well; `q4_0` has it in 6
+    #[value(name = "q4_0-pure")]
+    Q4Pure,
+}
+
+/// A type of candle's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Candle {
+    F32,
+    Bf16,
+}
+
+/// A type of mlx-lm's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MlxLm {
+    F32,
+    Bf16,
+    #[value(name = "4bit")]
+    FourBit,
+    #[value(name = "4bit-f32")]
+    FourBitF32,
+}
+
+/// A value's name on the command line.
+pub(super) fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// How much a contestant is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Everything, long contexts included.
+    Long,
+    /// Everything else.
+    Usual,
+    /// No sequences side by side.
+    Single,
+    /// The shortest prompt and a few tokens, once: it takes seconds for each.
+    Little,
+}
+
+/// A contestant that can be started.
+pub(super) struct Entry {
+    pub(super) result: Contestant,
+    pub(super) effort: Effort,
+    /// The weights as a file or a folder, where loading them is compared with copying them.
+    pub(super) weights: Option<PathBuf>,
+    /// Names and versions of what computes, once it was started.
+    pub(super) versions: Vec<(String, String)>,
+    command: Box<dyn Fn() -> Command>,
+}
+
+impl Entry {
+    pub(super) fn command(&self) -> Command {
+        (self.command)()
+    }
+}
+
+/// What all of them have in common.
+pub(super) struct Common<'a> {
+    pub(super) shapes: &'a Shapes,
+    /// The folder of the bfloat16 checkpoint.
+    pub(super) checkpoint: &'a Path,
+    pub(super) threads: usize,
+    pub(super) capacity: usize,
+    pub(super) sequences: usize,
+    /// Where the IREE engine keeps its programs in this run.
+    pub(super) cache: &'a Path,
+}
+
+impl Common<'_> {
+    /// One of ours. The folder of a quantized checkpoint is made where it is not there.
+    pub(super) fn ours(&self, which: Ours) -> Result<Entry> {
+        let (engine, bits, precision) = match which {
+            Ours::Bf16 => (Engine::Iree, None, "native"),
+            Ours::Bf16Exact => (Engine::Iree, None, "exact"),
+            Ours::EightBit => (Engine::Iree, Some(8), "native"),
+            Ours::EightBitExact => (Engine::Iree, Some(8), "exact"),
+            Ours::EightBitFast => (Engine::Iree, Some(8), "fast"),
+            Ours::FourBit => (Engine::Iree, Some(4), "native"),
+            Ours::FourBitExact => (Engine::Iree, Some(4), "exact"),
+            Ours::FourBitFast => (Engine::Iree, Some(4), "fast"),
+            Ours::MlxBf16 => (Engine::Mlx, None, "native"),
+            Ours::MlxEightBit => (Engine::Mlx, Some(8), "native"),
+            Ours::MlxFourBit => (Engine::Mlx, Some(4), "native"),
+        };
+        let weights = bits.map_or_else(|| "bf16".to_owned(), |bits| format!("{bits}bit"));
+        // The MLX engine quantizes by itself while it loads.
+        let folder = match (engine, bits) {
+            (Engine::Iree, Some(bits)) => self.shapes.provide_quantized(self.checkpoint, bits)?,
+            _ => self.checkpoint.to_owned(),
+        };
+        let program = match engine {
+            Engine::Iree => Program::Iree,
+            Engine::Mlx => Program::Mlx,
+        };
+        let named = if engine == Engine::Iree { "mlxcel" } else { "mlxcel mlx" };
+        let mut result =
+            Contestant::new(format!("{named} {weights} {precision}"), program, &weights, Some(precision));
+        // A group of 64 has a scale and a bias of 16 bits.
+        result.weight_bytes = self.bytes(bits.map_or(16.0, |bits| bits as f64 + 0.5));
+        let this = std::env::current_exe().context("finding this program")?;
+        let cache = (engine == Engine::Iree).then(|| self.cache.to_owned());
+        let quantized_here = bits.filter(|_| engine == Engine::Mlx);
+        let weights = (engine == Engine::Iree || bits.is_none()).then(|| folder.clone());
+        let numbers = [("threads", self.threads), ("capacity", self.capacity), ("sequences", self.sequences)];
+        let command = move || {
+            let mut command = Command::new(&this);
+            command
+                .args(["serve", "--engine", &name(&engine), "--precision", precision, "--model"])
+                .arg(&folder);
+            for (name, number) in numbers {
+                command.arg(format!("--{name}")).arg(number.to_string());
+            }
+            if let Some(cache) = &cache {
+                command.arg("--cache").arg(cache);
+            }
+            if let Some(bits) = quantized_here {
+                command.arg("--bits").arg(bits.to_string());
+            }
+            command
+        };
+        Ok(Entry {
+            effort: effort(&result.weights),
+            result,
+            weights,
+            versions: Vec::new(),
+            command: Box::new(command),
+        })
+    }
+
+    /// llama.cpp in a type. Its file is made where it is not there.
+    pub(super) fn llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
+        let kind = name(&which);
+        let mut file = gguf::provide(self.shapes, self.checkpoint)?;
+        if which != LlamaCpp::Bf16 {
+            let quantized = self.checkpoint.join(format!("{kind}.gguf"));
+            peers::quantize_gguf(program, &file, &quantized, &kind, self.threads)?;
+            file = quantized;
+        }
+        let mut result = Contestant::new(format!("llama.cpp {kind}"), Program::LlamaCpp, &kind, None);
+        // It knows better, and says so when it is started.
+        result.weight_bytes = self.bytes(16.0);
+        let (program, threads, capacity) = (program.to_owned(), self.threads, self.capacity);
+        let weights = Some(file.clone());
+        let command = move || peers::llama_cpp(&program, &file, threads, capacity);
+        Ok(Entry { effort: effort(&kind), result, weights, versions: Vec::new(), command: Box::new(command) })
+    }
+
+    /// candle in a type.
+    pub(super) fn candle(&self, program: &Path, which: Candle) -> Result<Entry> {
+        let shapes = self.shapes;
+        if shapes.head_dim * shapes.heads != shapes.hidden {
+            bail!("its llama has heads of the hidden size over their number, and these shapes have not");
+        }
+        let kind = name(&which);
+        let mut result = Contestant::new(format!("candle {kind}"), Program::Candle, &kind, None);
+        result.weight_bytes = self.bytes(if which == Candle::F32 { 32.0 } else { 16.0 });
+        let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
+        let effort = if which == Candle::F32 { Effort::Single } else { Effort::Little };
+        let command = move || peers::candle(&program, &checkpoint, &kind, threads);
+        Ok(Entry { effort, result, weights: None, versions: Vec::new(), command: Box::new(command) })
+    }
+
+    /// mlx-lm in a type.
+    pub(super) fn mlx_lm(&self, python: &str, packages: &Path, which: MlxLm) -> Entry {
+        let kind = name(&which);
+        let mut result = Contestant::new(format!("mlx-lm {kind}"), Program::MlxLm, &kind, None);
+        result.weight_bytes = self.bytes(match which {
+            MlxLm::F32 => 32.0,
+            MlxLm::Bf16 => 16.0,
+            MlxLm::FourBit => 4.5,
+            MlxLm::FourBitF32 => 5.0,
+        });
+        let (python, packages) = (python.to_owned(), packages.to_owned());
+        let checkpoint = self.checkpoint.to_owned();
+        let command = move || peers::mlx_lm(&python, &packages, &checkpoint, &kind);
+        Entry {
+            effort: Effort::Little,
+            result,
+            weights: None,
+            versions: Vec::new(),
+            command: Box::new(command),
+        }
+    }
+
+    fn bytes(&self, bits: f64) -> f64 {
+        self.shapes.parameters() as f64 * bits / 8.0
+    }
+}
+
+fn effort(weights: &str) -> Effort {
+    if weights == "bf16" { Effort::Long } else { Effort::Usual }
+}

@@ -1,0 +1,353 @@
+//! The suite `cpu`: the IREE engine beside llama.cpp, candle and mlx-lm.
+//!
+//! Each contestant's turn is a process of its own, so only one is in memory at a time; turns are taken in rounds. Before the rounds
+//! each of ours has a turn that does not count, with an empty cache: it tells how long compiling takes, and leaves nothing to compile.
+
+mod contestants;
+mod copy;
+mod measure;
+mod plot;
+mod results;
+mod table;
+mod targets;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours};
+use self::measure::Plan;
+use self::results::{Program, Results, distance, likeliest};
+use crate::bandwidth::Probe;
+use crate::machine::Machine;
+use crate::shapes::ModelName;
+use crate::worker::Worker;
+
+/// Tokens of the prompt whose logits are compared.
+const COMPARED: usize = 64;
+
+/// What is measured, and how often.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The folder of checkpoints and results
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+    /// The worker that runs llama.cpp; without it, it is not measured
+    #[arg(long)]
+    llama_cpp: Option<PathBuf>,
+    /// The worker that runs candle; without it, it is not measured
+    #[arg(long)]
+    candle: Option<PathBuf>,
+    /// The folder that has mlx-lm; without it, it is not measured
+    #[arg(long)]
+    packages: Option<PathBuf>,
+    /// The Python that mlx-lm was installed with
+    #[arg(long, default_value = "python3")]
+    python: String,
+    /// The shapes of the model
+    #[arg(long, value_enum, default_value_t = ModelName::Llama1b)]
+    model: ModelName,
+    /// Which of ours
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Ours::Bf16, Ours::Bf16Exact, Ours::EightBit, Ours::EightBitFast, Ours::FourBit, Ours::FourBitFast])]
+    ours: Vec<Ours>,
+    /// Which types of llama.cpp
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [LlamaCpp::Bf16, LlamaCpp::Q8, LlamaCpp::Q4, LlamaCpp::Q4Pure])]
+    llama_cpp_types: Vec<LlamaCpp>,
+    /// Which types of candle
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Candle::F32, Candle::Bf16])]
+    candle_types: Vec<Candle>,
+    /// Which types of mlx-lm, which takes a minute for each
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [MlxLm::Bf16])]
+    mlx_lm_types: Vec<MlxLm>,
+    /// Threads; all cores by default. mlx-lm has no such setting
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How many turns each has
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How many times short measurements are made in a turn
+    #[arg(long, default_value_t = 2)]
+    repeats: usize,
+    /// Tokens that a sequence has when it decodes; those beyond the first are measured of bfloat16 weights only
+    #[arg(long, value_delimiter = ',', num_args = 1.., default_values_t = [128, 1024, 4096])]
+    positions: Vec<usize>,
+    /// The positions beyond the first are measured of every type of weights
+    #[arg(long)]
+    long_for_all: bool,
+    /// How many sequences are decoded together, besides one
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_values_t = [2, 4, 8])]
+    batches: Vec<usize>,
+    /// Tokens of prompts
+    #[arg(long, value_delimiter = ',', num_args = 1.., default_values_t = [128, 512])]
+    prefills: Vec<usize>,
+    /// Tokens that are decoded each time
+    #[arg(long, default_value_t = 16)]
+    decode: usize,
+    /// Measures nothing, and shows what was found before: the numbers in this file
+    #[arg(long)]
+    show: Option<PathBuf>,
+    /// Where tables and plot are written too, as benchmarks-MODEL
+    #[arg(long)]
+    docs: Option<PathBuf>,
+}
+
+/// Runs the suite, prints tables, and writes the numbers and the plot.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let (results, path) = match &arguments.show {
+        Some(path) => (Results::read(path)?, path.clone()),
+        None => {
+            let results = measure(arguments)?;
+            let path = arguments.folder.join(format!("cpu-{}.json", results.model));
+            results.write(&path)?;
+            (results, path)
+        }
+    };
+    let text = format!("{}\n{}", table::table(&results), targets::table(&results));
+    println!("\n{text}");
+    let plot = plot::svg(&results)?;
+    // The name ends in `json`, and a model's name may have a dot.
+    let beside = path.with_extension("");
+    let documented = arguments.docs.as_ref().map(|docs| docs.join(format!("benchmarks-{}", results.model)));
+    for place in std::iter::once(&beside).chain(&documented) {
+        for (ending, content) in [("txt", &text), ("svg", &plot)] {
+            let file = PathBuf::from(format!("{}.{ending}", place.display()));
+            fs::write(&file, content).with_context(|| format!("writing {}", file.display()))?;
+        }
+    }
+    eprintln!("the numbers are in {}, tables and plot beside it", path.display());
+    Ok(())
+}
+
+fn measure(arguments: &Arguments) -> Result<Results> {
+    let plan = plan(arguments)?;
+    let shapes = arguments.model.shapes();
+    let checkpoint =
+        fs::canonicalize(shapes.provide(&arguments.folder)?).context("finding the checkpoint")?;
+    let (cache, reference_cache) =
+        (empty(checkpoint.join("programs"))?, checkpoint.join("reference-programs"));
+    let common = Common {
+        shapes: &shapes,
+        checkpoint: &checkpoint,
+        threads: plan.threads,
+        capacity: plan.capacity(),
+        sequences: plan.sequences(),
+        cache: &cache,
+    };
+    let mut results = Results {
+        model: shapes.name.to_owned(),
+        remark: shapes.remark.map(str::to_owned),
+        kv_values: 2 * shapes.layers * shapes.kv_heads * shapes.head_dim,
+        machine: Machine::of_this_process(),
+        versions: Vec::new(),
+        threads: plan.threads,
+        rounds: arguments.rounds,
+        position: plan.positions[0],
+        memory: Vec::new(),
+        contestants: Vec::new(),
+        absent: Vec::new(),
+    };
+    let mut entries = entries(&common, arguments, &mut results.absent);
+    let probe = Probe::new();
+
+    let references = references(&Common { cache: &reference_cache, ..common }, &entries, &mut results.absent);
+    entries.retain_mut(|entry| {
+        if entry.result.program != Program::Iree {
+            return true;
+        }
+        eprintln!("compiling {}", entry.result.name);
+        let prepared = prepare(&plan, entry, &probe, &checkpoint);
+        keep(prepared, entry, &mut results.absent)
+    });
+
+    for round in 0..arguments.rounds {
+        // There and back, so that nobody always follows the same one.
+        if round > 0 {
+            entries.reverse();
+        }
+        entries.retain_mut(|entry| {
+            if entry.effort == Effort::Little && round > 0 {
+                return true;
+            }
+            let compared = if round == 0 { COMPARED } else { 0 };
+            let turn = plan.turn(entry, &probe, &mut results.memory, &checkpoint, compared);
+            let turn = turn.map(|logits| {
+                if compared > 0 {
+                    compare(entry, &logits, &references);
+                }
+                tell(round, entry, &plan);
+            });
+            keep(turn, entry, &mut results.absent)
+        });
+    }
+    results.versions = versions(&entries);
+    if arguments.rounds % 2 == 0 {
+        entries.reverse();
+    }
+    results.contestants = entries.into_iter().map(|entry| entry.result).collect();
+    Ok(results)
+}
+
+/// A folder that nothing is in.
+fn empty(folder: PathBuf) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("emptying {}", folder.display()))?;
+    }
+    Ok(folder)
+}
+
+fn plan(arguments: &Arguments) -> Result<Plan> {
+    let ascending = |numbers: &[usize], least: usize| {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        sorted.retain(|&number| number >= least);
+        sorted
+    };
+    let plan = Plan {
+        threads: arguments
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)),
+        prefills: ascending(&arguments.prefills, 2),
+        positions: ascending(&arguments.positions, 2),
+        batches: ascending(&arguments.batches, 2),
+        decode: arguments.decode,
+        little_decode: arguments.decode.min(4),
+        repeats: arguments.repeats,
+    };
+    let apart = plan.positions.windows(2).all(|pair| pair[0] + plan.decode < pair[1]);
+    if plan.prefills.is_empty()
+        || plan.positions.is_empty()
+        || plan.decode == 0
+        || plan.repeats == 0
+        || !apart
+    {
+        bail!(
+            "there must be tokens to measure, of prompts at least two, and positions further apart than is decoded"
+        );
+    }
+    Ok(plan)
+}
+
+/// Everyone who was asked for and can be started; `absent` is told about the others.
+fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String, String)>) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let mut add = |name: String, entry: Result<Entry>| match entry {
+        Ok(mut entry) => {
+            if arguments.long_for_all && entry.effort == Effort::Usual {
+                entry.effort = Effort::Long;
+            }
+            entries.push(entry);
+        }
+        Err(error) => absent.push((name, format!("{error:#}"))),
+    };
+    for &which in &arguments.ours {
+        add(format!("mlxcel {}", contestants::name(&which)), common.ours(which));
+    }
+    if let Some(program) = &arguments.llama_cpp {
+        for &which in &arguments.llama_cpp_types {
+            add(format!("llama.cpp {}", contestants::name(&which)), common.llama_cpp(program, which));
+        }
+    }
+    if let Some(program) = &arguments.candle {
+        for &which in &arguments.candle_types {
+            add(format!("candle {}", contestants::name(&which)), common.candle(program, which));
+        }
+    }
+    if let Some(packages) = &arguments.packages {
+        for &which in &arguments.mlx_lm_types {
+            add(String::new(), Ok(common.mlx_lm(&arguments.python, packages, which)));
+        }
+    }
+    entries
+}
+
+/// Whether a contestant goes on; `absent` is told why not.
+fn keep(outcome: Result<()>, entry: &Entry, absent: &mut Vec<(String, String)>) -> bool {
+    match outcome {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("{}: {error:#}", entry.result.name);
+            absent.push((entry.result.name.clone(), format!("{error:#}")));
+            false
+        }
+    }
+}
+
+/// A turn that does not count, but for the time that compiling took.
+fn prepare(plan: &Plan, entry: &mut Entry, probe: &Probe, scratch: &Path) -> Result<()> {
+    let before = entry.result.clone();
+    let turn = plan.turn(entry, probe, &mut Vec::new(), scratch, COMPARED);
+    let compile = std::mem::replace(&mut entry.result, before).warm_compile;
+    turn?;
+    entry.result.cold_compile = Some(compile);
+    Ok(())
+}
+
+/// The logits at `exact` of bfloat16 weights and of every other type of weights that ours have.
+fn references(
+    common: &Common<'_>,
+    entries: &[Entry],
+    absent: &mut Vec<(String, String)>,
+) -> HashMap<String, Vec<f32>> {
+    let mut references = HashMap::new();
+    for which in [Ours::Bf16Exact, Ours::EightBitExact, Ours::FourBitExact] {
+        let used = |entry: &Entry| {
+            entry.result.program == Program::Iree
+                && contestants::name(&which).starts_with(&entry.result.weights)
+        };
+        if which != Ours::Bf16Exact && !entries.iter().any(used) {
+            continue;
+        }
+        let logits = common.ours(which).and_then(|entry| {
+            eprintln!("computing the logits of {}", entry.result.name);
+            let mut worker = Worker::start(&entry.result.name, entry.command())?;
+            Ok((entry.result.weights, worker.logits(COMPARED, &common.checkpoint.join("logits.f32"))?))
+        });
+        match logits {
+            Ok((weights, logits)) => drop(references.insert(weights, logits)),
+            Err(error) => {
+                absent.push((format!("the logits of {}", contestants::name(&which)), format!("{error:#}")));
+            }
+        }
+    }
+    references
+}
+
+fn compare(entry: &mut Entry, logits: &[f32], references: &HashMap<String, Vec<f32>>) {
+    let result = &mut entry.result;
+    if let Some(reference) = references.get("bf16") {
+        result.error_to_bf16 = Some(distance(logits, reference));
+        result.same_token = Some(likeliest(logits) == likeliest(reference));
+    }
+    // What others make of quantized weights is not what ours are.
+    if result.program == Program::Iree {
+        result.error = references.get(&result.weights).map(|reference| distance(logits, reference));
+    }
+}
+
+fn tell(round: usize, entry: &Entry, plan: &Plan) {
+    let last = |of: &std::collections::BTreeMap<usize, Vec<f64>>, at: usize| {
+        of.get(&at).and_then(|samples| samples.last()).copied().unwrap_or(f64::NAN)
+    };
+    let result = &entry.result;
+    eprintln!(
+        "round {}: {}: decode {:.2}, prefill {:.1} tokens/s",
+        round + 1,
+        result.name,
+        last(&result.decode, plan.positions[0]),
+        last(&result.prefill, plan.prefills[0])
+    );
+}
+
+/// Of everything that was measured.
+fn versions(entries: &[Entry]) -> Vec<(String, String)> {
+    let mut versions: Vec<(String, String)> = Vec::new();
+    for version in entries.iter().flat_map(|entry| &entry.versions) {
+        if !versions.contains(version) {
+            versions.push(version.clone());
+        }
+    }
+    versions
+}

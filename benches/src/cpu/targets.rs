@@ -1,0 +1,177 @@
+//! What the engine is to reach beside others, and what it reaches.
+
+use std::fmt::Write as _;
+
+use super::results::{Contestant, Program, Results};
+use crate::spread::Spread;
+
+/// One line: what, what is wanted of it, and what was measured.
+#[derive(Debug)]
+struct Target {
+    what: String,
+    measured: f64,
+    wanted: Wanted,
+    aim: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    AtLeast(f64, Unit),
+    AtMost(f64, Unit),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Times,
+    Percent,
+    Seconds,
+}
+
+impl Unit {
+    fn say(self, value: f64) -> String {
+        match self {
+            Self::Times => format!("{value:.2} x"),
+            Self::Percent => format!("{:.0} %", 100.0 * value),
+            Self::Seconds => format!("{value:.1} s"),
+        }
+    }
+}
+
+/// The table, and where others are faster.
+pub(super) fn table(results: &Results) -> String {
+    let mut text = String::from("Targets\n");
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{:<58}{:>10}{:>22}{:>9}  aim", "", "measured", "wanted", "");
+    for target in targets(results) {
+        let (wanted, met, unit) = match target.wanted {
+            Wanted::AtLeast(least, unit) => {
+                (format!("at least {}", unit.say(least)), target.measured >= least, unit)
+            }
+            Wanted::AtMost(most, unit) => {
+                (format!("at most {}", unit.say(most)), target.measured <= most, unit)
+            }
+        };
+        let (measured, met) = match target.measured.is_nan() {
+            true => ("-".to_owned(), ""),
+            false => (unit.say(target.measured), if met { "met" } else { "NOT MET" }),
+        };
+        let _ = writeln!(text, "{:<58}{measured:>10}{wanted:>22}{met:>9}  {}", target.what, target.aim);
+    }
+    let faster = faster(results);
+    if !faster.is_empty() {
+        let _ = writeln!(text, "\nWhere another program is faster than mlxcel at native precision:");
+        for line in faster {
+            let _ = writeln!(text, "- {line}");
+        }
+    }
+    text
+}
+
+fn targets(results: &Results) -> Vec<Target> {
+    use Unit::{Percent, Seconds, Times};
+    use Wanted::{AtLeast, AtMost};
+
+    let ours = |weights| results.find(Program::Iree, weights, Some("native"));
+    let theirs = |weights| results.find(Program::LlamaCpp, weights, None);
+    let position = results.position;
+    let decode = |c: Option<&Contestant>, at| c.map_or(f64::NAN, |c| Contestant::median(&c.decode, at));
+    let bus = |c: Option<&Contestant>| c.map_or(f64::NAN, |c| c.bus_shares(position).median);
+    let mut targets = Vec::new();
+    let mut add = |what: String, measured: f64, wanted: Wanted, aim: &str| {
+        targets.push(Target { what, measured, wanted, aim: aim.to_owned() });
+    };
+
+    for (weights, peer, least, bus_least, aim) in [
+        ("bf16", "bf16", 0.95, Some(0.9), "the bus"),
+        ("8bit", "q8_0", 1.0, None, "95 % of the bus"),
+        ("4bit", "q4_0", 1.0, None, "1.25 x"),
+    ] {
+        let ratio = decode(ours(weights), position) / decode(theirs(peer), position);
+        add(format!("decode {weights} beside llama.cpp {peer}"), ratio, AtLeast(least, Times), aim);
+        let share = bus(ours(weights));
+        if let Some(bus_least) = bus_least {
+            add(format!("decode {weights}, part of the bus"), share, AtLeast(bus_least, Percent), aim);
+        } else if aim.contains("bus") {
+            add(
+                format!("decode {weights}, part of the bus"),
+                share,
+                AtLeast(0.95, Percent),
+                "(this is the aim)",
+            );
+        }
+    }
+    let pure = decode(ours("4bit"), position) / decode(theirs("q4_0-pure"), position);
+    add("decode 4bit beside llama.cpp q4_0-pure".to_owned(), pure, AtLeast(1.0, Times), "1.25 x");
+    let exact = results.find(Program::Iree, "bf16", Some("exact"));
+    let ratio = decode(exact, position) / decode(ours("bf16"), position);
+    add("decode bf16 exact beside native".to_owned(), ratio, AtLeast(0.9, Times), "1.0 x");
+
+    for (weights, peer, least, aim) in
+        [("bf16", "bf16", 1.1, "1.6 x"), ("8bit", "q8_0", 1.1, "1.5 x"), ("4bit", "q4_0", 1.0, "1.5 x")]
+    {
+        for tokens in [128, 512] {
+            let rate =
+                |c: Option<&Contestant>| c.map_or(f64::NAN, |c| Contestant::median(&c.prefill, tokens));
+            let what = format!("prefill of {tokens} {weights} beside llama.cpp {peer}");
+            add(what, rate(ours(weights)) / rate(theirs(peer)), AtLeast(least, Times), aim);
+        }
+    }
+
+    let bf16 = ours("bf16");
+    let slower = decode(bf16, position) / decode(bf16, 4096);
+    let alone = bf16.map_or(f64::NAN, |c| {
+        let bytes = |tokens: usize| c.weight_bytes + 2.0 * (tokens * results.kv_values) as f64;
+        bytes(4096) / bytes(position)
+    });
+    add(
+        format!("time of a token at 4096 beside {position}, bf16"),
+        slower,
+        AtMost(1.35, Times),
+        &format!("{alone:.2} x, by the bytes of the cache in 16 bits"),
+    );
+    let eight = bf16.map_or(f64::NAN, |c| Contestant::median(&c.batch, 8)) / decode(bf16, position);
+    add("8 sequences together beside one, bf16".to_owned(), eight, AtLeast(4.0, Times), "7 x");
+    for weights in ["bf16", "8bit", "4bit"] {
+        let ratio = ours(weights).map_or(f64::NAN, |c| {
+            Spread::of(&c.private).median / (c.weight_bytes + c.kv_bytes.unwrap_or(0.0))
+        });
+        let what = format!("private memory beside weights and cache, {weights}");
+        add(what, ratio, AtMost(1.1, Times), "1.05 x");
+    }
+    for weights in ["bf16", "8bit", "4bit"] {
+        let seconds = ours(weights).and_then(|c| c.cold_compile).unwrap_or(f64::NAN);
+        add(format!("cold compile of all programs, {weights}"), seconds, AtMost(20.0, Seconds), "8 s");
+    }
+    for weights in ["bf16", "8bit", "4bit"] {
+        let ratio =
+            ours(weights).map_or(f64::NAN, |c| Spread::of(&c.load).median / Spread::of(&c.copy).median);
+        add(format!("warm load beside a plain copy, {weights}"), ratio, AtMost(1.5, Times), "");
+    }
+    targets
+}
+
+/// Each figure in which a program of others is ahead of ours with the weights nearest to its own.
+fn faster(results: &Results) -> Vec<String> {
+    let mut lines = Vec::new();
+    for peer in results.contestants.iter().filter(|c| !c.ours()) {
+        let weights = match peer.weights.as_str() {
+            "q8_0" => "8bit",
+            kind if kind.starts_with("q4_0") || kind.starts_with("4bit") => "4bit",
+            _ => "bf16",
+        };
+        let Some(ours) = results.find(Program::Iree, weights, Some("native")) else { continue };
+        for (theirs, own, what) in [
+            (&peer.decode, &ours.decode, "decoding at"),
+            (&peer.batch, &ours.batch, "decoding of sequences together, of"),
+            (&peer.prefill, &ours.prefill, "prefill of"),
+        ] {
+            for &at in theirs.keys() {
+                let ratio = Contestant::median(theirs, at) / Contestant::median(own, at);
+                if ratio > 1.0 {
+                    lines.push(format!("{}: {what} {at}: {ratio:.2} x {}", peer.name, ours.name));
+                }
+            }
+        }
+    }
+    lines
+}

@@ -1,0 +1,58 @@
+//! How the programs of others are started.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// mlx-lm with `checkpoint` in the type `kind`; `python` finds it in `packages`.
+pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &str) -> Command {
+    let mut command = Command::new(python);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("mlx-lm/worker.py"))
+        .arg(checkpoint)
+        .arg(kind)
+        .env("PYTHONPATH", packages)
+        .env("PYTHONNOUSERSITE", "1");
+    command
+}
+
+/// candle with `checkpoint` in the type `kind`.
+pub(crate) fn candle(program: &Path, checkpoint: &Path, kind: &str, threads: usize) -> Command {
+    let mut command = Command::new(program);
+    command.arg(checkpoint).arg(kind).env("RAYON_NUM_THREADS", threads.to_string());
+    command
+}
+
+/// llama.cpp with the file `model` and room for sequences of `capacity` tokens.
+pub(crate) fn llama_cpp(program: &Path, model: &Path, threads: usize, capacity: usize) -> Command {
+    let mut command = Command::new(program);
+    command.arg("serve").arg(model).args([threads.to_string(), capacity.to_string()]);
+    command
+}
+
+/// Lets llama.cpp write the file `from` as `to`, in the type `kind`, unless it is there.
+pub(crate) fn quantize_gguf(
+    program: &Path,
+    from: &Path,
+    to: &Path,
+    kind: &str,
+    threads: usize,
+) -> Result<()> {
+    if to.is_file() {
+        return Ok(());
+    }
+    eprintln!("writing {}", to.display());
+    // Under its name only once it is whole.
+    let incoming = to.with_extension("incoming");
+    let status = Command::new(program)
+        .arg("quantize")
+        .args([from, incoming.as_path()])
+        .args([kind, &threads.to_string()])
+        .status()
+        .with_context(|| format!("starting {}", program.display()))?;
+    if !status.success() {
+        bail!("llama.cpp did not quantize {} to {kind} ({status})", from.display());
+    }
+    std::fs::rename(&incoming, to).with_context(|| format!("naming {}", to.display()))
+}

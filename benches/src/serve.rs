@@ -1,0 +1,221 @@
+//! An engine of ours as a worker: what [`crate::worker`] starts this very program for.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use mlxcel_core::{
+    Backend, Control, InferenceSession, LoadOptions, Model, ModelSource, Precision, Row, RowResult,
+    SamplingPlan, SequenceId, SessionOptions, TokenId,
+};
+use mlxcel_iree::IreeBackend;
+use mlxcel_mlx::{MlxBackend, WeightQuantization};
+use serde_json::{Value, json};
+
+/// What is served.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[arg(long, value_enum)]
+    engine: Engine,
+    /// The checkpoint's folder
+    #[arg(long)]
+    model: PathBuf,
+    #[arg(long)]
+    precision: Precision,
+    #[arg(long)]
+    threads: usize,
+    /// The most tokens of a sequence
+    #[arg(long)]
+    capacity: usize,
+    /// The most sequences at once
+    #[arg(long)]
+    sequences: usize,
+    /// Where the IREE engine keeps compiled programs
+    #[arg(long)]
+    cache: Option<PathBuf>,
+    /// The bits that the MLX engine quantizes weights to, in groups of 64
+    #[arg(long)]
+    bits: Option<usize>,
+}
+
+/// An engine that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    Iree,
+    Mlx,
+}
+
+impl Arguments {
+    fn backend(&self) -> Result<Arc<dyn Backend>> {
+        Ok(match self.engine {
+            Engine::Iree => match &self.cache {
+                Some(folder) => Arc::new(IreeBackend::new().with_cache_dir(folder)),
+                None => Arc::new(IreeBackend::new()),
+            },
+            Engine::Mlx => match self.bits {
+                Some(bits) => {
+                    let quantization = WeightQuantization::affine(bits, 64)?;
+                    Arc::new(MlxBackend::new().with_quantization(quantization))
+                }
+                None => Arc::new(MlxBackend::new()),
+            },
+        })
+    }
+
+    fn options(&self) -> LoadOptions {
+        let options = LoadOptions::default()
+            .with_precision(self.precision)
+            .with_threads(self.threads)
+            .with_capacity(self.capacity)
+            .with_sequences(self.sequences);
+        match self.engine {
+            Engine::Iree => options,
+            // Its default is a GPU where there is one.
+            Engine::Mlx => options.with_device("cpu"),
+        }
+    }
+}
+
+/// Answers requests until there are no more.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let backend = arguments.backend()?;
+    let start = Instant::now();
+    let model = backend.load(&ModelSource::from(arguments.model.as_path()), &arguments.options())?;
+    let mut session = Session::new(&model)?;
+    let load = start.elapsed();
+    let info = model.info();
+    answer(&json!({
+        "versions": [["mlxcel", env!("CARGO_PKG_VERSION")]],
+        "load_seconds": load.as_secs_f64(),
+        "weight_bytes": info.weight_bytes,
+        "notes": model.capabilities().to_string(),
+    }))?;
+    let loading = info.compile_time;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words != ["state"] {
+            session.close_all()?;
+        }
+        answer(&match words.as_slice() {
+            ["prefill", tokens] => {
+                let sequence = session.open()?;
+                let start = Instant::now();
+                session.feed(sequence, tokens.parse()?)?;
+                json!({"seconds": start.elapsed().as_secs_f64()})
+            }
+            ["decode", count, positions @ ..] => {
+                let count = count.parse()?;
+                let sequence = session.open()?;
+                let mut seconds = Vec::new();
+                for position in positions {
+                    let next = session.feed(sequence, position.parse()?)?;
+                    seconds.push(session.decode(&mut [(sequence, next)], count)?.as_secs_f64());
+                }
+                json!({"seconds": seconds})
+            }
+            ["batch", count, position, numbers @ ..] => {
+                let (count, position) = (count.parse()?, position.parse()?);
+                let numbers = numbers.iter().map(|n| n.parse()).collect::<Result<Vec<usize>, _>>()?;
+                let mut rows = Vec::new();
+                for _ in 0..numbers.iter().copied().max().unwrap_or(0) {
+                    let sequence = session.open()?;
+                    rows.push((sequence, session.feed(sequence, position)?));
+                }
+                let seconds = numbers
+                    .iter()
+                    .map(|&number| Ok(session.decode(&mut rows[..number], count)?.as_secs_f64()))
+                    .collect::<Result<Vec<_>>>()?;
+                json!({"seconds": seconds})
+            }
+            ["logits", tokens, ..] => {
+                let file = line.splitn(3, ' ').nth(2).context("into which file?")?;
+                let start = Instant::now();
+                let logits = session.logits(tokens.parse()?)?;
+                let seconds = start.elapsed().as_secs_f64();
+                let bytes: Vec<u8> = logits.into_iter().flat_map(f32::to_le_bytes).collect();
+                std::fs::write(file, bytes).with_context(|| format!("writing {file}"))?;
+                json!({"seconds": seconds})
+            }
+            ["state"] => {
+                let stats = session.inner.stats();
+                json!({
+                    "kv_bytes": stats.kv_bytes,
+                    "compile_seconds": (loading + stats.compile_time).as_secs_f64(),
+                })
+            }
+            _ => bail!("an unknown request: {line}"),
+        })?;
+    }
+    Ok(())
+}
+
+fn answer(value: &Value) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}")?;
+    Ok(out.flush()?)
+}
+
+/// A session and the sequences that are open in it.
+struct Session {
+    inner: Box<dyn InferenceSession>,
+    plan: SamplingPlan,
+    open: Vec<SequenceId>,
+}
+
+impl Session {
+    fn new(model: &Arc<dyn Model>) -> Result<Self> {
+        let inner = model.open_session(&SessionOptions::default())?;
+        Ok(Self { inner, plan: SamplingPlan::greedy(), open: Vec::new() })
+    }
+
+    fn open(&mut self) -> Result<SequenceId> {
+        let sequence = self.inner.open()?;
+        self.open.push(sequence);
+        Ok(sequence)
+    }
+
+    fn close_all(&mut self) -> Result<()> {
+        for sequence in self.open.drain(..) {
+            self.inner.close(sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Extends a sequence until it has `tokens`, and tells the token that follows.
+    fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
+        let prompt = prompt(self.inner.state(sequence)?.position, tokens);
+        match self.inner.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
+            RowResult::Token(token) => Ok(token.token),
+            other => bail!("the engine answered {other:?}"),
+        }
+    }
+
+    /// The time of `count` steps of all `rows`, each a sequence and the token that it goes on with.
+    fn decode(&mut self, rows: &mut [(SequenceId, TokenId)], count: usize) -> Result<Duration> {
+        let start = Instant::now();
+        for _ in 0..count {
+            let answers = self.inner.decode_step(rows, &self.plan, &Control::default())?;
+            for (row, answer) in rows.iter_mut().zip(answers) {
+                row.1 = answer?.token;
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    fn logits(&mut self, tokens: usize) -> Result<Vec<f32>> {
+        let sequence = self.open()?;
+        match self.inner.prefill(Row::logits(sequence, &prompt(0, tokens)), &Control::default())? {
+            RowResult::Logits(logits) => Ok(logits),
+            other => bail!("the engine answered {other:?}"),
+        }
+    }
+}
+
+/// The tokens of every contestant's sequences from one position to another.
+fn prompt(from: usize, to: usize) -> Vec<TokenId> {
+    (from..to).map(|i| ((7 * i + 11) % 1000) as TokenId).collect()
+}

@@ -1,0 +1,223 @@
+//! The shapes of published models.
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+/// The shapes of a model of the llama family with tied embeddings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shapes {
+    pub(crate) name: &'static str,
+    pub(crate) hidden: usize,
+    pub(crate) intermediate: usize,
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) vocabulary: usize,
+    pub(crate) context: usize,
+    pub(crate) norm_epsilon: f64,
+    pub(crate) rope_theta: f64,
+    pub(crate) rope_scaling: Option<RopeScaling>,
+    /// What people should know who read figures of it.
+    pub(crate) remark: Option<&'static str>,
+}
+
+/// The stretching of slow rotations that came with Llama 3.1 (`rope_type` `llama3`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeScaling {
+    factor: f64,
+    low_freq_factor: f64,
+    high_freq_factor: f64,
+    original_context: usize,
+}
+
+/// A model by its name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelName {
+    #[value(name = "llama-3.2-1b")]
+    Llama1b,
+    #[value(name = "qwen3-0.6b")]
+    Qwen600m,
+    /// A model to try the program with
+    Small,
+}
+
+impl ModelName {
+    pub(crate) fn shapes(self) -> Shapes {
+        match self {
+            Self::Llama1b => LLAMA_1B,
+            Self::Qwen600m => QWEN_600M,
+            Self::Small => SMALL,
+        }
+    }
+}
+
+/// As Llama 3.2 has it.
+const LLAMA_ROPE: RopeScaling =
+    RopeScaling { factor: 32.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 };
+
+/// Those of Llama-3.2-1B.
+pub(crate) const LLAMA_1B: Shapes = Shapes {
+    name: "llama-3.2-1b",
+    hidden: 2048,
+    intermediate: 8192,
+    layers: 16,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    vocabulary: 128_256,
+    context: 131_072,
+    norm_epsilon: 1e-5,
+    rope_theta: 500_000.0,
+    rope_scaling: Some(LLAMA_ROPE),
+    remark: None,
+};
+
+/// Those of Qwen3-0.6B.
+pub(crate) const QWEN_600M: Shapes = Shapes {
+    name: "qwen3-0.6b",
+    hidden: 1024,
+    intermediate: 3072,
+    layers: 28,
+    heads: 16,
+    kv_heads: 8,
+    head_dim: 128,
+    vocabulary: 151_936,
+    context: 40_960,
+    norm_epsilon: 1e-6,
+    rope_theta: 1_000_000.0,
+    rope_scaling: None,
+    remark: Some(
+        "a llama network of these shapes: every matrix of the model, but not its norms of queries and keys",
+    ),
+};
+
+/// A model to try the program with.
+pub(crate) const SMALL: Shapes = Shapes {
+    name: "small",
+    hidden: 256,
+    intermediate: 512,
+    layers: 2,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 64,
+    vocabulary: 2048,
+    context: 131_072,
+    norm_epsilon: 1e-5,
+    rope_theta: 500_000.0,
+    rope_scaling: Some(LLAMA_ROPE),
+    remark: None,
+};
+
+impl Shapes {
+    /// Each tensor's name and shape, in the order of the file.
+    pub(crate) fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let (hidden, wide) = (self.hidden, self.intermediate);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut tensors = vec![
+            ("model.embed_tokens.weight".to_owned(), vec![self.vocabulary, hidden]),
+            ("model.norm.weight".to_owned(), vec![hidden]),
+        ];
+        for layer in 0..self.layers {
+            for (name, shape) in [
+                ("self_attn.q_proj", vec![q, hidden]),
+                ("self_attn.k_proj", vec![kv, hidden]),
+                ("self_attn.v_proj", vec![kv, hidden]),
+                ("self_attn.o_proj", vec![hidden, q]),
+                ("mlp.gate_proj", vec![wide, hidden]),
+                ("mlp.up_proj", vec![wide, hidden]),
+                ("mlp.down_proj", vec![hidden, wide]),
+                ("input_layernorm", vec![hidden]),
+                ("post_attention_layernorm", vec![hidden]),
+            ] {
+                tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
+            }
+        }
+        tensors
+    }
+
+    /// The number of parameters. Decoding a token reads each once.
+    pub(crate) fn parameters(&self) -> usize {
+        self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+
+    /// The checkpoint's `config.json`.
+    pub(crate) fn config(&self) -> Value {
+        let mut config = Map::from_iter(
+            [
+                ("architectures", json!(["LlamaForCausalLM"])),
+                ("model_type", json!("llama")),
+                ("hidden_size", json!(self.hidden)),
+                ("intermediate_size", json!(self.intermediate)),
+                ("num_hidden_layers", json!(self.layers)),
+                ("num_attention_heads", json!(self.heads)),
+                ("num_key_value_heads", json!(self.kv_heads)),
+                ("head_dim", json!(self.head_dim)),
+                ("vocab_size", json!(self.vocabulary)),
+                ("max_position_embeddings", json!(self.context)),
+                ("rms_norm_eps", json!(self.norm_epsilon)),
+                ("rope_theta", json!(self.rope_theta)),
+                ("tie_word_embeddings", json!(true)),
+                ("torch_dtype", json!("bfloat16")),
+                ("bos_token_id", json!(1)),
+                ("eos_token_id", json!([2])),
+                ("hidden_act", json!("silu")),
+                ("attention_bias", json!(false)),
+                ("mlp_bias", json!(false)),
+            ]
+            .map(|(key, value)| (key.to_owned(), value)),
+        );
+        if let Some(scaling) = self.rope_scaling {
+            let scaling = json!({
+                "factor": scaling.factor,
+                "high_freq_factor": scaling.high_freq_factor,
+                "low_freq_factor": scaling.low_freq_factor,
+                "original_max_position_embeddings": scaling.original_context,
+                "rope_type": "llama3",
+            });
+            config.insert("rope_scaling".to_owned(), scaling);
+        }
+        Value::Object(config)
+    }
+
+    /// By how much the scaling divides the frequency of each pair of a head, as in Hugging Face's
+    /// `_compute_llama3_parameters`.
+    pub(crate) fn rope_divisors(&self) -> Option<Vec<f32>> {
+        let scaling = self.rope_scaling?;
+        let original = scaling.original_context as f64;
+        let divisors = (0..self.head_dim).step_by(2).map(|i| {
+            let wavelength = std::f64::consts::TAU * self.rope_theta.powf(i as f64 / self.head_dim as f64);
+            let divisor = if wavelength < original / scaling.high_freq_factor {
+                1.0
+            } else if wavelength > original / scaling.low_freq_factor {
+                scaling.factor
+            } else {
+                let smooth = (original / wavelength - scaling.low_freq_factor)
+                    / (scaling.high_freq_factor - scaling.low_freq_factor);
+                1.0 / ((1.0 - smooth) / scaling.factor + smooth)
+            };
+            divisor as f32
+        });
+        Some(divisors.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_have_their_number_of_parameters() {
+        assert_eq!(LLAMA_1B.parameters(), 1_235_814_400);
+        // Without the 28 norms of queries and of keys.
+        assert_eq!(QWEN_600M.parameters(), 596_049_920 - 28 * 2 * 128);
+    }
+
+    #[test]
+    fn slow_rotations_are_stretched_and_fast_ones_are_not() {
+        let divisors = LLAMA_1B.rope_divisors().unwrap();
+        assert_eq!((divisors.len(), divisors[0], divisors[31]), (32, 1.0, 32.0));
+        assert!(divisors.is_sorted());
+        assert_eq!(QWEN_600M.rope_divisors(), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! A contestant in a process of its own, which measures on request: its memory can be told apart, and is given back when it ends.
+//!
+//! Requests are lines of words, answers lines of JSON; `llama-cpp/src/main.rs` lists them. A worker speaks first, as [`Hello`] says.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// A running worker; ended when dropped.
+pub(crate) struct Worker {
+    name: String,
+    child: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    pub(crate) hello: Hello,
+}
+
+/// What a worker says when it is ready.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Hello {
+    /// Names and versions of what computes.
+    pub(crate) versions: Vec<(String, String)>,
+    /// Seconds that loading took, without starting the process.
+    #[serde(default)]
+    pub(crate) load_seconds: f64,
+    /// Bytes of weights, where the worker knows them.
+    #[serde(default)]
+    pub(crate) weight_bytes: Option<u64>,
+    /// What else there is to know, for people.
+    #[serde(default)]
+    pub(crate) notes: String,
+}
+
+/// What a process has in memory, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Its own: neither files nor shared.
+    pub(crate) private: f64,
+    /// Of mapped files, as far as it has touched them.
+    pub(crate) mapped: f64,
+}
+
+/// What a worker of ours has done.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct State {
+    /// Bytes of the KV caches of open sequences.
+    pub(crate) kv_bytes: u64,
+    /// Seconds spent compiling, since it was started.
+    pub(crate) compile_seconds: f64,
+}
+
+#[derive(Deserialize)]
+struct Once {
+    seconds: f64,
+}
+
+#[derive(Deserialize)]
+struct Each {
+    seconds: Vec<f64>,
+}
+
+impl Worker {
+    /// Starts `command`, which is called `name` in errors, and waits until it is ready.
+    pub(crate) fn start(name: &str, mut command: Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {name}: {:?}", command.get_program()))?;
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("{name} has no pipes");
+        };
+        let answers = BufReader::new(answers);
+        let mut worker = Self { name: name.to_owned(), child, requests, answers, hello: Hello::default() };
+        // It writes to standard error why it ends, if it does.
+        worker.hello = worker.answer().with_context(|| format!("{name} did not start"))?;
+        Ok(worker)
+    }
+
+    /// How long a prompt of `tokens` tokens takes, until the token after it is known.
+    pub(crate) fn prefill(&mut self, tokens: usize) -> Result<f64> {
+        self.ask::<Once>(&format!("prefill {tokens}")).map(|answer| answer.seconds)
+    }
+
+    /// How long `count` tokens take of a sequence that has as many tokens as each of `positions`, which rise by more than `count`.
+    pub(crate) fn decode(&mut self, count: usize, positions: &[usize]) -> Result<Vec<f64>> {
+        self.ask::<Each>(&format!("decode {count} {}", words(positions))).map(|answer| answer.seconds)
+    }
+
+    /// How long `count` tokens of each sequence take where as many sequences as each of `numbers` are computed together.
+    pub(crate) fn batch(&mut self, count: usize, position: usize, numbers: &[usize]) -> Result<Vec<f64>> {
+        self.ask::<Each>(&format!("batch {count} {position} {}", words(numbers))).map(|answer| answer.seconds)
+    }
+
+    /// The logits after a prompt of `tokens` tokens; they come by way of the file `through`.
+    pub(crate) fn logits(&mut self, tokens: usize, through: &Path) -> Result<Vec<f32>> {
+        self.ask::<Once>(&format!("logits {tokens} {}", through.display()))?;
+        let bytes = fs::read(through).with_context(|| format!("reading {}", through.display()))?;
+        fs::remove_file(through).with_context(|| format!("removing {}", through.display()))?;
+        Ok(bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+    }
+
+    /// What a worker of ours has done.
+    pub(crate) fn state(&mut self) -> Result<State> {
+        self.ask("state")
+    }
+
+    /// What its process has in memory, on systems that say it.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        Some(Memory { private: size(&status, "RssAnon")?, mapped: size(&status, "RssFile")? })
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &str) -> Result<T> {
+        let sent = writeln!(self.requests, "{request}").and_then(|()| self.requests.flush());
+        sent.with_context(|| format!("asking {}", self.name))?;
+        self.answer()
+    }
+
+    fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line).with_context(|| format!("hearing {}", self.name))?;
+        if read == 0 {
+            bail!("{} ended", self.name);
+        }
+        serde_json::from_str(&line).with_context(|| format!("{} answered {line:?}", self.name))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn words(numbers: &[usize]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// A size in bytes of `/proc/PID/status`, which has them in kilobytes.
+fn size(status: &str, name: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(1024.0 * line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_found_in_a_processs_status() {
+        let status = "Name:\tx\nRssAnon:\t     116 kB\nRssFile:\t    1996 kB\n";
+        assert_eq!(size(status, "RssAnon"), Some(118_784.0));
+        assert_eq!(size(status, "RssShmem"), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_worker_answers_until_it_ends() {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(
+            r#"echo '{"versions": [["x", "1"]]}'; read line; echo '{"seconds": [1.5, 2]}'; read line; echo "$line""#,
+        );
+        let mut worker = Worker::start("a script", command).unwrap();
+        assert_eq!(worker.hello.versions, [("x".to_owned(), "1".to_owned())]);
+        assert_eq!(worker.decode(1, &[2, 9]).unwrap(), [1.5, 2.0]);
+        assert!(worker.prefill(3).unwrap_err().to_string().contains("prefill 3"));
+        assert!(worker.state().is_err());
+    }
+}
