@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn an_operation_is_placed_by_the_weights_around_it() {
         let text = text(64);
-        let [operation, near] = blamed(&text, "stablehlo.composite \"mlxcel.attention\"", "");
-        assert!(operation.contains("mlxcel.attention"), "{operation}");
+        let [operation, near] = blamed(&text, "flow.dispatch @mlxcel_attention", "");
+        assert!(operation.contains("mlxcel_attention"), "{operation}");
         assert_eq!(
             near,
             "between model.layers.0.self_attn.v_proj.weight and model.layers.0.self_attn.o_proj.weight"

@@ -2,33 +2,67 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
+use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
-use super::lower;
+use super::layout::{Contents, Packer, WeightLayout};
+use super::{lower, weight_lanes};
+use crate::backend::{ResolvedTarget, host, resolved};
 use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 
 /// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
 type Layer = (usize, usize, usize, ElementType, ElementType, ElementType);
 
-use ElementType::{BF16, F16, F32};
-
-/// One row and several, whole tiles and odd ends, every type; the rows are 1 to 16.
-const LAYERS: [Layer; 12] = [
+/// Every count of rows that a weight streams past, and several that are computed in blocks: whole tiles and odd ones, one chunk
+/// and two; panels in pairs, single, and none; outputs behind the last panel; inputs that fill blocks and pairs, and do not.
+const LAYERS: [Layer; 40] = [
     (1, 729, 192, F32, BF16, F32),
     (1, 256, 512, BF16, BF16, BF16),
     (1, 3, 4, F32, F32, F32),
+    (1, 64, 1, F32, BF16, F32),
+    (1, 33, 127, F32, F16, F32),
+    (1, 2048, 35, F32, F32, F32),
+    (1, 4096, 34, F32, BF16, F32),
+    (1, 16, 257, F32, F32, F32),
     (2, 10, 20, F32, F16, F32),
     (3, 64, 36, F16, F16, F16),
+    (3, 1024, 37, F32, BF16, F32),
     (4, 128, 64, F32, BF16, F32),
     (5, 7, 8, F32, BF16, BF16),
-    (7, 30, 100, F32, F32, F32),
-    (8, 33, 64, BF16, BF16, F32),
-    (12, 2, 16, F32, BF16, F32),
-    (16, 513, 48, F32, BF16, F32),
     (6, 1, 2048, F32, F32, F32),
+    (7, 30, 100, F32, F32, F32),
+    (7, 1024, 31, BF16, BF16, F32),
+    (8, 33, 64, BF16, BF16, F32),
+    (8, 2048, 66, F32, BF16, F32),
+    (9, 50, 11, F32, F16, F32),
+    (10, 64, 130, F32, F32, F32),
+    (11, 17, 3, F32, BF16, F32),
+    (12, 2, 16, F32, BF16, F32),
+    (12, 1024, 24, F32, F32, F32),
+    (13, 48, 300, F32, BF16, F32),
+    (14, 20, 1, F32, F32, F32),
+    (15, 512, 129, F32, F16, F32),
+    (16, 513, 48, F32, BF16, F32),
+    (16, 1024, 256, F32, BF16, F32),
+    (17, 48, 257, F32, BF16, F32),
+    (17, 1040, 130, BF16, BF16, F32),
+    (25, 16, 129, F32, F32, F32),
+    (29, 5, 7, F32, BF16, F32),
+    (31, 36, 1, F32, BF16, F32),
+    (33, 70, 383, F16, F16, F32),
+    (64, 96, 384, F32, F32, F32),
+    (100, 1024, 64, F32, BF16, F32),
+    (128, 144, 320, F32, BF16, F32),
+    (133, 40, 65, F32, F16, F32),
+    (150, 1056, 33, F32, BF16, F32),
+    (300, 19, 130, F32, F32, F32),
 ];
+
+/// Lookups: tokens, rows and width of the table, and its type.
+const LOOKUPS: [(usize, usize, usize, ElementType); 5] =
+    [(1, 64, 48, BF16), (5, 37, 33, BF16), (7, 729, 20, F32), (16, 5, 7, F16), (3, 40, 1, BF16)];
 
 fn values(ty: &TensorType, seed: u64) -> Tensor {
     // Numbers with few bits, so that every element type holds them exactly.
@@ -41,16 +75,13 @@ fn values(ty: &TensorType, seed: u64) -> Tensor {
             ((state >> 40) as i32 % 129 - 64) as f32 / 64.0
         })
         .collect();
+    let shape = ty.shape.clone();
     let tensor = match ty.element {
-        BF16 => Tensor::from_slice(
-            ty.shape.clone(),
-            &values.iter().map(|&v| bf16::from_f32(v)).collect::<Vec<_>>(),
-        ),
-        F16 => Tensor::from_slice(
-            ty.shape.clone(),
-            &values.iter().map(|&v| f16::from_f32(v)).collect::<Vec<_>>(),
-        ),
-        _ => Tensor::from_slice(ty.shape.clone(), &values),
+        BF16 => Tensor::from_slice(shape, &values.iter().map(|&v| bf16::from_f32(v)).collect::<Vec<_>>()),
+        F16 => Tensor::from_slice(shape, &values.iter().map(|&v| f16::from_f32(v)).collect::<Vec<_>>()),
+        // Ids, some of which are beyond any table.
+        I32 => Tensor::from_slice(shape, &values.iter().map(|&v| (v * 800.0) as i32).collect::<Vec<_>>()),
+        _ => Tensor::from_slice(shape, &values),
     };
     tensor.unwrap()
 }
@@ -67,14 +98,70 @@ fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-#[test]
-fn kernels_compute_what_the_decomposition_says() {
+/// The bytes of a weight as programs with panels of `lanes` take them.
+fn laid_out(tensor: &Tensor, lanes: Option<usize>) -> Vec<u8> {
+    let ty = tensor.ty();
+    let contents = Contents::Values(ty.element);
+    let row_bytes = ty.element.bytes_for(ty.shape[1]);
+    let layout = WeightLayout::of(contents, &ty.shape, lanes);
+    let mut bytes = tensor.bytes().to_vec();
+    if let Some(packer) = Packer::new(layout, contents, row_bytes) {
+        packer.pack(tensor.bytes(), &mut bytes);
+    }
+    bytes
+}
+
+/// Runs `module`, whose arguments called `w…` are weights, for `target`, and holds its results against the evaluator's.
+fn check(module: &Module, types: &[TensorType], target: &ResolvedTarget, described: &[String]) {
+    let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
+    let inputs =
+        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
+    let wanted = Evaluated::plan(module, "main").unwrap().run(inputs).unwrap();
+
+    let text = lower(module, target, Precision::Exact).unwrap();
+    assert!(!text.contains("stablehlo.composite"), "every operation has a kernel");
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
+    let lanes = weight_lanes(target).unwrap();
+    let names = &module.functions.iter().find(|function| function.public).unwrap().arguments;
+    let buffers: Vec<_> = (tensors.iter().zip(names))
+        .map(|(tensor, argument)| match argument.name.starts_with('w') {
+            true => device.upload(&laid_out(tensor, lanes)).unwrap(),
+            false => device.upload(tensor.bytes()).unwrap(),
+        })
+        .collect();
+    let arguments: Vec<_> =
+        buffers.iter().zip(types).map(|(buffer, ty)| Argument::new(buffer, &ty.shape, ty.element)).collect();
+    let results = function.invoke(&Constants::default(), &arguments).unwrap();
+
+    for ((layer, result), wanted) in described.iter().zip(results).zip(wanted) {
+        let ty = wanted.ty();
+        let mut bytes = vec![0; ty.bytes()];
+        result.buffer.read(0, &mut bytes).unwrap();
+        let tolerance = match ty.element {
+            BF16 => 8e-3,
+            F16 => 1e-3,
+            _ => 1e-5,
+        };
+        let wanted = as_f32(ty, wanted.bytes());
+        let scale = wanted.iter().fold(1e-3f32, |largest, value| largest.max(value.abs()));
+        for (i, (got, wanted)) in as_f32(ty, &bytes).into_iter().zip(wanted).enumerate() {
+            let off = (got - wanted).abs();
+            assert!(off <= tolerance * scale, "{target}, {layer} at {i}: {got} is not {wanted}");
+        }
+    }
+}
+
+fn check_linear_layers(target: &ResolvedTarget) {
     let mut module = ModuleBuilder::new("kernels");
-    let mut types = Vec::new();
+    let (mut types, mut described) = (Vec::new(), Vec::new());
     module
         .function("main", |b| {
             let mut results = Vec::new();
-            for (i, (rows, outputs, inputs, x, weight, out)) in LAYERS.into_iter().enumerate() {
+            for (i, layer) in LAYERS.into_iter().enumerate() {
+                let (rows, outputs, inputs, x, weight, out) = layer;
                 let x = TensorType::new(x, [rows, inputs]);
                 let w = TensorType::new(weight, [outputs, inputs]);
                 let bias = TensorType::new(weight, [outputs]);
@@ -87,41 +174,47 @@ fn kernels_compute_what_the_decomposition_says() {
                 // Every third has a bias.
                 let bias = (i % 3 == 0).then_some(arguments[2]);
                 results.push(b.linear(arguments[0], arguments[1], bias, out)?);
+                described.push(format!("{layer:?}"));
             }
             Ok(results)
         })
         .unwrap();
-    let module = module.finish();
-    let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
+    check(&module.finish(), &types, target, &described);
+}
 
-    let inputs =
-        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
-    let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
+#[test]
+fn linear_layers_compute_what_the_decomposition_says() {
+    check_linear_layers(&host());
+}
 
-    let text = lower(&module, &crate::backend::host(), Precision::Exact).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    let artifact = compiler.compile(&text, &CompileOptions::new(crate::backend::host()), None).unwrap();
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> = tensors.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();
-    let arguments: Vec<_> =
-        buffers.iter().zip(&types).map(|(buffer, ty)| Argument::new(buffer, &ty.shape, ty.element)).collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
-
-    for ((layer, result), wanted) in LAYERS.iter().zip(results).zip(wanted) {
-        let ty = wanted.ty();
-        let mut bytes = vec![0; ty.bytes()];
-        result.buffer.read(0, &mut bytes).unwrap();
-        let tolerance = match ty.element {
-            BF16 => 8e-3,
-            F16 => 1e-3,
-            _ => 1e-5,
-        };
-        let wanted = as_f32(ty, wanted.bytes());
-        let scale = wanted.iter().fold(1e-3f32, |largest, value| largest.max(value.abs()));
-        for (got, wanted) in as_f32(ty, &bytes).into_iter().zip(wanted) {
-            assert!((got - wanted).abs() <= tolerance * scale, "{layer:?}: {got} is not {wanted}");
-        }
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn linear_layers_compute_the_same_with_fewer_instructions() {
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        check_linear_layers(&resolved("llvm-cpu:x86-64-v3"));
     }
+}
+
+#[test]
+fn lookups_find_rows_in_panels_and_behind_them() {
+    let mut module = ModuleBuilder::new("kernels");
+    let (mut types, mut described) = (Vec::new(), Vec::new());
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for (i, lookup) in LOOKUPS.into_iter().enumerate() {
+                let (tokens, rows, width, element) = lookup;
+                let (table, ids) = (TensorType::new(element, [rows, width]), TensorType::new(I32, [tokens]));
+                let arguments = [
+                    b.argument(format!("w{i}"), table.clone())?,
+                    b.argument(format!("ids{i}"), ids.clone())?,
+                ];
+                types.extend([table, ids]);
+                results.push(b.embedding(arguments[0], arguments[1])?);
+                described.push(format!("{lookup:?}"));
+            }
+            Ok(results)
+        })
+        .unwrap();
+    check(&module.finish(), &types, &host(), &described);
 }

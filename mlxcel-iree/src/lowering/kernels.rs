@@ -22,6 +22,8 @@ pub(crate) struct Kernel {
     tied: Vec<Option<usize>>,
     /// The names of the numbers that a call gives, of type `i32`.
     uniforms: Vec<String>,
+    /// The operands that are weights in panels.
+    in_panels: Vec<usize>,
     /// What it does.
     pub(crate) body: Writer,
 }
@@ -29,8 +31,15 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// A kernel without operands and results.
     pub(crate) fn new(label: impl Into<String>, workgroups: [usize; 3]) -> Self {
-        let (bindings, tied, uniforms) = (Vec::new(), Vec::new(), Vec::new());
-        Self { label: label.into(), workgroups, bindings, tied, uniforms, body: Writer::default() }
+        Self {
+            label: label.into(),
+            workgroups,
+            bindings: Vec::new(),
+            tied: Vec::new(),
+            uniforms: Vec::new(),
+            in_panels: Vec::new(),
+            body: Writer::default(),
+        }
     }
 
     /// The next operand; all operands come before the first result.
@@ -38,6 +47,12 @@ impl Kernel {
         let name = self.body.fresh(&format!("{word}_binding"));
         self.bindings.push(name.clone());
         Binding(name)
+    }
+
+    /// The next operand, a weight in [panels](super::layout::WeightLayout::Panels).
+    pub(crate) fn panel_operand(&mut self, word: &str) -> Binding {
+        self.in_panels.push(self.bindings.len());
+        self.operand(word)
     }
 
     /// The next result, in a buffer of its own.
@@ -121,6 +136,8 @@ pub(crate) struct Kernels {
     names: HashMap<String, String>,
     /// For each name which results are written into which operands.
     tied: HashMap<String, Vec<Option<usize>>>,
+    /// For each name which operands are weights in panels.
+    in_panels: HashMap<String, Vec<usize>>,
     /// The text of all, in the order in which they were first called.
     executables: String,
 }
@@ -157,6 +174,7 @@ impl Kernels {
             let name = format!("mlxcel_{}_{number}", kernel.label);
             self.executables.push_str(&kernel.executable(&name));
             self.tied.insert(name.clone(), kernel.tied.clone());
+            self.in_panels.insert(name.clone(), kernel.in_panels.clone());
             name
         });
         let uniforms: Vec<_> = (uniforms.iter().enumerate())
@@ -170,9 +188,9 @@ impl Kernels {
         &self.executables
     }
 
-    /// Whether there is a kernel of this name.
-    pub(crate) fn contains(&self, name: &str) -> bool {
-        self.tied.contains_key(name)
+    /// The operands of kernel `name` that are weights in panels.
+    pub(crate) fn in_panels(&self, name: &str) -> &[usize] {
+        self.in_panels.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// How a call of a kernel is printed; none where it is no kernel's.
@@ -250,7 +268,6 @@ mod tests {
             .unwrap();
         let module = module.finish();
         assert_eq!(kernels.executables().matches("stream.executable private").count(), 2);
-        assert!(kernels.contains("mlxcel_scale_1") && !kernels.contains("mlxcel_scale_2"));
         let dispatch = |call: &CustomCall<'_>| kernels.dispatch(call);
         let text = Printer::new(&module).custom_calls(&dispatch).to_string();
         let line = "%1:2 = flow.dispatch @mlxcel_scale_1_executable::@mlxcel_scale_1(%0#0, %0#1) : (tensor<4xf32>, tensor<4xf32>) -> (%0#1, tensor<4xf32>)\n";

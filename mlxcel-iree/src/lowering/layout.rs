@@ -7,7 +7,6 @@
 use mlxcel_core::Result;
 use mlxcel_stablehlo::ElementType;
 
-use super::instructions::Instructions;
 use crate::backend::ResolvedTarget;
 
 /// Bytes of a row that are permuted together: a line of the processor's cache.
@@ -94,9 +93,7 @@ impl Contents {
 ///
 /// Those of a target that is no processor's although its backend is.
 pub(crate) fn panel_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
-    // Kernels for processors read rows.
-    let _ = Instructions::of(target)?;
-    Ok(None)
+    super::weight_lanes(target)
 }
 
 /// The name of what weights of a program are laid out for, as manifests have it: `rows`, or `panels-` and the lanes.

@@ -1,22 +1,25 @@
 //! From a StableHLO module to what the compiler is given: composites for which there is a better kernel are replaced.
 
 mod attention;
+mod embedding;
 mod instructions;
 #[cfg(test)]
 mod kernel_tests;
 mod kernels;
 pub(crate) mod layout;
 mod linear;
+mod panels;
 mod spirv;
 mod writer;
 
 use std::cell::RefCell;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
-use mlxcel_stablehlo::{Module, Printer, composites};
+use mlxcel_stablehlo::{Builder, Module, Printer, Value, composites};
 
 use instructions::Instructions;
 use kernels::Kernels;
+use layout::{Contents, WeightLayout};
 
 use crate::backend::ResolvedTarget;
 
@@ -27,7 +30,7 @@ const CPU: &str = "llvm-cpu";
 pub(crate) fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {
     match target.target().backend() {
         CPU => match Instructions::of(target)? {
-            Some(instructions) => lower_for_cpu(module, instructions, precision),
+            Some(instructions) => lower_for_cpu(module, instructions, precision, weight_lanes(target)?),
             None => Ok(module.to_string()),
         },
         "vulkan-spirv" | "metal-spirv" => Ok(spirv::text(decomposed(module)?)),
@@ -35,15 +38,14 @@ pub(crate) fn lower(module: &Module, target: &ResolvedTarget, precision: Precisi
     }
 }
 
-/// Whether the kernels read weights in panels yet.
-const PANELS: bool = false;
+/// Whether weights lie in panels where there are kernels for them.
+const PANELS: bool = true;
 
 /// How many lanes the panels have in which programs for `target` expect their weights, as [`layout::WeightLayout::of`] is
 /// told; none where they expect them as they are stored.
 ///
 /// # Errors
 /// Those of [`Instructions::of`].
-#[allow(dead_code, reason = "loading asks as soon as it can put weights into panels")]
 pub(crate) fn weight_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
     let instructions = Instructions::of(target)?.filter(|_| PANELS);
     Ok(instructions.map(|instructions| instructions.lanes()))
@@ -75,20 +77,37 @@ pub(crate) struct Context {
     /// What kernels may use.
     pub(crate) instructions: Instructions,
     /// What kernels may round.
+    #[allow(dead_code, reason = "kernels for float weights round what the graph has rounded")]
     pub(crate) precision: Precision,
+    /// The lanes of the panels in which weights lie; none where they lie as stored.
+    lanes: Option<usize>,
     /// The kernels so far.
     pub(crate) kernels: Kernels,
 }
 
+impl Context {
+    /// Whether `value` is a weight that lies in panels, if its elements are `contents`.
+    pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: Contents) -> bool {
+        let layout = WeightLayout::of(contents, &b.ty(value).shape, self.lanes);
+        b.is_argument(value) && layout != WeightLayout::Rows
+    }
+}
+
 /// The text of `module` for a processor: composites for which there is a kernel of ours become calls of it, everything else is
 /// left to the compiler, which takes composites as their decompositions.
-fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precision) -> Result<String> {
-    let context = RefCell::new(Context { instructions, precision, kernels: Kernels::default() });
+fn lower_for_cpu(
+    module: &Module,
+    instructions: Instructions,
+    precision: Precision,
+    lanes: Option<usize>,
+) -> Result<String> {
+    let context = RefCell::new(Context { instructions, precision, lanes, kernels: Kernels::default() });
     let lowered = module
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();
             match composite.name {
                 composites::CACHED_ATTENTION => attention::lower(composite, b, context),
+                composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 _ => Ok(None),
             }
@@ -98,6 +117,7 @@ fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precisi
                 .with_source(error)
         })?;
     let kernels = context.into_inner().kernels;
+    panels::check(&lowered, &kernels)?;
     let dispatch = |call: &mlxcel_stablehlo::print::CustomCall<'_>| kernels.dispatch(call);
     Ok(Printer::new(&lowered).declarations(kernels.executables()).custom_calls(&dispatch).to_string())
 }
@@ -109,14 +129,10 @@ mod tests {
     use super::*;
 
     fn lowered(rows: usize, bias: bool) -> String {
-        lowered_from(ElementType::F32, rows, bias)
-    }
-
-    fn lowered_from(element: ElementType, rows: usize, bias: bool) -> String {
         let mut module = ModuleBuilder::new("test");
         module
             .function("main", |b| {
-                let x = b.argument("x", TensorType::new(element, [rows, 64]))?;
+                let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
                 let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
                 let bias = if bias {
                     Some(b.argument("b", TensorType::new(ElementType::BF16, [96]))?)
@@ -132,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn linear_layers_over_few_rows_share_one_kernel_of_ours() {
-        let text = lowered(3, false);
-        assert_eq!(text.matches("stream.executable private").count(), 1);
-        assert_eq!(
-            text.matches("flow.dispatch @mlxcel_linear_bf16_3x64x96_0_executable::@mlxcel_linear_bf16_3x64x96_0(%x, %w)").count(),
-            2
-        );
-        assert!(!text.contains("stablehlo.composite"));
+    fn linear_layers_of_one_shape_share_one_kernel_of_ours() {
+        for rows in [1, 3, 64] {
+            let text = lowered(rows, false);
+            assert_eq!(text.matches("stream.executable private").count(), 1);
+            let name = format!("mlxcel_linear_bf16_{rows}x64x96_0");
+            assert_eq!(text.matches(&format!("flow.dispatch @{name}_executable::@{name}(")).count(), 2);
+            assert!(!text.contains("stablehlo.composite"));
+        }
         assert!(lowered(3, true).contains("stablehlo.add"));
     }
 
@@ -160,13 +176,22 @@ mod tests {
         let lowered = |target| lower(&module, &crate::backend::resolved(target), Precision::Exact).unwrap();
         assert_eq!(lowered("cuda:sm_89").replace("@step(", "@main("), plain);
         assert!(lowered("llvm-cpu:x86-64-v3").contains("stream.executable"));
+        assert!(lowered("llvm-cpu:x86-64-v2").contains("stablehlo.composite \"mlxcel.linear\""));
     }
 
     #[test]
-    fn a_prompt_chunk_is_left_to_the_compiler() {
-        let text = lowered(64, false);
-        assert!(
-            text.contains("stablehlo.composite \"mlxcel.linear\"") && !text.contains("stream.executable")
-        );
+    fn a_weight_that_is_computed_is_left_to_the_compiler() {
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+                let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
+                let w = b.add(w, w)?;
+                Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+            })
+            .unwrap();
+        let target = crate::backend::resolved("llvm-cpu:x86-64-v3");
+        let text = lower(&module.finish(), &target, Precision::Exact).unwrap();
+        assert!(text.contains("stablehlo.composite \"mlxcel.linear\""));
     }
 }

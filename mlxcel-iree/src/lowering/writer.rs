@@ -66,6 +66,17 @@ impl Writer {
         self.set(word, format_args!("arith.addi {base}, {offset} overflow<nsw, nuw> : index"))
     }
 
+    /// `a + b`, of type `index`.
+    pub(crate) fn added(&mut self, word: &str, a: &str, b: &str) -> String {
+        self.set(word, format_args!("arith.addi {a}, {b} overflow<nsw, nuw> : index"))
+    }
+
+    /// `value · factor`, of type `index`.
+    pub(crate) fn scaled(&mut self, word: &str, value: &str, factor: usize) -> String {
+        let factor = self.index(factor);
+        self.set(word, format_args!("arith.muli {value}, {factor} overflow<nsw, nuw> : index"))
+    }
+
     /// `a op b` of a type, `op` being an operation of the dialect `arith` such as `addi`.
     pub(crate) fn arith(&mut self, word: &str, op: &str, a: &str, b: &str, ty: &str) -> String {
         self.set(word, format_args!("arith.{op} {a}, {b} : {ty}"))

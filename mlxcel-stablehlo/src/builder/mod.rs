@@ -209,6 +209,11 @@ impl<'f> Builder<'f> {
         Ok(())
     }
 
+    /// Whether `value` is an argument of the function, and not made by an operation or an argument of a region.
+    pub fn is_argument(&self, value: Value<'f>) -> bool {
+        self.arguments.iter().any(|argument| argument.value == value.id)
+    }
+
     /// The type of `value`.
     pub fn ty(&self, value: Value<'f>) -> &TensorType {
         &self.values[value.id.index()]

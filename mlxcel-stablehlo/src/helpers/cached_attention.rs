@@ -105,7 +105,8 @@ impl<'f> Builder<'f> {
             || ty(positions).element != ElementType::I32
             || !what.out.is_float()
         {
-            let detail = "query, key, value, cos and sin must be of f32, positions of i32, the result of floats";
+            let detail =
+                "query, key, value, cos and sin must be of f32, positions of i32, the result of floats";
             return error(ErrorKind::Element, detail.to_owned());
         }
         let (&[tokens, heads, width], &[_, groups, _]) = (&ty(query).shape[..], &ty(key).shape[..]) else {

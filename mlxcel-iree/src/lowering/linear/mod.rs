@@ -1,13 +1,23 @@
-//! Linear layers.
+//! Linear layers over weights in panels.
+//!
+//! The weight is read by [`Format`](format::Format); a [`Product`](product::Product) divides the work. Rows that are few are
+//! [`streamed`] by, many are [`blocked`]; outputs that fill no panel are the [`rest`].
 
-mod few_rows;
+mod blocked;
+mod format;
+mod product;
+mod rest;
+mod streamed;
 
-use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, Value};
+use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::Context;
-use few_rows::FewRows;
+use super::layout::Contents;
+use product::Product;
 
-/// Replaces a linear layer over few rows by a kernel; the bias, which is rare and small, is added by the compiler's code.
+/// Replaces a linear layer by a kernel; the bias, which is rare and small, is added by the compiler's code.
+///
+/// Weights that are no argument have not been put into panels, and are left to the compiler.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,
@@ -15,31 +25,18 @@ pub(super) fn lower<'f>(
 ) -> Result<Option<Vec<Value<'f>>>> {
     let [x, weight, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    let element = if bias.is_empty() { out.element } else { ElementType::F32 };
-    let Some(kernel) = FewRows::new(b.ty(x), b.ty(weight), element) else {
-        return many_rows(b, x, weight, bias.first().copied(), out.element);
-    };
-    let results = vec![out.with_element(element)];
-    let results = context.kernels.call(b, &kernel.kernel(), &[x, weight], results)?;
-    let &[bias] = bias else { return Ok(Some(results)) };
-    let bias = b.convert(bias, ElementType::F32)?;
-    let bias = b.broadcast_like(bias, results[0])?;
-    let sum = b.add(results[0], bias)?;
-    Ok(Some(vec![b.convert(sum, out.element)?]))
-}
-
-/// A linear layer over many rows is left to the compiler, in float32: its code for products of two half-precision matrices is a
-/// quarter slower, and the sums are of the same numbers, since such products are exact in float32.
-fn many_rows<'f>(
-    b: &mut Builder<'f>,
-    x: Value<'f>,
-    weight: Value<'f>,
-    bias: Option<Value<'f>>,
-    out: ElementType,
-) -> Result<Option<Vec<Value<'f>>>> {
-    if b.ty(x).element == ElementType::F32 {
+    if !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
         return Ok(None);
     }
-    let x = b.convert(x, ElementType::F32)?;
-    Ok(Some(vec![b.linear(x, weight, bias, out)?]))
+    let Some(product) = Product::new(b.ty(x), b.ty(weight), context.instructions) else { return Ok(None) };
+    let x = product.arranged(b, x)?;
+    let sums = TensorType::new(ElementType::F32, [product.rows, product.outputs]);
+    let sums = context.kernels.call(b, &product.kernel(), &[x, weight], vec![sums])?;
+    let mut sum = b.reshape(sums[0], &out.shape)?;
+    if let &[bias] = bias {
+        let bias = b.convert(bias, ElementType::F32)?;
+        let bias = b.broadcast_like(bias, sum)?;
+        sum = b.add(sum, bias)?;
+    }
+    Ok(Some(vec![b.convert(sum, out.element)?]))
 }

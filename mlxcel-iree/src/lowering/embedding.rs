@@ -1,0 +1,119 @@
+//! Looking tokens up in a table that lies in panels, because the model's head multiplies by it or may.
+
+use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
+
+use super::Context;
+use super::kernels::Kernel;
+use super::layout::{Contents, WeightLayout};
+
+/// Replaces a lookup by a kernel that collects each row from its panel, as float32.
+///
+/// A table that is no argument has not been put into panels, and is left to the compiler.
+pub(super) fn lower<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let [table, ids] = *composite.operands else { return Ok(None) };
+    let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
+    let element = b.ty(table).element;
+    let count = b.ty(ids).elements();
+    let &[rows, width] = &b.ty(table).shape[..] else { return Ok(None) };
+    let in_panels = context.in_panels(b, table, Contents::Values(element));
+    if !in_panels || b.ty(ids).element != ElementType::I32 || [rows, width, count].contains(&0) {
+        return Ok(None);
+    }
+    let layout =
+        WeightLayout::of(Contents::Values(element), &[rows, width], Some(context.instructions.lanes()));
+    let WeightLayout::Panels { lanes, depth } = layout else { return Ok(None) };
+    let lookup = Lookup { count, rows, width, element, lanes, depth };
+    let ids = b.reshape(ids, &[count])?;
+    let results = vec![TensorType::new(ElementType::F32, [count, width])];
+    let found = context.kernels.call(b, &lookup.kernel(), &[table, ids], results)?;
+    Ok(Some(vec![b.reshape(found[0], &out.shape)?]))
+}
+
+/// `count` rows of a table `[rows, width]` in panels.
+#[derive(Clone, Copy, Debug)]
+struct Lookup {
+    count: usize,
+    rows: usize,
+    width: usize,
+    element: ElementType,
+    lanes: usize,
+    depth: usize,
+}
+
+impl Lookup {
+    /// A workgroup for each row that is looked up.
+    fn kernel(&self) -> Kernel {
+        let Self { count, rows, width, element, lanes, depth } = *self;
+        let mut kernel = Kernel::new(format!("embedding_{element}_{count}x{width}"), [count, 1, 1]);
+        let bindings = [kernel.panel_operand("table"), kernel.operand("ids"), kernel.result("out")];
+        let table_type = format!("memref<{}x{element}>", rows * width);
+        let ids_type = format!("memref<{count}xi32>");
+        let out_type = format!("memref<{count}x{width}xf32>");
+        let table = kernel.view("table", &bindings[0], 0, &table_type);
+        let ids = kernel.view("ids", &bindings[1], 0, &ids_type);
+        let out = kernel.view("out", &bindings[2], 0, &out_type);
+        let token = kernel.workgroup(0);
+        let w = &mut kernel.body;
+
+        // An id beyond the table takes the nearest row.
+        let id = w.set("id", format_args!("memref.load {ids}[{token}] : {ids_type}"));
+        let (first, last) = (w.constant(0, "i32"), w.constant(rows - 1, "i32"));
+        let id = w.arith("id", "maxsi", &id, &first, "i32");
+        let id = w.arith("id", "minsi", &id, &last, "i32");
+        let row = w.set("row", format_args!("arith.index_cast {id} : i32 to index"));
+
+        let copy = |w: &mut super::writer::Writer, from: &str, to: &str| {
+            let value = w.set("value", format_args!("memref.load {table}[{from}] : {table_type}"));
+            let value = match element {
+                ElementType::F32 => value,
+                narrow => w.set("value", format_args!("arith.extf {value} : {narrow} to f32")),
+            };
+            w.line(format_args!("memref.store {value}, {out}[{token}, {to}] : {out_type}"));
+        };
+        let lanes_index = w.index(lanes);
+        let panel = w.arith("panel", "divui", &row, &lanes_index, "index");
+        let lane = w.arith("lane", "remui", &row, &lanes_index, "index");
+        let start = w.scaled("start", &panel, lanes * width);
+        let [zero, one] = [0, 1].map(|value| w.index(value));
+        let in_rows = w.index(rows / lanes * lanes);
+        let in_panel = w.set("in_panel", format_args!("arith.cmpi ult, {row}, {in_rows} : index"));
+        w.if_then(&in_panel, |w| {
+            let steps = w.index(width / depth);
+            let of_lane = w.scaled("at", &lane, depth);
+            let of_lane = w.added("at", &start, &of_lane);
+            w.for_loop("step", [&zero, &steps, &one], &[], |w, step, _| {
+                let from = w.scaled("from", step, lanes * depth);
+                let from = w.added("from", &of_lane, &from);
+                let to = w.scaled("to", step, depth);
+                for i in 0..depth {
+                    let (from, to) = (w.offset("from", &from, i), w.offset("to", &to, i));
+                    copy(w, &from, &to);
+                }
+                Vec::new()
+            });
+            for i in width / depth * depth..width {
+                let from = w.added("from", &start, &lane);
+                let from = w.offset("from", &from, i * lanes);
+                let to = w.index(i);
+                copy(w, &from, &to);
+            }
+        });
+        if rows % lanes > 0 {
+            let as_stored = w.set("as_stored", format_args!("arith.cmpi uge, {row}, {in_rows} : index"));
+            w.if_then(&as_stored, |w| {
+                let start = w.scaled("start", &row, width);
+                let all = w.index(width);
+                w.for_loop("input", [&zero, &all, &one], &[], |w, to, _| {
+                    let from = w.added("from", &start, to);
+                    copy(w, &from, to);
+                    Vec::new()
+                });
+            });
+        }
+        kernel
+    }
+}

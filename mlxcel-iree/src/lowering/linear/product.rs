@@ -1,0 +1,265 @@
+//! A product of activations with a weight in panels: its sizes, how the work is divided, and how activations are arranged.
+
+use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
+
+use super::format::{Format, View};
+use super::{blocked, rest, streamed};
+use crate::lowering::instructions::Instructions;
+use crate::lowering::kernels::Kernel;
+use crate::lowering::writer::Writer;
+
+/// The most rows that a weight streams past; the work for more is better done block by block.
+const FEW_ROWS: usize = 16;
+
+/// Inputs that activations and weights are taken in together where rows are many: of 32 outputs they fill half a first-level cache.
+const BLOCK: usize = 128;
+
+/// Rows whose activations of one block are taken together: they stay in the second-level cache.
+const MOST_ROWS_TOGETHER: usize = 132;
+
+/// `x: [rows, inputs]` times the transpose of `weight: [outputs, inputs]` in panels, summed in float32.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product {
+    pub(super) rows: usize,
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    weight: ElementType,
+    pub(super) format: Format,
+    pub(super) arrangement: Arrangement,
+}
+
+/// How activations lie when a kernel reads them: `[chunks][blocks][tiles][block_units][tile_rows]`, so that those which are
+/// multiplied by the same weight stand side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrangement {
+    /// Parts of the rows, one after another.
+    pub(super) chunks: usize,
+    /// Parts of the inputs.
+    pub(super) blocks: usize,
+    /// Tiles of a chunk.
+    pub(super) tiles: usize,
+    /// Units of a block; the last block may have fewer in use.
+    pub(super) block_units: usize,
+    /// Rows whose sums are kept in registers together; the last tiles may have fewer in use.
+    pub(super) tile_rows: usize,
+}
+
+impl Product {
+    /// The product of operands of these types, or none where there is nothing to compute.
+    pub(super) fn new(x: &TensorType, weight: &TensorType, instructions: Instructions) -> Option<Self> {
+        let &[outputs, inputs] = &weight.shape[..] else { return None };
+        let rows = x.elements().checked_div(inputs)?;
+        if rows == 0 || outputs == 0 {
+            return None;
+        }
+        let lanes = instructions.lanes();
+        let halves = (x.element, weight.element) == (ElementType::BF16, ElementType::BF16);
+        let pairs =
+            halves && instructions.bf16_dot && inputs.is_multiple_of(2) && outputs.is_multiple_of(lanes);
+        let format = Format::new(weight.element, instructions, pairs);
+        let mut product = Self {
+            rows,
+            inputs,
+            outputs,
+            weight: weight.element,
+            format,
+            arrangement: Arrangement { chunks: 1, blocks: 1, tiles: 1, block_units: 1, tile_rows: 1 },
+        };
+        product.arrangement = product.arrange();
+        Some(product)
+    }
+
+    fn arrange(&self) -> Arrangement {
+        let unit_depth = self.format.unit_depth();
+        if self.few_rows() {
+            let (block_units, tile_rows) = (self.inputs / unit_depth, self.rows);
+            return Arrangement { chunks: 1, blocks: 1, tiles: 1, block_units, tile_rows };
+        }
+        let most = self.format.sums() / self.panels_together(2);
+        let chunks = self.rows.div_ceil(MOST_ROWS_TOGETHER);
+        let chunk_rows = self.rows.div_ceil(chunks);
+        let tiles = chunk_rows.div_ceil(most);
+        let block = BLOCK.min(self.inputs.next_multiple_of(2));
+        Arrangement {
+            chunks,
+            blocks: self.inputs.div_ceil(block),
+            tiles,
+            block_units: block / unit_depth,
+            tile_rows: chunk_rows.div_ceil(tiles),
+        }
+    }
+
+    /// Whether the sums of all rows are kept in registers while the weight streams by.
+    fn few_rows(&self) -> bool {
+        self.rows <= FEW_ROWS.min(self.format.streamed_sums())
+    }
+
+    /// Whole panels.
+    pub(super) fn panels(&self) -> usize {
+        self.outputs / self.format.lanes()
+    }
+
+    /// Outputs behind the last whole panel.
+    pub(super) fn rest(&self) -> usize {
+        self.outputs % self.format.lanes()
+    }
+
+    /// How many panels are computed together, at most `most`, leaving enough groups of them for many cores.
+    pub(super) fn panels_together(&self, most: usize) -> usize {
+        const GROUPS: usize = 32;
+        let panels = self.panels();
+        let mut together = most;
+        while together > 1 && (!panels.is_multiple_of(together) || panels / together < GROUPS) {
+            together /= 2;
+        }
+        together
+    }
+
+    /// Steps of a panel.
+    pub(super) fn steps(&self) -> usize {
+        self.inputs / self.format.depth()
+    }
+
+    /// Whether a panel ends with a step of one input where the others have two.
+    pub(super) fn has_last_step(&self) -> bool {
+        !self.inputs.is_multiple_of(self.format.depth())
+    }
+
+    /// The type of the activations as a kernel takes them.
+    fn arranged_type(&self) -> TensorType {
+        let Arrangement { chunks, blocks, tiles, block_units, tile_rows } = self.arrangement;
+        let mut shape = vec![chunks, blocks, tiles, block_units, tile_rows];
+        if self.format.unit_depth() == 2 {
+            shape.push(2);
+        }
+        TensorType::new(self.activation_element(), shape)
+    }
+
+    fn activation_element(&self) -> ElementType {
+        if self.format.unit_depth() == 2 { ElementType::BF16 } else { ElementType::F32 }
+    }
+
+    /// Writes the activations in the order in which a kernel reads them.
+    pub(super) fn arranged<'f>(&self, b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
+        let Arrangement { chunks, blocks, tiles, block_units, tile_rows } = self.arrangement;
+        let depth = self.format.unit_depth();
+        let (rows, inputs) = (chunks * tiles * tile_rows, blocks * block_units * depth);
+        let x = b.convert(x, self.activation_element())?;
+        let mut x = b.reshape(x, &[self.rows, self.inputs])?;
+        if (rows, inputs) != (self.rows, self.inputs) {
+            let zero = b.splat(self.activation_element(), 0.0, &[])?;
+            let more = [rows - self.rows, inputs - self.inputs].map(|count| count as i64);
+            x = b.pad(x, zero, &[0, 0], &more, &[0, 0])?;
+        }
+        if rows > 1 {
+            let mut shape = vec![chunks, tiles, tile_rows, blocks, block_units];
+            let mut order = vec![0, 3, 1, 4, 2];
+            if depth == 2 {
+                shape.push(2);
+                order.push(5);
+            }
+            // Dimensions of one element are left out, so that the compiler sees how plain a transposition it is.
+            let kept: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();
+            let order: Vec<usize> =
+                order.iter().filter_map(|i| kept.iter().position(|kept| kept == i)).collect();
+            let shape: Vec<usize> = kept.iter().map(|&i| shape[i]).collect();
+            x = b.reshape(x, &shape)?;
+            x = b.transpose(x, &order)?;
+        }
+        b.reshape(x, &self.arranged_type().shape)
+    }
+
+    /// The kernel over arranged activations and the weight in panels; its result is `[rows, outputs]` of float32.
+    pub(super) fn kernel(&self) -> Kernel {
+        let Self { rows, inputs, outputs, weight, .. } = *self;
+        let few = self.few_rows();
+        let panels_in_group =
+            if few { streamed::panels_together(self) } else { blocked::panels_of_workgroup(self) };
+        let groups = self.panels().div_ceil(panels_in_group);
+        let label = format!("linear_{weight}_{rows}x{inputs}x{outputs}");
+        let mut kernel = Kernel::new(label, [groups + self.rest(), 1, 1]);
+        let buffers = Buffers::new(self, &mut kernel);
+        let workgroup = kernel.workgroup(0);
+        let w = &mut kernel.body;
+        let main = |w: &mut Writer| {
+            let first = w.scaled("panel", &workgroup, panels_in_group);
+            if few {
+                streamed::write(self, w, &buffers, &first);
+            } else {
+                blocked::write(self, w, &buffers, &first);
+            }
+        };
+        if self.rest() == 0 {
+            main(w);
+            return kernel;
+        }
+        let groups = w.index(groups);
+        if self.panels() > 0 {
+            let in_panels = w.set("in_panels", format_args!("arith.cmpi ult, {workgroup}, {groups} : index"));
+            w.if_then(&in_panels, main);
+        }
+        let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {groups} : index"));
+        w.if_then(&behind, |w| {
+            let row = w.arith("rest", "subi", &workgroup, &groups, "index");
+            rest::write(self, w, &buffers, &row);
+        });
+        kernel
+    }
+
+    /// The index in `weight.panels` at which a panel begins.
+    pub(super) fn panel_start(&self, w: &mut Writer, panel: &str) -> String {
+        w.scaled("start", panel, self.format.lanes() * self.inputs / self.format.depth())
+    }
+
+    /// The first of the outputs of a panel.
+    pub(super) fn column(&self, w: &mut Writer, panel: &str) -> String {
+        w.scaled("column", panel, self.format.lanes())
+    }
+
+    /// Elements by which an announced read is ahead: 4 KiB.
+    pub(super) fn ahead(&self) -> usize {
+        4096 / self.format.step_bytes() * self.format.lanes()
+    }
+
+    /// One element of the weight as float32.
+    pub(super) fn element(&self, w: &mut Writer, buffers: &Buffers, at: &str) -> String {
+        let View { name, ty } = &buffers.elements;
+        let element = w.set("element", format_args!("memref.load {name}[{at}] : {ty}"));
+        match self.weight {
+            ElementType::F32 => element,
+            narrow => w.set("element", format_args!("arith.extf {element} : {narrow} to f32")),
+        }
+    }
+}
+
+/// The buffers of a kernel.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// Arranged activations, in units.
+    pub(super) x: View,
+    /// The weight in elements that steps are loaded as; there is one for each lane of a step.
+    pub(super) panels: View,
+    /// The weight in its own elements.
+    pub(super) elements: View,
+    /// The result, `[rows, outputs]`.
+    pub(super) out: View,
+}
+
+impl Buffers {
+    fn new(product: &Product, kernel: &mut Kernel) -> Self {
+        let Product { rows, inputs, outputs, weight, format, .. } = *product;
+        let bindings = [kernel.operand("x"), kernel.panel_operand("weight"), kernel.result("out")];
+        let mut view = |word: &str, binding: usize, ty: String| {
+            let name = kernel.view(word, &bindings[binding], 0, &ty);
+            View { name, ty }
+        };
+        let activations = product.arranged_type().elements() / format.unit_depth();
+        let stored = product.panels() * format.lanes() * inputs / format.depth();
+        Self {
+            x: view("x", 0, format!("memref<{activations}x{}>", format.activation())),
+            panels: view("panels", 1, format!("memref<{stored}x{}>", format.stored())),
+            elements: view("elements", 1, format!("memref<{}x{weight}>", outputs * inputs)),
+            out: view("out", 2, format!("memref<{rows}x{outputs}xf32>")),
+        }
+    }
+}
