@@ -58,7 +58,8 @@ pub struct Manifest {
     pub every_position: bool,
     /// The rotary embeddings, whose tables are inputs of the programs, in the order of those inputs.
     pub rotary: Vec<Rotary>,
-    /// The weights, in the order in which every program takes them.
+    /// The tensors of the weights, in the order in which every program takes them: of a packed weight the words, then the scales,
+    /// then the biases.
     pub weights: Vec<Weight>,
     /// The programs; each is there for every target.
     pub programs: Vec<ProgramDescription>,
@@ -112,9 +113,9 @@ pub struct Weight {
     /// First row and number of rows, where only some are meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<(usize, usize)>,
-    /// The element type as safetensors names it: `F32`, `F16`, `BF16`.
+    /// The element type as safetensors names it: `F32`, `F16`, `BF16`; of packed words `U32`.
     pub element_type: String,
-    /// The sizes of the dimensions, outermost first.
+    /// The sizes of the dimensions as stored, outermost first.
     pub shape: Vec<usize>,
 }
 
@@ -249,7 +250,7 @@ impl Manifest {
             lengths: options.lengths_for(decoder)?.rungs().to_vec(),
             every_position: options.every_position,
             rotary: mlxcel_graph::distinct_ropes(decoder).into_iter().map(Rotary::from).collect(),
-            weights: decoder.weights().map(Weight::from).collect(),
+            weights: decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect(),
             programs,
             targets: Vec::new(),
             files: Vec::new(),
@@ -396,13 +397,13 @@ impl From<&WeightRef> for Weight {
             tensor: weight.tensor.clone(),
             rows: weight.slice.map(|RowSlice { start, rows }| (start, rows)),
             element_type: weight.element.to_string(),
-            shape: weight.shape.clone(),
+            shape: weight.stored_shape(),
         }
     }
 }
 
 impl fmt::Display for Weight {
-    /// As a [`WeightRef`] prints.
+    /// As a [`WeightRef`] that is not packed prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tensor)?;
         if let Some((start, rows)) = self.rows {

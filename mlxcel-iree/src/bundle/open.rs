@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
 use mlxcel_graph::{GraphModelOptions, ProgramShape};
-use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 
 use super::manifest::{FileEntry, Manifest, OPERATION, Target, Weight};
 use super::source::Source;
@@ -89,7 +89,7 @@ impl Bundle {
                     .with_context("checkpoint", found.escape_debug()));
             }
         }
-        let found: Vec<Weight> = decoder.weights().map(Weight::from).collect();
+        let found: Vec<Weight> = decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect();
         let count = found.len().max(self.manifest.weights.len());
         let differs = (0..count).find(|&index| found.get(index) != self.manifest.weights.get(index));
         if let Some(index) = differs {
@@ -258,10 +258,10 @@ impl Target {
         if self.is_text() {
             return Err(refused("these programs are text for other compilers"));
         }
+        self.lanes()?;
         let target = self.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
         let target = target.map_err(|error| refused("nothing is known of this target").with_source(error))?;
         target.check_device(device)?;
-        self.lanes()?;
         // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
         let has = |feature: &str| {
             device

@@ -8,8 +8,8 @@ use super::options::{BundleOptions, STABLEHLO};
 use super::staging::OPERATION;
 use crate::IreeBackend;
 use crate::engine::ProgramCompiler;
-use crate::lowering::layout::{layout_name, panel_lanes};
-use crate::lowering::{EXPORT_ENTRY, export};
+use crate::lowering::layout::layout_name;
+use crate::lowering::{EXPORT_ENTRY, export, weight_lanes};
 use crate::target::CompileTarget;
 use crate::target::cpu::Code;
 
@@ -83,7 +83,7 @@ impl BundleTarget {
         Ok(Self {
             name: target.to_string(),
             required_features: required_features(target.target())?,
-            weight_layout: layout_name(panel_lanes(&target)?),
+            weight_layout: layout_name(weight_lanes(&target)?),
             programs: Programs::Compiler(Box::new(compiler)),
         })
     }

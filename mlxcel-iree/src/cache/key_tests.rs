@@ -26,6 +26,18 @@ fn key(format: &str, version: &str, program: &str, options: &CompileOptions, com
     Key::new(ProgramSum::of(&Ingredients { format, version, program, options }), compiler).name()
 }
 
+/// How weights must lie for a program follows from its target and this crate's version, and the text of a program that reads
+/// panels is that of the kernels which do. So the layout needs no part of its own in a key: where it differs, keys do, even of one
+/// and the same text.
+#[test]
+fn the_layout_of_weights_is_implied_by_the_key() {
+    let compiler = identity("3.13.0 @ a", 1);
+    let keys: BTreeSet<String> = ["x86-64-v4", "x86-64-v3", "x86-64-v2", "neoverse-n1"]
+        .map(|cpu| key(FORMAT, VERSION, "program", &options(&format!("llvm-cpu:{cpu}")), &compiler))
+        .into();
+    assert_eq!(keys.len(), 4, "targets with vectors of 16, 8, no and 4 lanes");
+}
+
 #[test]
 fn changing_any_one_ingredient_changes_the_key() {
     let base = options("llvm-cpu:x86-64-v3");

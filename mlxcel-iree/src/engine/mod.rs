@@ -5,7 +5,10 @@ mod compile;
 mod executor;
 mod programs;
 mod weights;
+mod work;
 
+#[cfg(test)]
+mod load_tests;
 #[cfg(test)]
 mod tests;
 

@@ -12,7 +12,7 @@ use mlxcel_graph::{ENTRY, ProgramShape};
 use super::compile::ProgramCompiler;
 use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
-use crate::lowering::layout::panel_lanes;
+use crate::lowering::weight_lanes;
 
 /// A place for the program of one shape: locked while it is made, so that it is made once.
 type Slot = Arc<Mutex<Option<Function>>>;
@@ -29,7 +29,7 @@ impl ProgramSource {
     /// The lanes of the panels in which the programs take weights; none where they take them as stored.
     pub(super) fn lanes(&self) -> Result<Option<usize>> {
         match self {
-            Self::Compiler(compiler) => panel_lanes(compiler.target()),
+            Self::Compiler(compiler) => weight_lanes(compiler.target()),
             Self::Bundle(programs) => programs.lanes(),
         }
     }

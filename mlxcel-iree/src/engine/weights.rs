@@ -5,14 +5,14 @@
 //! lie aligned.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 
-use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, ProgressFn, Result};
+use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::weight_arguments;
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use mlxcel_stablehlo::TensorType;
 
+use super::work::{Progress, share_out};
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
 use crate::lowering::layout::{Contents, Packer, WeightLayout};
 
@@ -21,9 +21,6 @@ const OPERATION: &str = "load weights";
 /// About how many bytes a thread takes at a time: few enough that no thread works much longer than the others, and that it
 /// stops within a millisecond when it is told to.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// How often progress is told, about.
-const REPORTS: u64 = 100;
 
 /// The weights of `decoder` in the order of its programs' arguments, laid out for kernels with so many `lanes`; without any, as
 /// they are stored.
@@ -41,7 +38,7 @@ pub(super) fn on_device(
 ) -> Result<Constants> {
     let tensors = Tensor::all(checkpoint, decoder)?;
     let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
-    let progress = Progress::new(&tensors, options.progress.as_ref());
+    let progress = Progress::new(total(&tensors), options.progress.as_ref());
     let buffers = match lanes {
         Some(lanes) => in_panels(device, &tensors, lanes, &control, &progress)?,
         None => as_stored(device, checkpoint, &tensors, &control, &progress)?,
@@ -89,6 +86,11 @@ impl<'a> Tensor<'a> {
         let rows = self.ty.shape.first().copied().unwrap_or_default();
         Packer::new(layout, self.contents, self.bytes.len().checked_div(rows)?)
     }
+}
+
+/// The bytes of all tensors.
+fn total(tensors: &[Tensor<'_>]) -> u64 {
+    tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum()
 }
 
 /// The tensors where they lie in the mapped files, if they lie aligned and the device reads host memory; copies of others.
@@ -208,62 +210,6 @@ fn cut<'a>(tensor: &Tensor<'a>, packer: Option<Packer>, target: &'a mut [u8], pi
     pieces.extend(parts.map(|(source, target)| Piece { packer, source, target }));
 }
 
-/// Works on `items` in their order with up to `threads` threads, this one among them, until all are done or one fails.
-fn share_out<T: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
-    let threads = threads.min(items.len());
-    let items = Mutex::new(Some(items.into_iter()));
-    let failure = Mutex::new(None);
-    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.next();
-    let worker = || {
-        while let Some(item) = next() {
-            if let Err(error) = work(item) {
-                // Nobody begins anything more, and of several errors the first is told.
-                *items.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // With threads that the system does not grant it takes longer, and that is all.
-            let started =
-                thread::Builder::new().name("mlxcel-weights".to_owned()).spawn_scoped(scope, worker);
-            drop(started);
-        }
-        worker();
-    });
-    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-}
-
-/// Tells how many bytes are loaded, by whichever thread loaded them.
-struct Progress<'a> {
-    tell: Option<&'a ProgressFn>,
-    total: u64,
-    /// The bytes that are loaded, and how many there were when it was last told. Held while telling, so that the numbers do not
-    /// fall.
-    done: Mutex<(u64, u64)>,
-}
-
-impl<'a> Progress<'a> {
-    /// Nothing of `tensors` is loaded yet.
-    fn new(tensors: &[Tensor<'_>], tell: Option<&'a ProgressFn>) -> Self {
-        let total = tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-        Self { tell, total, done: Mutex::default() }
-    }
-
-    /// `bytes` more are loaded.
-    fn add(&self, bytes: usize) {
-        let Some(tell) = self.tell else { return };
-        let mut state = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let (done, told) = &mut *state;
-        *done += bytes as u64;
-        if *done == self.total || *done - *told >= self.total / REPORTS {
-            *told = *done;
-            tell(LoadProgress::new(LoadStage::Weights, *done, self.total));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -287,7 +233,7 @@ mod tests {
     }
 
     fn quiet(tensors: &[Tensor<'_>]) -> Progress<'static> {
-        Progress::new(tensors, None)
+        Progress::new(total(tensors), None)
     }
 
     #[test]
@@ -372,26 +318,5 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Cancelled);
             assert!(reports.load(Ordering::SeqCst) <= 2, "one for each thread at most");
         }
-    }
-
-    #[test]
-    fn work_is_done_once_and_the_first_failure_ends_it() {
-        let done = Mutex::new(Vec::new());
-        share_out(4, (0..1000).collect(), |item| {
-            done.lock().unwrap().push(item);
-            Ok(())
-        })
-        .unwrap();
-        let mut done = done.into_inner().unwrap();
-        done.sort_unstable();
-        assert_eq!(done, (0..1000).collect::<Vec<_>>());
-
-        let begun = AtomicU64::new(0);
-        let failed = share_out(2, (0..1000).collect(), |item: u64| {
-            begun.fetch_add(1, Ordering::SeqCst);
-            if item < 3 { Ok(()) } else { Err(Error::new(ErrorKind::Io, "test", "no")) }
-        });
-        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io);
-        assert!(begun.load(Ordering::SeqCst) <= 5);
     }
 }

@@ -218,7 +218,7 @@ fn one(
     let flow = flow::read(&phases.find("flow.mlir")?);
     let statistics = Statistics::read(&statistics)?;
     let program = decoder_program(decoder, numerics, shape)?;
-    Ok(Summary::new(shape, compiler.target(), decoder, &program, flow, &statistics))
+    Summary::new(shape, compiler.target(), decoder, &program, flow, &statistics)
 }
 
 /// A folder that is written into.

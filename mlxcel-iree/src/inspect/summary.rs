@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mlxcel_core::Result;
 use mlxcel_graph::{ENTRY, Program, ProgramShape};
 use mlxcel_models::{Decoder, WeightRef};
 use serde::Serialize;
@@ -9,6 +10,8 @@ use serde::Serialize;
 use super::Statistics;
 use super::flow::Flow;
 use crate::backend::ResolvedTarget;
+use crate::lowering::layout::layout_name;
+use crate::lowering::weight_lanes;
 
 /// How many dispatches a printed summary lists.
 const LISTED: usize = 12;
@@ -21,6 +24,8 @@ pub struct Summary {
     pub program: String,
     /// What it is compiled for.
     pub target: String,
+    /// How the program wants weights to lie in memory: `rows`, as they are stored, or `panels-16` and the like.
+    pub weight_layout: String,
     /// How many kernels a step starts.
     pub dispatches: u64,
     /// How many different kernels there are.
@@ -69,14 +74,15 @@ impl Summary {
         program: &Program,
         flow: Flow,
         statistics: &Statistics,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut largest = flow.dispatches;
         largest.sort_by_key(|dispatch| std::cmp::Reverse(dispatch.calls * dispatch.bytes_read));
         let execution = &statistics.execution;
         let sum = |of: fn(&Dispatch) -> u64| largest.iter().map(|one| one.calls * of(one)).sum();
-        Self {
+        Ok(Self {
             program: shape.to_string(),
             target: target.to_string(),
+            weight_layout: layout_name(weight_lanes(target)?),
             dispatches: execution.dispatch_count,
             kernels: statistics.executable.executable_count,
             copies: execution.copy_count,
@@ -88,7 +94,7 @@ impl Summary {
             bytes_read: sum(|one| one.bytes_read),
             bytes_written: sum(|one| one.bytes_written),
             largest,
-        }
+        })
     }
 }
 
@@ -123,7 +129,7 @@ fn bytes(count: u64) -> String {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "program {} for {}", self.program, self.target)?;
+        writeln!(f, "program {} for {}, weights in {}", self.program, self.target, self.weight_layout)?;
         writeln!(
             f,
             "  a step: {} dispatches of {} kernels, {} copies, {} fills, {} submissions",

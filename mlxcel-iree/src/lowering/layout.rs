@@ -4,10 +4,7 @@
 //! by side. A layout gives it that by permuting a matrix within its own bytes: shape, element type and size stay, so that
 //! programs take the same arguments whatever the layout. Weights are permuted once, when they go to the device.
 
-use mlxcel_core::Result;
 use mlxcel_stablehlo::ElementType;
-
-use crate::backend::ResolvedTarget;
 
 /// Bytes of a row that are permuted together: a line of the processor's cache.
 const BLOCK: usize = 64;
@@ -87,16 +84,9 @@ impl Contents {
     }
 }
 
-/// The lanes of the panels in which programs for `target` take their weights; none where they take them as stored.
-///
-/// # Errors
-///
-/// Those of a target that is no processor's although its backend is.
-pub(crate) fn panel_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
-    super::weight_lanes(target)
-}
-
 /// The name of what weights of a program are laid out for, as manifests have it: `rows`, or `panels-` and the lanes.
+///
+/// It stands for all that [`WeightLayout::of`] answers for these lanes: whoever changes an answer chooses another name.
 pub(crate) fn layout_name(lanes: Option<usize>) -> String {
     lanes.map_or_else(|| "rows".to_owned(), |lanes| format!("panels-{lanes}"))
 }
@@ -172,10 +162,10 @@ impl Packer {
         for (block, units) in blocks_of_units.iter_mut().enumerate().take(blocks) {
             for pair in 0..PAIRS {
                 let [a, b] = [0, 1].map(|lane| self.block(source, 2 * pair + lane, block));
-                for k in 0..BLOCK / 8 {
-                    let [a, b] = [a[k], b[k]].map(|pair| change(u64::from_le_bytes(pair)));
-                    units[2 * k][pair] = (a & LOW_WORD | b << 32).to_le_bytes();
-                    units[2 * k + 1][pair] = (a >> 32 | b & !LOW_WORD).to_le_bytes();
+                for ((a, b), [even, odd]) in a.iter().zip(b).zip(units.as_chunks_mut().0) {
+                    let [a, b] = [a, b].map(|words| change(u64::from_le_bytes(*words)));
+                    even[pair] = (a & LOW_WORD | b << 32).to_le_bytes();
+                    odd[pair] = (a >> 32 | b & !LOW_WORD).to_le_bytes();
                 }
             }
         }
@@ -194,10 +184,10 @@ impl Packer {
         for (block, units) in blocks_of_units.iter_mut().enumerate().take(blocks) {
             for quad in 0..QUADS {
                 let rows = [0, 1, 2, 3].map(|lane| self.block(source, 4 * quad + lane, block));
-                for k in 0..BLOCK / 8 {
-                    let columns = transpose_halves(rows.map(|row| u64::from_le_bytes(row[k])));
-                    for (i, column) in columns.into_iter().enumerate() {
-                        units[4 * k + i][quad] = column.to_le_bytes();
+                for (k, columns) in units.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let transposed = transpose_halves(rows.map(|row| u64::from_le_bytes(row[k])));
+                    for (column, values) in columns.iter_mut().zip(transposed) {
+                        column[quad] = values.to_le_bytes();
                     }
                 }
             }

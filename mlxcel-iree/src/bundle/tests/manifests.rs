@@ -23,6 +23,32 @@ fn what_is_written_is_what_is_read() {
 }
 
 #[test]
+fn manifests_without_a_layout_of_weights_mean_rows() {
+    let bundle = copy(text());
+    edit(bundle.path(), "\"weight_layout\": \"rows\",", "");
+    let manifest = Bundle::open(bundle.path()).unwrap().manifest().clone();
+    assert_eq!(manifest.targets[0].weight_layout, "rows");
+}
+
+#[test]
+fn packed_weights_are_listed_tensor_by_tensor() {
+    let place = tempfile::tempdir().unwrap();
+    let options = short().with_targets([STABLEHLO]).with_weights(false);
+    let source = fixture("storyteller-4bit").as_path().into();
+    let manifest = write(&without_compiler(), &source, place.path().join("bundle"), &options).unwrap();
+    let shown: Vec<String> = manifest.weights[..4].iter().map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "model.embed_tokens.weight U32 [729, 24]",
+            "model.embed_tokens.scales BF16 [729, 3]",
+            "model.embed_tokens.biases BF16 [729, 3]",
+            "model.layers.0.input_layernorm.weight BF16 [192]",
+        ]
+    );
+}
+
+#[test]
 fn text_for_other_compilers_is_plain_stablehlo() {
     let (place, manifest) = text_bundle(&short());
     let target = &manifest.targets[0];

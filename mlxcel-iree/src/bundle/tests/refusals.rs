@@ -27,6 +27,14 @@ fn bundles_of_other_versions() {
 }
 
 #[test]
+fn layouts_of_weights_that_only_another_version_knows() {
+    let bundle = copy(text());
+    edit(bundle.path(), "\"target\": \"stablehlo\"", "\"target\": \"llvm-cpu:x86_64/generic\"");
+    edit(bundle.path(), "\"weight_layout\": \"rows\"", "\"weight_layout\": \"tiles-3x5\"");
+    assert_refused(bundle.path(), Unsupported, &["layout", "tiles-3x5", "write the bundle again"]);
+}
+
+#[test]
 fn manifests_that_are_cut_or_something_else() {
     let bundle = copy(text());
     let path = bundle.path().join("bundle.json");

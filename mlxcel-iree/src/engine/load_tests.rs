@@ -1,0 +1,145 @@
+//! Loading as a whole: what it does where memory is short, and how long it takes beside a copy.
+#![cfg(unix)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{Backend, ErrorKind, LoadOptions};
+use mlxcel_models::Checkpoint;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{IreeBackend, weights};
+use crate::ffi::{ALIGNMENT, Device, DeviceOptions, HostMemory};
+
+/// Says to a test that it runs in a process of its own.
+const CHILD: &str = "MLXCEL_TEST_CHILD";
+
+/// The folder of a real checkpoint, for the tests that take gigabytes.
+const CHECKPOINT: &str = "MLXCEL_TEST_CHECKPOINT";
+
+/// Writes the fixture with a vocabulary so large that its weights take more than `bytes`, without filling the disk.
+fn write_huge_checkpoint(folder: &Path, bytes: usize) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let file = fs::read(fixture.join("model.safetensors")).unwrap();
+    let (length, rest) = file.split_first_chunk::<8>().unwrap();
+    let header = &rest[..u64::from_le_bytes(*length) as usize];
+    let mut header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).unwrap();
+    let config = fs::read(fixture.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    let hidden = config["hidden_size"].as_u64().unwrap() as usize;
+    let vocabulary = bytes / (2 * hidden) + 1;
+    let old = config["vocab_size"].take();
+    config["vocab_size"] = vocabulary.into();
+    header.remove("__metadata__");
+    let mut end = 0;
+    for entry in header.values_mut() {
+        if entry["shape"][0] == old {
+            entry["shape"][0] = vocabulary.into();
+        }
+        assert_eq!(entry["dtype"], "BF16");
+        let sizes = entry["shape"].as_array().unwrap().iter().map(|size| size.as_u64().unwrap());
+        let begin = end;
+        end += 2 * sizes.product::<u64>();
+        entry["data_offsets"] = serde_json::json!([begin, end]);
+    }
+    let mut header = serde_json::to_vec(&header).unwrap();
+    // So that the first tensor, the large one, lies aligned.
+    header.resize((8 + header.len()).next_multiple_of(ALIGNMENT) - 8, b' ');
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let path = folder.join("model.safetensors");
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], &header].concat()).unwrap();
+    let sparse = fs::File::options().write(true).open(path).unwrap();
+    sparse.set_len(8 + header.len() as u64 + end).unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn weights_that_memory_does_not_hold_are_an_error() {
+    const LIMIT: usize = 512 << 20;
+    let name = "engine::load_tests::weights_that_memory_does_not_hold_are_an_error";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let child = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+        assert!(child.status().unwrap().success());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_huge_checkpoint(folder.path(), 2 * LIMIT);
+    let checkpoint = Arc::new(Checkpoint::open(folder.path()).unwrap());
+    let decoder = checkpoint.decoder().unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    // Of memory that the process has to itself; what is mapped from a file does not count.
+    let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Data) };
+    setrlimit(Resource::Data, limit).unwrap();
+    let load =
+        |lanes| weights::on_device(&device, &checkpoint, &decoder, lanes, &LoadOptions::default()).map(drop);
+    let error = load(Some(16)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
+    assert!(error.context("bytes").is_some(), "{error}");
+    load(None).unwrap();
+}
+
+/// The bytes of memory that this process has to itself.
+#[cfg(target_os = "linux")]
+fn private_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+}
+
+/// Copies `source` into fresh memory with `threads` threads, and tells how long that takes.
+fn copy(source: &[u8], threads: usize, huge_pages: bool) -> Duration {
+    let started = Instant::now();
+    let memory = if huge_pages { HostMemory::for_filling } else { HostMemory::zeroed };
+    let mut memory = memory(source.len()).unwrap();
+    let share = source.len().div_ceil(threads).next_multiple_of(1 << 21);
+    thread::scope(|scope| {
+        for (target, source) in memory.as_mut_slice().chunks_mut(share).zip(source.chunks(share)) {
+            scope.spawn(move || target.copy_from_slice(source));
+        }
+    });
+    started.elapsed()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "measures: MLXCEL_TEST_CHECKPOINT names a folder of gigabytes"]
+fn opening_takes_at_most_half_as_long_again_as_a_copy() {
+    let folder = PathBuf::from(std::env::var_os(CHECKPOINT).expect("MLXCEL_TEST_CHECKPOINT is not set"));
+    let checkpoint = Arc::new(Checkpoint::open(&folder).unwrap());
+    let decoder = checkpoint.decoder().unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let (_, file) = checkpoint.weight_files().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let engine = IreeBackend::new();
+    engine.load(&folder.as_path().into(), &LoadOptions::default()).unwrap();
+    let (mut copies, mut opens) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let plain = copy(file, device.threads(), false);
+        let huge = copy(file, device.threads(), true);
+        let started = Instant::now();
+        let lanes = Some(16);
+        let packed =
+            weights::on_device(&device, &checkpoint, &decoder, lanes, &LoadOptions::default()).unwrap();
+        let packing = started.elapsed();
+        drop(packed);
+        let before = private_bytes();
+        let started = Instant::now();
+        let model = engine.load(&folder.as_path().into(), &LoadOptions::default()).unwrap();
+        let open = started.elapsed();
+        println!(
+            "copy {plain:.3?}, into huge pages {huge:.3?}, weights into panels {packing:.3?}, open {open:.3?}, private {:.3} of the weights",
+            (private_bytes() - before) as f64 / decoder.weight_bytes() as f64
+        );
+        drop(model);
+        copies.push(plain.min(huge));
+        opens.push(open);
+    }
+    copies.sort_unstable();
+    opens.sort_unstable();
+    let ratio = opens[2].as_secs_f64() / copies[2].as_secs_f64();
+    assert!(ratio <= 1.5, "the median of opening takes {ratio:.2} times that of the faster copy");
+}
