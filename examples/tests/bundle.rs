@@ -214,7 +214,7 @@ fn a_bundle_holds_the_contract() {
     let engine = IreeBackend::new().with_cache_dir(cache_dir());
     let source = Fixture::named("llama").path.into();
     let manifest = mlxcel_session::iree::bundle::write(&engine, &source, &folder, &options).unwrap();
-    assert_eq!((manifest.lengths.as_slice(), manifest.programs.len()), (&[256, 384][..], 12));
+    assert_eq!((manifest.lengths.as_slice(), manifest.programs.len()), (&[448][..], 10));
 
     let bundled =
         IreeBackend::new().with_compiler("/there/is/no/iree-compile").with_cache_dir("/there/is/no/cache");
@@ -271,13 +271,13 @@ fn what_the_compiler_did_is_laid_open_and_summed_up() {
     let model = Fixture::named("llama").path;
     let arguments = ["--model", model.to_str().unwrap(), "--inspect", folder.to_str().unwrap()];
     let summaries = json(bundle(&arguments).arg("--json"));
-    let decode = &summaries[1];
-    assert_eq!(decode["program"], "1@256");
+    let decode = &summaries[2];
+    assert_eq!(decode["program"], "1@640");
     for figure in ["dispatches", "kernels", "weight_bytes", "kv_bytes", "bytes_read", "bytes_written"] {
         assert!(decode[figure].as_u64().unwrap() > 0, "{figure}");
     }
     assert!(decode["largest"][0]["name"].is_string());
-    assert!(fs::read_to_string(folder.join("summary.txt")).unwrap().contains("program 1@256"));
+    assert!(fs::read_to_string(folder.join("summary.txt")).unwrap().contains("program 1@640"));
     let again = bundle(&arguments).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("already"), "{}", text(&again.stderr));

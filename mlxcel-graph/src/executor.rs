@@ -130,7 +130,8 @@ impl StepOutputs {
     }
 }
 
-/// How a KV cache lies in memory: `[layers, 2, kv_heads, length, head_dim]`, keys then values.
+/// How a KV cache lies in memory: `[layers, 2, kv_heads, length, head_dim]`, keys then values. In 8 bits, four bytes follow the
+/// values of each position: the float32 that they are multiples of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// How many layers keep keys and values.
@@ -157,7 +158,7 @@ pub struct KvSegment {
 impl KvLayout {
     /// The shape of a cache with room for `length` positions.
     pub fn shape(&self, length: usize) -> [usize; 5] {
-        [self.layers, 2, self.kv_heads, length, self.head_dim]
+        [self.layers, 2, self.kv_heads, length, self.row_width()]
     }
 
     /// The bytes of a cache with room for `length` positions.
@@ -186,6 +187,14 @@ impl KvLayout {
     }
 
     fn row_bytes(&self) -> usize {
-        self.element.bytes_for(self.head_dim)
+        self.element.bytes_for(self.row_width())
+    }
+
+    /// The elements of one position, head and part: in 8 bits, a scale of four bytes stands behind the values.
+    fn row_width(&self) -> usize {
+        match self.element {
+            mlxcel_stablehlo::ElementType::I8 => self.head_dim + 4,
+            _ => self.head_dim,
+        }
     }
 }

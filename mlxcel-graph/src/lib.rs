@@ -30,7 +30,7 @@ mod weights;
 
 pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};
 pub use model::{GraphModel, GraphModelOptions, model_info};
-pub use numerics::{Numerics, element_type};
+pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program, distinct_ropes};
 pub use session::GraphSession;
 pub use shape::{Lengths, Outputs, ProgramShape};

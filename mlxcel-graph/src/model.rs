@@ -9,7 +9,8 @@ use mlxcel_core::{
 use mlxcel_models::{Checkpoint, Decoder, Rope};
 
 use crate::executor::{Executor, KvLayout};
-use crate::numerics::Numerics;
+use crate::numerics::{KvCacheType, Numerics};
+use crate::plan::Chunks;
 use crate::program::{distinct_ropes, kv_layout};
 use crate::session::GraphSession;
 use crate::shape::Lengths;
@@ -24,24 +25,31 @@ pub struct GraphModelOptions {
     pub capacity: Option<usize>,
     /// How many sequences a session may hold at once, and so how many rows share a pass at most.
     pub sequences: usize,
-    /// How many tokens of a prompt are computed together.
-    pub chunk: usize,
+    /// How many tokens of a prompt may be computed together: sizes of which each takes programs of its own.
+    pub chunks: Vec<usize>,
     /// The lengths that caches may have, where programs were made for them beforehand; those of [`Lengths::new`] where none
-    /// are given.
+    /// are given, or of [`Lengths::wide`].
     pub lengths: Option<Lengths>,
+    /// Whether lengths are [wide](Lengths::wide), which costs nothing where attention takes as long as the positions in use say.
+    pub wide_lengths: bool,
+    /// What keys and values are kept in.
+    pub kv_cache: KvCacheType,
     /// Whether results at every position may be asked for, which takes programs of its own.
     pub every_position: bool,
 }
 
 impl Default for GraphModelOptions {
-    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position.
+    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, a KV cache of the
+    /// precision's type.
     fn default() -> Self {
         Self {
             precision: Precision::default(),
             capacity: None,
             sequences: 4,
-            chunk: 64,
+            chunks: vec![64],
             lengths: None,
+            wide_lengths: false,
+            kv_cache: KvCacheType::default(),
             every_position: true,
         }
     }
@@ -58,7 +66,8 @@ pub(crate) struct Shared<E> {
     pub(crate) layout: KvLayout,
     pub(crate) ropes: Vec<Rope>,
     pub(crate) lengths: Lengths,
-    pub(crate) chunk: usize,
+    pub(crate) chunks: Chunks,
+    pub(crate) kv_cache: KvCacheType,
 }
 
 /// The most rows of one pass: beyond it, programs get long and the weights are no longer what a step waits for.
@@ -87,6 +96,24 @@ pub fn model_info(backend: &str, checkpoint: &Checkpoint, decoder: &Decoder) -> 
 }
 
 impl GraphModelOptions {
+    /// The same for an engine whose kernels attend to the positions in use: lengths are wide, and prompts go in chunks of 128 and
+    /// 16.
+    #[must_use]
+    pub fn for_kernels(mut self) -> Self {
+        self.chunks = vec![16, 128];
+        self.wide_lengths = true;
+        self
+    }
+
+    /// The element types that `decoder` runs with.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Numerics::new`].
+    pub fn numerics(&self, decoder: &Decoder) -> Result<Numerics> {
+        Ok(Numerics::new(self.precision, decoder)?.with_kv_cache(self.kv_cache))
+    }
+
     /// The capacity of a sequence of `decoder`.
     ///
     /// # Errors
@@ -115,8 +142,15 @@ impl GraphModelOptions {
     /// capacity and a chunk's padding.
     pub fn lengths_for(&self, decoder: &Decoder) -> Result<Lengths> {
         let capacity = self.capacity_for(decoder)?;
-        let Some(lengths) = &self.lengths else { return Ok(Lengths::new(capacity, self.chunk)) };
-        if lengths.holding(capacity + self.chunk).is_none() {
+        let chunk = Chunks::new(&self.chunks).largest();
+        let Some(lengths) = &self.lengths else {
+            return Ok(if self.wide_lengths {
+                Lengths::wide(capacity, chunk)
+            } else {
+                Lengths::new(capacity, chunk)
+            });
+        };
+        if lengths.holding(capacity + chunk).is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "load model",
@@ -125,7 +159,7 @@ impl GraphModelOptions {
             .with_context("field", "lengths")
             .with_context("lengths", format_args!("{:?}", lengths.rungs()))
             .with_context("capacity", capacity)
-            .with_context("chunk", self.chunk));
+            .with_context("chunk", chunk));
         }
         Ok(lengths.clone())
     }
@@ -137,10 +171,12 @@ impl GraphModelOptions {
 
     /// Refuses options out of range.
     pub(crate) fn check(&self) -> Result<()> {
-        let (field, message) = match (self.sequences, self.chunk) {
-            (0, _) => ("sequences", "at least one sequence must be held"),
-            (_, 0 | 1) => ("chunk", "a chunk has two tokens at least"),
-            _ => return Ok(()),
+        let (field, message) = if self.sequences == 0 {
+            ("sequences", "at least one sequence must be held")
+        } else if self.chunks.iter().min().is_none_or(|&least| least < 2) {
+            ("chunks", "a chunk has two tokens at least")
+        } else {
+            return Ok(());
         };
         Err(Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", field))
     }
@@ -160,8 +196,8 @@ impl<E: Executor> GraphModel<E> {
         mut info: ModelInfo,
         options: &GraphModelOptions,
     ) -> Result<Self> {
-        let numerics = Numerics::new(options.precision, decoder)?;
         options.check()?;
+        let numerics = options.numerics(decoder)?;
         let capacity = options.capacity_for(decoder)?;
         info.capacity = capacity;
         info.precision = options.precision;
@@ -182,7 +218,8 @@ impl<E: Executor> GraphModel<E> {
             layout: kv_layout(decoder, numerics)?,
             ropes: distinct_ropes(decoder).into_iter().cloned().collect(),
             lengths: options.lengths_for(decoder)?,
-            chunk: options.chunk,
+            chunks: Chunks::new(&options.chunks),
+            kv_cache: options.kv_cache,
         })))
     }
 }

@@ -1,5 +1,8 @@
 //! Which element types a precision means for a decoder.
 
+use std::fmt;
+use std::str::FromStr;
+
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
@@ -41,6 +44,71 @@ impl Numerics {
             }
         };
         Ok(Self { precision, operand: element, kv: element })
+    }
+}
+
+impl Numerics {
+    /// The same with another type of KV cache.
+    #[must_use]
+    pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
+        self.kv = match kv_cache {
+            KvCacheType::Precision => self.kv,
+            KvCacheType::F32 => ElementType::F32,
+            KvCacheType::F16 => ElementType::F16,
+            KvCacheType::Bf16 => ElementType::BF16,
+            KvCacheType::Int8 => ElementType::I8,
+        };
+        self
+    }
+}
+
+/// What keys and values are kept in, which decides the memory that a sequence takes and the bytes that attention reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KvCacheType {
+    /// The type of the precision: float32 for `Exact`, else the checkpoint's.
+    #[default]
+    Precision,
+    /// float32.
+    F32,
+    /// float16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Signed bytes, with a float32 scale for each position, head and part (keys or values).
+    Int8,
+}
+
+impl KvCacheType {
+    const NAMES: [(Self, &'static str); 5] = [
+        (Self::Precision, "precision"),
+        (Self::F32, "f32"),
+        (Self::F16, "f16"),
+        (Self::Bf16, "bf16"),
+        (Self::Int8, "int8"),
+    ];
+}
+
+impl fmt::Display for KvCacheType {
+    /// Such as `int8`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for KvCacheType {
+    type Err = Error;
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
+        found.ok_or_else(|| {
+            let known = Self::NAMES.map(|(_, name)| name).join(", ");
+            Error::new(ErrorKind::InvalidInput, "choose the KV cache", "there is no KV cache of this type")
+                .with_context("kv_cache", text.escape_debug())
+                .with_context("known", known)
+        })
     }
 }
 

@@ -28,17 +28,71 @@ pub(crate) struct PassRow {
     pub(crate) room: usize,
 }
 
-/// The next pass over `pending`: at most one prompt chunk, of up to `chunk` tokens, and up to `width` rows in all.
+/// The sizes that prompt chunks may have, ascending: few, since every one takes programs of its own.
+///
+/// A pass reads all weights, which costs as computing some tokens does. So a long prompt goes in the largest chunks, and what
+/// remains of it in those that cost least, padding included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chunks(Vec<usize>);
+
+impl Chunks {
+    /// So many tokens take as long to compute as the weights to read, about: fewer where weights are packed, more where there
+    /// are many cores.
+    const TOKENS_A_PASS: usize = 16;
+
+    /// Chunks of these sizes.
+    pub(crate) fn new(sizes: &[usize]) -> Self {
+        let mut sizes = sizes.to_vec();
+        sizes.sort_unstable();
+        sizes.dedup();
+        Self(sizes)
+    }
+
+    /// The size of the next chunk of a prompt of which `remaining` tokens are left.
+    pub(crate) fn size_for(&self, remaining: usize) -> usize {
+        let largest = self.largest();
+        if remaining >= largest {
+            return largest;
+        }
+        let cost = |size: usize| remaining.div_ceil(size) * (size + Self::TOKENS_A_PASS);
+        // Of equal costs the larger size takes fewer passes.
+        self.0.iter().rev().copied().min_by_key(|&size| cost(size)).unwrap_or(largest)
+    }
+
+    /// The largest size.
+    pub(crate) fn largest(&self) -> usize {
+        self.0.last().copied().unwrap_or(1)
+    }
+
+    /// The sizes that are ever chosen for prompts of up to `most` tokens, ascending, each with the fewest tokens for which it is.
+    pub(crate) fn chosen(&self, most: usize) -> Vec<(usize, usize)> {
+        let mut chosen: Vec<(usize, usize)> = Vec::new();
+        for tokens in 2..=most.min(self.largest().max(2)) {
+            let size = self.size_for(tokens);
+            if chosen.iter().all(|&(known, _)| known != size) {
+                chosen.push((size, tokens));
+            }
+        }
+        chosen.sort_unstable();
+        chosen
+    }
+}
+
+/// The next pass over `pending`: at most one prompt chunk, of a size that `chunks` has, and up to `width` rows in all.
 /// [`GraphModelOptions::programs`](crate::GraphModelOptions::programs) lists the shapes that come out of this.
 ///
 /// Rows with one token are decoding and ride along with a chunk, so that they neither wait for a long prompt nor read the
 /// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
 /// combination of shapes is a program to compile.
-pub(crate) fn next_pass(pending: &[Pending], chunk: usize, width: usize) -> Option<Pass> {
+pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let chunk_row = pending.iter().position(|row| row.remaining > 1);
     let decoding = pending.iter().enumerate().filter(|(_, row)| row.remaining == 1);
     let rows: Vec<PassRow> = chunk_row
-        .map(|index| PassRow { pending: index, tokens: pending[index].remaining.min(chunk), room: chunk })
+        .map(|index| {
+            let remaining = pending[index].remaining;
+            let room = chunks.size_for(remaining);
+            PassRow { pending: index, tokens: remaining.min(room), room }
+        })
         .into_iter()
         .chain(decoding.map(|(index, _)| PassRow { pending: index, tokens: 1, room: 1 }))
         .take(width)
@@ -55,10 +109,15 @@ mod tests {
 
     /// Runs the plan to its end; each pass as (pending row, tokens, room).
     fn passes(remaining: &[usize], width: usize) -> Vec<Vec<(usize, usize, usize)>> {
+        passes_of(&[64], remaining, width)
+    }
+
+    fn passes_of(chunks: &[usize], remaining: &[usize], width: usize) -> Vec<Vec<(usize, usize, usize)>> {
+        let chunks = Chunks::new(chunks);
         let mut pending: Vec<_> =
             remaining.iter().map(|&remaining| Pending { remaining, every: false }).collect();
         let mut passes = Vec::new();
-        while let Some(pass) = next_pass(&pending, 64, width) {
+        while let Some(pass) = next_pass(&pending, &chunks, width) {
             for row in &pass.rows {
                 pending[row.pending].remaining -= row.tokens;
             }
@@ -87,7 +146,7 @@ mod tests {
         let outputs = |pending: &[(usize, bool)]| {
             let pending: Vec<_> =
                 pending.iter().map(|&(remaining, every)| Pending { remaining, every }).collect();
-            next_pass(&pending, 64, 4).unwrap().outputs
+            next_pass(&pending, &Chunks::new(&[64]), 4).unwrap().outputs
         };
         assert_eq!(outputs(&[(1, true)]), Outputs::Last);
         assert_eq!(outputs(&[(5, false), (1, true)]), Outputs::Last);
@@ -97,5 +156,29 @@ mod tests {
     #[test]
     fn the_last_single_token_of_a_prompt_is_a_decoding_row() {
         assert_eq!(passes(&[65], 4), [[(0, 64, 64)], [(0, 1, 1)]]);
+    }
+
+    #[test]
+    fn what_remains_of_a_prompt_goes_in_the_chunks_that_cost_least() {
+        let rooms = |prompt: usize| -> Vec<usize> {
+            passes_of(&[16, 128], &[prompt], 1).iter().map(|pass| pass[0].2).collect()
+        };
+        assert_eq!(rooms(1), [1]);
+        assert_eq!(rooms(2), [16]);
+        assert_eq!(rooms(33), [16, 16, 1]);
+        assert_eq!(rooms(64), [16; 4]);
+        assert_eq!(rooms(65), [128]);
+        assert_eq!(rooms(128), [128]);
+        assert_eq!(rooms(300), [128, 128, 16, 16, 16]);
+    }
+
+    #[test]
+    fn a_size_is_chosen_from_its_least_prompt_on_or_never() {
+        assert_eq!(Chunks::new(&[128, 16]).chosen(1000), [(16, 2), (128, 65)]);
+        assert_eq!(Chunks::new(&[16, 128]).chosen(64), [(16, 2)]);
+        assert_eq!(Chunks::new(&[64]).chosen(1), []);
+        // Two passes of 60 cost more than one of 64, and one no less than is worth a program.
+        assert_eq!(Chunks::new(&[60, 64]).chosen(1000), [(60, 2), (64, 61)]);
+        assert_eq!(Chunks::new(&[3, 16]).chosen(1000), [(3, 2), (16, 4)]);
     }
 }

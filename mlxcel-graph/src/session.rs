@@ -13,6 +13,7 @@ use mlxcel_core::{
 
 use crate::executor::Executor;
 use crate::model::Shared;
+use crate::numerics::KvCacheType;
 
 /// An [`InferenceSession`] over the decoder programs of an [`Executor`].
 pub struct GraphSession<E: Executor> {
@@ -105,7 +106,11 @@ impl<E: Executor> GraphSession<E> {
 
     /// What tags this session's snapshots: the engine, the layout's version, and what the cache's bytes depend on.
     fn snapshot_engine(&self) -> String {
-        format!("{} kv/1 {}", self.shared.info.backend, self.shared.info.precision)
+        let kept = match self.shared.kv_cache {
+            KvCacheType::Precision => String::new(),
+            other => format!(" {other}"),
+        };
+        format!("{} kv/1 {}{kept}", self.shared.info.backend, self.shared.info.precision)
     }
 }
 

@@ -71,6 +71,7 @@ pub struct Lengths(Vec<usize>);
 
 impl Lengths {
     const FIRST: usize = 256;
+    const FIRST_WIDE: usize = 2048;
     const ALIGNMENT: usize = 64;
 
     /// The rungs for sequences of up to `capacity` tokens that are fed in chunks of up to `chunk`.
@@ -86,6 +87,21 @@ impl Lengths {
         while rung * 5 / 4 < last {
             rungs.push(rung);
             rung = if rung == Self::FIRST { 4 * rung } else { 2 * rung };
+        }
+        rungs.push(last);
+        Self(rungs)
+    }
+
+    /// The rungs for engines whose attention costs by the positions in use, whatever the cache's length: few, since a rung is a
+    /// program, and far apart, since pages of memory that nobody writes to cost nothing. They start at 2,048 and grow eightfold; the
+    /// last is that of [`new`](Self::new).
+    pub fn wide(capacity: usize, chunk: usize) -> Self {
+        let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
+        let mut rungs = Vec::new();
+        let mut rung = Self::FIRST_WIDE;
+        while 2 * rung <= last {
+            rungs.push(rung);
+            rung *= 8;
         }
         rungs.push(last);
         Self(rungs)
@@ -140,6 +156,15 @@ mod tests {
             [256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131136]
         );
         assert_eq!(Lengths::new(1024, 64).holding(257), Some(1088));
+    }
+
+    #[test]
+    fn wide_lengths_are_few() {
+        assert_eq!(Lengths::wide(131072, 128).rungs(), [2048, 16384, 131200]);
+        assert_eq!(Lengths::wide(40960, 128).rungs(), [2048, 16384, 41088]);
+        assert_eq!(Lengths::wide(4096, 128).rungs(), [2048, 4224]);
+        assert_eq!(Lengths::wide(2048, 128).rungs(), [2176]);
+        assert_eq!(Lengths::wide(100, 128).rungs(), [256]);
     }
 
     #[test]

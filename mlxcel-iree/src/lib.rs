@@ -57,4 +57,5 @@ mod target;
 
 pub use backend::{CompileBackend, CompileBackends, ResolvedTarget};
 pub use engine::IreeBackend;
+pub use mlxcel_graph::KvCacheType;
 pub use target::{CompileTarget, DeviceDescription, Processor};

@@ -9,7 +9,7 @@ use mlxcel_conformance::{Subject, checks};
 use mlxcel_core::{
     Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Precision, Result,
 };
-use mlxcel_graph::{Executor, KvLayout, ProgramShape, StepInputs, StepOutputs};
+use mlxcel_graph::{Executor, KvCacheType, KvLayout, ProgramShape, StepInputs, StepOutputs};
 
 use crate::executor::{PortableCache, PortableExecutor};
 use crate::{PortableBackend, load};
@@ -88,7 +88,11 @@ impl Backend for FailingBackend {
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         let (good_runs, runs) = (self.0, AtomicU64::new(0));
-        load(source, options, |executor| FailingExecutor { executor, good_runs, runs })
+        load(source, options, KvCacheType::default(), |executor| FailingExecutor {
+            executor,
+            good_runs,
+            runs,
+        })
     }
 }
 

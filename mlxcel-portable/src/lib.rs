@@ -27,7 +27,8 @@ use std::time::Instant;
 use mlxcel_core::{
     Backend, Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, Result,
 };
-use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, Numerics, model_info};
+pub use mlxcel_graph::KvCacheType;
+use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, model_info};
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::eval::Workers;
 
@@ -43,12 +44,21 @@ const DEVICE: &str = "cpu";
 /// [`LoadOptions::threads`] says (one for each core by default). Its one [`LoadOptions::device`] is `cpu`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct PortableBackend {}
+pub struct PortableBackend {
+    kv_cache: KvCacheType,
+}
 
 impl PortableBackend {
     /// The engine.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Keeps keys and values in another type than that of the precision.
+    #[must_use]
+    pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
+        self.kv_cache = kv_cache;
+        self
     }
 }
 
@@ -58,7 +68,7 @@ impl Backend for PortableBackend {
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        load(source, options, |executor| executor)
+        load(source, options, self.kv_cache, |executor| executor)
     }
 }
 
@@ -66,6 +76,7 @@ impl Backend for PortableBackend {
 fn load<E: Executor>(
     source: &ModelSource,
     options: &LoadOptions,
+    kv_cache: KvCacheType,
     run_by: impl FnOnce(PortableExecutor) -> E,
 ) -> Result<Arc<dyn Model>> {
     let started = Instant::now();
@@ -75,8 +86,9 @@ fn load<E: Executor>(
     control.check("load model")?;
     let checkpoint = Checkpoint::from_source(source)?;
     let decoder = checkpoint.decoder()?;
-    let graph = GraphModelOptions::from(options);
-    let numerics = Numerics::new(options.precision, &decoder)?;
+    let mut graph = GraphModelOptions::from(options);
+    graph.kv_cache = kv_cache;
+    let numerics = graph.numerics(&decoder)?;
     if let Some(device) = options.device.as_deref().filter(|device| *device != DEVICE) {
         return Err(Error::new(ErrorKind::InvalidInput, "open a device", "there is no such device")
             .with_context("device", device)

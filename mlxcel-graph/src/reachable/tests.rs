@@ -12,6 +12,7 @@ use mlxcel_core::{
 use mlxcel_models::{Checkpoint, Decoder};
 use proptest::prelude::*;
 
+use crate::plan::Chunks;
 use crate::{
     Executor, GraphModel, GraphModelOptions, KvLayout, Lengths, ProgramShape, StepInputs, StepOutputs,
 };
@@ -66,7 +67,17 @@ fn decoder() -> Decoder {
 }
 
 fn options(capacity: usize, sequences: usize, chunk: usize, every_position: bool) -> GraphModelOptions {
-    GraphModelOptions { capacity: Some(capacity), sequences, chunk, every_position, ..Default::default() }
+    with_chunks(capacity, sequences, &[chunk], every_position)
+}
+
+fn with_chunks(
+    capacity: usize,
+    sequences: usize,
+    chunks: &[usize],
+    every_position: bool,
+) -> GraphModelOptions {
+    let chunks = chunks.to_vec();
+    GraphModelOptions { capacity: Some(capacity), sequences, chunks, every_position, ..Default::default() }
 }
 
 struct Driver {
@@ -186,12 +197,20 @@ proptest! {
     fn a_session_never_asks_for_a_program_that_is_not_listed(
         capacity in prop_oneof![1..8usize, 1..512usize],
         sequences in 1..6usize,
-        chunk in prop_oneof![2..6usize, Just(64), 250..300usize],
+        chunks in prop_oneof![
+            (2..6usize).prop_map(|chunk| vec![chunk]),
+            Just(vec![64]),
+            (250..300usize).prop_map(|chunk| vec![chunk]),
+            Just(vec![16, 128]),
+            prop::collection::vec(2..300usize, 2..4),
+        ],
+        wide: bool,
         every_position: bool,
         actions in prop::collection::vec(action(), 1..40),
     ) {
         let decoder = decoder();
-        let options = options(capacity, sequences, chunk, every_position);
+        let mut options = with_chunks(capacity, sequences, &chunks, every_position);
+        options.wide_lengths = wide;
         let listed = options.programs(&decoder).unwrap();
         let mut driver = Driver::new(&decoder, &options);
         for action in &actions {
@@ -205,14 +224,20 @@ proptest! {
 
 /// Asks for every combination of rows at every length that can be reached.
 fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity: usize) {
-    let combinations = (1..=options.sequences)
-        .flat_map(|count| [None, Some(false), Some(true)].into_iter().map(move |chunk| (count, chunk)));
-    for (count, chunk) in combinations {
+    let chunks = Chunks::new(&options.chunks).chosen(capacity);
+    let chunks: Vec<_> = chunks
+        .iter()
+        .flat_map(|&(_, least)| [Some((least, false)), Some((least, true))])
+        .chain([None])
+        .collect();
+    for (count, chunk) in
+        (1..=options.sequences).flat_map(|count| chunks.iter().map(move |&chunk| (count, chunk)))
+    {
         for filled in 0..capacity {
             driver.sequences = (0..count).map(|_| driver.session.open().unwrap()).collect();
             // A prompt in one go, so that its last chunk and its padding take the cache as far as can be.
             driver.step(&[(0, filled, false)]);
-            let first = chunk.map_or((0, 1, false), |every| (0, options.chunk, every));
+            let first = chunk.map_or((0, 1, false), |(tokens, every)| (0, tokens, every));
             let rows: Vec<_> = std::iter::once(first).chain((1..count).map(|row| (row, 1, false))).collect();
             driver.step(&rows);
             // The same after a rewind keeps the cache.
@@ -228,16 +253,20 @@ fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity
 #[test]
 fn every_listed_program_can_be_asked_for() {
     let decoder = decoder();
-    for (capacity, sequences, chunk, every) in [
-        (1, 2, 4, true),
-        (2, 2, 4, true),
-        (190, 1, 64, false),
-        (257, 2, 64, true),
-        (260, 3, 4, false),
-        (300, 2, 270, true),
-        (512, 1, 64, true),
+    for (capacity, sequences, chunks, every) in [
+        (1, 2, &[4][..], true),
+        (2, 2, &[4], true),
+        (190, 1, &[64], false),
+        (257, 2, &[64], true),
+        (260, 3, &[4], false),
+        (300, 2, &[270], true),
+        (512, 1, &[64], true),
+        (70, 1, &[16, 128], true),
+        (60, 2, &[16, 128], false),
+        (300, 2, &[16, 128], true),
+        (300, 1, &[3, 50, 128], false),
     ] {
-        let options = options(capacity, sequences, chunk, every);
+        let options = with_chunks(capacity, sequences, chunks, every);
         let mut driver = Driver::new(&decoder, &options);
         ask_for_everything(&mut driver, &options, capacity);
         let listed = options.programs(&decoder).unwrap();
@@ -264,7 +293,11 @@ fn the_list_follows_the_options() {
     assert_eq!(listed(&given), ["1@128", "64@128", "1@192", "64@192"]);
     given.lengths = Some(Lengths::from_rungs([128]).unwrap());
     assert_eq!(given.programs(&decoder).unwrap_err().context("field"), Some("lengths"));
-    assert_eq!(options(100, 1, 1, false).programs(&decoder).unwrap_err().context("field"), Some("chunk"));
+    assert_eq!(options(100, 1, 1, false).programs(&decoder).unwrap_err().context("field"), Some("chunks"));
     let first = options(512, 2, 64, true).first_programs(&decoder).unwrap();
-    assert_eq!(first.map(|shape| shape.to_string()), ["64@256", "1@256"]);
+    let names = |shapes: Vec<ProgramShape>| shapes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names(first), ["64@256", "1@256"]);
+    let kernels = options(500, 1, 64, false).for_kernels();
+    assert_eq!(names(kernels.first_programs(&decoder).unwrap()), ["128@640", "16@640", "1@640"]);
+    assert_eq!(listed(&kernels), ["1@640", "16@640", "128@640"]);
 }

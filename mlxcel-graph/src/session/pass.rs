@@ -27,7 +27,7 @@ impl<E: Executor> GraphSession<E> {
             rows.iter().zip(checked).map(|(row, checked)| Work::new(*row, checked)).collect();
         loop {
             let pending: Vec<_> = works.iter().map(Work::pending).collect();
-            let Some(pass) = next_pass(&pending, self.shared.chunk, self.capabilities.batch_rows) else {
+            let Some(pass) = next_pass(&pending, &self.shared.chunks, self.capabilities.batch_rows) else {
                 break;
             };
             self.run_pass(&pass, &mut works, control);

@@ -50,8 +50,11 @@ pub struct Manifest {
     pub sequences: usize,
     /// The most tokens that one sequence may hold.
     pub capacity: usize,
-    /// How many tokens of a prompt a program takes together.
+    /// How many tokens of a prompt a program takes together at most.
     pub chunk: usize,
+    /// Smaller numbers of tokens of a prompt for which there are programs too, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smaller_chunks: Vec<usize>,
     /// The lengths that KV caches may have, ascending.
     pub lengths: Vec<usize>,
     /// Whether there are programs that give results at every position.
@@ -235,6 +238,9 @@ impl Manifest {
         options: &GraphModelOptions,
         programs: Vec<ProgramDescription>,
     ) -> Result<Self> {
+        let mut chunks = options.chunks.clone();
+        chunks.sort_unstable();
+        let chunk = chunks.pop().unwrap_or_default();
         Ok(Self {
             format: FORMAT.to_owned(),
             format_version: FORMAT_VERSION,
@@ -246,7 +252,8 @@ impl Manifest {
             precision: options.precision.to_string(),
             sequences: options.sequences,
             capacity: options.capacity_for(decoder)?,
-            chunk: options.chunk,
+            chunk,
+            smaller_chunks: chunks,
             lengths: options.lengths_for(decoder)?.rungs().to_vec(),
             every_position: options.every_position,
             rotary: mlxcel_graph::distinct_ropes(decoder).into_iter().map(Rotary::from).collect(),
@@ -268,7 +275,7 @@ impl Manifest {
         options.precision = self.precision()?;
         options.capacity = Some(self.capacity);
         options.sequences = self.sequences;
-        options.chunk = self.chunk;
+        options.chunks = self.smaller_chunks.iter().copied().chain([self.chunk]).collect();
         options.lengths = Some(Lengths::from_rungs(self.lengths.clone())?);
         options.every_position = self.every_position;
         Ok(options)
@@ -283,9 +290,11 @@ impl Manifest {
     fn check_shape(&self) -> Result<()> {
         let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, OPERATION, message);
         // Sums and products of figures below this do not overflow.
-        let figures =
-            [self.sequences, self.capacity, self.chunk].into_iter().chain(self.lengths.iter().copied());
-        if figures.into_iter().any(|figure| u32::try_from(figure).is_err()) {
+        let figures = [&self.sequences, &self.capacity, &self.chunk]
+            .into_iter()
+            .chain(&self.smaller_chunks)
+            .chain(&self.lengths);
+        if figures.into_iter().any(|&figure| u32::try_from(figure).is_err()) {
             return Err(corrupt("the manifest's figures make no sense"));
         }
         self.graph_options()

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, ProgramShape};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape};
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 
 use super::manifest::{FileEntry, Manifest, OPERATION, Target, Weight};
@@ -116,14 +116,21 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for another precision than that of the programs, [`ErrorKind::InvalidInput`] for more tokens or
-    /// sequences than they have room for.
-    pub(crate) fn graph_options(&self, options: &LoadOptions) -> Result<GraphModelOptions> {
+    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs, [`ErrorKind::InvalidInput`] for more
+    /// tokens or sequences than they have room for.
+    pub(crate) fn graph_options(
+        &self,
+        options: &LoadOptions,
+        kv_cache: KvCacheType,
+    ) -> Result<GraphModelOptions> {
         let bundled = &self.manifest;
         let mut graph = bundled.graph_options()?;
         if options.precision != graph.precision {
             let [asked, bundled] = [options.precision.to_string(), bundled.precision.clone()];
             return Err(contradiction(ErrorKind::Unsupported, "precision", asked, bundled));
+        }
+        if kv_cache != graph.kv_cache {
+            return Err(contradiction(ErrorKind::Unsupported, "KV cache", kv_cache, graph.kv_cache));
         }
         if let Some(capacity) = options.capacity {
             if capacity > bundled.capacity {

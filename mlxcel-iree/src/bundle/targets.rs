@@ -93,6 +93,14 @@ impl BundleTarget {
         matches!(self.programs, Programs::Compiler(_))
     }
 
+    /// Whether attention takes as long as the positions in use say.
+    pub(super) fn attends_in_use(&self) -> Result<bool> {
+        match &self.programs {
+            Programs::Compiler(compiler) => compiler.attends_in_use(),
+            Programs::Text(..) => Ok(false),
+        }
+    }
+
     /// The content of a program's file.
     pub(super) fn make(&self, shape: &ProgramShape, options: &BundleOptions) -> Result<Vec<u8>> {
         match &self.programs {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, Numerics, ProgramShape, decoder_program};
+use mlxcel_graph::{GraphModelOptions, ProgramShape, decoder_program};
 use mlxcel_models::Checkpoint;
 
 use super::checkpoint_files::side_files;
@@ -55,9 +55,14 @@ pub fn write(
     graph.capacity = options.capacity;
     graph.sequences = options.sequences;
     graph.every_position = options.every_position;
-    let numerics = Numerics::new(options.precision, &decoder)?;
-    let shapes = graph.programs(&decoder)?;
+    let numerics = graph.numerics(&decoder)?;
     let targets = BundleTarget::all(engine, options, &decoder, numerics)?;
+    // All targets have the same programs, so lengths are wide only where that costs nothing on any.
+    let in_use = targets.iter().map(BundleTarget::attends_in_use).collect::<Result<Vec<_>>>()?;
+    if in_use.into_iter().all(|in_use| in_use) {
+        graph = graph.for_kernels();
+    }
+    let shapes = graph.programs(&decoder)?;
 
     let programs = shapes
         .iter()

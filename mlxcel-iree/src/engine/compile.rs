@@ -3,12 +3,13 @@
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{Numerics, ProgramShape, decoder_program};
 use mlxcel_models::Decoder;
+use mlxcel_stablehlo::ElementType;
 
 use super::blame::blame;
 use crate::artifact::{Artifact, Artifacts};
 use crate::backend::ResolvedTarget;
 use crate::compiler::{CompileOptions, Compiler};
-use crate::lowering::lower;
+use crate::lowering::{CPU, attends_in_use, lower};
 
 /// Compiles the programs of one model for one target.
 #[derive(Clone, Debug)]
@@ -33,7 +34,9 @@ impl ProgramCompiler {
         artifacts: Artifacts,
     ) -> Result<Self> {
         for element in [numerics.operand, numerics.kv] {
-            if target.element_type_for(element) != element {
+            // Bytes are no type to compute in, yet what is kept in them can be on a processor.
+            let kept = element == ElementType::I8 && target.target().backend() == CPU;
+            if !kept && target.element_type_for(element) != element {
                 let message =
                     "programs for the target do not compute in this type; with exact precision they do";
                 return Err(Error::new(ErrorKind::Unsupported, "choose precision", message)
@@ -47,6 +50,11 @@ impl ProgramCompiler {
     /// What the programs are compiled for.
     pub(crate) fn target(&self) -> &ResolvedTarget {
         &self.target
+    }
+
+    /// Whether attention takes as long as the positions in use say: then lengths may be wide.
+    pub(crate) fn attends_in_use(&self) -> Result<bool> {
+        attends_in_use(&self.decoder, &self.target)
     }
 
     /// The text that the compiler is given for `shape`.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlxcel_core::{Backend, CancelToken, LoadOptions, Model, ModelSource, Result};
-use mlxcel_graph::{GraphModel, GraphModelOptions, Numerics, model_info};
+use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, model_info};
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::artifact::Artifacts;
@@ -72,6 +72,7 @@ pub struct IreeBackend {
     compile_target: Option<CompileTarget>,
     compile_backends: CompileBackends,
     bundle: Option<PathBuf>,
+    kv_cache: KvCacheType,
     profiler: Option<Profiler>,
 }
 
@@ -134,6 +135,15 @@ impl IreeBackend {
         self
     }
 
+    /// Keeps keys and values in another type than that of the precision. [`KvCacheType::Int8`] takes about half of what bfloat16
+    /// does, so sequences may be twice as long and a step reads half as much of them, at a loss of accuracy that the architecture's
+    /// documentation states. It needs a processor to run on; a bundle has the type that it was written with.
+    #[must_use]
+    pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
+        self.kv_cache = kv_cache;
+        self
+    }
+
     /// Where compiled programs come from.
     pub(crate) fn artifacts(&self) -> Result<Artifacts> {
         Ok(Artifacts::new(self.compiler.clone(), self.cache()?))
@@ -157,13 +167,23 @@ impl IreeBackend {
         TargetChoice::of_environment()?.select(&self.compile_backends, target, default_backend(driver))
     }
 
-    /// Programs that are compiled as they are needed.
-    fn compiled(&self, decoder: &Decoder, options: &LoadOptions, driver: Driver) -> Result<ProgramSource> {
-        let numerics = Numerics::new(options.precision, decoder)?;
+    /// Programs that are compiled as they are needed, and what sessions over them do.
+    fn compiled(
+        &self,
+        decoder: &Decoder,
+        options: &LoadOptions,
+        driver: Driver,
+    ) -> Result<(GraphModelOptions, ProgramSource)> {
+        let mut graph = GraphModelOptions::from(options);
+        graph.kv_cache = self.kv_cache;
+        let numerics = graph.numerics(decoder)?;
         let target = self.resolve(None, driver.name())?;
         target.check_device(&DeviceDescription::of_driver(driver.name()))?;
         let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, self.artifacts()?)?;
-        Ok(ProgramSource::Compiler(Box::new(compiler)))
+        if compiler.attends_in_use()? {
+            graph = graph.for_kernels();
+        }
+        Ok((graph, ProgramSource::Compiler(Box::new(compiler))))
     }
 
     fn cache(&self) -> Result<Cache> {
@@ -196,14 +216,14 @@ impl Backend for IreeBackend {
         let (graph, programs) = match bundle {
             Some(bundle) => {
                 bundle.check_model(&checkpoint, &decoder)?;
-                let graph = bundle.graph_options(options)?;
+                let graph = bundle.graph_options(options, self.kv_cache)?;
                 let device = DeviceDescription::of_driver(driver.name());
                 let target =
                     bundle.choose_target(&self.compile_backends, self.compile_target.as_ref(), &device)?;
                 let programs = bundle.programs(target, &graph, &decoder)?;
                 (graph, ProgramSource::Bundle(Box::new(programs)))
             }
-            None => (GraphModelOptions::from(options), self.compiled(&decoder, options, driver)?),
+            None => self.compiled(&decoder, options, driver)?,
         };
         let first_programs = graph.first_programs(&decoder)?;
         let profile = self.profiler.is_some();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mlxcel_core::{ErrorKind, GenerateExt, GenerateOptions, Precision, SessionOptions};
-use mlxcel_graph::{Executor, Outputs, ProgramShape, StepInputs};
+use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, StepInputs};
 
 use super::*;
 use crate::compiler::Compiler;

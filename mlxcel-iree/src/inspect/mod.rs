@@ -157,13 +157,16 @@ pub fn inspect(
     graph.precision = options.precision;
     graph.capacity = options.capacity;
     graph.sequences = options.sequences.unwrap_or(1);
-    let numerics = Numerics::new(options.precision, &decoder)?;
-    let shapes = match options.all_programs {
-        true => graph.programs(&decoder)?,
-        false => graph.first_programs(&decoder)?.to_vec(),
-    };
+    let numerics = graph.numerics(&decoder)?;
     let target = engine.resolve(options.target.as_ref(), HERE)?;
     let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, engine.artifacts()?)?;
+    if compiler.attends_in_use()? {
+        graph = graph.for_kernels();
+    }
+    let shapes = match options.all_programs {
+        true => graph.programs(&decoder)?,
+        false => graph.first_programs(&decoder)?,
+    };
     let folder = Folder::new(destination.as_ref())?;
     let report = |done: usize| {
         if let Some(progress) = &options.progress {

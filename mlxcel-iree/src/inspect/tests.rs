@@ -16,8 +16,9 @@ fn a_model_is_laid_open() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("inspected");
     let summaries = inspect(&IreeBackend::new(), &fixture(), &folder, &InspectOptions::default()).unwrap();
-    assert_eq!(summaries.iter().map(|one| one.program.as_str()).collect::<Vec<_>>(), ["64@256", "1@256"]);
-    for name in ["64-at-256", "1-at-256"] {
+    let programs: Vec<_> = summaries.iter().map(|one| one.program.as_str()).collect();
+    assert_eq!(programs, ["128@640", "16@640", "1@640"]);
+    for name in ["128-at-640", "1-at-640"] {
         let folder = folder.join(name);
         let names = |sub: &str| -> BTreeSet<String> {
             let entries = fs::read_dir(folder.join(sub)).unwrap();
@@ -31,13 +32,13 @@ fn a_model_is_laid_open() {
         }
         assert!(fs::metadata(folder.join("program.vmfb")).unwrap().len() > 1000);
     }
-    let decode = &summaries[1];
+    let decode = &summaries[2];
     let calls: u64 = decode.largest.iter().map(|dispatch| dispatch.calls).sum();
     assert_eq!(calls, decode.dispatches, "what is read agrees with what the compiler says");
     assert!(decode.largest.iter().any(|dispatch| dispatch.name.starts_with("mlxcel_linear")));
     let Summary { weight_bytes, kv_bytes, bytes_read, .. } = *decode;
     // 127,424 parameters of two bytes, the head being the embedding, and one row more of that.
-    assert_eq!((weight_bytes, kv_bytes), (2 * 127_424 + 128, 3 * 2 * 2 * 256 * 16 * 2));
+    assert_eq!((weight_bytes, kv_bytes), (2 * 127_424 + 128, 3 * 2 * 2 * 640 * 16 * 2));
     assert!(bytes_read >= weight_bytes + kv_bytes, "{bytes_read}");
     let read: u64 = decode
         .largest
@@ -47,10 +48,10 @@ fn a_model_is_laid_open() {
         .sum();
     assert!((weight_bytes * 9 / 10..weight_bytes * 11 / 10).contains(&read), "{read} of {weight_bytes}");
     let shown = fs::read_to_string(folder.join("summary.txt")).unwrap();
-    assert!(shown.contains("program 1@256 for llvm-cpu:") && shown.contains("mlxcel_linear"), "{shown}");
+    assert!(shown.contains("program 1@640 for llvm-cpu:") && shown.contains("mlxcel_linear"), "{shown}");
     let json: serde_json::Value =
         serde_json::from_slice(&fs::read(folder.join("summary.json")).unwrap()).unwrap();
-    assert_eq!(json[1]["dispatches"], decode.dispatches);
+    assert_eq!(json[2]["dispatches"], decode.dispatches);
 
     let error = inspect(&IreeBackend::new(), &fixture(), &folder, &InspectOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -104,6 +105,6 @@ fn a_program_that_does_not_compile_is_told_by_the_operation_and_kept() {
         assert!(error.context("operation").is_some(), "{error}");
         assert!(error.context("near").is_some_and(|place| place.contains("model.")), "{error}");
     }
-    assert!(place.path().join("64-at-256/program.mlir").exists());
-    assert!(fs::read_dir(place.path().join("64-at-256/phases")).unwrap().count() > 3);
+    assert!(place.path().join("128-at-640/program.mlir").exists());
+    assert!(fs::read_dir(place.path().join("128-at-640/phases")).unwrap().count() > 3);
 }

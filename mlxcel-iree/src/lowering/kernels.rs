@@ -274,4 +274,41 @@ mod tests {
         assert!(text.contains(line), "{text}");
         assert!(text.contains("%2:2 = flow.dispatch @mlxcel_scale_0_executable"), "{text}");
     }
+
+    #[test]
+    fn calls_of_one_kernel_differ_by_numbers() {
+        let mut kernels = Kernels::default();
+        let mut module = ModuleBuilder::new("test");
+        let ty = TensorType::new(ElementType::F32, [4]);
+        module
+            .function("main", |b| {
+                let x = b.argument("x", ty.clone())?;
+                let kernel = || {
+                    let mut kernel = Kernel::new("shift", [1, 1, 1]);
+                    kernel.operand("x");
+                    kernel.tied_result(0);
+                    kernel.uniform("layer");
+                    kernel
+                };
+                let first = kernels.call_at(b, &kernel(), &[x], vec![ty.clone()], &[0])?;
+                kernels.call_at(b, &kernel(), &first, vec![ty.clone()], &[-7])
+            })
+            .unwrap();
+        assert_eq!(kernels.executables().matches("stream.executable private").count(), 1);
+        assert!(
+            kernels.executables().contains("(%x_binding_0: !stream.binding, %layer_uniform_0: i32)"),
+            "{}",
+            kernels.executables()
+        );
+        let module = module.finish();
+        let dispatch = |call: &CustomCall<'_>| kernels.dispatch(call);
+        let text = Printer::new(&module).custom_calls(&dispatch).to_string();
+        let call = "%1 = scf.execute_region -> (tensor<4xf32>) {
+      %uniform_0 = arith.constant -7 : i32
+      %called:1 = flow.dispatch @mlxcel_shift_0_executable::@mlxcel_shift_0(%0, %uniform_0) : (tensor<4xf32>, i32) -> %0
+      scf.yield %called#0 : tensor<4xf32>
+    }
+";
+        assert!(text.contains(call), "{text}");
+    }
 }

@@ -15,6 +15,7 @@ mod writer;
 use std::cell::RefCell;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{Builder, Module, Printer, Value, composites};
 
 use instructions::Instructions;
@@ -24,7 +25,7 @@ use layout::{Contents, WeightLayout};
 use crate::backend::ResolvedTarget;
 
 /// The backend whose programs run on a processor, and for which the kernels here are written.
-const CPU: &str = "llvm-cpu";
+pub(crate) const CPU: &str = "llvm-cpu";
 
 /// The text of `module` as the compiler is given it for `target`; kernels of ours may round as `precision` says.
 pub(crate) fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {
@@ -49,6 +50,12 @@ const PANELS: bool = true;
 pub(crate) fn weight_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
     let instructions = Instructions::of(target)?.filter(|_| PANELS);
     Ok(instructions.map(|instructions| instructions.lanes()))
+}
+
+/// Whether attention in programs for `target` takes as long as the positions in use say, and not the KV cache's length.
+pub(crate) fn attends_in_use(decoder: &Decoder, target: &ResolvedTarget) -> Result<bool> {
+    let instructions = Instructions::of(target)?;
+    Ok(instructions.is_some_and(|instructions| attention::has_kernels(decoder, instructions)))
 }
 
 /// The name of the public function in exported text: the one that XLA looks for.

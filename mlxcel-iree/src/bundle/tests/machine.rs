@@ -44,16 +44,16 @@ fn options_choose_what_is_in_a_bundle() {
         .with_progress(move |step| seen.lock().unwrap().push((step.stage, step.done, step.total)));
     let folder = place.path().join("bundle");
     let manifest = write(&engine(), &fixture("llama").into(), &folder, &options).unwrap();
-    let names: BTreeSet<_> = manifest.programs.iter().map(|program| program.name.as_str()).collect();
-    let expected =
-        ["1@256", "1x2@256", "64@256", "64+1@256", "64@256 every position", "64+1@256 every position"];
-    assert_eq!(names, BTreeSet::from(expected));
+    let names: BTreeSet<_> = manifest.programs.iter().map(|program| program.name.clone()).collect();
+    let chunks = ["16", "16+1", "128", "128+1"];
+    let chunks = chunks.iter().flat_map(|rows| [format!("{rows}@320"), format!("{rows}@320 every position")]);
+    assert_eq!(names, chunks.chain(["1@320", "1x2@320"].map(str::to_owned)).collect());
     assert_eq!(manifest.targets.len(), 1);
     assert!(manifest.targets[0].target.starts_with("llvm-cpu:"));
     assert!(manifest.compiler.as_deref().is_some_and(|revision| revision.starts_with("3.13.0")));
 
     let progress = progress.lock().unwrap();
-    assert!(progress.contains(&(LoadStage::Compile, 0, 6)) && progress.contains(&(LoadStage::Compile, 6, 6)));
+    assert!(progress.contains(&(LoadStage::Compile, 0, 10)) && progress.contains(&(LoadStage::Compile, 10, 10)));
     let copied = progress.iter().rfind(|(stage, ..)| *stage == LoadStage::Weights).unwrap();
     assert!(copied.1 == copied.2 && copied.1 > 200_000);
 
@@ -204,7 +204,7 @@ fn manifests_that_ask_for_what_is_not_there() {
     for (from, to, words) in [
         ("\"capacity\": 150", "\"capacity\": 100000", ["capacity", "512"]),
         ("\"sequences\": 1", "\"sequences\": 0", ["sequences", "one sequence"]),
-        ("\"chunk\": 64", "\"chunk\": 1", ["chunk", "two tokens"]),
+        ("\"chunk\": 128", "\"chunk\": 1", ["chunk", "two tokens"]),
     ] {
         let bundle = copy(written());
         edit(bundle.path(), from, to);
@@ -213,7 +213,7 @@ fn manifests_that_ask_for_what_is_not_there() {
     // Programs that sessions would need and that are not there.
     let bundle = copy(written());
     edit(bundle.path(), "\"every_position\": false", "\"every_position\": true");
-    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a program", "64@256 every position"]);
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a program", "16@320 every position"]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ struct Scratch {
     weights: Memory,
     /// `[queries]`: the largest score so far.
     largest: Memory,
-    /// `[queries]`: the sum of all weights so far.
+    /// `[queries, lanes]`: the sums of all weights so far, lane by lane.
     totals: Memory,
     /// `[width, KEYS]`: a block of keys, turned.
     keys: Memory,
@@ -72,7 +72,7 @@ pub(super) fn attend(
         sums: scratch(w, "sums", queries * width),
         weights: scratch(w, "weights", queries * KEYS),
         largest: scratch(w, "largest", queries),
-        totals: scratch(w, "totals", queries),
+        totals: scratch(w, "totals", queries * shape.lanes),
         keys: scratch(w, "keys", KEYS * width),
         values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * width } else { 1 }),
         row: row_scratch(w, shape),
@@ -177,11 +177,11 @@ impl Attend<'_> {
         });
         let none = w.constant("dense<0.0>", vector(lanes, "f32"));
         for_each(w, self.tiling.queries * width, lanes, |w, at| self.scratch.sums.store(w, &none, at, lanes));
-        let (hidden, none) = (w.constant(HIDDEN, "f32"), w.constant("0.0", "f32"));
-        for_each(w, self.tiling.queries, 1, |w, query| {
-            self.scratch.largest.store_scalar(w, &hidden, query);
-            self.scratch.totals.store_scalar(w, &none, query);
+        for_each(w, self.tiling.queries * lanes, lanes, |w, at| {
+            self.scratch.totals.store(w, &none, at, lanes);
         });
+        let hidden = w.constant(HIDDEN, "f32");
+        for_each(w, self.tiling.queries, 1, |w, query| self.scratch.largest.store_scalar(w, &hidden, query));
     }
 
     /// All blocks of keys and values.
@@ -356,56 +356,77 @@ impl Attend<'_> {
         w.set("score", format_args!("arith.select {seen}, {score}, {hidden} : {truths}, {ty}"))
     }
 
-    /// The weights of a block for one row of queries, in the place of its scores; what runs is scaled to the new largest score.
+    /// The weights of a block for one row of queries, in the place of its scores.
     fn weigh(&self, w: &mut Writer, query: &str) {
-        let Shape { width, lanes, .. } = *self.shape;
+        let Shape { lanes, .. } = *self.shape;
         let (ty, truths) = (vector(lanes, "f32"), vector(lanes, "i1"));
-        let Scratch { sums, weights, largest, totals, .. } = &self.scratch;
+        let Scratch { weights, largest, totals, .. } = &self.scratch;
         let zero = w.index(0);
         let start = mul_add(w, "weight", query, KEYS, &zero);
         let places: Vec<_> = (0..KEYS / lanes).map(|i| w.offset("weight", &start, i * lanes)).collect();
         let scores: Vec<_> = places.iter().map(|at| weights.load(w, "score", at, lanes)).collect();
-        let mut highest = scores[0].clone();
-        for score in &scores[1..] {
+        // Most blocks do not hold a new largest score: then what runs stays as it is.
+        let before = largest.broadcast(w, "before", query, lanes);
+        let mut above: Option<String> = None;
+        for score in &scores {
+            let own = w.set("above", format_args!("arith.cmpf ogt, {score}, {before} : {ty}"));
+            above = Some(match above {
+                Some(above) => w.arith("above", "ori", &above, &own, &truths),
+                None => own,
+            });
+        }
+        if let Some(above) = above {
+            let above = w.set("above", format_args!("vector.reduction <or>, {above} : {truths} into i1"));
+            w.if_then(&above, |w| self.raise(w, query, &scores));
+        }
+        let shift = largest.broadcast(w, "shift", query, lanes);
+        let total_at = w.index(lanes);
+        let total_at = w.arith("at", "muli", query, &total_at, "index");
+        let mut total = totals.load(w, "total", &total_at, lanes);
+        for (score, at) in scores.iter().zip(&places) {
+            let shifted = w.arith("score", "subf", score, &shift, &ty);
+            // That of a hidden key is 4.5e-38, as good as nothing.
+            let weight = exponential(w, &shifted, lanes);
+            weights.store(w, &weight, at, lanes);
+            total = w.arith("total", "addf", &total, &weight, &ty);
+        }
+        totals.store(w, &total, &total_at, lanes);
+    }
+
+    /// Takes up the largest of a block's scores, which is above all before; what runs is scaled to it.
+    fn raise(&self, w: &mut Writer, query: &str, scores: &[String]) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let ty = vector(lanes, "f32");
+        let Scratch { sums, largest, totals, .. } = &self.scratch;
+        let mut highest = largest.broadcast(w, "highest", query, lanes);
+        for score in scores {
             highest = w.arith("highest", "maximumf", &highest, score, &ty);
         }
         let highest = reduce(w, "highest", "maximumf", &highest, lanes);
         let before = largest.scalar(w, "before", query);
-        let after = w.arith("after", "maximumf", &before, &highest, "f32");
-        largest.store_scalar(w, &after, query);
-        let higher = w.arith("fall", "subf", &before, &after, "f32");
-        let shift = broadcast(w, "shift", &after, lanes);
-        let (hidden, none) =
-            (w.constant(format_args!("dense<{HIDDEN}>"), &ty), w.constant("dense<0.0>", &ty));
-        let mut total = none.clone();
-        for (score, at) in scores.iter().zip(&places) {
-            let shifted = w.arith("score", "subf", score, &shift, &ty);
-            let power = exponential(w, &shifted, lanes);
-            let seen = w.set("seen", format_args!("arith.cmpf une, {score}, {hidden} : {ty}"));
-            let weight =
-                w.set("weight", format_args!("arith.select {seen}, {power}, {none} : {truths}, {ty}"));
-            weights.store(w, &weight, at, lanes);
-            total = w.arith("total", "addf", &total, &weight, &ty);
-        }
-        let total = reduce(w, "total", "add", &total, lanes);
-        let fall = broadcast(w, "fall", &higher, lanes);
+        largest.store_scalar(w, &highest, query);
+        let fall = w.arith("fall", "subf", &before, &highest, "f32");
+        let fall = broadcast(w, "fall", &fall, lanes);
         let fall = exponential(w, &fall, lanes);
-        let fall_once = w.set("fall", format_args!("vector.extract {fall}[0] : f32 from {ty}"));
-        let sum = totals.scalar(w, "sum", query);
-        let sum = w.arith("sum", "mulf", &sum, &fall_once, "f32");
-        let sum = w.arith("sum", "addf", &sum, &total, "f32");
-        totals.store_scalar(w, &sum, query);
-        // Most blocks do not hold a new largest score: then what runs stays as it is.
-        let rises = w.set("rises", format_args!("arith.cmpf une, {before}, {after} : f32"));
-        w.if_then(&rises, |w| {
-            let start = mul_add(w, "at", query, width, &zero);
-            for_each(w, width, lanes, |w, at| {
+        for (memory, size) in [(totals, lanes), (sums, width)] {
+            let size_index = w.index(size);
+            let start = w.arith("at", "muli", query, &size_index, "index");
+            for_each(w, size, lanes, |w, at| {
                 let at = w.arith("at", "addi", &start, at, "index");
-                let value = sums.load(w, "sum", &at, lanes);
+                let value = memory.load(w, "sum", &at, lanes);
                 let value = w.arith("sum", "mulf", &value, &fall, &ty);
-                sums.store(w, &value, &at, lanes);
+                memory.store(w, &value, &at, lanes);
             });
-        });
+        }
+    }
+
+    /// The sum of a row's weights.
+    fn total(&self, w: &mut Writer, query: &str) -> String {
+        let lanes = self.shape.lanes;
+        let at = w.index(lanes);
+        let at = w.arith("at", "muli", query, &at, "index");
+        let total = self.scratch.totals.load(w, "total", &at, lanes);
+        reduce(w, "total", "add", &total, lanes)
     }
 
     /// Adds the values of a block, weighted, to the running sums.
@@ -469,7 +490,7 @@ impl Attend<'_> {
         let shared = self.shape.shared();
         let ty = vector(lanes, "f32");
         for_each(w, self.tiling.queries, 1, |w, query| {
-            let total = self.scratch.totals.scalar(w, "total", query);
+            let total = self.total(w, query);
             let total = broadcast(w, "total", &total, lanes);
             let (offset, member) = divide(w, "member", query, shared);
             let token = w.arith("token", "addi", token, &offset, "index");
@@ -500,7 +521,7 @@ impl Attend<'_> {
                 partial.store(w, &value, &to, lanes);
             });
             let largest = self.scratch.largest.scalar(w, "value", query);
-            let total = self.scratch.totals.scalar(w, "value", query);
+            let total = self.total(w, query);
             let to = w.offset("to", &to, width);
             partial.store_scalar(w, &largest, &to);
             let to = w.offset("to", &to, 1);

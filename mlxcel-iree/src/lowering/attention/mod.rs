@@ -13,14 +13,24 @@ mod tests;
 mod vectors;
 mod write;
 
+use mlxcel_models::{Decoder, Mixer};
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::Context;
+use super::instructions::Instructions;
 use super::kernels::Kernel;
 use attend::{Results, attend};
 use pass::Pass;
 use shape::Shape;
 use vectors::Memory;
+
+/// Whether attention of every layer of `decoder` is done by the kernels here, whatever the pass.
+pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
+    decoder.layers.iter().all(|layer| match &layer.mixer {
+        Mixer::Attention(attention) => Shape::has_kernels(attention, instructions),
+        _ => false,
+    })
+}
 
 /// Replaces attention over caches by kernels.
 pub(super) fn lower<'f>(

@@ -1,5 +1,6 @@
 //! What an attention kernel is made for, and how its work is cut.
 
+use mlxcel_models::Attention;
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType};
 
 use super::vectors::dividing;
@@ -146,8 +147,39 @@ impl Shape {
             lanes: dividing(width, instructions.lanes()),
             registers: instructions.registers(),
         };
-        let bytes = shape.runs.iter().map(|run| shape.scratch_values(run) * 4).sum::<usize>();
-        (fits && bytes <= MOST_SCRATCH_BYTES && i32::try_from(length).is_ok()).then_some(shape)
+        (fits && shape.fits()).then_some(shape)
+    }
+
+    /// Whether there are kernels for the attention of a decoder's layer, whatever the pass.
+    pub(super) fn has_kernels(attention: &Attention, instructions: Instructions) -> bool {
+        let Attention { query_heads, kv_heads, head_dim, ref rope, .. } = *attention;
+        let rows = [128, 1];
+        let shape = Self {
+            runs: runs(&rows),
+            rows: rows.len(),
+            tokens: rows.iter().sum(),
+            heads: query_heads,
+            groups: kv_heads,
+            width: head_dim,
+            pairs: rope.rotary_dim / 2,
+            layers: 1,
+            length: 1024,
+            row_width: head_dim,
+            cache: ElementType::F32,
+            out: ElementType::F32,
+            scale: attention.scale,
+            window: None,
+            layer: 0,
+            lanes: dividing(head_dim, instructions.lanes()),
+            registers: instructions.registers(),
+        };
+        shape.pairs > 0 && shape.fits()
+    }
+
+    /// Whether the scratch memory of a workgroup is as much as there is, and positions are numbers of 32 bits.
+    fn fits(&self) -> bool {
+        let bytes = self.runs.iter().map(|run| self.scratch_values(run) * 4).sum::<usize>();
+        bytes <= MOST_SCRATCH_BYTES && i32::try_from(self.length).is_ok()
     }
 
     /// How many query heads share a key-value head.
@@ -191,7 +223,7 @@ impl Shape {
     /// The values of scratch memory that a workgroup of a run uses.
     fn scratch_values(&self, run: &Run) -> usize {
         let queries = self.tiling(run).queries;
-        2 * queries * self.width + queries * (KEYS + 2) + 2 * KEYS * self.width + 3 * self.width
+        2 * queries * self.width + queries * (KEYS + 1 + self.lanes) + 2 * KEYS * self.width + 3 * self.width
     }
 }
 

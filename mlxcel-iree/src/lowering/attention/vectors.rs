@@ -142,7 +142,10 @@ pub(super) fn exponential(w: &mut Writer, x: &str, lanes: usize) -> String {
         w.set("power", format_args!("vector.fma {a}, {b}, {c} : {ty}"))
     };
     let least = constant(w, "-86.0");
-    let x = w.arith("power", "maximumf", x, &least, &ty);
+    // Compared this way round, what is not a number stays so, in one instruction.
+    let below = w.set("below", format_args!("arith.cmpf ogt, {least}, {x} : {ty}"));
+    let x =
+        w.set("power", format_args!("arith.select {below}, {least}, {x} : {}, {ty}", vector(lanes, "i1")));
     // To a number so large that its last bit counts ones, x / ln 2 is added rounded; n is in the lowest bits of the sum.
     let (log2_e, large) = (constant(w, "1.44269504088896341"), constant(w, "12582912.0"));
     let sum = fma(w, &x, &log2_e, &large);
