@@ -218,3 +218,71 @@ fn lookups_find_rows_in_panels_and_behind_them() {
         .unwrap();
     check(&module.finish(), &types, &host(), &described);
 }
+
+/// The text of a linear layer over bfloat16 weights for a target.
+fn linear_for(target: &ResolvedTarget, rows: usize, x: ElementType) -> String {
+    let mut module = ModuleBuilder::new("kernels");
+    module
+        .function("main", |b| {
+            let x = b.argument("x", TensorType::new(x, [rows, 256]))?;
+            let w = b.argument("w", TensorType::new(BF16, [1024, 256]))?;
+            Ok(vec![b.linear(x, w, None, F32)?])
+        })
+        .unwrap();
+    lower(&module.finish(), target, Precision::Native).unwrap()
+}
+
+#[test]
+fn kernels_are_written_in_the_width_and_the_instructions_of_their_target() {
+    for rows in [1, 8, 64] {
+        let text = linear_for(&resolved("llvm-cpu:x86-64-v3"), rows, BF16);
+        assert!(text.contains("vector<8xf32>") && !text.contains("vector<16x") && !text.contains("llvm.x86"));
+        let text = linear_for(&resolved("llvm-cpu:cascadelake"), rows, BF16);
+        assert!(text.contains("vector<16xf32>") && !text.contains("llvm.x86.avx512bf16"));
+        let text = linear_for(&resolved("llvm-cpu:znver4"), rows, BF16);
+        assert!(text.contains("llvm.x86.avx512bf16.dpbf16ps.512"));
+        let text = linear_for(&resolved("llvm-cpu:znver4"), rows, F32);
+        assert!(!text.contains("llvm.x86"), "float32 activations are not rounded");
+        let text = linear_for(&resolved("llvm-cpu:apple-m1"), rows, BF16);
+        assert!(text.contains("vector<4xf32>") && !text.contains("llvm.aarch64"));
+        let text = linear_for(&resolved("llvm-cpu:neoverse-v2"), rows, BF16);
+        assert!(text.contains("llvm.aarch64.neon.bfdot"));
+    }
+}
+
+#[test]
+fn compiled_kernels_have_the_instructions_that_they_are_written_for() {
+    // A target, what its code has, and what it must not have.
+    let targets: [(&str, &[&str], &[&str]); 5] = [
+        ("llvm-cpu:x86-64-v3", &["vfmadd", "%ymm"], &["%zmm", "vdpbf16ps"]),
+        ("llvm-cpu:cascadelake", &["vfmadd", "%zmm"], &["vdpbf16ps"]),
+        ("llvm-cpu:cooperlake", &["vdpbf16ps", "%zmm"], &[]),
+        ("llvm-cpu:apple-m1", &["fmla"], &["bfdot", "bfmlal"]),
+        ("llvm-cpu:neoverse-v2", &["bfdot"], &[]),
+    ];
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    for (name, present, absent) in targets {
+        let target = resolved(name);
+        for rows in [1, 8, 64] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut options = CompileOptions::new(target.clone());
+            let dump = format!("--iree-hal-dump-executable-intermediates-to={}", folder.path().display());
+            options.flags.push(dump);
+            compiler.compile(&linear_for(&target, rows, BF16), &options, None).unwrap();
+            let paths = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+            let assembly: String = paths
+                .filter(|path| path.extension().is_some_and(|extension| extension == "s"))
+                .map(|path| std::fs::read_to_string(path).unwrap())
+                .collect();
+            let start = assembly.find("\nmlxcel_linear").expect("the kernel is in the assembly");
+            let kernel = &assembly[start..];
+            let kernel = &kernel[..kernel.find(".Lfunc_end").unwrap_or(kernel.len())];
+            for word in present {
+                assert!(kernel.contains(word), "{name} with {rows} rows: no {word}");
+            }
+            for word in absent {
+                assert!(!kernel.contains(word), "{name} with {rows} rows: {word}");
+            }
+        }
+    }
+}

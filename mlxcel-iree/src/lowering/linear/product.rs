@@ -78,14 +78,14 @@ impl Product {
         let most = self.format.sums() / self.panels_together(2);
         let chunks = self.rows.div_ceil(MOST_ROWS_TOGETHER);
         let chunk_rows = self.rows.div_ceil(chunks);
-        let tiles = chunk_rows.div_ceil(most);
+        let tile_rows = tile_rows(chunk_rows, most);
         let block = BLOCK.min(self.inputs.next_multiple_of(2));
         Arrangement {
             chunks,
             blocks: self.inputs.div_ceil(block),
-            tiles,
+            tiles: chunk_rows.div_ceil(tile_rows),
             block_units: block / unit_depth,
-            tile_rows: chunk_rows.div_ceil(tiles),
+            tile_rows,
         }
     }
 
@@ -232,6 +232,13 @@ impl Product {
     }
 }
 
+/// How many of `rows` make a tile: as many as fit, but rather some less that divide the rows than tiles with unused ones.
+fn tile_rows(rows: usize, most: usize) -> usize {
+    let fitting = rows.div_ceil(rows.div_ceil(most));
+    let dividing = (1..=most).rev().find(|&size| rows.is_multiple_of(size)).unwrap_or(1);
+    if 3 * dividing >= 2 * most { dividing } else { fitting }
+}
+
 /// The buffers of a kernel.
 #[derive(Debug)]
 pub(super) struct Buffers {
@@ -260,6 +267,48 @@ impl Buffers {
             panels: view("panels", 1, format!("memref<{stored}x{}>", format.stored())),
             elements: view("elements", 1, format!("memref<{}x{weight}>", outputs * inputs)),
             out: view("out", 2, format!("memref<{rows}x{outputs}xf32>")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::resolved;
+
+    fn product(target: &str, rows: usize) -> Product {
+        let instructions = Instructions::of(&resolved(target)).unwrap().unwrap();
+        let x = TensorType::new(ElementType::F32, [rows, 2048]);
+        Product::new(&x, &TensorType::new(ElementType::BF16, [8192, 2048]), instructions).unwrap()
+    }
+
+    #[test]
+    fn every_row_has_a_place_and_usual_numbers_of_rows_fill_all() {
+        for target in ["llvm-cpu:cascadelake", "llvm-cpu:x86-64-v3", "llvm-cpu:apple-m1"] {
+            for rows in (1..300).chain([512, 1000, 2048]) {
+                let Arrangement { chunks, blocks, tiles, block_units, tile_rows } =
+                    product(target, rows).arrangement;
+                let places = chunks * tiles * tile_rows;
+                assert!(places >= rows, "{target} {rows}");
+                assert!((places - rows) * 3 <= places, "{target} {rows}: {places}");
+                assert_eq!(blocks * block_units, 2048);
+                if [16, 32, 64, 128, 256, 512, 2048].contains(&rows) {
+                    assert_eq!(places, rows, "{target}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_workgroups_for_many_cores() {
+        for rows in [1, 8, 16, 128, 512] {
+            let product = product("llvm-cpu:cascadelake", rows);
+            let of_workgroup = if product.few_rows() {
+                streamed::panels_together(&product)
+            } else {
+                blocked::panels_of_workgroup(&product)
+            };
+            assert!(product.panels() / of_workgroup >= 64, "{rows}");
         }
     }
 }
