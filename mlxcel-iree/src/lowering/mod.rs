@@ -9,6 +9,7 @@ mod kernels;
 pub(crate) mod layout;
 mod linear;
 mod panels;
+mod quantized;
 mod spirv;
 mod writer;
 
@@ -84,7 +85,6 @@ pub(crate) struct Context {
     /// What kernels may use.
     pub(crate) instructions: Instructions,
     /// What kernels may round.
-    #[allow(dead_code, reason = "kernels for float weights round what the graph has rounded")]
     pub(crate) precision: Precision,
     /// The lanes of the panels in which weights lie; none where they lie as stored.
     lanes: Option<usize>,
@@ -116,6 +116,8 @@ fn lower_for_cpu(
                 composites::CACHED_ATTENTION => attention::lower(composite, b, context),
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
+                composites::QUANTIZED_EMBEDDING => quantized::lower_embedding(composite, b, context),
+                composites::QUANTIZED_LINEAR => quantized::lower_linear(composite, b, context),
                 _ => Ok(None),
             }
         })

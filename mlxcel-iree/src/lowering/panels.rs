@@ -1,6 +1,6 @@
 //! Checking that weights in panels are read by nothing but kernels that know of panels.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::{Function, Module, Op, OpKind, ValueId};
@@ -17,16 +17,27 @@ pub(super) fn check(module: &Module, kernels: &Kernels) -> Result<()> {
 }
 
 fn check_function(function: &Function, kernels: &Kernels) -> Result<()> {
+    // An argument whose elements are called by another type of their size is still that argument.
+    let mut renamed: HashMap<ValueId, ValueId> = HashMap::new();
+    function.body.walk(&mut |op| {
+        if let (OpKind::BitcastConvert, [from], [to]) = (&op.kind, &op.operands[..], &op.results[..])
+            && function.value_type(*from).shape == function.value_type(*to).shape
+        {
+            renamed.insert(*to, *from);
+        }
+    });
+    let root = |value: ValueId| renamed.get(&value).copied().unwrap_or(value);
     let mut in_panels = HashSet::new();
-    function.body.walk(&mut |op| in_panels.extend(reads_of_panels(op, kernels)));
+    function.body.walk(&mut |op| in_panels.extend(reads_of_panels(op, kernels).map(root)));
     let argument = |value: &ValueId| function.arguments.iter().any(|argument| argument.value == *value);
     let mut misread = in_panels.iter().any(|value| !function.public || !argument(value));
-    misread |= function.body.results.iter().any(|result| in_panels.contains(result));
+    misread |= function.body.results.iter().any(|result| in_panels.contains(&root(*result)));
     function.body.walk(&mut |op| {
-        let of_panels: Vec<ValueId> = reads_of_panels(op, kernels).collect();
-        let all = op.operands.iter().filter(|operand| in_panels.contains(operand)).count();
+        let renames = op.results.first().is_some_and(|result| renamed.contains_key(result));
+        let of_panels = if renames { 1 } else { reads_of_panels(op, kernels).count() };
+        let all = op.operands.iter().filter(|operand| in_panels.contains(&root(**operand))).count();
         let regions = op.regions.iter().flat_map(|region| &region.results);
-        misread |= all != of_panels.len() || regions.into_iter().any(|result| in_panels.contains(result));
+        misread |= all > of_panels || regions.into_iter().any(|result| in_panels.contains(&root(*result)));
     });
     if misread {
         let message = "a weight in panels is read as if it lay in rows";
@@ -91,6 +102,11 @@ mod tests {
         checked(|b, reader, weight| Ok(vec![reader.read(b, weight), reader.read(b, weight)])).unwrap();
         let errors = [
             checked(|b, reader, weight| Ok(vec![reader.read(b, weight), weight])).unwrap_err(),
+            checked(|b, reader, weight| {
+                let renamed = b.bitcast_convert(weight, ElementType::I32)?;
+                Ok(vec![reader.read(b, weight), renamed])
+            })
+            .unwrap_err(),
             checked(|b, reader, weight| Ok(vec![reader.read(b, weight), b.add(weight, weight)?]))
                 .unwrap_err(),
             checked(|b, reader, weight| {

@@ -1,0 +1,113 @@
+//! Layers over packed weights.
+//!
+//! A packed weight stays packed until its values are in registers: decoding reads the words from memory and nothing else of
+//! their size. What activations become before they meet it is [`Arithmetic`]'s; ADR 0009 has the measurements.
+
+mod embedding;
+mod form;
+mod linear;
+mod prepare;
+mod product;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
+
+use super::Context;
+use super::layout::Contents;
+use form::{Arithmetic, Form};
+use linear::Linear;
+use product::Product;
+
+/// The form of the packed weight of `[words, scales, biases]`, if it is one that lies in panels.
+fn form<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &Builder<'f>,
+    context: &Context,
+    [words, scales, biases]: [Value<'f>; 3],
+) -> Option<Form> {
+    let size = |name| match composite.attribute(name)? {
+        Attribute::Int(value) => usize::try_from(*value).ok(),
+        _ => None,
+    };
+    let (bits, group_size) = (size("bits")?, size("group_size")?);
+    let &[outputs, row_words] = &b.ty(words).shape[..] else { return None };
+    let scale = b.ty(scales).element;
+    let inputs = row_words.checked_mul(32)?.checked_div(bits)?;
+    let in_panels = context.in_panels(b, words, Contents::Packed { bits })
+        && [scales, biases]
+            .iter()
+            .all(|&part| context.in_panels(b, part, Contents::Groups(b.ty(part).element)));
+    let lanes = context.instructions.lanes();
+    let fits = in_panels
+        && [4, 8].contains(&bits)
+        && group_size > 0
+        && group_size.is_multiple_of(prepare::LANES)
+        && inputs.is_multiple_of(group_size)
+        && b.ty(biases).element == scale;
+    (fits && outputs > 0 && inputs > 0).then_some(Form { outputs, inputs, bits, group_size, scale, lanes })
+}
+
+/// A linear layer: activations are made ready, which layers with the same input share, and multiplied. The bias, which is rare
+/// and small, is added by the compiler's code.
+pub(super) fn lower_linear<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let [x, words, scales, biases, ref bias @ ..] = *composite.operands else { return Ok(None) };
+    let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
+    let Some(form) = form(composite, b, context, [words, scales, biases]) else {
+        return Ok(None);
+    };
+    let rows = b.ty(x).elements() / form.inputs;
+    if rows == 0 {
+        return Ok(None);
+    }
+    let x = b.convert(x, ElementType::F32)?;
+    let arithmetic = Arithmetic::of(&context.instructions, context.precision);
+    let lane = if arithmetic == Arithmetic::Float { ElementType::F32 } else { ElementType::I32 };
+    let units = form.group_size / arithmetic.width();
+    let ready = vec![
+        TensorType::new(lane, [form.groups(), rows, units, arithmetic.planes()]),
+        TensorType::new(ElementType::F32, [form.groups(), rows, 2]),
+    ];
+    // Signs are none of a kernel's business, and calls take types without.
+    let words = b.bitcast_convert(words, ElementType::I32)?;
+    // Equal calls with equal operands are one to the compiler.
+    let kernel = prepare::kernel(&form, arithmetic, rows);
+    let ready = context.kernels.call(b, &kernel, &[x], ready)?;
+    let product = Product { form, arithmetic, instructions: context.instructions };
+    let kernel = Linear { product, rows }.kernel();
+    let operands: Vec<_> = ready.into_iter().chain([words, scales, biases]).collect();
+    let result = vec![out.with_element(ElementType::F32)];
+    let mut sum = context.kernels.call(b, &kernel, &operands, result)?[0];
+    if let &[bias] = bias {
+        let bias = b.convert(bias, ElementType::F32)?;
+        let bias = b.broadcast_like(bias, sum)?;
+        sum = b.add(sum, bias)?;
+    }
+    Ok(Some(vec![b.convert(sum, out.element)?]))
+}
+
+/// Rows of a packed table.
+pub(super) fn lower_embedding<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let [words, scales, biases, ids] = *composite.operands else { return Ok(None) };
+    let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
+    let Some(form) = form(composite, b, context, [words, scales, biases]) else {
+        return Ok(None);
+    };
+    let count = b.ty(ids).elements();
+    if count == 0 {
+        return Ok(None);
+    }
+    let ids = b.convert(ids, ElementType::I32)?;
+    let words = b.bitcast_convert(words, ElementType::I32)?;
+    let kernel = embedding::kernel(&form, count);
+    context.kernels.call(b, &kernel, &[words, scales, biases, ids], vec![out]).map(Some)
+}
