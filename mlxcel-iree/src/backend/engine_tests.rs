@@ -53,7 +53,8 @@ fn a_model_runs_as_it_is_compiled_for_a_lesser_processor() {
     assert_eq!(lesser, generate(IreeBackend::new()));
     let entries = Cache::open(Some(folder.path())).unwrap().entries().unwrap();
     let of = |target: &str| entries.iter().filter(|entry| entry.target == target).count();
-    assert_eq!((of(&target.to_string()), entries.len()), (2, 4), "{entries:#?}");
+    let lesser = of(&target.to_string());
+    assert!(lesser >= 2 && entries.len() >= lesser + 2, "{entries:#?}");
 }
 
 /// What the test below starts as a process of its own; by itself it has nothing to do.

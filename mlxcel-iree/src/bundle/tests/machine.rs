@@ -204,7 +204,7 @@ fn manifests_that_ask_for_what_is_not_there() {
     for (from, to, words) in [
         ("\"capacity\": 150", "\"capacity\": 100000", ["capacity", "512"]),
         ("\"sequences\": 1", "\"sequences\": 0", ["sequences", "one sequence"]),
-        ("\"chunk\": 128", "\"chunk\": 1", ["chunk", "two tokens"]),
+        ("\"chunk\": 64", "\"chunk\": 1", ["chunk", "two tokens"]),
     ] {
         let bundle = copy(written());
         edit(bundle.path(), from, to);
@@ -213,7 +213,7 @@ fn manifests_that_ask_for_what_is_not_there() {
     // Programs that sessions would need and that are not there.
     let bundle = copy(written());
     edit(bundle.path(), "\"every_position\": false", "\"every_position\": true");
-    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a program", "16@320 every position"]);
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a program", "64@256 every position"]);
 }
 
 #[test]
