@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mlxcel_core::ProgressFn;
-use mlxcel_session::{LoadOptions, LoadProgress, LoadStage};
+use mlxcel_session::{LoadOptions, LoadStage};
 
 /// Shows compiling and loading on standard error where that is a terminal; clones share the bar.
 #[derive(Clone, Default)]
@@ -14,7 +14,8 @@ pub struct Progress(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    bar: Option<(LoadStage, ProgressBar)>,
+    /// The bar, and what it looks like.
+    bar: Option<(&'static str, ProgressBar)>,
     closed: bool,
 }
 
@@ -37,7 +38,14 @@ impl Progress {
             return None;
         }
         let this = self.clone();
-        Some(Arc::new(move |progress| this.show(progress)))
+        Some(Arc::new(move |progress| this.show(template(progress.stage), progress.done, progress.total)))
+    }
+
+    /// Shows how many bytes of a checkpoint are quantized.
+    pub fn show_quantized(&self, done: u64, total: u64) {
+        if std::io::stderr().is_terminal() {
+            self.show(Some("{spinner} quantizing {bar:30} {bytes}/{total_bytes} {elapsed}"), done, total);
+        }
     }
 
     /// Takes the bar away and shows no other: text follows.
@@ -47,18 +55,18 @@ impl Progress {
         state.clear();
     }
 
-    fn show(&self, progress: LoadProgress) {
+    fn show(&self, template: Option<&'static str>, done: u64, total: u64) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.closed || progress.done >= progress.total {
+        if state.closed || done >= total {
             return state.clear();
         }
-        if state.bar.as_ref().is_none_or(|(stage, _)| *stage != progress.stage) {
+        if state.bar.as_ref().map(|(shown, _)| *shown) != template {
             state.clear();
-            state.bar = bar(progress.stage).map(|bar| (progress.stage, bar));
+            state.bar = template.and_then(|template| Some((template, bar(template)?)));
         }
         if let Some((_, bar)) = &state.bar {
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
+            bar.set_length(total);
+            bar.set_position(done);
         }
     }
 }
@@ -71,13 +79,16 @@ impl State {
     }
 }
 
-/// The bar of a stage; none for a stage that this program does not know.
-fn bar(stage: LoadStage) -> Option<ProgressBar> {
-    let template = match stage {
-        LoadStage::Compile => "{spinner} compiling {bar:30} {pos}/{len} programs {elapsed}",
-        LoadStage::Weights => "{spinner} loading   {bar:30} {bytes}/{total_bytes}",
-        _ => return None,
-    };
+/// What the bar of a stage looks like; none for a stage that this program does not know.
+fn template(stage: LoadStage) -> Option<&'static str> {
+    match stage {
+        LoadStage::Compile => Some("{spinner} compiling {bar:30} {pos}/{len} programs {elapsed}"),
+        LoadStage::Weights => Some("{spinner} loading   {bar:30} {bytes}/{total_bytes}"),
+        _ => None,
+    }
+}
+
+fn bar(template: &str) -> Option<ProgressBar> {
     let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(template).ok()?);
     bar.enable_steady_tick(Duration::from_millis(120));
     Some(bar)

@@ -233,6 +233,21 @@ impl Checkpoint {
         self.config.fields()
     }
 
+    /// The names of the small files that go with the weights wherever they go: tokenizer, templates, other settings, licences.
+    /// What is written anew with them is not among these: `config.json`, an index of shards, what belongs to a bundle.
+    pub(crate) fn side_files(&self) -> Result<Vec<String>> {
+        const EXTENSIONS: [&str; 6] = ["json", "jsonl", "jinja", "txt", "model", "tiktoken"];
+        let wanted = |name: &String| {
+            let known = Path::new(name).extension().and_then(|extension| extension.to_str());
+            let by_name = known.is_some_and(|known| EXTENSIONS.contains(&known));
+            (by_name || name.starts_with("LICEN"))
+                && name != CONFIG
+                && name != "bundle.json"
+                && !name.ends_with(".safetensors.index.json")
+        };
+        Ok(self.source.names()?.into_iter().filter(wanted).collect())
+    }
+
     /// Whether there is a tensor called `name`.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.weights.get(name).is_some()

@@ -30,6 +30,7 @@ mod element;
 mod families;
 mod fingerprint;
 mod quantization;
+pub mod quantize;
 mod rope;
 mod safetensors;
 mod source;

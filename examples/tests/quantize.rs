@@ -1,0 +1,67 @@
+//! The program `quantize`, as a user runs it, and what it writes, run by an engine.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn quantize(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quantize")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn storyteller() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/storyteller")
+}
+
+#[test]
+fn a_quantized_checkpoint_is_a_quarter_of_the_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, out) = (storyteller(), folder.path().join("small"));
+    let arguments = [model.to_str().unwrap(), out.to_str().unwrap(), "--bits", "4", "--group-size", "64"];
+    let output = quantize(&[&arguments[..], &["--json"]].concat());
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    let written: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bytes = |name: &str| written[name].as_f64().unwrap();
+    assert!(bytes("bytes") < 0.3 * bytes("bytes_before"), "{written}");
+    assert_eq!(written["modules"], 4 * 7 + 1);
+
+    // A second time there is something in its place, and quantizing what is quantized is no use either.
+    let output = quantize(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("something stands in this place already"));
+    let again = folder.path().join("again");
+    let output = quantize(&[out.to_str().unwrap(), again.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("quantized already"), "{}", text(&output.stderr));
+    assert!(!again.exists());
+}
+
+/// Its tensors are those that mlx-lm writes, so the engine says with it what mlx-lm says.
+#[test]
+#[cfg(feature = "mlx")]
+fn an_engine_runs_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, out) = (storyteller(), folder.path().join("small"));
+    let output = quantize(&[model.to_str().unwrap(), out.to_str().unwrap()]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    let told = |model: &Path| {
+        let output = Command::new(env!("CARGO_BIN_EXE_generate"))
+            .args(["--backend", "mlx", "--precision", "exact", "-n", "40", "--json", "--model"])
+            .arg(model)
+            .args(["--prompt", "Tell me a story about a fox named Pip."])
+            .output()
+            .unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        answer["text"].as_str().unwrap().to_owned()
+    };
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/storyteller-4bit");
+    let story = told(&out);
+    assert!(story.contains("Pip"), "{story}");
+    assert_eq!(story, told(&fixture));
+}
