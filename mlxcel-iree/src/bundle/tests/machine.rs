@@ -53,7 +53,9 @@ fn options_choose_what_is_in_a_bundle() {
     assert!(manifest.compiler.as_deref().is_some_and(|revision| revision.starts_with("3.13.0")));
 
     let progress = progress.lock().unwrap();
-    assert!(progress.contains(&(LoadStage::Compile, 0, 10)) && progress.contains(&(LoadStage::Compile, 10, 10)));
+    assert!(
+        progress.contains(&(LoadStage::Compile, 0, 10)) && progress.contains(&(LoadStage::Compile, 10, 10))
+    );
     let copied = progress.iter().rfind(|(stage, ..)| *stage == LoadStage::Weights).unwrap();
     assert!(copied.1 == copied.2 && copied.1 > 200_000);
 

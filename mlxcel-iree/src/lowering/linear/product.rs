@@ -106,7 +106,7 @@ impl Product {
 
     /// How many panels are computed together, at most `most`, leaving enough groups of them for many cores.
     pub(super) fn panels_together(&self, most: usize) -> usize {
-        const GROUPS: usize = 32;
+        const GROUPS: usize = 64;
         let panels = self.panels();
         let mut together = most;
         while together > 1 && (!panels.is_multiple_of(together) || panels / together < GROUPS) {
