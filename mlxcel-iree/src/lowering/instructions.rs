@@ -2,7 +2,6 @@
 //!
 //! Kernels are generated for three sets of instructions, and for what a processor has beyond its set. A processor that has none
 //! of them, and every target that is no processor, gets the compiler's own code.
-#![allow(dead_code, reason = "not every kernel uses all of it")]
 
 use mlxcel_core::Result;
 

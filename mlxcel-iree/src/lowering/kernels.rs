@@ -1,5 +1,4 @@
 //! The kernels of a program: each is written once, however often it is called.
-#![allow(dead_code, reason = "not every kernel uses all of it")]
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};

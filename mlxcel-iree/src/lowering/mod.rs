@@ -40,17 +40,13 @@ pub(crate) fn lower(module: &Module, target: &ResolvedTarget, precision: Precisi
     }
 }
 
-/// Whether weights lie in panels where there are kernels for them.
-const PANELS: bool = true;
-
 /// How many lanes the panels have in which programs for `target` expect their weights, as [`layout::WeightLayout::of`] is
 /// told; none where they expect them as they are stored.
 ///
 /// # Errors
 /// Those of [`Instructions::of`].
 pub(crate) fn weight_lanes(target: &ResolvedTarget) -> Result<Option<usize>> {
-    let instructions = Instructions::of(target)?.filter(|_| PANELS);
-    Ok(instructions.map(|instructions| instructions.lanes()))
+    Ok(Instructions::of(target)?.map(|instructions| instructions.lanes()))
 }
 
 /// Whether attention in programs for `target` takes as long as the positions in use say, and not the KV cache's length.

@@ -1,5 +1,4 @@
 //! Writing the body of a kernel: operations of MLIR, line by line, with names that nobody has to think of.
-#![allow(dead_code, reason = "not every kernel uses all of it")]
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};

@@ -242,7 +242,7 @@ impl Linear {
         let planes = product.arithmetic.planes();
         let group_words = form.group_words();
         let mut unroll = group_words;
-        while unroll % 2 == 0 && unroll * panels.len() * steps * (rows.len() * planes + 1) > UNROLL {
+        while unroll.is_multiple_of(2) && unroll * panels.len() * steps * (rows.len() * planes + 1) > UNROLL {
             unroll /= 2;
         }
         let (words, zero) = (product.vector("i32"), w.index(0));
@@ -413,7 +413,7 @@ impl Linear {
         let product = &self.product;
         let (floats, operand) = (product.vector("f32"), product.operand());
         let units = product.form.group_size / product.arithmetic.width();
-        let unroll = if units % 4 == 0 { 4 } else { 1 };
+        let unroll = if units.is_multiple_of(4) { 4 } else { 1 };
         let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
         let base = w.arith("row", "addi", first, tile, "index");
         let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
