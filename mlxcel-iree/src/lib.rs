@@ -40,6 +40,7 @@
 
 #![deny(unsafe_code)]
 
+mod affinity;
 mod artifact;
 mod backend;
 pub mod bundle;
@@ -55,6 +56,7 @@ mod lowering;
 pub mod profile;
 mod target;
 
+pub use affinity::Affinity;
 pub use backend::{CompileBackend, CompileBackends, ResolvedTarget};
 pub use engine::IreeBackend;
 pub use mlxcel_graph::KvCacheType;

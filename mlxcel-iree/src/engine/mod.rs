@@ -21,6 +21,7 @@ use mlxcel_core::{Backend, CancelToken, LoadOptions, Model, ModelSource, Result}
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, model_info};
 use mlxcel_models::{Checkpoint, Decoder};
 
+use crate::affinity::Affinity;
 use crate::artifact::Artifacts;
 use crate::backend::{CompileBackends, ResolvedTarget, TargetChoice, default_backend};
 use crate::bundle::Bundle;
@@ -74,6 +75,7 @@ pub struct IreeBackend {
     bundle: Option<PathBuf>,
     kv_cache: KvCacheType,
     profiler: Option<Profiler>,
+    affinity: Affinity,
 }
 
 impl IreeBackend {
@@ -141,6 +143,15 @@ impl IreeBackend {
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
         self.kv_cache = kv_cache;
+        self
+    }
+
+    /// Places the worker threads of `local-task`: on the CPUs that `affinity` says, and as many of them where
+    /// [`LoadOptions::threads`] does not say. Loading a model is an error for CPUs that the process may not use, and where threads
+    /// cannot be placed: on other systems than Linux and on other devices.
+    #[must_use]
+    pub fn with_affinity(mut self, affinity: Affinity) -> Self {
+        self.affinity = affinity;
         self
     }
 
@@ -227,7 +238,8 @@ impl Backend for IreeBackend {
         };
         let first_programs = graph.first_programs(&decoder)?;
         let profile = self.profiler.is_some();
-        let device = Device::open(&DeviceOptions { driver, threads: options.threads, profile })?;
+        let affinity = self.affinity.clone();
+        let device = Device::open(&DeviceOptions { driver, threads: options.threads, affinity, profile })?;
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
         let lanes = programs.lanes()?;
         let programs = Programs::new(device.clone(), programs, options.progress.clone());

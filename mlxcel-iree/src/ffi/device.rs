@@ -19,17 +19,20 @@ use super::handle::Handle;
 use super::profile::{Events, Profiling};
 use super::status::check;
 use super::sys;
+use crate::affinity::Affinity;
 
 /// The most worker threads that the task executor takes (`IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT`).
 const MAX_THREADS: usize = 256;
 
 /// How to open a [`Device`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceOptions {
     /// The kind of device.
     pub(crate) driver: Driver,
     /// Worker threads of `local-task`, 1 to 256; by default one for each physical core that the process may use.
     pub(crate) threads: Option<usize>,
+    /// Where worker threads run; other devices than `local-task` have none.
+    pub(crate) affinity: Affinity,
     /// Whether to note when each dispatch runs, for [`Device::take_events`].
     pub(crate) profile: bool,
 }
@@ -57,10 +60,12 @@ struct Inner {
 impl Device {
     /// Opens a device and starts its worker threads.
     pub(crate) fn open(options: &DeviceOptions) -> Result<Self> {
-        let threads = worker_threads(options)?;
         let driver = options.driver;
+        let threads = worker_threads(options)?;
+        let cpus = worker_cpus(options)?;
+        let threads = cpus.as_ref().map_or(threads, Vec::len);
         let (device, threads) = match driver {
-            Driver::LocalTask => local::open_task_device(threads)?,
+            Driver::LocalTask => local::open_task_device(threads, cpus.as_deref())?,
             Driver::LocalSync => (local::open_sync_device()?, threads),
             Driver::Cuda | Driver::Vulkan => (accelerator::open(driver)?, threads),
         };
@@ -140,6 +145,18 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("driver", &self.0.driver).field("threads", &self.0.threads).finish()
     }
+}
+
+/// The CPU of each worker thread, where the options say.
+fn worker_cpus(options: &DeviceOptions) -> Result<Option<Vec<usize>>> {
+    let DeviceOptions { driver, affinity, .. } = options;
+    if *affinity != Affinity::System && *driver != Driver::LocalTask {
+        let message = "this device has no threads of its own to place";
+        return Err(Error::unsupported("place threads", message)
+            .with_context("device", driver)
+            .with_context("affinity", affinity));
+    }
+    affinity.cpus(options.threads)
 }
 
 /// The number of worker threads that the options ask for.

@@ -88,6 +88,11 @@ pub(super) struct DeviceParamsStorage([u64; 16]);
 // iree/task/{topology,executor}.h and iree/hal/drivers/local_{task,sync}/{task,sync}_device.h of release 3.13.0.
 unsafe extern "C" {
     pub(super) fn iree_task_topology_initialize_from_group_count(count: usize, out: *mut TopologyStorage);
+    pub(super) fn iree_task_topology_initialize_from_logical_cpu_set(
+        cpu_count: usize,
+        cpu_ids: *const u32,
+        out: *mut TopologyStorage,
+    ) -> iree_status_t;
     pub(super) fn iree_task_topology_initialize_from_physical_cores(
         node_id: u32,
         performance_level: c_uint,

@@ -452,7 +452,7 @@ fn the_number_of_threads_is_honoured() {
 #[test]
 fn a_profiled_device_tells_when_each_dispatch_ran() {
     for (driver, threads) in [(Driver::LocalTask, 1), (Driver::LocalTask, 2), (Driver::LocalSync, 1)] {
-        let options = DeviceOptions { driver, threads: Some(threads), profile: true };
+        let options = DeviceOptions { driver, threads: Some(threads), profile: true, ..Default::default() };
         let device = Device::open(&options).unwrap();
         assert!(device.take_events().unwrap().dispatches.is_empty());
         let add_function = function(&device, "add");
@@ -485,6 +485,55 @@ fn a_profiled_device_tells_when_each_dispatch_ran() {
     let device = Device::open(&DeviceOptions::default()).unwrap();
     add(&function(&device, "add"), &upload(&device, &[1.0; 4]), &upload(&device, &[2.0; 4]));
     assert!(device.take_events().unwrap().dispatches.is_empty(), "nobody asked for it");
+}
+
+/// The CPUs that each worker thread of this process may use, as the system prints them.
+#[cfg(target_os = "linux")]
+fn cpus_of_workers() -> Vec<String> {
+    let field = |text: &str, name: &str| {
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    statuses
+        .filter(|text| field(text, "Name:").is_some_and(|name| name.starts_with("iree-worker")))
+        .filter_map(|text| field(&text, "Cpus_allowed_list:"))
+        .collect()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn workers_run_where_they_are_put() {
+    use crate::Affinity;
+
+    let allowed = crate::affinity::allowed_cpus().unwrap();
+    let cpu = allowed[allowed.len() - 1];
+    let single = |cpu: usize| cpus_of_workers().iter().filter(|list| **list == cpu.to_string()).count();
+    let open = |affinity, threads| Device::open(&DeviceOptions { affinity, threads, ..Default::default() });
+    // Elsewhere in this process workers may use all CPUs.
+    if allowed.len() > 1 {
+        assert_eq!(single(cpu), 0);
+        let device = open(Affinity::Cores(vec![cpu]), None).unwrap();
+        assert_eq!((device.threads(), single(cpu)), (1, 1));
+        assert_eq!(
+            add(&function(&device, "add"), &upload(&device, &[1.0; 4]), &upload(&device, &[2.0; 4])),
+            [3.0; 4]
+        );
+        drop(device);
+        let device = open(Affinity::Pinned, None).unwrap();
+        assert!(device.threads() <= allowed.len());
+        let pinned = allowed.iter().filter(|cpu| single(**cpu) == 1).count();
+        assert_eq!(pinned, device.threads(), "each on its own");
+        drop(device);
+        assert_eq!(open(Affinity::Pinned, Some(1)).unwrap().threads(), 1);
+    }
+    let error = open(Affinity::Cores(vec![cpu, 1_000_000]), None).unwrap_err();
+    assert_eq!((error.kind(), error.context("cpus")), (ErrorKind::InvalidInput, Some("1000000")));
+    let error = open(Affinity::Cores(vec![cpu]), Some(0)).unwrap_err();
+    assert_eq!((error.kind(), error.context("threads")), (ErrorKind::InvalidInput, Some("0")));
+    let options =
+        DeviceOptions { driver: Driver::LocalSync, affinity: Affinity::Pinned, ..Default::default() };
+    assert_eq!(Device::open(&options).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use mlxcel_core::Result;
+use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::super::handle::Handle;
 use super::super::status::check;
@@ -45,9 +45,9 @@ pub(in super::super) fn topology_storage() -> Box<sys::TopologyStorage> {
     Box::new(sys::TopologyStorage([0; 64 * 1024]))
 }
 
-/// A pool of `threads` workers; the system decides where each runs, because pinned workers wait for whoever else was
-/// given their core.
-fn executor(threads: usize) -> Result<Handle<sys::iree_task_executor_t>> {
+/// A pool of `threads` workers, each on the CPU that `cpus` has for it, or wherever the system puts it.
+fn executor(threads: usize, cpus: Option<&[usize]>) -> Result<Handle<sys::iree_task_executor_t>> {
+    const OPERATION: &str = "start the device's threads";
     let mut topology = topology_storage();
     let mut options = sys::iree_task_executor_options_t {
         scheduling_mode: 0,
@@ -56,13 +56,30 @@ fn executor(threads: usize) -> Result<Handle<sys::iree_task_executor_t>> {
         worker_stack_size: 0,
         worker_local_memory_size: 0,
     };
+    let cpus: Option<Vec<u32>> = cpus
+        .map(|cpus| cpus.iter().map(|&cpu| u32::try_from(cpu)).collect::<Result<_, _>>())
+        .transpose()
+        .map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such CPU").with_source(error)
+        })?;
     // SAFETY: topology and options have room for what the C side writes (checked by tests) and are initialised before
-    // they are read; the executor copies what it needs from both, and one that is created is ours.
+    // they are read; the list of CPUs is read during the call; the executor copies what it needs from both, and one that is
+    // created is ours.
     unsafe {
-        sys::iree_task_topology_initialize_from_group_count(threads, &mut *topology);
+        match &cpus {
+            None => sys::iree_task_topology_initialize_from_group_count(threads, &mut *topology),
+            Some(cpus) => check(
+                sys::iree_task_topology_initialize_from_logical_cpu_set(
+                    cpus.len(),
+                    cpus.as_ptr(),
+                    &mut *topology,
+                ),
+                OPERATION,
+            )?,
+        }
         sys::iree_task_executor_options_initialize(&mut options);
         options.worker_stack_size = WORKER_STACK_BYTES;
-        let executor = Handle::create("start the device's threads", |out| {
+        let executor = Handle::create(OPERATION, |out| {
             sys::iree_task_executor_create(options, &*topology, sys::host_allocator(), out)
         });
         sys::iree_task_topology_deinitialize(&mut *topology);
@@ -103,9 +120,12 @@ impl LocalParts {
 }
 
 /// A local-task device and the number of its workers.
-pub(super) fn open_task_device(threads: usize) -> Result<(Handle<sys::iree_hal_device_t>, usize)> {
+pub(super) fn open_task_device(
+    threads: usize,
+    cpus: Option<&[usize]>,
+) -> Result<(Handle<sys::iree_hal_device_t>, usize)> {
     let parts = LocalParts::new()?;
-    let executor = executor(threads)?;
+    let executor = executor(threads, cpus)?;
     let mut params = sys::DeviceParamsStorage::default();
     let executors = [executor.as_ptr()];
     let mut loaders = [parts.loader.as_ptr()];
