@@ -14,9 +14,6 @@ const WORKGROUP_BYTES: usize = 256 * 1024;
 /// The fewest workgroups worth having, where there are panels for them.
 const WORKGROUPS: usize = 8;
 
-/// Registers for a group's sums; the rest is for words, activations and totals.
-const SUMS: usize = 24;
-
 /// The most panels that are computed together.
 const MOST_TOGETHER: usize = 4;
 
@@ -145,18 +142,21 @@ impl Linear {
         kernel
     }
 
+    /// How many vectors of a group's sums stay in registers, for each plane of activations; the rest is for words, activations
+    /// and totals.
+    fn sums(&self) -> usize {
+        self.product.instructions.registers() * 3 / 4 / self.product.arithmetic.planes()
+    }
+
     /// The most rows whose sums over a group stay in registers, for two panels.
     fn few(&self) -> usize {
-        SUMS / MANY_TOGETHER / self.product.arithmetic.planes()
+        self.sums() / MANY_TOGETHER
     }
 
     /// How many panels are computed together, so that they share the activations.
     fn panels_together(&self) -> usize {
-        let most = if self.rows > self.few() {
-            MANY_TOGETHER
-        } else {
-            (SUMS / self.product.arithmetic.planes() / self.rows).min(MOST_TOGETHER)
-        };
+        let most =
+            if self.rows > self.few() { MANY_TOGETHER } else { (self.sums() / self.rows).min(MOST_TOGETHER) };
         most.min(self.product.form.panels()).max(1)
     }
 
