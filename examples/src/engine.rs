@@ -17,11 +17,11 @@ pub struct Engine {
 
 impl Engine {
     /// The engine called `name`, or that which [`select_backend`] chooses; with `profile` it notes where the time of passes
-    /// goes, which is an error where it cannot.
-    pub fn select(name: Option<&str>, profile: bool) -> Result<Self, Failure> {
+    /// goes, and with `kv_cache` it keeps keys and values in that type, which are errors where it cannot.
+    pub fn select(name: Option<&str>, profile: bool, kv_cache: Option<&str>) -> Result<Self, Failure> {
         let backend = select_backend(name)?;
-        if profile {
-            return Self::profiled(&*backend);
+        if profile || kv_cache.is_some() {
+            return Self::iree(&*backend, profile, kv_cache);
         }
         Ok(Self {
             backend,
@@ -31,20 +31,26 @@ impl Engine {
     }
 
     #[cfg(feature = "iree")]
-    fn profiled(chosen: &dyn Backend) -> Result<Self, Failure> {
+    fn iree(chosen: &dyn Backend, profile: bool, kv_cache: Option<&str>) -> Result<Self, Failure> {
         use mlxcel_session::iree::{IreeBackend, profile::Profiler};
 
-        let engine = IreeBackend::new();
+        let mut engine = IreeBackend::new();
         if engine.name() != chosen.name() {
-            return Err(not_profiled(chosen));
+            return Err(not_of(chosen, profile));
         }
-        let profiler = Profiler::new();
-        Ok(Self { backend: Arc::new(engine.with_profiler(&profiler)), profiler: Some(profiler) })
+        if let Some(kv_cache) = kv_cache {
+            engine = engine.with_kv_cache(kv_cache.parse()?);
+        }
+        let profiler = profile.then(Profiler::new);
+        if let Some(profiler) = &profiler {
+            engine = engine.with_profiler(profiler);
+        }
+        Ok(Self { backend: Arc::new(engine), profiler })
     }
 
     #[cfg(not(feature = "iree"))]
-    fn profiled(chosen: &dyn Backend) -> Result<Self, Failure> {
-        Err(not_profiled(chosen))
+    fn iree(chosen: &dyn Backend, profile: bool, _kv_cache: Option<&str>) -> Result<Self, Failure> {
+        Err(not_of(chosen, profile))
     }
 
     /// Where time went since the last call, as a table and as JSON; nothing for an engine that was not asked to note it.
@@ -58,6 +64,7 @@ impl Engine {
     }
 }
 
-fn not_profiled(engine: &dyn Backend) -> Failure {
-    Failure::Usage(format!("--profile is for the engine iree, and this is {}", engine.name()))
+fn not_of(engine: &dyn Backend, profile: bool) -> Failure {
+    let option = if profile { "--profile" } else { "--kv-cache" };
+    Failure::Usage(format!("{option} is for the engine iree, and this is {}", engine.name()))
 }

@@ -49,6 +49,9 @@ struct Arguments {
     /// The most tokens that prompt and text may have together; the model's own limit where none is given
     #[arg(long, value_name = "N")]
     context: Option<usize>,
+    /// What keys and values are kept in: precision (the type that follows from it), f32, f16, bf16, int8; engine iree only
+    #[arg(long, value_name = "TYPE")]
+    kv_cache: Option<String>,
     /// How many threads compute; the engine's choice where none is given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -125,7 +128,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompt = prompt(arguments)?;
     let progress = Progress::new();
     let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
-    let engine = Engine::select(arguments.backend.as_deref(), arguments.profile)?;
+    let kv_cache = arguments.kv_cache.as_deref();
+    let engine = Engine::select(arguments.backend.as_deref(), arguments.profile, kv_cache)?;
     let model = Model::load(&engine.backend, source, &load_options(arguments, &progress))?;
     let mut stream = start(&model, &prompt, arguments)?;
     if arguments.json {
