@@ -5,8 +5,8 @@
 mod support;
 
 use mlxcel_core::{
-    Backend, Control, ErrorKind, GenerateExt, GenerateOptions, InferenceSession, LoadOptions, Precision, Row,
-    RowResult, SamplingPlan, SessionOptions,
+    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
+    SamplingPlan, SessionOptions,
 };
 use support::{Case, Fixture, engines, load};
 
@@ -92,17 +92,8 @@ fn mistral_with_its_sliding_window_is_exact() {
 }
 
 #[test]
-fn quantized_weights_are_exact_where_an_engine_takes_them() {
-    let fixture = Fixture::named("storyteller-4bit");
-    for engine in engines() {
-        match engine.load(&fixture.path.clone().into(), &LoadOptions::default()) {
-            Ok(_) => exact_on(&*engine, &fixture),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unsupported, "{}: {error}", engine.name());
-                assert_ne!(engine.name(), "mlx", "{error}");
-            }
-        }
-    }
+fn quantized_weights_are_exact() {
+    exact_matches(&Fixture::named("storyteller-4bit"));
 }
 
 #[test]
