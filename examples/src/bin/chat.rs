@@ -22,6 +22,9 @@ struct Arguments {
     /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
+    /// How many threads compute; the engine's choice where none is given
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
     /// Draw tokens at this temperature; 0 takes the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
@@ -36,7 +39,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
-    let mut open = OpenOptions::default().with_load(progress.watch(LoadOptions::default()));
+    let mut load = progress.watch(LoadOptions::default());
+    load.threads = arguments.threads;
+    let mut open = OpenOptions::default().with_load(load);
     open.backend = arguments.backend;
     let source = arguments.model.map_or_else(bundled::storyteller, ModelSource::Folder);
     let model = Model::open_with(source, &open)?;
