@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use mlxcel_models::Checkpoint;
+use mlxcel_models::quantize::{QuantizeOptions, quantize};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
@@ -29,11 +31,13 @@ impl Shapes {
         Ok(folder)
     }
 
-    /// The folder of a checkpoint with weights of `bits` bits in groups of 64, which was quantized before.
+    /// The folder below `checkpoint`, which is one of these shapes, with its weights in `bits` bits, in groups of 64 as MLX packs
+    /// them; made where it is not there yet.
     pub(crate) fn provide_quantized(&self, checkpoint: &Path, bits: usize) -> Result<PathBuf> {
         let folder = checkpoint.join(format!("{bits}bit"));
-        if !folder.join("model.safetensors").is_file() {
-            bail!("there is no quantized checkpoint in {}", folder.display());
+        if !folder.exists() {
+            eprintln!("writing {}", folder.display());
+            quantize(&Checkpoint::open(checkpoint)?, &folder, &QuantizeOptions::new(bits, 64))?;
         }
         Ok(folder)
     }
@@ -94,11 +98,22 @@ mod tests {
     fn a_checkpoint_opens_and_is_made_once() {
         let parent = tempfile::tempdir().unwrap();
         let folder = SMALL.provide(parent.path()).unwrap();
-        let checkpoint = mlxcel_models::Checkpoint::open(&folder).unwrap();
+        let checkpoint = Checkpoint::open(&folder).unwrap();
         assert_eq!(checkpoint.decoder().unwrap().parameters(), SMALL.parameters() as u64);
         let written = || fs::metadata(folder.join("model.safetensors")).unwrap().modified().unwrap();
         let before = written();
         SMALL.provide(parent.path()).unwrap();
         assert_eq!(written(), before);
+    }
+
+    #[test]
+    fn a_quantized_checkpoint_is_of_the_same_model() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = SMALL.provide(parent.path()).unwrap();
+        for bits in [4, 8] {
+            let quantized = Checkpoint::open(SMALL.provide_quantized(&folder, bits).unwrap()).unwrap();
+            assert_eq!(quantized.decoder().unwrap().parameters(), SMALL.parameters() as u64);
+        }
+        assert!(SMALL.provide_quantized(&folder, 3).is_err());
     }
 }
