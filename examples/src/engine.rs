@@ -17,11 +17,17 @@ pub struct Engine {
 
 impl Engine {
     /// The engine called `name`, or that which [`select_backend`] chooses; with `profile` it notes where the time of passes
-    /// goes, and with `kv_cache` it keeps keys and values in that type, which are errors where it cannot.
-    pub fn select(name: Option<&str>, profile: bool, kv_cache: Option<&str>) -> Result<Self, Failure> {
+    /// goes, with `kv_cache` it keeps keys and values in that type, and with `affinity` it places threads there, which are
+    /// errors where it cannot.
+    pub fn select(
+        name: Option<&str>,
+        profile: bool,
+        kv_cache: Option<&str>,
+        affinity: Option<&str>,
+    ) -> Result<Self, Failure> {
         let backend = select_backend(name)?;
-        if profile || kv_cache.is_some() {
-            return Self::iree(&*backend, profile, kv_cache);
+        if profile || kv_cache.is_some() || affinity.is_some() {
+            return Self::iree(&*backend, profile, kv_cache, affinity);
         }
         Ok(Self {
             backend,
@@ -31,15 +37,23 @@ impl Engine {
     }
 
     #[cfg(feature = "iree")]
-    fn iree(chosen: &dyn Backend, profile: bool, kv_cache: Option<&str>) -> Result<Self, Failure> {
+    fn iree(
+        chosen: &dyn Backend,
+        profile: bool,
+        kv_cache: Option<&str>,
+        affinity: Option<&str>,
+    ) -> Result<Self, Failure> {
         use mlxcel_session::iree::{IreeBackend, profile::Profiler};
 
         let mut engine = IreeBackend::new();
         if engine.name() != chosen.name() {
-            return Err(not_of(chosen, profile));
+            return Err(not_of(chosen, profile, kv_cache));
         }
         if let Some(kv_cache) = kv_cache {
             engine = engine.with_kv_cache(kv_cache.parse()?);
+        }
+        if let Some(affinity) = affinity {
+            engine = engine.with_affinity(affinity.parse()?);
         }
         let profiler = profile.then(Profiler::new);
         if let Some(profiler) = &profiler {
@@ -49,8 +63,13 @@ impl Engine {
     }
 
     #[cfg(not(feature = "iree"))]
-    fn iree(chosen: &dyn Backend, profile: bool, _kv_cache: Option<&str>) -> Result<Self, Failure> {
-        Err(not_of(chosen, profile))
+    fn iree(
+        chosen: &dyn Backend,
+        profile: bool,
+        kv_cache: Option<&str>,
+        _affinity: Option<&str>,
+    ) -> Result<Self, Failure> {
+        Err(not_of(chosen, profile, kv_cache))
     }
 
     /// Where time went since the last call, as a table and as JSON; nothing for an engine that was not asked to note it.
@@ -64,7 +83,11 @@ impl Engine {
     }
 }
 
-fn not_of(engine: &dyn Backend, profile: bool) -> Failure {
-    let option = if profile { "--profile" } else { "--kv-cache" };
+fn not_of(engine: &dyn Backend, profile: bool, kv_cache: Option<&str>) -> Failure {
+    let option = match (profile, kv_cache) {
+        (true, _) => "--profile",
+        (false, Some(_)) => "--kv-cache",
+        (false, None) => "--affinity",
+    };
     Failure::Usage(format!("{option} is for the engine iree, and this is {}", engine.name()))
 }

@@ -55,6 +55,9 @@ struct Arguments {
     /// How many threads compute; the engine's choice where none is given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7; engine iree only
+    #[arg(long, value_name = "WHERE")]
+    affinity: Option<String>,
     /// Tell where the time of each pass goes, kernel by kernel, on standard error when the text is done; engine iree only
     #[arg(long)]
     profile: bool,
@@ -129,7 +132,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
     let kv_cache = arguments.kv_cache.as_deref();
-    let engine = Engine::select(arguments.backend.as_deref(), arguments.profile, kv_cache)?;
+    let affinity = arguments.affinity.as_deref();
+    let engine = Engine::select(arguments.backend.as_deref(), arguments.profile, kv_cache, affinity)?;
     let model = Model::load(&engine.backend, source, &load_options(arguments, &progress))?;
     let mut stream = start(&model, &prompt, arguments)?;
     if arguments.json {
