@@ -31,7 +31,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Suite {
     /// The IREE engine on processors beside llama.cpp, candle and mlx-lm
-    Cpu(cpu::Arguments),
+    Cpu(Box<cpu::Arguments>),
     /// The MLX engine beside mlx-lm
     Mlx(mlx::Arguments),
     /// One of our engines, measured on request from standard input

@@ -182,7 +182,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         });
     }
     results.versions = versions(&entries);
-    if arguments.rounds % 2 == 0 {
+    if arguments.rounds.is_multiple_of(2) {
         entries.reverse();
     }
     results.contestants = entries.into_iter().map(|entry| entry.result).collect();
