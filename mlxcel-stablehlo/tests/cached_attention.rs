@@ -2,6 +2,7 @@
 
 #![cfg(feature = "eval")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::single_range_in_vec_init, reason = "a step of one row is a list of one range")]
 
 use half::{bf16, f16};
 use mlxcel_stablehlo::eval::{Input, Program, Tensor};
