@@ -127,7 +127,9 @@ fn new_container() -> PathBuf {
     let written =
         json(bundle(&arguments).args(["--out", folder.to_str().unwrap()]).env("MLXCEL_CACHE_DIR", &cache));
     assert_eq!(written["weights_included"], true);
-    assert_eq!(written["targets"][0]["programs"], 4);
+    // Chunks of two sizes and a decoding row at one length where this machine's processor has kernels, else a chunk and a row at two.
+    let programs = written["targets"][0]["programs"].as_u64().unwrap();
+    assert!((3..=4).contains(&programs), "{programs} programs");
     drop(work);
     assert!(!checkpoint.exists() && !cache.exists());
 
