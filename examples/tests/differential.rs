@@ -44,8 +44,13 @@ fn engines_agree_at_exact_precision() {
 fn engines_agree_at_native_precision() {
     engines_agree(Precision::Native, |fixture| {
         let mut tolerance = Tolerance::of(Precision::Native);
-        // Two roundings may lie on both sides of the exact value; with mistral's random weights each is 1.1e-2 off.
-        tolerance.logits = if fixture == "mistral" { 3e-2 } else { tolerance.logits };
+        // Two roundings may lie on both sides of the exact value; with random weights each is up to 1e-2 off (`oracles`), of
+        // mistral 1.1e-2.
+        tolerance.logits = match fixture {
+            "llama" | "llama-linear" => 2e-2,
+            "mistral" => 3e-2,
+            _ => tolerance.logits,
+        };
         tolerance
     });
 }
