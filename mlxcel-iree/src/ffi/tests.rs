@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use mlxcel_core::ErrorKind;
 use mlxcel_stablehlo::ElementType::{self, F32, I32};
@@ -510,11 +511,21 @@ fn workers_run_where_they_are_put() {
     let cpu = allowed[allowed.len() - 1];
     let single = |cpu: usize| cpus_of_workers().iter().filter(|list| **list == cpu.to_string()).count();
     let open = |affinity, threads| Device::open(&DeviceOptions { affinity, threads, ..Default::default() });
+    // A worker goes to its place by itself, once it runs.
+    let comes_true = |condition: &dyn Fn() -> bool| {
+        (0..1000).any(|_| {
+            condition() || {
+                thread::sleep(Duration::from_millis(10));
+                false
+            }
+        })
+    };
     // Elsewhere in this process workers may use all CPUs.
     if allowed.len() > 1 {
         assert_eq!(single(cpu), 0);
         let device = open(Affinity::Cores(vec![cpu]), None).unwrap();
-        assert_eq!((device.threads(), single(cpu)), (1, 1));
+        assert_eq!(device.threads(), 1);
+        assert!(comes_true(&|| single(cpu) == 1));
         assert_eq!(
             add(&function(&device, "add"), &upload(&device, &[1.0; 4]), &upload(&device, &[2.0; 4])),
             [3.0; 4]
@@ -522,8 +533,8 @@ fn workers_run_where_they_are_put() {
         drop(device);
         let device = open(Affinity::Pinned, None).unwrap();
         assert!(device.threads() <= allowed.len());
-        let pinned = allowed.iter().filter(|cpu| single(**cpu) == 1).count();
-        assert_eq!(pinned, device.threads(), "each on its own");
+        let pinned = || allowed.iter().filter(|cpu| single(**cpu) == 1).count();
+        assert!(comes_true(&|| pinned() == device.threads()), "each on its own");
         drop(device);
         assert_eq!(open(Affinity::Pinned, Some(1)).unwrap().threads(), 1);
     }
