@@ -9,6 +9,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 
 use crate::config::{Config, Fields};
 use crate::decoder::{Decoder, WeightRef};
+use crate::gather::{self, WeightView};
 use crate::element::ElementType;
 use crate::source::Source;
 use crate::weights::{Stored, Weights};
@@ -157,7 +158,8 @@ impl Checkpoint {
         self.weights.files()
     }
 
-    /// The bytes of a weight of this checkpoint's [`Decoder`]; of a slice, the rows that it names.
+    /// The bytes of a weight of this checkpoint's [`Decoder`]: those in the mapped files where they lie together there, else a
+    /// copy.
     ///
     /// Of a quantized weight they are the packed words, in its [`stored_shape`](WeightRef::stored_shape); scales and
     /// biases are weights to be asked for in the same way.
@@ -166,45 +168,8 @@ impl Checkpoint {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is no such tensor, [`InvalidInput`](ErrorKind::InvalidInput) if the
     /// tensor differs from the reference, which is then one of another checkpoint.
-    pub fn weight(&self, weight: &WeightRef) -> Result<TensorView<'_>> {
-        let stored = self.stored(&weight.tensor)?;
-        let view = self.view(stored);
-        let differs = || {
-            Error::new(
-                ErrorKind::InvalidInput,
-                "read weight",
-                format!(
-                    "the reference to {weight} does not fit the tensor {} {:?}",
-                    view.element_type, view.shape
-                ),
-            )
-            .with_context("tensor", &weight.tensor)
-            .with_context("path", self.weights.location(stored))
-        };
-        if weight.element != view.element_type {
-            return Err(differs());
-        }
-        let shape = weight.stored_shape();
-        let Some(slice) = weight.slice else {
-            return if shape == view.shape { Ok(view) } else { Err(differs()) };
-        };
-        let (Some((&rows, row_shape)), Some((&slice_rows, slice_row_shape))) =
-            (view.shape.split_first(), shape.split_first())
-        else {
-            return Err(differs());
-        };
-        let end = slice.start.checked_add(slice.rows).filter(|end| *end <= rows);
-        if end.is_none() || rows == 0 || slice.rows != slice_rows || row_shape != slice_row_shape {
-            return Err(differs());
-        }
-        // Rows of types narrower than a byte can begin in the middle of one.
-        if !view.bytes.len().is_multiple_of(rows) {
-            return Err(differs());
-        }
-        let row = view.bytes.len() / rows;
-        let start = slice.start * row;
-        let bytes = view.bytes.get(start..start + slice.rows * row).unwrap_or_default();
-        Ok(TensorView { bytes, shape, ..view })
+    pub fn weight(&self, weight: &WeightRef) -> Result<WeightView<'_>> {
+        gather::view(self, weight)
     }
 
     /// What network this is: every layer, and for each role in it the weight that plays it.

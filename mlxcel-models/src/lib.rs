@@ -29,18 +29,24 @@ mod decoder;
 mod element;
 mod families;
 mod fingerprint;
+mod gather;
 mod quantization;
 pub mod quantize;
 mod rope;
 mod safetensors;
 mod source;
+pub mod walk;
 mod weights;
 
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
-    Activation, Attention, Decoder, Embedding, Head, Layer, Linear, Mixer, Mlp, Norm, RowSlice, WeightRef,
+    Activation, Arrangement, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, ExpertGroups,
+    Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer,
+    Mlp, Norm, NormKind, NormScope, Operation, PositionScale, PositionTable, Router, Scoring, Selection, SharedExpert,
+    ShortConvolution, StateGroup, StateShape, StateSlot, StateSpace, WeightId, WeightRef, WeightTable,
 };
 pub use element::ElementType;
 pub use families::supported_model_types;
+pub use gather::WeightView;
 pub use quantization::{Quantization, QuantizationMode};
-pub use rope::Rope;
+pub use rope::{LongRope, Rope};

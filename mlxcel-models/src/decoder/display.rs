@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use super::{Activation, Decoder, Layer, Linear, Mixer, Norm};
+use super::{
+    Activation, Arrangement, Attention, AttentionCore, Block, Decoder, Experts, Gating, Head, LatentAttention, Layer,
+    Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring,
+};
+use crate::rope::Rope;
 
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -11,7 +15,20 @@ impl fmt::Display for Activation {
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu (tanh)",
             Self::Relu => "relu",
+            Self::ReluSquared => "relu²",
+            Self::Sigmoid => "sigmoid",
+            Self::Tanh => "tanh",
+            Self::Softplus => "softplus",
         })
+    }
+}
+
+impl fmt::Display for Gating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Activated(activation) => activation.fmt(f),
+            Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped swiglu ({alpha}, {limit})"),
+        }
     }
 }
 
@@ -25,11 +42,15 @@ impl fmt::Display for Decoder {
             "{}: {parameters} parameters in {bytes}, activations {}",
             self.model_type, self.element_type
         )?;
-        let table = &self.embedding.weight;
+        let table = self.weight(self.embedding.weight);
         writeln!(f, "  context    {} positions", self.context_length)?;
-        writeln!(f, "  embedding  {} × {} {}", self.vocabulary_size, self.hidden_size, table.storage())?;
+        write!(f, "  embedding  {} × {} {}", self.vocabulary_size, self.hidden_size, table.storage())?;
+        if self.embedding.scale != 1.0 {
+            write!(f, ", times {}", self.embedding.scale)?;
+        }
+        writeln!(f, "{}", if self.embedding.positions.is_some() { ", learned positions" } else { "" })?;
 
-        let described = self.layers.iter().map(describe_layer).collect::<Vec<_>>();
+        let described = self.layers.iter().map(|layer| self.describe_layer(layer)).collect::<Vec<_>>();
         let mut first = 0;
         for group in described.chunk_by(|a, b| a == b) {
             let last = first + group.len() - 1;
@@ -44,64 +65,189 @@ impl fmt::Display for Decoder {
             first += group.len();
         }
 
-        writeln!(f, "  norm       {}", describe_norm(&self.norm))?;
-        let head = if self.head.tied { "the embedding" } else { "its own weights" };
-        write!(f, "  head       {head}, {}", self.head.weight.storage())
+        writeln!(f, "  norm       {}", self.describe_norm(&self.norm))?;
+        let Head { projection, tied, scale, soft_cap } = &self.head;
+        let head = if *tied { "the embedding" } else { "its own weights" };
+        write!(f, "  head       {head}, {}", self.describe_projections(&[projection]))?;
+        if *scale != 1.0 {
+            write!(f, ", times {scale}")?;
+        }
+        soft_cap.map_or(Ok(()), |cap| write!(f, ", soft cap {cap}"))
     }
 }
 
-/// A layer's lines, the same for layers that differ only in the names of their weights.
-fn describe_layer(layer: &Layer) -> Vec<String> {
-    let mixer = match &layer.mixer {
-        Mixer::Attention(attention) => {
-            let rope = &attention.rope;
-            let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
-            vec![
-                format!(
-                    "attention  {} query heads over {} key/value heads of {}, scale {}{}, {}",
-                    attention.query_heads,
-                    attention.kv_heads,
-                    attention.head_dim,
-                    attention.scale,
-                    attention.window.map(|window| format!(", window {window}")).unwrap_or_default(),
-                    describe_projections(&projections),
-                ),
-                format!(
-                    "rope       {} of {} elements, wavelengths {:.1} to {:.0} positions, factor {}",
-                    rope.rotary_dim,
-                    attention.head_dim,
-                    wavelength(rope.inv_freq.first()),
-                    wavelength(rope.inv_freq.last()),
-                    rope.attention_factor
-                ),
-            ]
+impl Decoder {
+    /// A layer's lines, the same for layers that differ only in the names of their weights.
+    fn describe_layer(&self, layer: &Layer) -> Vec<String> {
+        let Layer { blocks, arrangement } = layer;
+        let mut lines = Vec::new();
+        if *arrangement == Arrangement::Parallel {
+            lines.push("parallel   all blocks read the layer's input".to_owned());
         }
-    };
-    let mlp = &layer.mlp;
-    let sizes = format!("{} → {} → {}", mlp.gate.inputs(), mlp.gate.outputs(), mlp.down.outputs());
-    let projections = describe_projections(&[&mlp.gate, &mlp.up, &mlp.down]);
-    let mut lines = vec![format!("norm       {}", describe_norm(&layer.mixer_norm))];
-    lines.extend(mixer);
-    lines.push(format!("norm       {}", describe_norm(&layer.mlp_norm)));
-    lines.push(format!("mlp        {} gate, {sizes}, {projections}", mlp.activation));
-    lines
+        for block in blocks {
+            let Block { norm_before, operation, norm_after, residual_scale } = block;
+            lines.extend(norm_before.iter().map(|norm| format!("norm       {}", self.describe_norm(norm))));
+            match operation {
+                Operation::Mixer(mixer) => lines.extend(self.describe_mixer(mixer)),
+                Operation::Mlp(mlp) => lines.push(format!("mlp        {}", self.describe_mlp(mlp))),
+                Operation::Experts(experts) => lines.extend(self.describe_experts(experts)),
+            }
+            lines.extend(norm_after.iter().map(|norm| format!("norm after {}", self.describe_norm(norm))));
+            if *residual_scale != 1.0 {
+                lines.push(format!("residual   times {residual_scale}"));
+            }
+        }
+        lines
+    }
+
+    fn describe_mixer(&self, mixer: &Mixer) -> Vec<String> {
+        match mixer {
+            Mixer::Attention(attention) => self.describe_attention(attention),
+            Mixer::Latent(latent) => {
+                let LatentAttention { heads, rank, rope_dim, value_dim, scale, rope, .. } = latent;
+                vec![
+                    format!(
+                        "attention  {heads} heads over latents of {rank} and keys of {rope_dim}, values of {value_dim}, scale \
+                         {scale}, {}",
+                        self.describe_projections(&[&latent.down, &latent.output])
+                    ),
+                    describe_rope(rope, *rope_dim),
+                ]
+            }
+            Mixer::ShortConvolution(mixer) => vec![format!(
+                "conv       {} channels, {} taps, {}",
+                mixer.convolution.channels,
+                mixer.convolution.taps,
+                self.describe_projections(&[&mixer.input, &mixer.output])
+            )],
+            Mixer::DeltaRule(mixer) => vec![format!(
+                "delta rule {} value heads of {} over {} key heads of {}, convolution of {} taps, {}",
+                mixer.value_heads,
+                mixer.value_dim,
+                mixer.key_heads,
+                mixer.key_dim,
+                mixer.convolution.taps,
+                self.describe_projections(&[&mixer.query, &mixer.key, &mixer.value, &mixer.output])
+            )],
+            Mixer::StateSpace(mixer) => vec![format!(
+                "state      {} heads of {} with states of {} in {} groups, convolution of {} taps, {}",
+                mixer.heads,
+                mixer.head_dim,
+                mixer.state_size,
+                mixer.groups,
+                mixer.convolution.taps,
+                self.describe_projections(&[&mixer.input, &mixer.output])
+            )],
+        }
+    }
+
+    fn describe_attention(&self, attention: &Attention) -> Vec<String> {
+        let AttentionCore { scale, window, rope, soft_cap, sinks, query_scale } = &attention.core;
+        let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
+        let mut extras = Vec::new();
+        extras.extend(window.map(|window| format!("window {window}")));
+        extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
+        extras.extend(sinks.map(|_| "sinks".to_owned()));
+        extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
+        extras.extend(attention.query_norm.map(|norm| match norm.scope {
+            NormScope::Head => "queries and keys normed by head".to_owned(),
+            NormScope::Full => "queries and keys normed".to_owned(),
+        }));
+        extras.extend(attention.clip.map(|clip| format!("limited to {clip}")));
+        extras.extend(attention.gate.map(|_| "gated".to_owned()));
+        let extras: String = extras.iter().map(|extra| format!(", {extra}")).collect();
+        vec![
+            format!(
+                "attention  {} query heads over {} key/value heads of {}, scale {scale}{extras}, {}",
+                attention.query_heads,
+                attention.kv_heads,
+                attention.head_dim,
+                self.describe_projections(&projections),
+            ),
+            match rope {
+                Some(rope) => describe_rope(rope, attention.head_dim),
+                None => "positions  none".to_owned(),
+            },
+        ]
+    }
+
+    fn describe_mlp(&self, mlp: &Mlp) -> String {
+        match mlp {
+            Mlp::Gated { gating, gate, up, down } => format!(
+                "{gating} gate, {} → {} → {}, {}",
+                gate.inputs,
+                gate.outputs,
+                down.outputs,
+                self.describe_projections(&[gate, up, down])
+            ),
+            Mlp::Plain { activation, up, down } => format!(
+                "{activation}, {} → {} → {}, {}",
+                up.inputs,
+                up.outputs,
+                down.outputs,
+                self.describe_projections(&[up, down])
+            ),
+        }
+    }
+
+    fn describe_experts(&self, experts: &Experts) -> Vec<String> {
+        let Experts { count, chosen, router, gating, gate, up, down, shared } = experts;
+        let scoring = match router.scoring {
+            Scoring::Softmax => "softmax",
+            Scoring::Sigmoid => "sigmoid",
+        };
+        let groups = router.groups.map(|groups| format!(" in {} of {} groups", groups.kept, groups.count));
+        let mut lines = vec![format!(
+            "experts    {chosen} of {count}{} by {scoring}, {gating} gate, {} → {} → {}, {}",
+            groups.unwrap_or_default(),
+            gate.inputs,
+            gate.outputs,
+            down.outputs,
+            self.describe_projections(&[gate, up, down])
+        )];
+        lines.extend(shared.iter().map(|shared| format!("shared     {}", self.describe_mlp(&shared.mlp))));
+        lines
+    }
+
+    fn describe_norm(&self, norm: &Norm) -> String {
+        let kind = match norm.kind {
+            NormKind::Rms => "rms",
+            NormKind::Layer => "layer",
+        };
+        let storage = norm.weight.map_or("no factors".to_owned(), |weight| self.weight(weight).storage());
+        format!("{kind}, epsilon {:e}, {storage}", norm.epsilon)
+    }
+
+    /// How the weights of projections are stored, and whether they have biases.
+    fn describe_projections(&self, projections: &[&Linear]) -> String {
+        let mut types =
+            projections.iter().map(|linear| self.weight(linear.weight).storage()).collect::<Vec<_>>();
+        types.dedup();
+        let biases = projections.iter().filter(|linear| linear.bias.is_some()).count();
+        let biases = match biases {
+            0 => String::new(),
+            all if all == projections.len() => " with biases".to_owned(),
+            some => format!(" with {some} biases"),
+        };
+        format!("{}{biases}", types.join("/"))
+    }
 }
 
-fn describe_norm(norm: &Norm) -> String {
-    format!("rms, epsilon {:e}, {}", norm.epsilon, norm.weight.element)
-}
-
-/// How the weights of projections are stored, and whether they have biases.
-fn describe_projections(projections: &[&Linear]) -> String {
-    let mut types = projections.iter().map(|linear| linear.weight.storage()).collect::<Vec<_>>();
-    types.dedup();
-    let biases = projections.iter().filter(|linear| linear.bias.is_some()).count();
-    let biases = match biases {
-        0 => String::new(),
-        all if all == projections.len() => " with biases".to_owned(),
-        some => format!(" with {some} biases"),
-    };
-    format!("{}{biases}", types.join("/"))
+fn describe_rope(rope: &Rope, width: usize) -> String {
+    let mut text = format!(
+        "rope       {} of {width} elements, wavelengths {:.1} to {:.0} positions, factor {}",
+        rope.rotary_dim,
+        wavelength(rope.inv_freq.first()),
+        wavelength(rope.inv_freq.last()),
+        rope.attention_factor
+    );
+    if rope.interleaved {
+        text.push_str(", interleaved");
+    }
+    if let Some(long) = &rope.long {
+        text.push_str(&format!(", others beyond {} positions", long.original_context));
+    }
+    text
 }
 
 /// Positions until an angle that grows by `inv_freq` a position has gone round.

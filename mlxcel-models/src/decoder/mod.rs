@@ -1,23 +1,39 @@
 //! The description of a decoder network that every family maps to and every engine reads.
+//!
+//! Its types are open on purpose: none is `#[non_exhaustive]`, and code that reads one takes it apart by name, so that
+//! a part that is added later cannot be skipped in silence.
 
+mod attention;
 mod display;
+mod features;
+mod mlp;
+mod parts;
+mod recurrent;
+mod state;
+mod table;
 mod weight;
 
-use std::collections::HashSet;
-
 use crate::element::ElementType;
-use crate::rope::Rope;
 
-pub use weight::{RowSlice, WeightRef};
+pub use attention::{
+    Attention, AttentionCore, HeadNorm, LatentAttention, LatentQuery, NormScope, PositionScale,
+};
+pub use features::{Feature, FeatureSet};
+pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
+pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind};
+pub use recurrent::{Convolution, DeltaRule, ShortConvolution, StateSpace};
+pub use state::{StateGroup, StateShape, StateSlot};
+pub use table::{WeightId, WeightTable};
+pub use weight::{Selection, WeightRef};
 
-/// A decoder-only transformer, described as data.
+/// A decoder-only language model, described as data.
 ///
 /// A token's row of [`embedding`](Self::embedding) goes through [`layers`](Self::layers), then through
 /// [`norm`](Self::norm), and [`head`](Self::head) turns it into a logit for every token of the vocabulary. It holds
 /// names and shapes of weights and no bytes of them; those come from
-/// [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary with equal layers grouped.
+/// [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary with equal layers grouped, and
+/// [`walk`](crate::walk) is the one place that interprets it.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct Decoder {
     /// The architecture's name in `config.json`, such as `llama`.
     pub model_type: String,
@@ -29,6 +45,8 @@ pub struct Decoder {
     pub context_length: usize,
     /// The type in which the checkpoint's authors run activations.
     pub element_type: ElementType,
+    /// The weights that the other fields refer to.
+    pub weights: WeightTable,
     /// The table of token embeddings.
     pub embedding: Embedding,
     /// The layers, first to last.
@@ -39,152 +57,94 @@ pub struct Decoder {
     pub head: Head,
 }
 
-/// The table of token embeddings.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
+/// How tokens become the stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
     /// `[vocabulary_size, hidden_size]`, a row a token.
-    pub weight: WeightRef,
-}
-
-/// One layer: `x += mixer(mixer_norm(x))`, then `x += mlp(mlp_norm(x))`.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Layer {
-    /// The norm in front of the mixer.
-    pub mixer_norm: Norm,
-    /// What lets positions see each other.
-    pub mixer: Mixer,
-    /// The norm in front of the MLP.
-    pub mlp_norm: Norm,
-    /// What is applied to each position by itself.
-    pub mlp: Mlp,
-}
-
-/// The part of a layer through which positions see each other, and which keeps state between steps.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Mixer {
-    /// Causal self-attention over earlier positions; its state is their keys and values.
-    Attention(Attention),
-}
-
-/// Causal self-attention with rotary positions.
-///
-/// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie et al.,
-/// 2023): `softmax(scale · q·kᵀ) · v` over the positions up to its own, or the last [`window`](Self::window) of them.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Attention {
-    /// The number of query heads, a multiple of `kv_heads`.
-    pub query_heads: usize,
-    /// The number of key/value heads.
-    pub kv_heads: usize,
-    /// The width of each head.
-    pub head_dim: usize,
-    /// What the products of queries and keys are multiplied with.
+    pub weight: WeightId,
+    /// What rows are multiplied with.
     pub scale: f32,
-    /// How many positions a position sees, its own included: `p` sees those from `p − window + 1` (sliding window,
-    /// Beltagy et al., 2020, "Longformer"). `None`: all up to its own.
-    pub window: Option<usize>,
-    /// How queries and keys are rotated by position.
-    pub rope: Rope,
-    /// `hidden_size` to `query_heads · head_dim`, head after head.
-    pub query: Linear,
-    /// `hidden_size` to `kv_heads · head_dim`.
-    pub key: Linear,
-    /// `hidden_size` to `kv_heads · head_dim`.
-    pub value: Linear,
-    /// `query_heads · head_dim` to `hidden_size`.
-    pub output: Linear,
+    /// A table of learned positions whose rows are added, where there is one.
+    pub positions: Option<PositionTable>,
 }
 
-/// A gated MLP: `down(activation(gate(x)) · up(x))` (Shazeer, 2020, "GLU Variants Improve Transformer").
+/// Learned positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionTable {
+    /// `[rows, hidden_size]`.
+    pub weight: WeightId,
+    /// The row of position 0.
+    pub offset: usize,
+}
+
+/// One layer.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Mlp {
-    /// The function applied to the gate.
-    pub activation: Activation,
-    /// `hidden_size` to the intermediate size.
-    pub gate: Linear,
-    /// `hidden_size` to the intermediate size.
-    pub up: Linear,
-    /// The intermediate size to `hidden_size`.
-    pub down: Linear,
+pub struct Layer {
+    /// Its blocks, in order.
+    pub blocks: Vec<Block>,
+    /// How they are joined.
+    pub arrangement: Arrangement,
 }
 
-/// A nonlinearity, applied to each element.
+/// How the blocks of a layer are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Activation {
-    /// `x · sigmoid(x)`, also called swish.
-    Silu,
-    /// `x · Φ(x)` with the error function: `x/2 · (1 + erf(x/√2))`.
-    Gelu,
-    /// The approximation `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))` (Hendrycks and Gimpel, 2016).
-    GeluTanh,
-    /// `max(x, 0)`.
-    Relu,
+pub enum Arrangement {
+    /// Each block reads the stream after the block before it has been added.
+    Sequential,
+    /// All blocks read the stream as it comes into the layer, and their results are added together.
+    Parallel,
 }
 
-/// Root-mean-square normalisation over the last dimension: `x / √(mean(x²) + epsilon) · weight`, with the mean
-/// and the quotient in single precision (Zhang and Sennrich, 2019).
+/// `x + residual_scale · norm_after(operation(norm_before(x)))`.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Norm {
-    /// One factor an element.
-    pub weight: WeightRef,
-    /// What is added to the mean square.
-    pub epsilon: f32,
+pub struct Block {
+    /// The norm in front of the operation.
+    pub norm_before: Option<Norm>,
+    /// What is computed.
+    pub operation: Operation,
+    /// The norm behind it.
+    pub norm_after: Option<Norm>,
+    /// What the result is multiplied with before it is added to the stream.
+    pub residual_scale: f32,
 }
 
-/// A projection: `x · weightᵀ + bias`.
+/// The operation of a [`Block`].
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Linear {
-    /// `[outputs, inputs]`.
-    pub weight: WeightRef,
-    /// `[outputs]`, where there is one.
-    pub bias: Option<WeightRef>,
+pub enum Operation {
+    /// Positions see each other.
+    Mixer(Mixer),
+    /// Each position by itself.
+    Mlp(Mlp),
+    /// Each position by itself, through the experts that are chosen for it.
+    Experts(Experts),
 }
 
-/// The projection to logits.
+/// An operation through which positions see each other, and which keeps state between steps.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
+pub enum Mixer {
+    /// Causal self-attention; its state is the keys and values of earlier positions.
+    Attention(Attention),
+    /// Attention over compressed latents, which are its state.
+    Latent(LatentAttention),
+    /// A short gated convolution; its state is the last inputs.
+    ShortConvolution(ShortConvolution),
+    /// The gated delta rule, a linear recurrence.
+    DeltaRule(DeltaRule),
+    /// A selective state space, a linear recurrence.
+    StateSpace(StateSpace),
+}
+
+/// The projection to logits: `softcap(scale · (x · weightᵀ + bias))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Head {
-    /// `[vocabulary_size, hidden_size]`; of a tied head the embedding's table.
-    pub weight: WeightRef,
+    /// `hidden_size` to the vocabulary; the weight of a tied head is the embedding's table.
+    pub projection: Linear,
     /// Whether it is the embedding's table.
     pub tied: bool,
-}
-
-impl Linear {
-    /// The number of inputs.
-    pub fn inputs(&self) -> usize {
-        self.weight.shape.get(1).copied().unwrap_or(0)
-    }
-
-    /// The number of outputs.
-    pub fn outputs(&self) -> usize {
-        self.weight.shape.first().copied().unwrap_or(0)
-    }
-
-    fn weights(&self) -> impl Iterator<Item = &WeightRef> {
-        std::iter::once(&self.weight).chain(&self.bias)
-    }
-}
-
-impl Layer {
-    /// The weights of this layer in the order of their use.
-    fn weights(&self) -> impl Iterator<Item = &WeightRef> {
-        let Mixer::Attention(attention) = &self.mixer;
-        let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
-        let mlp = [&self.mlp.gate, &self.mlp.up, &self.mlp.down];
-        std::iter::once(&self.mixer_norm.weight)
-            .chain(projections.into_iter().flat_map(Linear::weights))
-            .chain(std::iter::once(&self.mlp_norm.weight))
-            .chain(mlp.into_iter().flat_map(Linear::weights))
-    }
+    /// What logits are multiplied with.
+    pub scale: f32,
+    /// Logits become `cap · tanh(logit / cap)`.
+    pub soft_cap: Option<f32>,
 }
 
 impl Decoder {
@@ -192,11 +152,34 @@ impl Decoder {
     /// it does not come again. Of a quantized weight the companions come with it, in [`WeightRef::tensors`]. The order
     /// depends on nothing but the description.
     pub fn weights(&self) -> impl Iterator<Item = &WeightRef> {
-        let mut seen = HashSet::new();
-        std::iter::once(&self.embedding.weight)
-            .chain(self.layers.iter().flat_map(Layer::weights))
-            .chain([&self.norm.weight, &self.head.weight])
-            .filter(move |weight| seen.insert(*weight))
+        self.weights.iter()
+    }
+
+    /// The weight of an index.
+    pub fn weight(&self, id: WeightId) -> &WeightRef {
+        self.weights.get(id)
+    }
+
+    /// The mixers, in the order of the walk.
+    pub fn mixers(&self) -> impl Iterator<Item = &Mixer> {
+        self.layers.iter().flat_map(|layer| &layer.blocks).filter_map(|block| match &block.operation {
+            Operation::Mixer(mixer) => Some(mixer),
+            Operation::Mlp(_) | Operation::Experts(_) => None,
+        })
+    }
+
+    /// The rotary embeddings, each once, in the order in which layers first use them.
+    pub fn ropes(&self) -> Vec<&crate::Rope> {
+        let mut ropes = Vec::new();
+        for mixer in self.mixers() {
+            let rope = match mixer {
+                Mixer::Attention(attention) => attention.core.rope.as_ref(),
+                Mixer::Latent(latent) => Some(&latent.rope),
+                Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => None,
+            };
+            ropes.extend(rope.filter(|rope| !ropes.contains(rope)));
+        }
+        ropes
     }
 
     /// The number of parameters: values of all [`weights`](Self::weights).

@@ -6,9 +6,12 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::roles::{activation, activation_type, linear, matrix, norm};
+use super::roles::{Roles, activation, activation_type};
 use crate::checkpoint::Checkpoint;
-use crate::decoder::{Activation, Attention, Decoder, Embedding, Head, Layer, Mixer, Mlp};
+use crate::decoder::{
+    Activation, Arrangement, Attention, AttentionCore, Block, Decoder, Embedding, Gating, Head, Layer, Linear,
+    Mixer, Mlp, Operation,
+};
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family { model_types: &["llama"], assumed_stop_token: Some(2), describe };
@@ -80,54 +83,71 @@ pub(super) fn describe_variant(checkpoint: &Checkpoint, variant: &Variant) -> Re
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let rope = Rope::from_config(config, head_dim, context_length)?;
 
-    let table = matrix(checkpoint, "model.embed_tokens", vocabulary_size, hidden_size)?;
+    let roles = Roles::new(checkpoint);
+    let table = roles.matrix("model.embed_tokens", vocabulary_size, hidden_size)?;
+    let element_type = activation_type(config, &table)?;
+    let embedding = Embedding { weight: roles.add(table.clone()), scale: 1.0, positions: None };
     let layer = |index: usize| {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let attention = |part: &str, outputs, inputs| {
-            linear(checkpoint, &name(&format!("self_attn.{part}")), outputs, inputs, attention_bias)
+            roles.linear(&name(&format!("self_attn.{part}")), outputs, inputs, attention_bias)
         };
-        let mlp = |part: &str, outputs, inputs| {
-            linear(checkpoint, &name(&format!("mlp.{part}")), outputs, inputs, mlp_bias)
-        };
-        Ok(Layer {
-            mixer_norm: norm(checkpoint, &name("input_layernorm"), hidden_size, epsilon)?,
-            mixer: Mixer::Attention(Attention {
+        let mlp =
+            |part: &str, outputs, inputs| roles.linear(&name(&format!("mlp.{part}")), outputs, inputs, mlp_bias);
+        let mixer = Block {
+            norm_before: Some(roles.rms_norm(&name("input_layernorm"), hidden_size, epsilon)?),
+            operation: Operation::Mixer(Mixer::Attention(Attention {
                 query_heads,
                 kv_heads,
                 head_dim,
-                scale: (head_dim as f64).powf(-0.5) as f32,
-                window: variant.window,
-                rope: rope.clone(),
                 query: attention("q_proj", query_heads * head_dim, hidden_size)?,
                 key: attention("k_proj", kv_heads * head_dim, hidden_size)?,
                 value: attention("v_proj", kv_heads * head_dim, hidden_size)?,
                 output: attention("o_proj", hidden_size, query_heads * head_dim)?,
-            }),
-            mlp_norm: norm(checkpoint, &name("post_attention_layernorm"), hidden_size, epsilon)?,
-            mlp: Mlp {
-                activation,
+                query_norm: None,
+                key_norm: None,
+                clip: None,
+                gate: None,
+                core: AttentionCore {
+                    scale: (head_dim as f64).powf(-0.5) as f32,
+                    window: variant.window,
+                    rope: Some(rope.clone()),
+                    soft_cap: None,
+                    sinks: None,
+                    query_scale: None,
+                },
+            })),
+            norm_after: None,
+            residual_scale: 1.0,
+        };
+        let mlp = Block {
+            norm_before: Some(roles.rms_norm(&name("post_attention_layernorm"), hidden_size, epsilon)?),
+            operation: Operation::Mlp(Mlp::Gated {
+                gating: Gating::Activated(activation),
                 gate: mlp("gate_proj", intermediate_size, hidden_size)?,
                 up: mlp("up_proj", intermediate_size, hidden_size)?,
                 down: mlp("down_proj", hidden_size, intermediate_size)?,
-            },
-        })
+            }),
+            norm_after: None,
+            residual_scale: 1.0,
+        };
+        Ok(Layer { blocks: vec![mixer, mlp], arrangement: Arrangement::Sequential })
     };
     let layers = (0..layer_count).map(layer).collect::<Result<Vec<_>>>()?;
-    let norm = norm(checkpoint, "model.norm", hidden_size, epsilon)?;
-    let head = if tied {
-        Head { weight: table.clone(), tied }
-    } else {
-        Head { weight: matrix(checkpoint, "lm_head", vocabulary_size, hidden_size)?, tied }
-    };
+    let norm = roles.rms_norm("model.norm", hidden_size, epsilon)?;
+    let weight = if tied { table } else { roles.matrix("lm_head", vocabulary_size, hidden_size)? };
+    let projection =
+        Linear { weight: roles.add(weight), bias: None, inputs: hidden_size, outputs: vocabulary_size };
     Ok(Decoder {
         model_type: checkpoint.model_type().to_owned(),
         vocabulary_size,
         hidden_size,
         context_length,
-        element_type: activation_type(config, &table)?,
-        embedding: Embedding { weight: table },
+        element_type,
+        embedding,
         layers,
         norm,
-        head,
+        head: Head { projection, tied, scale: 1.0, soft_cap: None },
+        weights: roles.into_weights(),
     })
 }

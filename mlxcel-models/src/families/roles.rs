@@ -1,14 +1,80 @@
 //! From tensor names to the roles of a [`Decoder`](crate::Decoder), with every shape checked against the settings.
 
+use std::cell::RefCell;
+
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::{Activation, Linear, Norm, WeightRef};
+use crate::decoder::{Activation, Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
 use crate::quantization::{Declared, Quantization, QuantizationMode, Scheme};
 
 const OPERATION: &str = "describe decoder";
+
+/// A checkpoint whose tensors are given roles, and the table of those that have one.
+pub(super) struct Roles<'a> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) config: Fields<'a>,
+    table: RefCell<WeightTable>,
+}
+
+impl<'a> Roles<'a> {
+    /// No tensor has a role yet.
+    pub(super) fn new(checkpoint: &'a Checkpoint) -> Self {
+        Self { checkpoint, config: checkpoint.config(), table: RefCell::default() }
+    }
+
+    /// The weights that were added, in their order.
+    pub(super) fn into_weights(self) -> WeightTable {
+        self.table.into_inner()
+    }
+
+    /// Gives a weight a role.
+    pub(super) fn add(&self, weight: WeightRef) -> WeightId {
+        self.table.borrow_mut().add(weight)
+    }
+
+    /// Whether there is a tensor called `name`.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.checkpoint.has(name)
+    }
+
+    /// The tensor `name`, dense and of `shape`; it has no role yet.
+    pub(super) fn dense(&self, name: &str, shape: &[usize]) -> Result<WeightRef> {
+        dense(self.checkpoint, name, shape)
+    }
+
+    /// The dense tensor `name` of `shape`, with a role.
+    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<WeightId> {
+        self.dense(name, shape).map(|weight| self.add(weight))
+    }
+
+    /// The matrix `{module}.weight`, dense or packed; it has no role yet.
+    pub(super) fn matrix(&self, module: &str, rows: usize, columns: usize) -> Result<WeightRef> {
+        matrix(self.checkpoint, module, rows, columns)
+    }
+
+    /// The projection whose tensors are `{name}.weight`, dense or quantized, and, if `bias`, `{name}.bias`.
+    pub(super) fn linear(&self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear> {
+        let weight = self.add(self.matrix(name, outputs, inputs)?);
+        let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[outputs])?) } else { None };
+        Ok(Linear { weight, bias, inputs, outputs })
+    }
+
+    /// The root-mean-square norm whose tensor is `{name}.weight`.
+    pub(super) fn rms_norm(&self, name: &str, width: usize, epsilon: f32) -> Result<Norm> {
+        let weight = Some(self.tensor(&format!("{name}.weight"), &[width])?);
+        Ok(Norm { kind: NormKind::Rms, weight, bias: None, epsilon, offset: 0.0, width })
+    }
+
+    /// The layer norm whose tensors are `{name}.weight` and, if `bias`, `{name}.bias`.
+    pub(super) fn layer_norm(&self, name: &str, width: usize, epsilon: f32, bias: bool) -> Result<Norm> {
+        let weight = Some(self.tensor(&format!("{name}.weight"), &[width])?);
+        let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
+        Ok(Norm { kind: NormKind::Layer, weight, bias, epsilon, offset: 0.0, width })
+    }
+}
 
 /// The tensor `name`, which the settings say is dense and of `shape`.
 fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightRef> {
@@ -29,7 +95,7 @@ fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightR
 ///
 /// It is quantized if `{module}.scales` is there, and then as the settings say; where one tells of a quantization and the
 /// other does not, the checkpoint is refused.
-pub(super) fn matrix(
+fn matrix(
     checkpoint: &Checkpoint,
     module: &str,
     rows: usize,
@@ -112,24 +178,6 @@ fn packed(
     };
     let quantization = Quantization::new(mode, bits, group_size, scales, biases);
     Ok(WeightRef::new(weight, ElementType::U32, [rows, columns]).with_quantization(quantization))
-}
-
-/// The projection whose tensors are `{name}.weight`, dense or quantized, and, if `bias`, `{name}.bias`.
-pub(super) fn linear(
-    checkpoint: &Checkpoint,
-    name: &str,
-    outputs: usize,
-    inputs: usize,
-    bias: bool,
-) -> Result<Linear> {
-    let weight = matrix(checkpoint, name, outputs, inputs)?;
-    let bias = if bias { Some(dense(checkpoint, &format!("{name}.bias"), &[outputs])?) } else { None };
-    Ok(Linear { weight, bias })
-}
-
-/// The norm whose tensor is `{name}.weight`.
-pub(super) fn norm(checkpoint: &Checkpoint, name: &str, size: usize, epsilon: f32) -> Result<Norm> {
-    Ok(Norm { weight: dense(checkpoint, &format!("{name}.weight"), &[size])?, epsilon })
 }
 
 /// The function that a field such as `hidden_act` names, by the names of transformers' `ACT2FN`.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::affine::Affine;
 use super::{OPERATION, QuantizeOptions};
 use crate::checkpoint::{Checkpoint, TensorView};
-use crate::decoder::{Decoder, Mixer, WeightRef};
+use crate::decoder::WeightRef;
 use crate::element::ElementType;
 
 pub(super) const INDEX: &str = "model.safetensors.index.json";
@@ -54,7 +54,8 @@ impl<'a> Plan<'a> {
         let decoder = checkpoint.decoder()?;
         let mut packed = Vec::new();
         let mut seen = HashSet::new();
-        for weight in matrices(&decoder) {
+        // Those that are multiplied with, and the embedding: all whose tensors are matrices.
+        for weight in decoder.weights().filter(|weight| is_matrix(weight)) {
             let view = checkpoint.tensor(&weight.tensor)?;
             // A row that groups do not fit into stays as it is; so do names that no scales could be found by.
             let fits = view.shape.last().is_some_and(|columns| columns.is_multiple_of(options.group_size));
@@ -110,17 +111,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The weights that are worth packing: all that are multiplied with, and the embedding.
-fn matrices(decoder: &Decoder) -> Vec<&WeightRef> {
-    let mut matrices = vec![&decoder.embedding.weight];
-    for layer in &decoder.layers {
-        let Mixer::Attention(attention) = &layer.mixer;
-        let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
-        let mlp = [&layer.mlp.gate, &layer.mlp.up, &layer.mlp.down];
-        matrices.extend(projections.into_iter().chain(mlp).map(|linear| &linear.weight));
-    }
-    matrices.push(&decoder.head.weight);
-    matrices
+/// Whether a weight is a matrix in the tensor's own order.
+fn is_matrix(weight: &WeightRef) -> bool {
+    weight.shape.len() == 2 && weight.is_contiguous()
 }
 
 /// Items in files of up to `largest` bytes, or of one item that is larger.

@@ -1,0 +1,244 @@
+//! Which parts of the vocabulary a decoder uses, and which an engine runs.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use mlxcel_core::{Error, Result};
+
+use super::{
+    Activation, Arrangement, Attention, Decoder, Experts, Gating, Mixer, Mlp, NormKind, NormScope, Operation,
+    Scoring,
+};
+
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident => $text:literal,)+) => {
+        /// A part of the vocabulary that an engine may run or not. Prints as its name, such as `soft cap of scores`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Feature {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Feature {
+            /// Every feature.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The name, as errors give it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+features! {
+    /// [`Mixer::Attention`].
+    Attention => "attention",
+    /// [`AttentionCore::window`](super::AttentionCore::window).
+    Window => "sliding window",
+    /// Attention without a rotary embedding.
+    NoPositions => "attention without positions",
+    /// A rotary embedding of adjacent elements.
+    InterleavedRope => "interleaved rotary embedding",
+    /// A rotary embedding whose frequencies depend on the length of the sequence.
+    LengthDependentRope => "rotary embedding by the length of the sequence",
+    /// [`AttentionCore::soft_cap`](super::AttentionCore::soft_cap).
+    ScoreSoftCap => "soft cap of scores",
+    /// [`AttentionCore::sinks`](super::AttentionCore::sinks).
+    Sinks => "attention sinks",
+    /// [`AttentionCore::query_scale`](super::AttentionCore::query_scale).
+    QueryScale => "scale of queries by position",
+    /// A norm of queries or keys by head.
+    HeadNorm => "norm of queries and keys by head",
+    /// A norm of queries or keys over all heads.
+    FullNorm => "norm of queries and keys over all heads",
+    /// [`Attention::clip`].
+    Clip => "limit of queries, keys and values",
+    /// [`Attention::gate`].
+    AttentionGate => "gated attention",
+    /// [`Mixer::Latent`].
+    LatentAttention => "latent attention",
+    /// [`Mixer::ShortConvolution`].
+    ShortConvolution => "short convolution",
+    /// [`Mixer::DeltaRule`].
+    DeltaRule => "gated delta rule",
+    /// [`Mixer::StateSpace`].
+    StateSpace => "state space",
+    /// [`NormKind::Layer`].
+    LayerNorm => "layer norm",
+    /// [`Mlp::Plain`].
+    PlainMlp => "MLP without a gate",
+    /// [`Gating::ClampedSwiglu`].
+    ClampedSwiglu => "clamped SwiGLU",
+    /// [`Operation::Experts`].
+    Experts => "experts",
+    /// [`Router::groups`](super::Router::groups).
+    ExpertGroups => "groups of experts",
+    /// [`Scoring::Sigmoid`].
+    SigmoidRouter => "router with sigmoids",
+    /// [`Experts::shared`].
+    SharedExpert => "shared expert",
+    /// [`Embedding::positions`](super::Embedding::positions).
+    LearnedPositions => "learned positions",
+    /// [`Arrangement::Parallel`].
+    ParallelBlocks => "parallel blocks",
+    /// [`Head::soft_cap`](super::Head::soft_cap).
+    LogitSoftCap => "soft cap of logits",
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of features.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeatureSet(BTreeSet<Feature>);
+
+impl FeatureSet {
+    /// All that there are.
+    pub fn all() -> Self {
+        Self(Feature::ALL.iter().copied().collect())
+    }
+
+    /// The same without `feature`.
+    #[must_use]
+    pub fn without(mut self, feature: Feature) -> Self {
+        self.0.remove(&feature);
+        self
+    }
+
+    /// Whether `feature` is in it.
+    pub fn contains(&self, feature: Feature) -> bool {
+        self.0.contains(&feature)
+    }
+
+    /// Its features, in the order of [`Feature::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = Feature> + '_ {
+        self.0.iter().copied()
+    }
+
+    fn add(&mut self, used: bool, feature: Feature) {
+        if used {
+            self.0.insert(feature);
+        }
+    }
+}
+
+impl Decoder {
+    /// The features that it uses.
+    pub fn features(&self) -> FeatureSet {
+        let mut used = FeatureSet::default();
+        used.add(self.embedding.positions.is_some(), Feature::LearnedPositions);
+        used.add(self.head.soft_cap.is_some(), Feature::LogitSoftCap);
+        used.add(self.norm.kind == NormKind::Layer, Feature::LayerNorm);
+        for layer in &self.layers {
+            used.add(layer.arrangement == Arrangement::Parallel, Feature::ParallelBlocks);
+            for block in &layer.blocks {
+                let mut norms = block.norm_before.iter().chain(&block.norm_after);
+                used.add(norms.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
+                match &block.operation {
+                    Operation::Mixer(mixer) => used.mixer(mixer),
+                    Operation::Mlp(mlp) => used.mlp(mlp),
+                    Operation::Experts(experts) => used.experts(experts),
+                }
+            }
+        }
+        used
+    }
+
+    /// Refuses the decoder unless it uses only what `runs` has; `engine` is named in the error.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) with the first feature that is missing.
+    pub fn require(&self, runs: &FeatureSet, engine: &str) -> Result<()> {
+        match self.features().iter().find(|&feature| !runs.contains(feature)) {
+            None => Ok(()),
+            Some(missing) => {
+                let message = format!("the engine {engine} does not run models with this feature: {missing}");
+                Err(Error::unsupported("load model", message)
+                    .with_context("feature", missing)
+                    .with_context("model_type", &self.model_type))
+            }
+        }
+    }
+}
+
+impl FeatureSet {
+    fn mixer(&mut self, mixer: &Mixer) {
+        match mixer {
+            Mixer::Attention(attention) => self.attention(attention),
+            Mixer::Latent(latent) => {
+                self.add(true, Feature::LatentAttention);
+                self.rope(&latent.rope);
+            }
+            Mixer::ShortConvolution(_) => self.add(true, Feature::ShortConvolution),
+            Mixer::DeltaRule(_) => self.add(true, Feature::DeltaRule),
+            Mixer::StateSpace(_) => self.add(true, Feature::StateSpace),
+        }
+    }
+
+    fn attention(&mut self, attention: &Attention) {
+        let core = &attention.core;
+        self.add(true, Feature::Attention);
+        self.add(core.window.is_some(), Feature::Window);
+        self.add(core.soft_cap.is_some(), Feature::ScoreSoftCap);
+        self.add(core.sinks.is_some(), Feature::Sinks);
+        self.add(core.query_scale.is_some(), Feature::QueryScale);
+        self.add(attention.clip.is_some(), Feature::Clip);
+        self.add(attention.gate.is_some(), Feature::AttentionGate);
+        match &core.rope {
+            None => self.add(true, Feature::NoPositions),
+            Some(rope) => self.rope(rope),
+        }
+        for norm in attention.query_norm.iter().chain(&attention.key_norm) {
+            match norm.scope {
+                NormScope::Head => self.add(true, Feature::HeadNorm),
+                NormScope::Full => self.add(true, Feature::FullNorm),
+            }
+            self.add(norm.norm.kind == NormKind::Layer, Feature::LayerNorm);
+        }
+    }
+
+    fn rope(&mut self, rope: &crate::Rope) {
+        self.add(rope.interleaved, Feature::InterleavedRope);
+        self.add(rope.long.is_some(), Feature::LengthDependentRope);
+    }
+
+    fn mlp(&mut self, mlp: &Mlp) {
+        match mlp {
+            Mlp::Gated { gating, .. } => self.gating(*gating),
+            Mlp::Plain { .. } => self.add(true, Feature::PlainMlp),
+        }
+    }
+
+    fn gating(&mut self, gating: Gating) {
+        match gating {
+            Gating::Activated(
+                Activation::Silu
+                | Activation::Gelu
+                | Activation::GeluTanh
+                | Activation::Relu
+                | Activation::ReluSquared
+                | Activation::Sigmoid
+                | Activation::Tanh
+                | Activation::Softplus,
+            ) => {}
+            Gating::ClampedSwiglu { .. } => self.add(true, Feature::ClampedSwiglu),
+        }
+    }
+
+    fn experts(&mut self, experts: &Experts) {
+        self.add(true, Feature::Experts);
+        self.add(experts.router.groups.is_some(), Feature::ExpertGroups);
+        self.add(experts.router.scoring == Scoring::Sigmoid, Feature::SigmoidRouter);
+        self.gating(experts.gating);
+        if let Some(shared) = &experts.shared {
+            self.add(true, Feature::SharedExpert);
+            self.mlp(&shared.mlp);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a sequence keeps between steps: groups of layers whose states have one layout.
+
+use super::{Decoder, Mixer};
+
+/// What one mixer keeps of a sequence, or one part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum StateShape {
+    /// Keys and values of positions: of all, or of the last `window`.
+    Cache {
+        /// How many heads keep keys and values.
+        kv_heads: usize,
+        /// The width of each.
+        head_dim: usize,
+        /// How many positions are seen; `None`: all.
+        window: Option<usize>,
+    },
+    /// One vector for each position, which all heads share.
+    Latent {
+        /// Its width.
+        width: usize,
+    },
+    /// A tensor that does not grow with positions, in float32: what a recurrence keeps.
+    Fixed {
+        /// Its sizes.
+        shape: Vec<usize>,
+    },
+}
+
+/// The states of several layers, which lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateGroup {
+    /// What each keeps.
+    pub shape: StateShape,
+    /// How many there are.
+    pub layers: usize,
+}
+
+/// Where a mixer's state lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateSlot {
+    /// The index of the group among [`Decoder::state_groups`].
+    pub group: usize,
+    /// The index within the group.
+    pub layer: usize,
+}
+
+impl StateShape {
+    /// Whether an earlier state can always be had back by forgetting later positions.
+    pub fn is_rewindable(&self) -> bool {
+        match self {
+            Self::Cache { window, .. } => window.is_none(),
+            Self::Latent { .. } => true,
+            Self::Fixed { .. } => false,
+        }
+    }
+}
+
+impl Mixer {
+    /// What it keeps: caches have one part, recurrences their convolution's inputs and then the recurrence's own state.
+    pub fn states(&self) -> Vec<StateShape> {
+        match self {
+            Self::Attention(attention) => vec![StateShape::Cache {
+                kv_heads: attention.kv_heads,
+                head_dim: attention.head_dim,
+                window: attention.core.window,
+            }],
+            Self::Latent(latent) => vec![StateShape::Latent { width: latent.rank + latent.rope_dim }],
+            Self::ShortConvolution(mixer) => vec![mixer.convolution.state()],
+            Self::DeltaRule(mixer) => vec![
+                mixer.convolution.state(),
+                StateShape::Fixed { shape: vec![mixer.value_heads, mixer.key_dim, mixer.value_dim] },
+            ],
+            Self::StateSpace(mixer) => vec![
+                mixer.convolution.state(),
+                StateShape::Fixed { shape: vec![mixer.heads, mixer.head_dim, mixer.state_size] },
+            ],
+        }
+    }
+}
+
+impl super::Convolution {
+    /// Its last inputs: `[channels, taps − 1]`, oldest first.
+    pub fn state(&self) -> StateShape {
+        StateShape::Fixed { shape: vec![self.channels, self.taps - 1] }
+    }
+}
+
+impl Decoder {
+    /// The groups that a sequence's state consists of, in the order in which layers first use them.
+    pub fn state_groups(&self) -> Vec<StateGroup> {
+        self.place_states().0
+    }
+
+    /// For each mixer in the order of the walk, where its parts lie.
+    pub fn state_slots(&self) -> Vec<Vec<StateSlot>> {
+        self.place_states().1
+    }
+
+    /// Whether a sequence can be rewound to any earlier position.
+    pub fn is_rewindable(&self) -> bool {
+        self.state_groups().iter().all(|group| group.shape.is_rewindable())
+    }
+
+    fn place_states(&self) -> (Vec<StateGroup>, Vec<Vec<StateSlot>>) {
+        let mut groups: Vec<StateGroup> = Vec::new();
+        let mut place = |shape: StateShape| {
+            let group = groups.iter().position(|group| group.shape == shape).unwrap_or_else(|| {
+                groups.push(StateGroup { shape, layers: 0 });
+                groups.len() - 1
+            });
+            groups[group].layers += 1;
+            StateSlot { group, layer: groups[group].layers - 1 }
+        };
+        let slots = self.mixers().map(|mixer| mixer.states().into_iter().map(&mut place).collect()).collect();
+        (groups, slots)
+    }
+}

@@ -1,0 +1,290 @@
+//! The walk through mixers.
+
+use super::Ops;
+use crate::decoder::{
+    Activation, Attention, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer, NormScope,
+    ShortConvolution, StateSlot, StateSpace,
+};
+
+/// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
+pub(super) fn mix<O: Ops>(
+    mixer: &Mixer,
+    x: &O::Value,
+    slots: &[StateSlot],
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    // A walk has as many slots for a mixer as the mixer has states.
+    match (mixer, slots) {
+        (Mixer::Attention(mixer), &[slot]) => attend(mixer, x, slot, last, ops),
+        (Mixer::Latent(mixer), &[slot]) => attend_latent(mixer, x, slot, last, ops),
+        (Mixer::ShortConvolution(mixer), &[slot]) => convolve(mixer, x, slot, last, ops),
+        (Mixer::DeltaRule(mixer), &[inputs, state]) => delta_rule(mixer, x, [inputs, state], last, ops),
+        (Mixer::StateSpace(mixer), &[inputs, state]) => state_space(mixer, x, [inputs, state], last, ops),
+        (mixer, slots) => unreachable!("{} slots for the states of {mixer:?}", slots.len()),
+    }
+}
+
+fn narrow<O: Ops>(x: O::Value, last: bool, ops: &mut O) -> Result<O::Value, O::Error> {
+    if last { ops.select(&x) } else { Ok(x) }
+}
+
+fn attend<O: Ops>(
+    attention: &Attention,
+    x: &O::Value,
+    slot: StateSlot,
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let Attention {
+        query_heads,
+        kv_heads,
+        head_dim: _,
+        query,
+        key,
+        value,
+        output,
+        query_norm,
+        key_norm,
+        clip,
+        gate,
+        core,
+    } = attention;
+    let rope = core.rope.as_ref();
+    let mut heads = |linear: &Linear, heads: usize, norm: Option<&HeadNorm>, rotated: bool| {
+        let mut x = ops.linear(x, linear)?;
+        if let Some(most) = *clip {
+            x = ops.clamp(&x, -most, most)?;
+        }
+        x = match norm {
+            Some(HeadNorm { norm, scope: NormScope::Full }) => {
+                let normed = ops.norm(&x, norm)?;
+                ops.split_heads(&normed, heads)?
+            }
+            Some(HeadNorm { norm, scope: NormScope::Head }) => {
+                let split = ops.split_heads(&x, heads)?;
+                ops.norm(&split, norm)?
+            }
+            None => ops.split_heads(&x, heads)?,
+        };
+        match rope.filter(|rope| rotated && rope.interleaved) {
+            Some(rope) => ops.deinterleave(&x, rope.rotary_dim),
+            None => Ok(x),
+        }
+    };
+    let mut query = heads(query, *query_heads, query_norm.as_ref(), true)?;
+    let key = heads(key, *kv_heads, key_norm.as_ref(), true)?;
+    let value = heads(value, *kv_heads, None, false)?;
+    if let Some(scale) = &core.query_scale {
+        query = ops.scale_by_position(&query, scale)?;
+    }
+    let mixed = ops.attention(&query, &key, &value, core, slot)?;
+    let mut mixed = narrow(mixed, last, ops)?;
+    if let Some(gate) = gate {
+        let x = narrow(x.clone(), last, ops)?;
+        let gate = ops.linear(&x, gate)?;
+        let gate = ops.activate(&gate, Activation::Sigmoid)?;
+        mixed = ops.multiply(&mixed, &gate)?;
+    }
+    ops.linear(&mixed, output)
+}
+
+fn attend_latent<O: Ops>(
+    latent: &LatentAttention,
+    x: &O::Value,
+    slot: StateSlot,
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let LatentAttention {
+        heads,
+        plain_dim,
+        rope_dim,
+        value_dim: _,
+        rank,
+        query,
+        down,
+        norm,
+        key_up,
+        value_up,
+        output,
+        scale: _,
+        rope,
+    } = latent;
+    let query = match query {
+        LatentQuery::Direct(query) => ops.linear(x, query)?,
+        LatentQuery::Compressed { down, norm, up } => {
+            let narrow = ops.linear(x, down)?;
+            let narrow = ops.norm(&narrow, norm)?;
+            ops.linear(&narrow, up)?
+        }
+    };
+    let query = ops.split_heads(&query, *heads)?;
+    let plain = ops.slice(&query, 0, *plain_dim)?;
+    let mut rotary = ops.slice(&query, *plain_dim, plain_dim + rope_dim)?;
+    let entry = ops.linear(x, down)?;
+    let kept = ops.slice(&entry, 0, *rank)?;
+    let kept = ops.norm(&kept, norm)?;
+    let mut key = ops.slice(&entry, *rank, rank + rope_dim)?;
+    if rope.interleaved {
+        rotary = ops.deinterleave(&rotary, *rope_dim)?;
+        let split = ops.split_heads(&key, 1)?;
+        let split = ops.deinterleave(&split, *rope_dim)?;
+        key = ops.join_heads(&split)?;
+    }
+    let absorbed = ops.head_linear(&plain, key_up)?;
+    let query = ops.concatenate(&[absorbed, rotary])?;
+    let entry = ops.concatenate(&[kept, key])?;
+    let mixed = ops.latent_attention(&query, &entry, latent, slot)?;
+    let mixed = narrow(mixed, last, ops)?;
+    let values = ops.head_linear(&mixed, value_up)?;
+    let values = ops.join_heads(&values)?;
+    ops.linear(&values, output)
+}
+
+fn convolve<O: Ops>(
+    mixer: &ShortConvolution,
+    x: &O::Value,
+    slot: StateSlot,
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let ShortConvolution { input, convolution, output } = mixer;
+    let width = convolution.channels;
+    let parts = ops.linear(x, input)?;
+    let b = ops.slice(&parts, 0, width)?;
+    let c = ops.slice(&parts, width, 2 * width)?;
+    let x = ops.slice(&parts, 2 * width, 3 * width)?;
+    let gated = ops.multiply(&b, &x)?;
+    let mixed = ops.convolve(&gated, convolution, slot)?;
+    let mixed = ops.multiply(&c, &mixed)?;
+    let mixed = narrow(mixed, last, ops)?;
+    ops.linear(&mixed, output)
+}
+
+fn delta_rule<O: Ops>(
+    mixer: &DeltaRule,
+    x: &O::Value,
+    [inputs, state]: [StateSlot; 2],
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    /// What is added to the square of a key's length, as in the authors' kernels.
+    const EPSILON: f32 = 1e-6;
+    let DeltaRule {
+        key_heads,
+        value_heads,
+        key_dim,
+        value_dim,
+        query,
+        key,
+        value,
+        gate,
+        beta,
+        alpha,
+        convolution,
+        alpha_bias,
+        decay,
+        norm,
+        output,
+    } = mixer;
+    let parts = [query, key, value].into_iter().map(|linear| ops.linear(x, linear));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let parts = ops.concatenate(&parts)?;
+    let parts = ops.convolve(&parts, convolution, inputs)?;
+    let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
+    let query = ops.slice(&parts, 0, keys)?;
+    let query = ops.split_heads(&query, *key_heads)?;
+    let query = ops.unit_norm(&query, EPSILON)?;
+    let query = ops.scale(&query, (*key_dim as f64).powf(-0.5) as f32)?;
+    let key = ops.slice(&parts, keys, 2 * keys)?;
+    let key = ops.split_heads(&key, *key_heads)?;
+    let key = ops.unit_norm(&key, EPSILON)?;
+    let value = ops.slice(&parts, 2 * keys, 2 * keys + values)?;
+    let value = ops.split_heads(&value, *value_heads)?;
+
+    let beta = ops.linear(x, beta)?;
+    let beta = ops.activate(&beta, Activation::Sigmoid)?;
+    let alpha = ops.linear(x, alpha)?;
+    let bias = ops.vector(*alpha_bias)?;
+    let alpha = ops.add(&alpha, &bias)?;
+    let alpha = ops.activate(&alpha, Activation::Softplus)?;
+    let rate = negative_exp(*decay, ops)?;
+    let decay = ops.multiply(&alpha, &rate)?;
+
+    let mixed = ops.delta_rule(&query, &key, &value, &decay, &beta, state)?;
+    let mixed = narrow(mixed, last, ops)?;
+    let x = narrow(x.clone(), last, ops)?;
+    let normed = ops.norm(&mixed, norm)?;
+    let normed = ops.join_heads(&normed)?;
+    let gate = ops.linear(&x, gate)?;
+    let gate = ops.activate(&gate, Activation::Silu)?;
+    let gated = ops.multiply(&normed, &gate)?;
+    ops.linear(&gated, output)
+}
+
+fn state_space<O: Ops>(
+    mixer: &StateSpace,
+    x: &O::Value,
+    [inputs, state]: [StateSlot; 2],
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let StateSpace {
+        heads,
+        head_dim,
+        groups,
+        state_size,
+        gate,
+        input,
+        dt,
+        convolution,
+        dt_bias,
+        dt_limits,
+        decay,
+        skip,
+        norm,
+        output,
+    } = mixer;
+    let parts = ops.linear(x, input)?;
+    let parts = ops.convolve(&parts, convolution, inputs)?;
+    let (width, shared) = (heads * head_dim, groups * state_size);
+    let own = ops.slice(&parts, 0, width)?;
+    let own = ops.split_heads(&own, *heads)?;
+    let b = ops.slice(&parts, width, width + shared)?;
+    let b = ops.split_heads(&b, *groups)?;
+    let c = ops.slice(&parts, width + shared, width + 2 * shared)?;
+    let c = ops.split_heads(&c, *groups)?;
+
+    let dt = ops.linear(x, dt)?;
+    let bias = ops.vector(*dt_bias)?;
+    let dt = ops.add(&dt, &bias)?;
+    let dt = ops.activate(&dt, Activation::Softplus)?;
+    let dt = ops.clamp(&dt, dt_limits.0, dt_limits.1)?;
+    let rate = negative_exp(*decay, ops)?;
+
+    let mixed = ops.state_space(&own, &dt, &rate, &b, &c, state)?;
+    let skip = ops.vector(*skip)?;
+    let skip = ops.split_heads(&skip, *heads)?;
+    let skipped = ops.multiply(&own, &skip)?;
+    let mixed = ops.add(&mixed, &skipped)?;
+    let mixed = ops.join_heads(&mixed)?;
+    let mixed = narrow(mixed, last, ops)?;
+    let x = narrow(x.clone(), last, ops)?;
+    let gate = ops.linear(&x, gate)?;
+    let gate = ops.activate(&gate, Activation::Silu)?;
+    let mut gated = ops.multiply(&mixed, &gate)?;
+    if let Some(norm) = norm {
+        let split = ops.split_heads(&gated, width / norm.width)?;
+        let normed = ops.norm(&split, norm)?;
+        gated = ops.join_heads(&normed)?;
+    }
+    ops.linear(&gated, output)
+}
+
+/// `−exp(weight)`, `[1, n]`.
+fn negative_exp<O: Ops>(weight: crate::decoder::WeightId, ops: &mut O) -> Result<O::Value, O::Error> {
+    let weight = ops.vector(weight)?;
+    let rate = ops.exp(&weight)?;
+    ops.scale(&rate, -1.0)
+}

@@ -1,0 +1,194 @@
+//! The one place that interprets a [`Decoder`]: a walk over its layers that asks an engine's [`Ops`] for each operation.
+//!
+//! Engines that write graphs and engines that compute at once run the same walk; what differs is their operations.
+
+mod experts;
+mod mixers;
+mod ops;
+
+pub use ops::Ops;
+
+use crate::decoder::{
+    Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot,
+};
+
+/// A decoder's walk, with what is worked out once for all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Walk {
+    /// For each mixer, where its states lie.
+    slots: Vec<Vec<StateSlot>>,
+}
+
+/// The stream in a walk, and what is left of it.
+struct Stream<V> {
+    hidden: V,
+    /// How many mixers have run.
+    mixers: usize,
+}
+
+impl Walk {
+    /// The walk over `decoder`.
+    pub fn new(decoder: &Decoder) -> Self {
+        Self { slots: decoder.state_slots() }
+    }
+
+    /// The hidden states (`[wanted tokens, hidden]`), not yet normed, of the pass that `ops` knows. `decoder` is the one that the
+    /// walk was made for.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operations.
+    pub fn hidden<O: Ops>(&self, decoder: &Decoder, ops: &mut O) -> Result<O::Value, O::Error> {
+        let hidden = embed(&decoder.embedding, ops)?;
+        let mut stream = Stream { hidden, mixers: 0 };
+        if self.slots.is_empty() {
+            stream.hidden = ops.select(&stream.hidden)?;
+        }
+        for layer in &decoder.layers {
+            let Layer { blocks, arrangement } = layer;
+            match arrangement {
+                Arrangement::Sequential => self.sequential(blocks, &mut stream, ops)?,
+                Arrangement::Parallel => self.parallel(blocks, &mut stream, ops)?,
+            }
+        }
+        Ok(stream.hidden)
+    }
+
+    /// The logits (`[tokens, vocabulary]`) of hidden states.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operations.
+    pub fn logits<O: Ops>(&self, decoder: &Decoder, hidden: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+        let Head { projection, tied: _, scale, soft_cap } = &decoder.head;
+        let normed = ops.norm(hidden, &decoder.norm)?;
+        let mut logits = ops.linear(&normed, projection)?;
+        if *scale != 1.0 {
+            logits = ops.scale(&logits, *scale)?;
+        }
+        match soft_cap {
+            Some(cap) => ops.soft_cap(&logits, *cap),
+            None => Ok(logits),
+        }
+    }
+
+    fn sequential<O: Ops>(
+        &self,
+        blocks: &[Block],
+        stream: &mut Stream<O::Value>,
+        ops: &mut O,
+    ) -> Result<(), O::Error> {
+        for block in blocks {
+            let Block { norm_before, operation, norm_after, residual_scale } = block;
+            let input = match norm_before {
+                Some(norm) => ops.norm(&stream.hidden, norm)?,
+                None => stream.hidden.clone(),
+            };
+            let result = match operation {
+                Operation::Mixer(mixer) => {
+                    let (slots, last) = self.next_mixer(stream);
+                    if last {
+                        stream.hidden = ops.select(&stream.hidden)?;
+                    }
+                    mixers::mix(mixer, &input, slots, last, ops)?
+                }
+                Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
+                Operation::Experts(experts) => experts::run(experts, &input, ops)?,
+            };
+            let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
+            stream.hidden = ops.add(&stream.hidden, &result)?;
+        }
+        Ok(())
+    }
+
+    fn parallel<O: Ops>(
+        &self,
+        blocks: &[Block],
+        stream: &mut Stream<O::Value>,
+        ops: &mut O,
+    ) -> Result<(), O::Error> {
+        // What blocks read: the stream as it came in, and the norm of it that was taken last.
+        let mut whole = stream.hidden.clone();
+        let mut normed: Option<(Norm, O::Value)> = None;
+        for block in blocks {
+            let Block { norm_before, operation, norm_after, residual_scale } = block;
+            let input = match (norm_before, &normed) {
+                (None, _) => whole.clone(),
+                (Some(norm), Some((known, value))) if known == norm => value.clone(),
+                (Some(norm), _) => {
+                    let value = ops.norm(&whole, norm)?;
+                    normed = Some((*norm, value.clone()));
+                    value
+                }
+            };
+            let result = match operation {
+                Operation::Mixer(mixer) => {
+                    let (slots, last) = self.next_mixer(stream);
+                    if last {
+                        stream.hidden = ops.select(&stream.hidden)?;
+                        whole = ops.select(&whole)?;
+                        if let Some((_, value)) = &mut normed {
+                            *value = ops.select(value)?;
+                        }
+                    }
+                    mixers::mix(mixer, &input, slots, last, ops)?
+                }
+                Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
+                Operation::Experts(experts) => experts::run(experts, &input, ops)?,
+            };
+            let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
+            stream.hidden = ops.add(&stream.hidden, &result)?;
+        }
+        Ok(())
+    }
+
+    /// The states of the mixer that comes next, and whether it is the last one.
+    fn next_mixer<V>(&self, stream: &mut Stream<V>) -> (&[StateSlot], bool) {
+        let slots = self.slots.get(stream.mixers).map(Vec::as_slice).unwrap_or_default();
+        stream.mixers += 1;
+        (slots, stream.mixers == self.slots.len())
+    }
+}
+
+fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Error> {
+    let Embedding { weight, scale, positions } = embedding;
+    let mut hidden = ops.embed(*weight)?;
+    if *scale != 1.0 {
+        hidden = ops.scale(&hidden, *scale)?;
+    }
+    if let Some(positions) = positions {
+        let rows = ops.embed_positions(positions.weight, positions.offset)?;
+        hidden = ops.add(&hidden, &rows)?;
+    }
+    Ok(hidden)
+}
+
+/// What a block adds to the stream.
+fn finish<O: Ops>(
+    result: O::Value,
+    norm: Option<&Norm>,
+    residual_scale: f32,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let result = match norm {
+        Some(norm) => ops.norm(&result, norm)?,
+        None => result,
+    };
+    if residual_scale == 1.0 { Ok(result) } else { ops.scale(&result, residual_scale) }
+}
+
+fn run_mlp<O: Ops>(mlp: &Mlp, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    match mlp {
+        Mlp::Gated { gating, gate, up, down } => {
+            let gate = ops.linear(x, gate)?;
+            let up = ops.linear(x, up)?;
+            let gated = ops.gate(*gating, &gate, &up)?;
+            ops.linear(&gated, down)
+        }
+        Mlp::Plain { activation, up, down } => {
+            let up = ops.linear(x, up)?;
+            let active = ops.activate(&up, *activation)?;
+            ops.linear(&active, down)
+        }
+    }
+}

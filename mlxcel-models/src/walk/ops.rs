@@ -1,0 +1,220 @@
+//! The operations that a decoder's walk is made of.
+
+use crate::decoder::{
+    Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, PositionScale,
+    StateSlot, WeightId,
+};
+
+/// What an engine implements to run decoders: operations on its own kind of values, be they nodes of a graph that is being
+/// written or arrays that are computed with at once.
+///
+/// # Shapes
+///
+/// Activations are `[tokens, width]`, or `[tokens, heads, width]` where an operation says so; `tokens` are those of a pass, row
+/// after row. Elementwise operations of two values want one rank, and repeat a dimension of size one. Float32 throughout,
+/// but for what a precision rounds on its way into products and caches.
+///
+/// # Contract
+///
+/// *For implementers*: a structure of the description that is handed over is to be taken apart field by field, without `..`, so
+/// that a field that is added later does not compile until somebody has decided about it. Rows of a pass may be padded: padding
+/// must not reach the states of later steps.
+pub trait Ops {
+    /// An activation. Cloning one is cheap.
+    type Value: Clone;
+    /// How dispatched tokens find their way back, of [`dispatch`](Self::dispatch).
+    type Routing;
+    /// What goes wrong.
+    type Error;
+
+    /// The rows of a table for the tokens of the pass: `[tokens, width]`.
+    fn embed(&mut self, table: WeightId) -> Result<Self::Value, Self::Error>;
+
+    /// The rows of a table for the positions of the tokens, each `offset` further on: `[tokens, width]`.
+    fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Self::Value, Self::Error>;
+
+    /// The values of a vector, as `[1, n]`.
+    fn vector(&mut self, weight: WeightId) -> Result<Self::Value, Self::Error>;
+
+    /// `x · weightᵀ + bias`. Every product with a weight goes through this and its two companions, [`head_linear`](Self::head_linear)
+    /// and [`expert_linear`](Self::expert_linear).
+    fn linear(&mut self, x: &Self::Value, linear: &Linear) -> Result<Self::Value, Self::Error>;
+
+    /// `[tokens, heads, inputs]` to `[tokens, heads, outputs]`, each head by its own matrix.
+    fn head_linear(&mut self, x: &Self::Value, linear: &HeadLinear) -> Result<Self::Value, Self::Error>;
+
+    /// A norm over the last dimension.
+    fn norm(&mut self, x: &Self::Value, norm: &Norm) -> Result<Self::Value, Self::Error>;
+
+    /// `x / √(Σx² + epsilon)` over the last dimension.
+    fn unit_norm(&mut self, x: &Self::Value, epsilon: f32) -> Result<Self::Value, Self::Error>;
+
+    /// The activation of each element.
+    fn activate(&mut self, x: &Self::Value, activation: Activation) -> Result<Self::Value, Self::Error>;
+
+    /// `e` to the power of each element.
+    fn exp(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// Each element limited to a range, whose upper end may be infinite.
+    fn clamp(&mut self, x: &Self::Value, least: f32, most: f32) -> Result<Self::Value, Self::Error>;
+
+    /// `cap · tanh(x / cap)`.
+    fn soft_cap(&mut self, x: &Self::Value, cap: f32) -> Result<Self::Value, Self::Error>;
+
+    /// Each element times a number.
+    fn scale(&mut self, x: &Self::Value, factor: f32) -> Result<Self::Value, Self::Error>;
+
+    /// Each element plus a number.
+    fn offset(&mut self, x: &Self::Value, summand: f32) -> Result<Self::Value, Self::Error>;
+
+    /// The sum of two values.
+    fn add(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The product of two values, element by element.
+    fn multiply(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The quotient of two values, element by element.
+    fn divide(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The sum over the last dimension, which stays with size one.
+    fn sum(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The softmax over the last dimension.
+    fn softmax(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The gate of an MLP with its up projection. Engines that fuse the two override it.
+    fn gate(&mut self, gating: Gating, gate: &Self::Value, up: &Self::Value) -> Result<Self::Value, Self::Error> {
+        match gating {
+            Gating::Activated(activation) => {
+                let gate = self.activate(gate, activation)?;
+                self.multiply(&gate, up)
+            }
+            Gating::ClampedSwiglu { alpha, limit } => {
+                let gate = self.clamp(gate, f32::NEG_INFINITY, limit)?;
+                let up = self.clamp(up, -limit, limit)?;
+                let steep = self.scale(&gate, alpha)?;
+                let steep = self.activate(&steep, Activation::Sigmoid)?;
+                let gate = self.multiply(&gate, &steep)?;
+                let up = self.offset(&up, 1.0)?;
+                self.multiply(&up, &gate)
+            }
+        }
+    }
+
+    /// `[tokens, heads · width]` as `[tokens, heads, width]`.
+    fn split_heads(&mut self, x: &Self::Value, heads: usize) -> Result<Self::Value, Self::Error>;
+
+    /// `[tokens, heads, width]` as `[tokens, heads · width]`.
+    fn join_heads(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// Elements `start..end` of the last dimension.
+    fn slice(&mut self, x: &Self::Value, start: usize, end: usize) -> Result<Self::Value, Self::Error>;
+
+    /// Values one behind the other along the last dimension.
+    fn concatenate(&mut self, values: &[Self::Value]) -> Result<Self::Value, Self::Error>;
+
+    /// Of `[tokens, heads, width]`, elements `2i` and `2i + 1` of the first `rotary_dim` go to `i` and `i + rotary_dim / 2`: what
+    /// makes an interleaved rotary embedding one of halves, for queries and keys alike.
+    fn deinterleave(&mut self, x: &Self::Value, rotary_dim: usize) -> Result<Self::Value, Self::Error>;
+
+    /// `[tokens, heads, width]` times the scale at each token's position.
+    fn scale_by_position(&mut self, x: &Self::Value, scale: &PositionScale) -> Result<Self::Value, Self::Error>;
+
+    /// Only the tokens whose logits are wanted; asked for once the last mixer is through, so that what follows is not
+    /// computed for the others.
+    fn select(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// Attention of queries (`[tokens, query_heads, head_dim]`) to the cache at `slot`, into which keys and values (`[tokens,
+    /// kv_heads, head_dim]`) go first. Queries and keys come before their rotation. Gives `[tokens, query_heads · head_dim]`.
+    fn attention(
+        &mut self,
+        query: &Self::Value,
+        key: &Self::Value,
+        value: &Self::Value,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Attention of absorbed queries (`[tokens, heads, rank + rope_dim]`) to the latents at `slot`, into which `entry` (`[tokens, rank +
+    /// rope_dim]`) goes first. The last `rope_dim` elements of both come before their rotation. Gives `[tokens, heads, rank]`. Of
+    /// `latent` only sizes, scale and rotary embedding are read.
+    fn latent_attention(
+        &mut self,
+        query: &Self::Value,
+        entry: &Self::Value,
+        latent: &LatentAttention,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// A causal convolution of `[tokens, channels]` over the inputs at `slot` and its own, activation included.
+    fn convolve(
+        &mut self,
+        x: &Self::Value,
+        convolution: &Convolution,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// The gated delta rule over the state `[value_heads, key_dim, value_dim]` at `slot`: `query` and `key` are `[tokens, key_heads,
+    /// key_dim]`, normalised and scaled; `value` is `[tokens, value_heads, value_dim]`; `decay`, the logarithm of what the state is
+    /// multiplied with, and `beta` are `[tokens, value_heads]`. Gives `[tokens, value_heads, value_dim]`.
+    fn delta_rule(
+        &mut self,
+        query: &Self::Value,
+        key: &Self::Value,
+        value: &Self::Value,
+        decay: &Self::Value,
+        beta: &Self::Value,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// The recurrence of a state space over the state `[heads, head_dim, state_size]` at `slot`: `x` is `[tokens, heads, head_dim]`, `dt`
+    /// `[tokens, heads]`, `rate` (`A`) `[1, heads]`, `input` (`B`) and `output` (`C`) `[tokens, groups, state_size]`. Gives `[tokens, heads,
+    /// head_dim]`.
+    fn state_space(
+        &mut self,
+        x: &Self::Value,
+        dt: &Self::Value,
+        rate: &Self::Value,
+        input: &Self::Value,
+        output: &Self::Value,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Scores (`[tokens, experts]`) with all that are not in the `kept` best groups at −∞; a group is `experts / groups`
+    /// consecutive ones, and its score the sum of its two best.
+    fn keep_groups(&mut self, scores: &Self::Value, groups: usize, kept: usize)
+    -> Result<Self::Value, Self::Error>;
+
+    /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers, largest first; of equals the
+    /// lowest index first.
+    fn top(&mut self, x: &Self::Value, count: usize) -> Result<Self::Value, Self::Error>;
+
+    /// Of each row of `[tokens, n]` the elements at `indices` (`[tokens, count]` integers).
+    fn pick(&mut self, x: &Self::Value, indices: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// Tokens (`[tokens, width]`) arranged for the experts that were chosen for them (`[tokens, chosen]` integers below `experts`), in
+    /// a shape of the engine's own, on which only elementwise operations, [`expert_linear`](Self::expert_linear) and
+    /// [`combine`](Self::combine) are asked for.
+    fn dispatch(
+        &mut self,
+        x: &Self::Value,
+        chosen: &Self::Value,
+        experts: usize,
+    ) -> Result<(Self::Value, Self::Routing), Self::Error>;
+
+    /// Dispatched tokens through their experts' matrices.
+    fn expert_linear(
+        &mut self,
+        x: &Self::Value,
+        routing: &Self::Routing,
+        linear: &Linear,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// The sum of each token's results, with `weights` (`[tokens, chosen]`): `[tokens, width]`.
+    fn combine(
+        &mut self,
+        x: &Self::Value,
+        routing: &Self::Routing,
+        weights: &Self::Value,
+    ) -> Result<Self::Value, Self::Error>;
+}
