@@ -29,3 +29,16 @@ pub const QUANTIZED_EMBEDDING: &str = "mlxcel.quantized_embedding";
 /// Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float; `window`, an integer,
 /// where there is one.
 pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
+
+/// [`Builder::expert_linear`](crate::Builder::expert_linear): `x: [R, B, K]` or `[1, B, K]`, `weight: [E, N, K]`,
+/// `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. No attributes.
+pub const EXPERT_LINEAR: &str = "mlxcel.expert_linear";
+
+/// [`Builder::quantized_expert_linear`](crate::Builder::quantized_expert_linear): `x: [R, B, K]` or `[1, B, K]`,
+/// `words: [E, N, K * bits / 32]` ui32, `scales` and `biases: [E, N, K / group_size]`, `experts: [R]` i32 and perhaps
+/// `bias: [E, N]` to `[R, B, N]`. Attributes `bits` and `group_size`, integers.
+pub const QUANTIZED_EXPERT_LINEAR: &str = "mlxcel.quantized_expert_linear";
+
+/// [`Builder::top_k`](crate::Builder::top_k): `x: [T, E]` to values `[T, k]` and indices `[T, k]` i32. Attribute `k`, an
+/// integer.
+pub const TOP_K: &str = "mlxcel.top_k";

@@ -26,11 +26,11 @@ pub struct QuantizedWeight<'f> {
 
 /// The sizes of a quantized weight that has been checked.
 #[derive(Clone, Copy)]
-struct Packing {
-    rows: usize,
-    columns: usize,
-    bits: usize,
-    group_size: usize,
+pub(super) struct Packing {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) bits: usize,
+    pub(super) group_size: usize,
 }
 
 impl<'f> Builder<'f> {
@@ -130,6 +130,30 @@ impl<'f> Builder<'f> {
         weight: &QuantizedWeight<'f>,
         others: &[(&str, Value<'f>)],
     ) -> Result<Packing> {
+        let (lead, packing) = self.packing_behind(op, weight, others, 0)?;
+        debug_assert!(lead.is_empty(), "no dimension was asked for");
+        Ok(packing)
+    }
+
+    /// How many matrices `weight` has, stacked, and the sizes of one, where its parts agree.
+    pub(super) fn packing_of_experts(
+        &self,
+        op: &str,
+        weight: &QuantizedWeight<'f>,
+        others: &[(&str, Value<'f>)],
+    ) -> Result<(usize, Packing)> {
+        let (lead, packing) = self.packing_behind(op, weight, others, 1)?;
+        Ok((lead.iter().product(), packing))
+    }
+
+    /// The sizes of `weight` behind so many leading dimensions, and those.
+    fn packing_behind(
+        &self,
+        op: &str,
+        weight: &QuantizedWeight<'f>,
+        others: &[(&str, Value<'f>)],
+        leading: usize,
+    ) -> Result<(&[usize], Packing)> {
         let refuse = |kind, detail: String| Err(self.refusal(op, weight, others, kind, &detail));
         let &QuantizedWeight { words, scales, biases, bits, group_size } = weight;
         let (words, scales, biases) = (self.ty(words), self.ty(scales), self.ty(biases));
@@ -146,19 +170,20 @@ impl<'f> Builder<'f> {
                 format!("the group size {group_size} is no multiple of the {per_word} values in a word");
             return refuse(ErrorKind::Attribute, detail);
         }
-        let &[rows, row_words] = &words.shape[..] else {
-            return refuse(ErrorKind::Shape, "words must be [N, K · bits / 32]".to_owned());
+        let Some((lead, &[rows, row_words])) = words.shape.split_at_checked(leading) else {
+            let of_experts = if leading == 0 { "" } else { "E, " };
+            return refuse(ErrorKind::Shape, format!("words must be [{of_experts}N, K · bits / 32]"));
         };
         let columns = row_words.saturating_mul(per_word);
         if !columns.is_multiple_of(group_size) {
             let detail = format!("the {columns} columns are no multiple of the group size {group_size}");
             return refuse(ErrorKind::Shape, detail);
         }
-        let grouped = [rows, columns / group_size];
+        let grouped = [lead, &[rows, columns / group_size]].concat();
         if scales.shape != grouped || biases.shape != grouped {
             return refuse(ErrorKind::Shape, format!("scales and biases must be {grouped:?}"));
         }
-        Ok(Packing { rows, columns, bits, group_size })
+        Ok((lead, Packing { rows, columns, bits, group_size }))
     }
 
     fn refusal(
@@ -177,13 +202,13 @@ impl<'f> Builder<'f> {
 }
 
 impl Packing {
-    fn attributes(self) -> [(String, Attribute); 2] {
+    pub(super) fn attributes(self) -> [(String, Attribute); 2] {
         [("bits", self.bits), ("group_size", self.group_size)]
             .map(|(name, value)| (name.to_owned(), Attribute::Int(value as i64)))
     }
 
     /// The values of packed rows: `[rows, columns]` f32.
-    fn unpack<'d>(
+    pub(super) fn unpack<'d>(
         self,
         b: &mut Builder<'d>,
         words: Value<'d>,

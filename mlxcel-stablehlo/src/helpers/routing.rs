@@ -1,0 +1,230 @@
+//! Which tokens go to which experts.
+
+use crate::builder::{Builder, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::module::{BinaryOp, Comparison, GatherDimensions, ScatterDimensions, ScatterUpdate};
+use crate::types::{ElementType, TensorType};
+
+/// Pairs of a token and one of its experts, in blocks that have one expert each: what
+/// [`group_by_expert`](Builder::group_by_expert) makes.
+///
+/// Pair `token * k + choice` is the `choice`th expert of a token. There are `R` blocks of `B` slots, each slot holding one
+/// pair or none; there are enough for any choice of experts, and those not needed are empty.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertGroups<'f> {
+    /// `[R]` i32: the expert of each block, -1 for an empty one; as
+    /// [`expert_linear`](Builder::expert_linear) takes them.
+    pub experts: Value<'f>,
+    /// `[R * B]` i32: the pair in each slot; 0 where there is none.
+    pub pairs: Value<'f>,
+    /// `[R * B]` i1: whether there is a pair in the slot.
+    pub valid: Value<'f>,
+    /// `[T * k]` i32: the slot of each pair.
+    pub slots: Value<'f>,
+}
+
+/// How many rows a block has for which [`group_by_expert`](Builder::group_by_expert) groups the `choices` experts of each of
+/// `tokens`, out of `experts`: 1 for one token, whose experts differ, otherwise a power of two up to 16, about twice the rows
+/// that an expert has on average.
+pub fn expert_block(tokens: usize, choices: usize, experts: usize) -> usize {
+    if tokens <= 1 {
+        return 1;
+    }
+    let average = tokens.saturating_mul(choices).div_ceil(experts.max(1));
+    average.saturating_mul(2).min(16).next_power_of_two()
+}
+
+/// The blocks of `block` slots that hold `pairs` whichever of `experts` they have: of the experts that have any, each leaves
+/// `block - 1` slots of its last block empty at most.
+fn most_blocks(pairs: usize, experts: usize, block: usize) -> usize {
+    pairs.saturating_add(pairs.min(experts).saturating_mul(block - 1)) / block
+}
+
+impl<'f> Builder<'f> {
+    /// The `k` largest of each row of `x: [T, E]` in descending order, and their indices as i32: both `[T, k]`. Of equal values
+    /// the one with the lower index comes first.
+    ///
+    /// Makes the composite [`mlxcel.top_k`](crate::composites::TOP_K) with the attribute `k`. Its decomposition counts, for
+    /// each value, those in front of it. Of rows with values that are no numbers the results are any indices within the row.
+    ///
+    /// # Errors
+    /// An `x` that is not of floats or not of two dimensions; a `k` beyond its second.
+    pub fn top_k(&mut self, x: Value<'f>, k: usize) -> Result<(Value<'f>, Value<'f>)> {
+        const OP: &str = "top_k";
+        let ty = self.ty(x).clone();
+        let refuse = |kind, detail: &str| {
+            Err(Error::new(kind, OP, detail).with_operands(vec![("x".to_owned(), ty.clone())]))
+        };
+        if !ty.element.is_float() {
+            return refuse(ErrorKind::Element, "x must be of floats");
+        }
+        let [rows, count] = ty.shape[..] else {
+            return refuse(ErrorKind::Shape, "x must be [T, E]");
+        };
+        if k == 0 || k > count {
+            return refuse(ErrorKind::Attribute, &format!("k is {k}, and rows have {count} values"));
+        }
+        let attributes = [("k".to_owned(), crate::module::Attribute::Int(k as i64))];
+        let results = self.composite(crate::composites::TOP_K, &[x], &attributes, |b, args| {
+            let x = args[0];
+            let element = b.ty(x).element;
+            // Entry (t, e, f): does f stand in front of e?
+            let shape = [rows, count, count];
+            let this = b.expand(x, &shape, &[2])?;
+            let other = b.expand(x, &shape, &[1])?;
+            let larger = b.compare(other, this, Comparison::Greater)?;
+            let equal = b.compare(other, this, Comparison::Equal)?;
+            let numbers = TensorType::new(ElementType::I32, shape);
+            let (e, f) = (b.iota(numbers.clone(), 1)?, b.iota(numbers, 2)?);
+            let earlier = b.compare(f, e, Comparison::Less)?;
+            let first = b.and(equal, earlier)?;
+            let in_front = b.or(larger, first)?;
+            let rank = b.count(in_front, 2)?;
+            // Entry (t, j, e): is e the one in place j?
+            let shape = [rows, k, count];
+            let places = b.iota(TensorType::new(ElementType::I32, shape), 1)?;
+            let rank = b.expand(rank, &shape, &[1])?;
+            let here = b.compare(rank, places, Comparison::Equal)?;
+            let numbers = b.iota(TensorType::new(ElementType::I32, shape), 2)?;
+            let indices = b.sum_where(here, numbers, 2)?;
+            // Not a number is in front of none and behind none, so that places may have several or none.
+            let (least, most) = (b.scalar(0i32)?, b.scalar(i32::try_from(count - 1).unwrap_or(i32::MAX))?);
+            let indices = b.clamp(least, indices, most)?;
+            let x = b.convert(x, ElementType::F32)?;
+            let x = b.expand(x, &shape, &[1])?;
+            let values = b.sum_where(here, x, 2)?;
+            Ok(vec![b.convert(values, element)?, indices])
+        })?;
+        Ok((results[0], results[1]))
+    }
+
+    /// Groups the experts that tokens have chosen, `ids: [T, k]` i32 out of `experts`, into blocks of `block` rows of one
+    /// expert each, sorted by expert. Blocks of one row stand in the order of pairs, and none of them is empty.
+    ///
+    /// [`expert_block`] says which block suits. An id beyond the experts is taken for the nearest.
+    ///
+    /// # Errors
+    /// Ids that are not of i32 or not of two dimensions; no experts; a block of no rows.
+    pub fn group_by_expert(
+        &mut self,
+        ids: Value<'f>,
+        experts: usize,
+        block: usize,
+    ) -> Result<ExpertGroups<'f>> {
+        const OP: &str = "group_by_expert";
+        let ty = self.ty(ids).clone();
+        let refuse = |kind, detail| {
+            Err(Error::new(kind, OP, detail).with_operands(vec![("ids".to_owned(), ty.clone())]))
+        };
+        let [tokens, choices] = ty.shape[..] else {
+            return refuse(ErrorKind::Shape, "ids must be [T, k]");
+        };
+        if ty.element != ElementType::I32 {
+            return refuse(ErrorKind::Element, "ids must be of i32");
+        }
+        let Some(last) = experts.checked_sub(1).and_then(|last| i32::try_from(last).ok()) else {
+            return refuse(ErrorKind::Attribute, "there must be one expert at least");
+        };
+        if block == 0 {
+            return refuse(ErrorKind::Attribute, "blocks must have one row at least");
+        }
+        let count = tokens * choices;
+        let ids = self.reshape(ids, &[count])?;
+        let (least, most) = (self.scalar(0i32)?, self.scalar(last)?);
+        let ids = self.clamp(least, ids, most)?;
+        let numbers = |shape: &[usize]| TensorType::new(ElementType::I32, shape);
+        if block == 1 {
+            let pairs = self.iota(numbers(&[count]), 0)?;
+            let none = self.splat(ElementType::I32, 0.0, &[count])?;
+            let valid = self.compare(pairs, none, Comparison::GreaterOrEqual)?;
+            return Ok(ExpertGroups { experts: ids, pairs, valid, slots: pairs });
+        }
+        let blocks = most_blocks(count, experts, block);
+        let size = |b: &mut Self, shape: &[usize]| b.splat(ElementType::I32, block as f64, shape);
+
+        // The place of each pair among those of its expert, [P, other].
+        let square = [count, count];
+        let (this, other) = (self.expand(ids, &square, &[1])?, self.expand(ids, &square, &[0])?);
+        let same = self.compare(this, other, Comparison::Equal)?;
+        let (p, q) = (self.iota(numbers(&square), 0)?, self.iota(numbers(&square), 1)?);
+        let earlier = self.compare(q, p, Comparison::Less)?;
+        let same_earlier = self.and(same, earlier)?;
+        let place = self.count(same_earlier, 1)?;
+
+        // The blocks of each expert, and those in front of its own, [expert, other].
+        let of_expert = [experts, count];
+        let (e, id) = (self.iota(numbers(&of_expert), 0)?, self.expand(ids, &of_expert, &[0])?);
+        let chosen = self.compare(e, id, Comparison::Equal)?;
+        let rows = self.count(chosen, 1)?;
+        let below = self.splat(ElementType::I32, (block - 1) as f64, &[experts])?;
+        let rows = self.add(rows, below)?;
+        let divisor = size(self, &[experts])?;
+        let own = self.divide(rows, divisor)?;
+        let square = [experts, experts];
+        let (e, f) = (self.iota(numbers(&square), 0)?, self.iota(numbers(&square), 1)?);
+        let smaller = self.compare(f, e, Comparison::Less)?;
+        let others = self.expand(own, &square, &[0])?;
+        let first = self.sum_where(smaller, others, 1)?;
+
+        // The expert of each block, [block, expert].
+        let end = self.add(first, own)?;
+        let table = [blocks, experts];
+        let r = self.iota(numbers(&table), 0)?;
+        let (from, to) = (self.expand(first, &table, &[0])?, self.expand(end, &table, &[0])?);
+        let (after, before) =
+            (self.compare(r, from, Comparison::GreaterOrEqual)?, self.compare(r, to, Comparison::Less)?);
+        let within = self.and(after, before)?;
+        let e = self.iota(numbers(&table), 1)?;
+        let one = self.splat(ElementType::I32, 1.0, &table)?;
+        let number = self.add(e, one)?;
+        let found = self.sum_where(within, number, 1)?;
+        let one = self.splat(ElementType::I32, 1.0, &[blocks])?;
+        let experts_of_blocks = self.subtract(found, one)?;
+
+        // The slot of each pair, and the pair of each slot.
+        let first = self.take_elements(first, ids)?;
+        let factor = size(self, &[count])?;
+        let start = self.multiply(first, factor)?;
+        let slots = self.add(start, place)?;
+        let empty = self.splat(ElementType::I32, -1.0, &[blocks * block])?;
+        let pairs = self.iota(numbers(&[count]), 0)?;
+        let dimensions = ScatterDimensions {
+            update_window_dims: Vec::new(),
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0],
+            index_vector_dim: 1,
+        };
+        let places = self.reshape(slots, &[count, 1])?;
+        let pairs = self.scatter(empty, places, pairs, dimensions, ScatterUpdate::Replace, true)?;
+        let none = self.splat(ElementType::I32, 0.0, &[blocks * block])?;
+        let valid = self.compare(pairs, none, Comparison::GreaterOrEqual)?;
+        let pairs = self.binary(BinaryOp::Maximum, pairs, none)?;
+        Ok(ExpertGroups { experts: experts_of_blocks, pairs, valid, slots })
+    }
+
+    /// How many of `truths` hold along `dimension`, as i32.
+    fn count(&mut self, truths: Value<'f>, dimension: usize) -> Result<Value<'f>> {
+        let ones = self.convert(truths, ElementType::I32)?;
+        self.sum(ones, &[dimension])
+    }
+
+    /// The sum of the `values` along `dimension` where `truths` hold.
+    fn sum_where(&mut self, truths: Value<'f>, values: Value<'f>, dimension: usize) -> Result<Value<'f>> {
+        let ty = self.ty(values).clone();
+        let zero = self.splat(ty.element, 0.0, &ty.shape)?;
+        let chosen = self.select(truths, values, zero)?;
+        self.sum(chosen, &[dimension])
+    }
+
+    /// Elements of `list: [N]` by `indices: [M]`: `[M]`.
+    fn take_elements(&mut self, list: Value<'f>, indices: Value<'f>) -> Result<Value<'f>> {
+        let dimensions = GatherDimensions {
+            offset_dims: Vec::new(),
+            collapsed_slice_dims: vec![0],
+            start_index_map: vec![0],
+            index_vector_dim: 1,
+            slice_sizes: vec![1],
+        };
+        self.gather(list, indices, dimensions)
+    }
+}
