@@ -17,15 +17,16 @@
 #![forbid(unsafe_code)]
 
 mod executor;
-mod layer;
 mod model;
 mod numerics;
+mod ops;
 mod plan;
 mod program;
 mod reachable;
 mod results;
 mod session;
 mod shape;
+mod state;
 mod weights;
 
 pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};

@@ -77,6 +77,7 @@ pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
 pub use helpers::cached_attention::{CachedAttention, CachedAttentionOperands};
 pub use helpers::quantized::QuantizedWeight;
+pub use helpers::recurrent::RecurrentRows;
 pub use helpers::routing::{ExpertGroups, expert_block};
 pub use literal::{Element, Literal};
 pub use module::{

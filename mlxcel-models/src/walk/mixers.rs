@@ -78,7 +78,8 @@ fn attend<O: Ops>(
     if let Some(scale) = &core.query_scale {
         query = ops.scale_by_position(&query, scale)?;
     }
-    let mixed = ops.attention(&query, &key, &value, core, slot)?;
+    let reader = gate.is_none().then_some(output);
+    let mixed = ops.attention(&query, &key, &value, core, reader, slot)?;
     let mut mixed = narrow(mixed, last, ops)?;
     if let Some(gate) = gate {
         let x = narrow(x.clone(), last, ops)?;

@@ -125,13 +125,15 @@ pub trait Ops {
     fn select(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// Attention of queries (`[tokens, query_heads, head_dim]`) to the cache at `slot`, into which keys and values (`[tokens,
-    /// kv_heads, head_dim]`) go first. Queries and keys come before their rotation. Gives `[tokens, query_heads · head_dim]`.
+    /// kv_heads, head_dim]`) go first. Queries and keys come before their rotation. Gives `[tokens, query_heads · head_dim]`. Where
+    /// the result goes into nothing but one projection, that is the `reader`, to whose taste it may be rounded at once.
     fn attention(
         &mut self,
         query: &Self::Value,
         key: &Self::Value,
         value: &Self::Value,
         core: &AttentionCore,
+        reader: Option<&Linear>,
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 

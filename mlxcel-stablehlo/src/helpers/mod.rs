@@ -9,6 +9,7 @@ mod kv_row;
 mod linear;
 mod norm;
 pub(crate) mod quantized;
+pub(crate) mod recurrent;
 mod rope;
 pub(crate) mod routing;
 mod softmax;

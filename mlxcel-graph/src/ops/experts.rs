@@ -1,0 +1,99 @@
+//! Choosing experts, and the way of tokens to them and back.
+
+use mlxcel_stablehlo::{Comparison, ElementType, ExpertGroups, Result, TensorType, Value, expert_block};
+
+use super::GraphOps;
+
+/// Which slot holds which choice of which token.
+pub(crate) struct Routing<'f> {
+    pub(super) groups: ExpertGroups<'f>,
+    /// Tokens, and choices of each.
+    pub(super) sizes: [usize; 2],
+}
+
+impl<'f> GraphOps<'_, '_, 'f> {
+    /// Scores with those outside of the best groups at −∞.
+    pub(super) fn mask_groups(&mut self, scores: Value<'f>, groups: usize, kept: usize) -> Result<Value<'f>> {
+        let [tokens, experts] = self.b.shape(scores)[..] else { return Ok(scores) };
+        let size = experts / groups;
+        let grouped = self.b.reshape(scores, &[tokens * groups, size])?;
+        let (best, _) = self.b.top_k(grouped, size.min(2))?;
+        let sums = self.b.sum(best, &[1])?;
+        let sums = self.b.reshape(sums, &[tokens, groups])?;
+        let (_, chosen) = self.b.top_k(sums, kept)?;
+        // Entry (t, g, j): is the j-th best group g?
+        let shape = [tokens, groups, kept];
+        let group = self.b.iota(TensorType::new(ElementType::I32, shape), 1)?;
+        let chosen = self.b.expand(chosen, &shape, &[1])?;
+        let same = self.b.compare(group, chosen, Comparison::Equal)?;
+        let same = self.b.convert(same, ElementType::I32)?;
+        let times = self.b.sum(same, &[2])?;
+        let none = self.b.splat(ElementType::I32, 0.0, &[tokens, groups])?;
+        let keeps = self.b.compare(times, none, Comparison::Greater)?;
+        let keeps = self.b.expand(keeps, &[tokens, groups, size], &[2])?;
+        let keeps = self.b.reshape(keeps, &[tokens, experts])?;
+        let out = self.b.splat(ElementType::F32, f64::NEG_INFINITY, &[tokens, experts])?;
+        self.b.select(keeps, scores, out)
+    }
+
+    /// Of each row of `[tokens, n]` the elements at `[tokens, count]` indices.
+    pub(super) fn pick_elements(&mut self, x: Value<'f>, indices: Value<'f>) -> Result<Value<'f>> {
+        let ([tokens, width], [_, count]) = (self.b.shape(x)[..], self.b.shape(indices)[..]) else {
+            return Ok(x);
+        };
+        let shape = [tokens, count, width];
+        let places = self.b.iota(TensorType::new(ElementType::I32, shape), 2)?;
+        let indices = self.b.expand(indices, &shape, &[2])?;
+        let here = self.b.compare(places, indices, Comparison::Equal)?;
+        let x = self.b.expand(x, &shape, &[1])?;
+        let zero = self.b.splat(ElementType::F32, 0.0, &shape)?;
+        let found = self.b.select(here, x, zero)?;
+        self.b.sum(found, &[2])
+    }
+
+    /// Tokens in blocks that have one expert each: `[blocks, rows, width]`.
+    pub(super) fn dispatch_tokens(
+        &mut self,
+        x: Value<'f>,
+        chosen: Value<'f>,
+        experts: usize,
+    ) -> Result<(Value<'f>, Routing<'f>)> {
+        let [tokens, choices] = self.b.shape(chosen)[..] else {
+            unreachable!("a choice has a row for each token");
+        };
+        let block = expert_block(tokens, choices, experts);
+        let groups = self.b.group_by_expert(chosen, experts, block)?;
+        let routing = Routing { groups, sizes: [tokens, choices] };
+        let width = self.b.shape(x)[1];
+        if tokens == 1 {
+            // The one token is that of all blocks.
+            return Ok((self.b.reshape(x, &[1, 1, width])?, routing));
+        }
+        let slots = self.b.shape(groups.pairs)[0];
+        let divisor = self.b.splat(ElementType::I32, choices as f64, &[slots])?;
+        let token = self.b.divide(groups.pairs, divisor)?;
+        let rows = self.b.take(x, token)?;
+        Ok((self.b.reshape(rows, &[slots / block, block, width])?, routing))
+    }
+
+    /// The weighted sum of each token's results.
+    pub(super) fn combine_results(
+        &mut self,
+        x: Value<'f>,
+        routing: &Routing<'f>,
+        weights: Value<'f>,
+    ) -> Result<Value<'f>> {
+        let [tokens, choices] = routing.sizes;
+        let [blocks, rows, width] = self.b.shape(x)[..] else {
+            unreachable!("results are in blocks of rows");
+        };
+        let flat = self.b.reshape(x, &[blocks * rows, width])?;
+        // Blocks of one row stand in the order of pairs.
+        let pairs = if rows == 1 { flat } else { self.b.take(flat, routing.groups.slots)? };
+        let shape = [tokens, choices, width];
+        let pairs = self.b.reshape(pairs, &shape)?;
+        let weights = self.b.expand(weights, &shape, &[2])?;
+        let weighted = self.b.multiply(pairs, weights)?;
+        self.b.sum(weighted, &[1])
+    }
+}

@@ -1,0 +1,121 @@
+//! Mixers over the states of the pass's rows.
+
+use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
+use mlxcel_stablehlo::{
+    CachedAttention, CachedAttentionOperands, ElementType, LatentAttentionOperands, RecurrentRows, Result, Value,
+};
+
+use super::{GraphOps, activation};
+
+impl<'f> GraphOps<'_, '_, 'f> {
+    /// The states at `slot`, one a row, as they are now.
+    fn states_at(&self, slot: StateSlot) -> Vec<Value<'f>> {
+        self.states.get(slot.group).cloned().unwrap_or_default()
+    }
+
+    fn put_states(&mut self, slot: StateSlot, states: Vec<Value<'f>>) {
+        if let Some(group) = self.states.get_mut(slot.group) {
+            *group = states;
+        }
+    }
+
+    pub(super) fn attend(
+        &mut self,
+        [query, key, value]: [Value<'f>; 3],
+        core: &AttentionCore,
+        out: ElementType,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        // The walk has scaled queries already.
+        let AttentionCore { scale, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let rotary = rope.as_ref().map(|rope| self.rotary(rope)).transpose()?;
+        let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
+        let caches = self.states_at(slot);
+        let operands = CachedAttentionOperands {
+            query,
+            key,
+            value,
+            rotary,
+            positions: self.pass.positions,
+            sinks,
+            caches: &caches,
+        };
+        let what = CachedAttention {
+            rows: self.pass.rows,
+            layer: slot.layer,
+            scale: *scale,
+            soft_cap: *soft_cap,
+            window: *window,
+            out,
+        };
+        let (mixed, caches) = self.b.cached_attention(&operands, &what)?;
+        self.put_states(slot, caches);
+        Ok(mixed)
+    }
+
+    pub(super) fn attend_latent(
+        &mut self,
+        query: Value<'f>,
+        entry: Value<'f>,
+        latent: &LatentAttention,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let (cos, sin) = self.rotary(&latent.rope)?;
+        let caches = self.states_at(slot);
+        let operands =
+            LatentAttentionOperands { query, entry, cos, sin, positions: self.pass.positions, caches: &caches };
+        let what = mlxcel_stablehlo::LatentAttention {
+            rows: self.pass.rows,
+            layer: slot.layer,
+            scale: latent.scale,
+            out: ElementType::F32,
+        };
+        let (mixed, caches) = self.b.latent_attention(&operands, &what)?;
+        self.put_states(slot, caches);
+        let tokens = self.b.shape(mixed)[0];
+        self.b.reshape(mixed, &[tokens, latent.heads, latent.rank])
+    }
+
+    pub(super) fn causal_convolution(
+        &mut self,
+        x: Value<'f>,
+        convolution: &Convolution,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let Convolution { weight, bias, channels: _, taps: _, activation } = *convolution;
+        let weight = self.weights.vector(self.b, weight)?;
+        let bias = bias.map(|bias| self.weights.vector(self.b, bias)).transpose()?;
+        let states = self.states_at(slot);
+        let rows = RecurrentRows { rows: self.pass.rows, counts: self.counts()?, layer: slot.layer, states: &states };
+        let (y, states) = self.b.causal_convolution(x, weight, bias, &rows)?;
+        self.put_states(slot, states);
+        match activation {
+            Some(activation) => activation::activate(self.b, activation, y),
+            None => Ok(y),
+        }
+    }
+
+    pub(super) fn gated_delta_rule(
+        &mut self,
+        [query, key, value, decay, beta]: [Value<'f>; 5],
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let states = self.states_at(slot);
+        let rows = RecurrentRows { rows: self.pass.rows, counts: self.counts()?, layer: slot.layer, states: &states };
+        let (y, states) = self.b.gated_delta_rule([query, key, value, decay, beta], &rows)?;
+        self.put_states(slot, states);
+        Ok(y)
+    }
+
+    pub(super) fn selective_state_space(
+        &mut self,
+        [x, dt, rate, input, output]: [Value<'f>; 5],
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let states = self.states_at(slot);
+        let rows = RecurrentRows { rows: self.pass.rows, counts: self.counts()?, layer: slot.layer, states: &states };
+        let (y, states) = self.b.selective_state_space([x, dt, rate, input, output], &rows)?;
+        self.put_states(slot, states);
+        Ok(y)
+    }
+}

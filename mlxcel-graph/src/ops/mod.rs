@@ -1,0 +1,371 @@
+//! The walk's operations as nodes of a graph.
+
+mod activation;
+mod elementwise;
+mod experts;
+mod mixers;
+#[cfg(test)]
+mod tests;
+
+use mlxcel_models::walk::Ops;
+use mlxcel_models::{
+    Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind, PositionScale, Rope,
+    StateSlot, WeightId,
+};
+use mlxcel_stablehlo::{Builder, DotDimensions, ElementType, Error, Result, TensorType, Value};
+
+pub(crate) use experts::Routing;
+
+use crate::weights::Weights;
+
+/// The values of one program that operations read, beside activations.
+pub(crate) struct PassValues<'a, 'f> {
+    /// How many tokens each row has room for.
+    pub(crate) rows: &'a [usize],
+    /// `[tokens]` i32: token ids.
+    pub(crate) tokens: Value<'f>,
+    /// `[rows]` i32: the position of each row's first token.
+    pub(crate) positions: Value<'f>,
+    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token that is no padding.
+    pub(crate) last: Value<'f>,
+    /// The tokens whose logits are wanted, as indices; all where none are given.
+    pub(crate) wanted: Option<Value<'f>>,
+    /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim / 2]`.
+    pub(crate) rotary: Vec<(&'a Rope, (Value<'f>, Value<'f>))>,
+}
+
+/// A decoder's operations being written into a function.
+pub(crate) struct GraphOps<'a, 'b, 'f> {
+    pub(crate) b: &'b mut Builder<'f>,
+    pub(crate) weights: Weights<'a, 'f>,
+    pub(crate) pass: PassValues<'a, 'f>,
+    /// For each group of states, that of each row.
+    pub(crate) states: Vec<Vec<Value<'f>>>,
+}
+
+impl<'f> GraphOps<'_, '_, 'f> {
+    fn tokens(&self) -> usize {
+        self.pass.rows.iter().sum()
+    }
+
+    /// The position of each token: `[tokens]` i32.
+    fn token_positions(&mut self) -> Result<Value<'f>> {
+        let mut parts = Vec::with_capacity(self.pass.rows.len());
+        for (index, &tokens) in self.pass.rows.iter().enumerate() {
+            let first = self.b.slice(self.pass.positions, &[index], &[index + 1])?;
+            let first = self.b.broadcast_in_dim(first, &[tokens], &[0])?;
+            let offset = self.b.iota(TensorType::new(ElementType::I32, [tokens]), 0)?;
+            parts.push(self.b.add(first, offset)?);
+        }
+        if let [only] = parts[..] { Ok(only) } else { self.b.concatenate(&parts, 0) }
+    }
+
+    /// How many tokens of each row are no padding: `[rows]` i32.
+    fn counts(&mut self) -> Result<Value<'f>> {
+        let mut start = 0;
+        let ends: Vec<i32> = self.pass.rows.iter().map(|tokens| {
+            let first = start;
+            start += *tokens as i32;
+            first - 1
+        }).collect();
+        let before = self.b.constant(mlxcel_stablehlo::Literal::from_slice([ends.len()], &ends)?)?;
+        self.b.subtract(self.pass.last, before)
+    }
+
+    /// The table of a rotary embedding that is among the network's.
+    fn rotary(&self, rope: &Rope) -> Result<(Value<'f>, Value<'f>)> {
+        let found = self.pass.rotary.iter().find(|(known, _)| *known == rope);
+        found.map(|(_, table)| *table).ok_or_else(|| {
+            Error::new(
+                mlxcel_stablehlo::ErrorKind::Name,
+                "rope",
+                "the layer's rotary embedding is not among the decoder's",
+            )
+        })
+    }
+}
+
+impl<'f> Ops for GraphOps<'_, '_, 'f> {
+    type Value = Value<'f>;
+    type Routing = Routing<'f>;
+    type Error = Error;
+
+    fn embed(&mut self, table: WeightId) -> Result<Value<'f>> {
+        self.weights.embedding(self.b, table, self.pass.tokens)
+    }
+
+    fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Value<'f>> {
+        let positions = self.token_positions()?;
+        let offset = self.b.splat(ElementType::I32, offset as f64, &[self.tokens()])?;
+        let rows = self.b.add(positions, offset)?;
+        self.weights.embedding(self.b, table, rows)
+    }
+
+    fn vector(&mut self, weight: WeightId) -> Result<Value<'f>> {
+        let values = self.weights.vector(self.b, weight)?;
+        let mut shape = self.b.shape(values);
+        shape.insert(0, 1);
+        self.b.reshape(values, &shape)
+    }
+
+    fn linear(&mut self, x: &Value<'f>, linear: &Linear) -> Result<Value<'f>> {
+        self.weights.linear(self.b, *x, linear)
+    }
+
+    fn head_linear(&mut self, x: &Value<'f>, linear: &HeadLinear) -> Result<Value<'f>> {
+        let HeadLinear { weight, transposed, heads: _, inputs: _, outputs: _ } = *linear;
+        let (matrices, operand) = self.weights.matrices(self.b, weight)?;
+        let x = self.b.convert(*x, operand)?;
+        let dimensions = DotDimensions {
+            lhs_batching: vec![1],
+            rhs_batching: vec![0],
+            lhs_contracting: vec![2],
+            rhs_contracting: vec![if transposed { 1 } else { 2 }],
+        };
+        let products = self.b.dot_general(x, matrices, dimensions, ElementType::F32)?;
+        self.b.transpose(products, &[1, 0, 2])
+    }
+
+    fn norm(&mut self, x: &Value<'f>, norm: &Norm) -> Result<Value<'f>> {
+        let Norm { kind, weight, bias, epsilon, offset, width: _ } = *norm;
+        let factors = match weight {
+            Some(weight) if offset == 0.0 => Some(self.weights.dense(weight)?),
+            Some(weight) => {
+                let factors = self.weights.vector(self.b, weight)?;
+                Some(self.offset(&factors, offset)?)
+            }
+            None => None,
+        };
+        // One factor an element of the last dimension is what the composite takes.
+        let plain = factors.filter(|&factors| self.b.shape(factors).len() == 1 && bias.is_none());
+        if let (NormKind::Rms, Some(factors)) = (kind, plain) {
+            return self.b.rms_norm(*x, factors, epsilon);
+        }
+        let mut y = match kind {
+            NormKind::Rms => self.rms_normalise(*x, epsilon)?,
+            NormKind::Layer => self.layer_normalise(*x, epsilon)?,
+        };
+        if let Some(factors) = factors {
+            let factors = self.b.convert(factors, ElementType::F32)?;
+            let factors = self.b.broadcast_like(factors, y)?;
+            y = self.b.multiply(y, factors)?;
+        }
+        if let Some(bias) = bias {
+            let bias = self.weights.vector(self.b, bias)?;
+            let bias = self.b.broadcast_like(bias, y)?;
+            y = self.b.add(y, bias)?;
+        }
+        Ok(y)
+    }
+
+    fn unit_norm(&mut self, x: &Value<'f>, epsilon: f32) -> Result<Value<'f>> {
+        let squares = self.b.multiply(*x, *x)?;
+        let sum = Ops::sum(self, &squares)?;
+        let sum = self.offset(&sum, epsilon)?;
+        let factor = self.b.rsqrt(sum)?;
+        self.multiply(x, &factor)
+    }
+
+    fn activate(&mut self, x: &Value<'f>, activation: Activation) -> Result<Value<'f>> {
+        activation::activate(self.b, activation, *x)
+    }
+
+    fn exp(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        self.b.exponential(*x)
+    }
+
+    fn clamp(&mut self, x: &Value<'f>, least: f32, most: f32) -> Result<Value<'f>> {
+        let shape = self.b.shape(*x);
+        let mut y = *x;
+        if least > f32::NEG_INFINITY {
+            let least = self.b.splat(ElementType::F32, f64::from(least), &shape)?;
+            y = self.b.maximum(y, least)?;
+        }
+        if most < f32::INFINITY {
+            let most = self.b.splat(ElementType::F32, f64::from(most), &shape)?;
+            y = self.b.minimum(y, most)?;
+        }
+        Ok(y)
+    }
+
+    fn soft_cap(&mut self, x: &Value<'f>, cap: f32) -> Result<Value<'f>> {
+        let shape = self.b.shape(*x);
+        let cap = self.b.splat(ElementType::F32, f64::from(cap), &shape)?;
+        let part = self.b.divide(*x, cap)?;
+        let bent = self.b.tanh(part)?;
+        self.b.multiply(bent, cap)
+    }
+
+    fn scale(&mut self, x: &Value<'f>, factor: f32) -> Result<Value<'f>> {
+        let shape = self.b.shape(*x);
+        let factor = self.b.splat(ElementType::F32, f64::from(factor), &shape)?;
+        self.b.multiply(*x, factor)
+    }
+
+    fn offset(&mut self, x: &Value<'f>, summand: f32) -> Result<Value<'f>> {
+        let shape = self.b.shape(*x);
+        let summand = self.b.splat(ElementType::F32, f64::from(summand), &shape)?;
+        self.b.add(*x, summand)
+    }
+
+    fn add(&mut self, a: &Value<'f>, b: &Value<'f>) -> Result<Value<'f>> {
+        let (a, b) = self.aligned(*a, *b)?;
+        self.b.add(a, b)
+    }
+
+    fn multiply(&mut self, a: &Value<'f>, b: &Value<'f>) -> Result<Value<'f>> {
+        let (a, b) = self.aligned(*a, *b)?;
+        self.b.multiply(a, b)
+    }
+
+    fn divide(&mut self, a: &Value<'f>, b: &Value<'f>) -> Result<Value<'f>> {
+        let (a, b) = self.aligned(*a, *b)?;
+        self.b.divide(a, b)
+    }
+
+    fn sum(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        let mut shape = self.b.shape(*x);
+        let last = shape.len() - 1;
+        let sum = self.b.sum(*x, &[last])?;
+        shape[last] = 1;
+        self.b.reshape(sum, &shape)
+    }
+
+    fn softmax(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        let last = self.b.shape(*x).len() - 1;
+        self.b.softmax(*x, last)
+    }
+
+    fn split_heads(&mut self, x: &Value<'f>, heads: usize) -> Result<Value<'f>> {
+        let shape = self.b.shape(*x);
+        self.b.reshape(*x, &[shape[0], heads, shape[1] / heads])
+    }
+
+    fn join_heads(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        let shape = self.b.shape(*x);
+        self.b.reshape(*x, &[shape[0], shape[1] * shape[2]])
+    }
+
+    fn slice(&mut self, x: &Value<'f>, start: usize, end: usize) -> Result<Value<'f>> {
+        let mut limit = self.b.shape(*x);
+        let mut from = vec![0; limit.len()];
+        let last = limit.len() - 1;
+        (from[last], limit[last]) = (start, end);
+        self.b.slice(*x, &from, &limit)
+    }
+
+    fn concatenate(&mut self, values: &[Value<'f>]) -> Result<Value<'f>> {
+        let rank = values.first().map_or(1, |&value| self.b.shape(value).len());
+        self.b.concatenate(values, rank - 1)
+    }
+
+    fn deinterleave(&mut self, x: &Value<'f>, rotary_dim: usize) -> Result<Value<'f>> {
+        self.b.deinterleave(*x, rotary_dim)
+    }
+
+    fn scale_by_position(&mut self, x: &Value<'f>, scale: &PositionScale) -> Result<Value<'f>> {
+        let PositionScale { beta, original_context } = *scale;
+        let positions = self.token_positions()?;
+        let unit = self.b.splat(ElementType::I32, original_context as f64, &[self.tokens()])?;
+        let units = self.b.divide(positions, unit)?;
+        let units = self.b.convert(units, ElementType::F32)?;
+        let log = self.b.log_plus_one(units)?;
+        let log = Ops::scale(self, &log, beta)?;
+        let factor = self.offset(&log, 1.0)?;
+        let shape = self.b.shape(*x);
+        let factor = self.b.broadcast_in_dim(factor, &shape, &[0])?;
+        self.b.multiply(*x, factor)
+    }
+
+    fn select(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        match self.pass.wanted {
+            Some(wanted) => self.take_rows(*x, wanted),
+            None => Ok(*x),
+        }
+    }
+
+    fn attention(
+        &mut self,
+        query: &Value<'f>,
+        key: &Value<'f>,
+        value: &Value<'f>,
+        core: &AttentionCore,
+        reader: Option<&Linear>,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let out = reader.map_or(ElementType::F32, |reader| self.weights.operand_of(reader.weight));
+        self.attend([*query, *key, *value], core, out, slot)
+    }
+
+    fn latent_attention(
+        &mut self,
+        query: &Value<'f>,
+        entry: &Value<'f>,
+        latent: &LatentAttention,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        self.attend_latent(*query, *entry, latent, slot)
+    }
+
+    fn convolve(&mut self, x: &Value<'f>, convolution: &Convolution, slot: StateSlot) -> Result<Value<'f>> {
+        self.causal_convolution(*x, convolution, slot)
+    }
+
+    fn delta_rule(
+        &mut self,
+        query: &Value<'f>,
+        key: &Value<'f>,
+        value: &Value<'f>,
+        decay: &Value<'f>,
+        beta: &Value<'f>,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        self.gated_delta_rule([*query, *key, *value, *decay, *beta], slot)
+    }
+
+    fn state_space(
+        &mut self,
+        x: &Value<'f>,
+        dt: &Value<'f>,
+        rate: &Value<'f>,
+        input: &Value<'f>,
+        output: &Value<'f>,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        self.selective_state_space([*x, *dt, *rate, *input, *output], slot)
+    }
+
+    fn keep_groups(&mut self, scores: &Value<'f>, groups: usize, kept: usize) -> Result<Value<'f>> {
+        self.mask_groups(*scores, groups, kept)
+    }
+
+    fn top(&mut self, x: &Value<'f>, count: usize) -> Result<Value<'f>> {
+        self.b.top_k(*x, count).map(|(_, indices)| indices)
+    }
+
+    fn pick(&mut self, x: &Value<'f>, indices: &Value<'f>) -> Result<Value<'f>> {
+        self.pick_elements(*x, *indices)
+    }
+
+    fn dispatch(
+        &mut self,
+        x: &Value<'f>,
+        chosen: &Value<'f>,
+        experts: usize,
+    ) -> Result<(Value<'f>, Routing<'f>)> {
+        self.dispatch_tokens(*x, *chosen, experts)
+    }
+
+    fn expert_linear(
+        &mut self,
+        x: &Value<'f>,
+        routing: &Routing<'f>,
+        linear: &Linear,
+    ) -> Result<Value<'f>> {
+        self.weights.expert_linear(self.b, *x, routing.groups.experts, linear)
+    }
+
+    fn combine(&mut self, x: &Value<'f>, routing: &Routing<'f>, weights: &Value<'f>) -> Result<Value<'f>> {
+        self.combine_results(*x, routing, *weights)
+    }
+}
