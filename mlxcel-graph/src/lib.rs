@@ -35,4 +35,5 @@ pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program, distinct_ropes};
 pub use session::GraphSession;
 pub use shape::{Lengths, Outputs, ProgramShape};
+pub use state::{StateLayout, StateSegment, state_layouts};
 pub use weights::weight_arguments;

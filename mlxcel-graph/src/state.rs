@@ -1,0 +1,233 @@
+//! What a sequence keeps between steps, as tensors of programs: a state for each group of layers that keep the same.
+
+use mlxcel_core::{Error, Result};
+use mlxcel_models::{Decoder, StateGroup, StateShape};
+use mlxcel_stablehlo::{ElementType, TensorType};
+
+use crate::numerics::Numerics;
+
+/// How the state of one group of layers lies in memory.
+///
+/// | kept | shape | element type |
+/// |---|---|---|
+/// | keys and values of all positions | `[layers, 2, kv_heads, length, width]` | [`Numerics::kv`] |
+/// | keys and values of a window | the same with `min(length, ring)` positions | [`Numerics::kv`] |
+/// | latents | `[layers, length, width]` | [`Numerics::kv`] |
+/// | what does not grow | `[layers, …]` | float32 |
+///
+/// `length` is that of the program ([`ProgramShape::length`](crate::ProgramShape)). Position `p` lies in slot `p` modulo the number of
+/// positions that there is room for. So a window is like a full cache up to the length of its ring, and does not grow beyond it.
+///
+/// The width of keys and values is the size of a head; in 8 bits, four bytes follow the values of each position: the float32
+/// that they are multiples of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateLayout {
+    /// What each layer keeps.
+    pub kept: StateShape,
+    /// How many layers there are.
+    pub layers: usize,
+    /// The element type.
+    pub element: ElementType,
+    /// The most positions that there is ever room for, where a window bounds them.
+    pub ring: Option<usize>,
+}
+
+/// A contiguous part of two states that hold the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSegment {
+    /// Where it starts in the one, in bytes.
+    pub from: usize,
+    /// Where it starts in the other, in bytes.
+    pub to: usize,
+    /// How long it is, in bytes.
+    pub bytes: usize,
+}
+
+/// The layouts of the groups of `decoder` ([`Decoder::state_groups`]), whose prompts are fed in chunks of at most `chunk` tokens.
+///
+/// # Errors
+///
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for latents in 8 bits: they have no heads whose values could share a
+/// scale, and are small as they are.
+pub fn state_layouts(decoder: &Decoder, numerics: Numerics, chunk: usize) -> Result<Vec<StateLayout>> {
+    decoder.state_groups().into_iter().map(|group| StateLayout::new(group, numerics.kv, chunk)).collect()
+}
+
+impl StateLayout {
+    /// Rings are multiples of so many positions, as the lengths of full caches are.
+    const ALIGNMENT: usize = 64;
+
+    fn new(group: StateGroup, kv: ElementType, chunk: usize) -> Result<Self> {
+        let StateGroup { shape, layers } = group;
+        let (element, ring) = match &shape {
+            // While a chunk's positions are written, padding too, those that its first token sees must stay.
+            StateShape::Cache { kv_heads: _, head_dim: _, window } => (
+                kv,
+                window
+                    .and_then(|window| window.checked_add(chunk)?.checked_next_multiple_of(Self::ALIGNMENT)),
+            ),
+            StateShape::Latent { width: _ } if kv == ElementType::I8 => {
+                return Err(Error::unsupported(
+                    "choose the KV cache",
+                    "latent attention keeps its cache in floating point; choose another type than int8",
+                )
+                .with_context("kv_cache", "int8"));
+            }
+            StateShape::Latent { width: _ } => (kv, None),
+            StateShape::Fixed { shape: _ } => (ElementType::F32, None),
+        };
+        Ok(Self { kept: shape, layers, element, ring })
+    }
+
+    /// How many positions a state for programs of `length` has room for; `None` where it keeps none.
+    pub fn room(&self, length: usize) -> Option<usize> {
+        match self.kept {
+            StateShape::Cache { .. } | StateShape::Latent { .. } => {
+                Some(self.ring.map_or(length, |ring| ring.min(length)))
+            }
+            StateShape::Fixed { .. } => None,
+        }
+    }
+
+    /// The shape of the tensor for programs of `length`.
+    pub fn shape(&self, length: usize) -> Vec<usize> {
+        let room = self.room(length).unwrap_or_default();
+        match &self.kept {
+            StateShape::Cache { kv_heads, .. } => vec![self.layers, 2, *kv_heads, room, self.width()],
+            StateShape::Latent { .. } => vec![self.layers, room, self.width()],
+            StateShape::Fixed { shape } => [&[self.layers], &shape[..]].concat(),
+        }
+    }
+
+    /// The type of the tensor for programs of `length`.
+    pub fn tensor_type(&self, length: usize) -> TensorType {
+        TensorType::new(self.element, self.shape(length))
+    }
+
+    /// The bytes of the state for programs of `length`.
+    pub fn bytes(&self, length: usize) -> usize {
+        self.tensor_type(length).bytes()
+    }
+
+    /// Whether the state of an earlier position is had back by forgetting later ones, whichever of up to `positions` have been
+    /// written: a ring that is not shorter has overwritten nothing.
+    pub fn is_rewindable(&self, positions: usize) -> bool {
+        self.kept.is_rewindable() || self.ring.is_some_and(|ring| ring >= positions)
+    }
+
+    /// The parts that hold what is kept of the first `positions` in a state for the length `from` and in one for `to`, neither
+    /// shorter than that. A packed copy is a state for exactly `positions`.
+    pub fn copy_segments(
+        &self,
+        from: usize,
+        to: usize,
+        positions: usize,
+    ) -> impl Iterator<Item = StateSegment> + use<> {
+        let row = self.element.bytes_for(self.width());
+        let (parts, from, to, rows) = match (self.room(from), self.room(to), self.room(positions)) {
+            (Some(from), Some(to), Some(rows)) => (self.parts(), from, to, rows),
+            _ => (self.layers, 1, 1, 1),
+        };
+        (0..parts).map(move |part| StateSegment {
+            from: part * from * row,
+            to: part * to * row,
+            bytes: rows * row,
+        })
+    }
+
+    /// How many runs of positions there are.
+    fn parts(&self) -> usize {
+        match &self.kept {
+            StateShape::Cache { kv_heads, .. } => self.layers * 2 * kv_heads,
+            StateShape::Latent { .. } | StateShape::Fixed { .. } => self.layers,
+        }
+    }
+
+    /// The elements of one position in such a run, or of a layer that keeps no positions.
+    fn width(&self) -> usize {
+        match &self.kept {
+            StateShape::Cache { head_dim, .. } if self.element == ElementType::I8 => head_dim + 4,
+            StateShape::Cache { head_dim, .. } => *head_dim,
+            StateShape::Latent { width } => *width,
+            StateShape::Fixed { shape } => shape.iter().product(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_core::ErrorKind;
+
+    use super::*;
+
+    fn layout(shape: StateShape, kv: ElementType, chunk: usize) -> StateLayout {
+        StateLayout::new(StateGroup { shape, layers: 3 }, kv, chunk).unwrap()
+    }
+
+    fn cache(window: Option<usize>) -> StateShape {
+        StateShape::Cache { kv_heads: 2, head_dim: 8, window }
+    }
+
+    #[test]
+    fn a_full_cache_grows_with_the_length() {
+        let full = layout(cache(None), ElementType::BF16, 64);
+        assert_eq!(full.shape(256), [3, 2, 2, 256, 8]);
+        assert_eq!(full.bytes(256), 3 * 2 * 2 * 256 * 8 * 2);
+        assert_eq!(layout(cache(None), ElementType::I8, 64).shape(256), [3, 2, 2, 256, 12]);
+        let latent = layout(StateShape::Latent { width: 5 }, ElementType::F32, 64);
+        assert_eq!(latent.shape(1024), [3, 1024, 5]);
+        assert!(full.is_rewindable(usize::MAX) && latent.is_rewindable(usize::MAX));
+    }
+
+    #[test]
+    fn a_window_stops_growing_where_a_padded_chunk_fits_behind_it() {
+        let window = layout(cache(Some(100)), ElementType::F32, 64);
+        assert_eq!(window.shape(64), [3, 2, 2, 64, 8]);
+        assert_eq!(window.shape(192), window.shape(131_072));
+        assert_eq!(window.room(131_072), Some(192));
+        assert!(window.is_rewindable(192) && !window.is_rewindable(193));
+        assert!(window.room(usize::MAX).unwrap() >= 100 - 1 + 64);
+        // A window that no memory holds is none.
+        assert_eq!(layout(cache(Some(usize::MAX)), ElementType::F32, 64).room(2048), Some(2048));
+    }
+
+    #[test]
+    fn what_does_not_grow_is_float32_and_has_one_size() {
+        let fixed = layout(StateShape::Fixed { shape: vec![4, 2] }, ElementType::I8, 64);
+        assert_eq!((fixed.element, fixed.shape(64), fixed.room(64)), (ElementType::F32, vec![3, 4, 2], None));
+        assert_eq!(fixed.bytes(0), 3 * 8 * 4);
+        assert!(!fixed.is_rewindable(0));
+    }
+
+    #[test]
+    fn latents_in_bytes_are_refused() {
+        let group = StateGroup { shape: StateShape::Latent { width: 5 }, layers: 1 };
+        let error = StateLayout::new(group, ElementType::I8, 64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("latent attention"), "{error}");
+    }
+
+    #[test]
+    fn segments_cover_what_is_kept_and_lie_in_both_states() {
+        for (shape, positions) in [
+            (cache(None), 70),
+            (cache(Some(10)), 70),
+            (cache(Some(10)), 200),
+            (StateShape::Latent { width: 5 }, 70),
+            (StateShape::Fixed { shape: vec![4, 2] }, 70),
+        ] {
+            let layout = layout(shape, ElementType::F32, 64);
+            let packed: Vec<_> = layout.copy_segments(256, positions, positions).collect();
+            let bytes: usize = packed.iter().map(|part| part.bytes).sum();
+            assert_eq!(bytes, layout.bytes(positions), "{layout:?}");
+            let mut end = 0;
+            for part in &packed {
+                assert_eq!(part.to, end);
+                end += part.bytes;
+                assert!(part.from + part.bytes <= layout.bytes(256));
+            }
+            let back = layout.copy_segments(positions, 256, positions);
+            assert!(back.zip(&packed).all(|(back, part)| (back.from, back.to) == (part.to, part.from)));
+        }
+    }
+}
