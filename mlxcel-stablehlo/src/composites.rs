@@ -9,6 +9,8 @@ pub const RMS_NORM: &str = "mlxcel.rms_norm";
 
 /// [`Builder::attention`](crate::Builder::attention): `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]` and `mask: [T, S]` to
 /// `[T, H * e]`. Attribute `scale`, a float.
+///
+/// In decompositions it may have the attribute `soft_cap`, a float, and a fifth operand `sinks: [H]`, told by the attribute `sinks`.
 pub const ATTENTION: &str = "mlxcel.attention";
 
 /// [`Builder::embedding`](crate::Builder::embedding): `table: [V, H]` and integer `ids` of any shape to `[..ids, H]` f32. No
@@ -24,10 +26,12 @@ pub const QUANTIZED_LINEAR: &str = "mlxcel.quantized_linear";
 /// integers.
 pub const QUANTIZED_EMBEDDING: &str = "mlxcel.quantized_embedding";
 
-/// [`Builder::cached_attention`](crate::Builder::cached_attention): `query: [N, H, d]`, `key` and `value: [N, G, d]`, `cos` and
-/// `sin: [N, r/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, 2, G, length, w]` a row to `[N, H * d]` and the caches.
-/// Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float; `window`, an integer,
-/// where there is one.
+/// [`Builder::cached_attention`](crate::Builder::cached_attention): `query: [N, H, d]`, `key` and `value: [N, G, d]`, perhaps `cos`
+/// and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of floats, and a cache `[layers, 2, G, length, w]` a
+/// row to `[N, H * d]` and the caches.
+///
+/// Attributes: `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float. Where they apply:
+/// `soft_cap`, a float; `window`, an integer; `rotary`, false where there are no `cos` and `sin`; `sinks`, true where there are such.
 pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 
 /// [`Builder::expert_linear`](crate::Builder::expert_linear): `x: [R, B, K]` or `[1, B, K]`, `weight: [E, N, K]`,

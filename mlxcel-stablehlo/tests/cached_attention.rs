@@ -81,9 +81,18 @@ fn step(
             let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else {
                 unreachable!()
             };
-            let operands = CachedAttentionOperands { query, key, value, cos, sin, positions, caches };
+            let operands = CachedAttentionOperands {
+                query,
+                key,
+                value,
+                rotary: Some((cos, sin)),
+                positions,
+                sinks: None,
+                caches,
+            };
             assert_eq!(b.ty(caches[0]).element, element);
-            let what = CachedAttention { rows: &counts, layer: 1, scale: 0.7, window, out: F32 };
+            let what =
+                CachedAttention { rows: &counts, layer: 1, scale: 0.7, soft_cap: None, window, out: F32 };
             let (mixed, caches) = b.cached_attention(&operands, &what)?;
             Ok([mixed].into_iter().chain(caches).collect())
         })
@@ -162,12 +171,12 @@ fn operands_that_do_not_fit_are_refused() {
                 query,
                 key,
                 value: key,
-                cos: angles,
-                sin: angles,
+                rotary: Some((angles, angles)),
                 positions,
+                sinks: None,
                 caches: &[cache],
             };
-            let what = CachedAttention { rows, layer, scale: 1.0, window: None, out: F32 };
+            let what = CachedAttention { rows, layer, scale: 1.0, soft_cap: None, window: None, out: F32 };
             Ok(vec![b.cached_attention(&operands, &what)?.0])
         });
         let error = made.unwrap_err();

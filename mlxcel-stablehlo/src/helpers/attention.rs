@@ -5,6 +5,41 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Attribute, DotDimensions};
 use crate::types::{ElementType, TensorType};
 
+/// The operands of attention under a mask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MaskedOperands<'f> {
+    /// `[H, T, d]`.
+    pub(super) q: Value<'f>,
+    /// `[G, S, d]`.
+    pub(super) k: Value<'f>,
+    /// `[G, S, e]`.
+    pub(super) v: Value<'f>,
+    /// `[T, S]` of truth values.
+    pub(super) mask: Value<'f>,
+    /// `[H]` of floats: one more score of each query head, which has no value.
+    pub(super) sinks: Option<Value<'f>>,
+}
+
+/// How products of queries and keys become scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scores {
+    /// What products are multiplied by.
+    pub(super) scale: f32,
+    /// What scores are bent to stay below: `cap * tanh(score / cap)`.
+    pub(super) soft_cap: Option<f32>,
+}
+
+impl Scores {
+    /// The attributes that say so.
+    pub(super) fn attributes(&self) -> Vec<(String, Attribute)> {
+        let mut attributes = vec![("scale".to_owned(), Attribute::Float(self.scale))];
+        if let Some(cap) = self.soft_cap {
+            attributes.push(("soft_cap".to_owned(), Attribute::Float(cap)));
+        }
+        attributes
+    }
+}
+
 impl<'f> Builder<'f> {
     /// Attention of `T` queries over `S` keys and values: `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]`, `mask: [T, S]` of
     /// truth values (true: attend), as `out`: `[T, H * e]`, head after head, as the output projection reads it.
@@ -28,12 +63,28 @@ impl<'f> Builder<'f> {
         scale: f32,
         out: ElementType,
     ) -> Result<Value<'f>> {
+        let operands = MaskedOperands { q, k, v, mask, sinks: None };
+        self.masked_attention(&operands, Scores { scale, soft_cap: None }, out)
+    }
+
+    /// [`attention`](Self::attention), with a soft cap and sinks where there are such.
+    pub(super) fn masked_attention(
+        &mut self,
+        operands: &MaskedOperands<'f>,
+        scores: Scores,
+        out: ElementType,
+    ) -> Result<Value<'f>> {
+        let MaskedOperands { q, k, v, mask, sinks } = *operands;
         let sizes = self.attention_sizes([q, k, v, mask], out)?;
-        let attributes = [("scale".to_owned(), Attribute::Float(scale))];
-        let results =
-            self.composite(crate::composites::ATTENTION, &[q, k, v, mask], &attributes, |b, args| {
-                Ok(vec![attend(b, args, &sizes, scale, out)?])
-            })?;
+        let mut attributes = scores.attributes();
+        let mut operands = vec![q, k, v, mask];
+        if let Some(sinks) = sinks {
+            attributes.push(("sinks".to_owned(), Attribute::Bool(true)));
+            operands.push(sinks);
+        }
+        let results = self.composite(crate::composites::ATTENTION, &operands, &attributes, |b, args| {
+            Ok(vec![attend(b, args, &sizes, scores, out)?])
+        })?;
         Ok(results[0])
     }
 
@@ -85,7 +136,7 @@ fn attend<'d>(
     b: &mut Builder<'d>,
     args: &[Value<'d>],
     sizes: &Sizes,
-    scale: f32,
+    scores: Scores,
     out: ElementType,
 ) -> Result<Value<'d>> {
     let &Sizes { heads, queries, width, groups, keys, v_width } = sizes;
@@ -94,21 +145,53 @@ fn attend<'d>(
     let (q, k, v) =
         (b.convert(q, ElementType::F32)?, b.convert(k, ElementType::F32)?, b.convert(v, ElementType::F32)?);
     let q = b.reshape(q, &[groups, shared, queries, width])?;
+    let Scores { scale, soft_cap } = scores;
     let scores = b.dot_general(q, k, by_group(3, 2), ElementType::F32)?;
     let scores_type = TensorType::new(ElementType::F32, [groups, shared, queries, keys]);
     let scale = b.splat(ElementType::F32, f64::from(scale), &scores_type.shape)?;
-    let scores = b.multiply(scores, scale)?;
+    let mut scores = b.multiply(scores, scale)?;
+    if let Some(cap) = soft_cap {
+        let cap = b.splat(ElementType::F32, f64::from(cap), &scores_type.shape)?;
+        scores = b.divide(scores, cap)?;
+        scores = b.tanh(scores)?;
+        scores = b.multiply(scores, cap)?;
+    }
 
     // A finite stand-in for minus infinity: a row that is masked everywhere stays free of infinity minus infinity.
     let hidden = b.splat(ElementType::F32, f64::from(f32::MIN), &scores_type.shape)?;
     let mask = b.expand(mask, &scores_type.shape, &[0, 1])?;
     let scores = b.select(mask, scores, hidden)?;
-    let probabilities = b.softmax(scores, 3)?;
+    let probabilities = match args.get(4) {
+        Some(&sinks) => {
+            let sinks = b.convert(sinks, ElementType::F32)?;
+            let sinks = b.reshape(sinks, &[groups, shared])?;
+            let sinks = b.expand(sinks, &scores_type.shape[..3], &[2])?;
+            softmax_beside(b, scores, sinks)?
+        }
+        None => b.softmax(scores, 3)?,
+    };
 
     let mixed = b.dot_general(probabilities, v, by_group(3, 1), ElementType::F32)?;
     let mixed = b.transpose(mixed, &[2, 0, 1, 3])?;
     let mixed = b.reshape(mixed, &[queries, heads * v_width])?;
     b.convert(mixed, out)
+}
+
+/// The softmax of `scores` along their last dimension and one more score each, `beside`, whose own probability is dropped.
+fn softmax_beside<'d>(b: &mut Builder<'d>, scores: Value<'d>, beside: Value<'d>) -> Result<Value<'d>> {
+    let shape = b.shape(scores);
+    let last = shape.len() - 1;
+    let largest = b.max(scores, &[last])?;
+    let largest = b.maximum(largest, beside)?;
+    let shift = b.expand(largest, &shape, &[last])?;
+    let powers = b.subtract(scores, shift)?;
+    let powers = b.exponential(powers)?;
+    let sum = b.sum(powers, &[last])?;
+    let power = b.subtract(beside, largest)?;
+    let power = b.exponential(power)?;
+    let sum = b.add(sum, power)?;
+    let sum = b.expand(sum, &shape, &[last])?;
+    b.divide(powers, sum)
 }
 
 /// Pairs dimension 0 of both operands as the batch, and contracts the given ones.

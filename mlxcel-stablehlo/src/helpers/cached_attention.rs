@@ -1,10 +1,12 @@
 //! Attention of new tokens over a KV cache that they are written into first.
 
+use super::attention::{MaskedOperands, Scores};
+use super::kv_cache::{self, Slots};
 use super::kv_row;
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
-use crate::module::{Attribute, Comparison};
-use crate::types::{ElementType, TensorType};
+use crate::module::Attribute;
+use crate::types::ElementType;
 
 /// The operands of [`Builder::cached_attention`]: a pass of `N` tokens, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -15,14 +17,17 @@ pub struct CachedAttentionOperands<'a, 'f> {
     pub key: Value<'f>,
     /// `[N, G, d]` f32.
     pub value: Value<'f>,
-    /// `[N, r/2]` f32: the cosines of each token's angles, as [`Builder::rope`] takes them.
-    pub cos: Value<'f>,
-    /// `[N, r/2]` f32: the sines of each token's angles.
-    pub sin: Value<'f>,
-    /// `[rows]` i32: the position of each row's first token.
+    /// `[N, r/2]` f32 each: the cosines and the sines of each token's angles, as [`Builder::rope`] takes them. Without them
+    /// queries and keys are not rotated.
+    pub rotary: Option<(Value<'f>, Value<'f>)>,
+    /// `[rows]` i32: the position of each row's first token; not negative.
     pub positions: Value<'f>,
+    /// `[H]` of floats: one more score of each query head, which takes part in the softmax and has no value.
+    pub sinks: Option<Value<'f>>,
     /// One cache a row: `[layers, 2, G, length, w]`, keys then values. Of floats, `w` is `d`; of i8, it is `d + 4`: a
     /// position's values as signed bytes, then the f32 that they are multiples of.
+    ///
+    /// Under a window a cache is a ring, see [`CachedAttention::window`].
     pub caches: &'a [Value<'f>],
 }
 
@@ -35,10 +40,23 @@ pub struct CachedAttention<'a> {
     pub layer: usize,
     /// What scores are multiplied by, usually one over the square root of `d`.
     pub scale: f32,
-    /// How many positions a token sees, its own among them; all up to its own where none is given.
+    /// What scores are bent to stay below: `cap * tanh(score / cap)`, after `scale`.
+    pub soft_cap: Option<f32>,
+    /// How many positions a token sees, its own among them; defaults to all up to its own.
+    ///
+    /// With a window, position `p` stands in slot `p mod length` of a cache of `length >= window - 1 + tokens of the row`. A
+    /// row's tokens then overwrite positions that are out of the window of the row's first token and so of all that follow;
+    /// this holds for padding behind the row's own tokens as well, whose positions are fed again. A shorter cache must have a
+    /// slot for every position: there position `p` stands in slot `p`, as without a window.
     pub window: Option<usize>,
     /// The element type of the result.
     pub out: ElementType,
+}
+
+impl CachedAttention<'_> {
+    fn scores(&self) -> Scores {
+        Scores { scale: self.scale, soft_cap: self.soft_cap }
+    }
 }
 
 impl<'f> Builder<'f> {
@@ -48,34 +66,47 @@ impl<'f> Builder<'f> {
     ///
     /// Makes the composite [`mlxcel.cached_attention`](crate::composites::CACHED_ATTENTION). Its decomposition is made of
     /// [`rope`](Self::rope), a conversion to the cache's type, an update of each cache and [`attention`](Self::attention) over all
-    /// of it under a mask. Where a row does not fit behind its position, it is written at the cache's end. A kernel in its
-    /// place reads no position that none of the row's tokens sees.
+    /// of it under a mask. Where a row does not fit behind its position in a cache that is no ring, it is written at the cache's
+    /// end. A kernel in its place reads no position that none of the row's tokens sees.
     ///
     /// Values are kept in 8 bits as round(x / s) for s the largest magnitude of the position's `d` values over 127.
     ///
     /// # Errors
     /// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`, or longer than
-    /// their cache; a layer that caches lack; `H` that is no multiple of `G`.
+    /// their cache; a layer that caches lack; `H` that is no multiple of `G`; a soft cap or a window that is not positive.
     pub fn cached_attention(
         &mut self,
         operands: &CachedAttentionOperands<'_, 'f>,
         what: &CachedAttention<'_>,
     ) -> Result<(Value<'f>, Vec<Value<'f>>)> {
         self.check_cached_attention(operands, what)?;
-        let CachedAttentionOperands { query, key, value, cos, sin, positions, caches } = *operands;
-        let flat: Vec<_> =
-            [query, key, value, cos, sin, positions].into_iter().chain(caches.iter().copied()).collect();
         let rows = what.rows.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut attributes = vec![
             ("layer".to_owned(), Attribute::Int(what.layer as i64)),
             ("rows".to_owned(), Attribute::Text(rows)),
-            ("scale".to_owned(), Attribute::Float(what.scale)),
         ];
+        attributes.extend(what.scores().attributes());
         if let Some(window) = what.window {
             attributes.push(("window".to_owned(), Attribute::Int(window as i64)));
         }
+        let CachedAttentionOperands { query, key, value, rotary, positions, sinks, caches } = *operands;
+        let mut flat = vec![query, key, value];
+        match rotary {
+            Some((cos, sin)) => flat.extend([cos, sin]),
+            None => attributes.push(("rotary".to_owned(), Attribute::Bool(false))),
+        }
+        flat.push(positions);
+        if let Some(sinks) = sinks {
+            attributes.push(("sinks".to_owned(), Attribute::Bool(true)));
+            flat.push(sinks);
+        }
+        flat.extend(caches);
+        let (rotary, sinks) = (rotary.is_some(), sinks.is_some());
         let name = crate::composites::CACHED_ATTENTION;
-        let results = self.composite(name, &flat, &attributes, |b, args| decompose(b, args, what))?;
+        let results = self.composite(name, &flat, &attributes, |b, args| {
+            let missing = || Error::new(ErrorKind::Structure, "cached_attention", "operands are missing");
+            decompose(b, &parse(args, rotary, sinks).ok_or_else(missing)?, what)
+        })?;
         match results.split_first() {
             Some((&mixed, caches)) => Ok((mixed, caches.to_vec())),
             None => Err(Error::new(ErrorKind::Structure, "cached_attention", "there is no result")),
@@ -87,27 +118,26 @@ impl<'f> Builder<'f> {
         operands: &CachedAttentionOperands<'_, 'f>,
         what: &CachedAttention<'_>,
     ) -> Result<()> {
-        let CachedAttentionOperands { query, key, value, cos, sin, positions, caches } = *operands;
-        let named = [
-            ("query", query),
-            ("key", key),
-            ("value", value),
-            ("cos", cos),
-            ("sin", sin),
-            ("positions", positions),
-        ];
+        let CachedAttentionOperands { query, key, value, rotary, positions, sinks, caches } = *operands;
+        let mut floats = vec![("query", query), ("key", key), ("value", value)];
+        floats.extend(rotary.into_iter().flat_map(|(cos, sin)| [("cos", cos), ("sin", sin)]));
         let error = |kind, detail: String| {
-            let operands = named.map(|(name, value)| (name.to_owned(), self.ty(value).clone())).to_vec();
+            let named = floats.iter().copied().chain([("positions", positions)]);
+            let named = named.chain(sinks.map(|sinks| ("sinks", sinks)));
+            let operands = named.map(|(name, value)| (name.to_owned(), self.ty(value).clone())).collect();
             Err(Error::new(kind, "cached_attention", detail).with_operands(operands))
         };
         let ty = |value| self.ty(value);
-        if [query, key, value, cos, sin].iter().any(|&value| ty(value).element != ElementType::F32)
+        if floats.iter().any(|&(_, value)| ty(value).element != ElementType::F32)
             || ty(positions).element != ElementType::I32
+            || sinks.is_some_and(|sinks| !ty(sinks).element.is_float())
             || !what.out.is_float()
         {
-            let detail =
-                "query, key, value, cos and sin must be of f32, positions of i32, the result of floats";
+            let detail = "query, key, value, cos and sin must be of f32, positions of i32, sinks and the result of floats";
             return error(ErrorKind::Element, detail.to_owned());
+        }
+        if what.soft_cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) || what.window == Some(0) {
+            return error(ErrorKind::Attribute, "a soft cap and a window must be positive".to_owned());
         }
         let (&[tokens, heads, width], &[_, groups, _]) = (&ty(query).shape[..], &ty(key).shape[..]) else {
             return error(ErrorKind::Shape, "query must be [N, H, d], key and value [N, G, d]".to_owned());
@@ -116,6 +146,9 @@ impl<'f> Builder<'f> {
         if !same || groups == 0 || heads % groups != 0 {
             let detail = "query must be [N, H, d], key and value [N, G, d], H a multiple of G";
             return error(ErrorKind::Shape, detail.to_owned());
+        }
+        if sinks.is_some_and(|sinks| ty(sinks).shape != [heads]) {
+            return error(ErrorKind::Shape, "sinks must be [H]".to_owned());
         }
         let rows = what.rows;
         if rows.contains(&0) || rows.iter().sum::<usize>() != tokens || ty(positions).shape != [rows.len()] {
@@ -145,16 +178,39 @@ impl<'f> Builder<'f> {
     }
 }
 
+/// The operands in the order in which the composite has them.
+fn parse<'a, 'd>(
+    args: &'a [Value<'d>],
+    rotary: bool,
+    sinks: bool,
+) -> Option<CachedAttentionOperands<'a, 'd>> {
+    let (&[query, key, value], rest) = args.split_first_chunk()?;
+    let (rotary, rest) = if rotary {
+        let (&[cos, sin], rest) = rest.split_first_chunk()?;
+        (Some((cos, sin)), rest)
+    } else {
+        (None, rest)
+    };
+    let (&positions, rest) = rest.split_first()?;
+    let (sinks, caches) = if sinks {
+        let (&sinks, rest) = rest.split_first()?;
+        (Some(sinks), rest)
+    } else {
+        (None, rest)
+    };
+    Some(CachedAttentionOperands { query, key, value, rotary, positions, sinks, caches })
+}
+
 fn decompose<'d>(
     b: &mut Builder<'d>,
-    args: &[Value<'d>],
+    operands: &CachedAttentionOperands<'_, 'd>,
     what: &CachedAttention<'_>,
 ) -> Result<Vec<Value<'d>>> {
-    let [query, key, value, cos, sin, positions, ref caches @ ..] = *args else {
-        return Err(Error::new(ErrorKind::Structure, "cached_attention", "operands are missing"));
-    };
-    let query = b.rope(query, cos, sin)?;
-    let key = b.rope(key, cos, sin)?;
+    let CachedAttentionOperands { mut query, mut key, value, rotary, positions, sinks, caches } = *operands;
+    if let Some((cos, sin)) = rotary {
+        query = b.rope(query, cos, sin)?;
+        key = b.rope(key, cos, sin)?;
+    }
     // Rounded for all rows at once where they share a type, as they do in one pass.
     let element = caches.first().map(|&cache| b.ty(cache).element);
     let shared = element.filter(|&element| caches.iter().all(|&cache| b.ty(cache).element == element));
@@ -168,7 +224,7 @@ fn decompose<'d>(
     let mut start = 0;
     for (index, (&cache, &tokens)) in caches.iter().zip(what.rows).enumerate() {
         let end = start + tokens;
-        let query = heads_first(b, query, start, end)?;
+        let q = heads_first(b, query, start, end)?;
         let mut key = heads_first(b, keys, start, end)?;
         let mut value = heads_first(b, values, start, end)?;
         let element = b.ty(cache).element;
@@ -178,12 +234,15 @@ fn decompose<'d>(
         }
         let position = b.slice(positions, &[index], &[index + 1])?;
         let position = b.reshape(position, &[])?;
-        let cache = write(b, what.layer, position, cache, key, value)?;
-        let keys = read(b, what.layer, 0, cache)?;
-        let values = read(b, what.layer, 1, cache)?;
-        let length = b.shape(keys)[1];
-        let mask = visible(b, position, tokens, length, what.window)?;
-        mixed.push(b.attention(query, keys, values, mask, what.scale, what.out)?);
+        let length = b.shape(cache)[3];
+        let both = joined(b, key, value)?;
+        let slots = Slots::of(what.window, length, tokens);
+        let cache = kv_cache::write(b, cache, both, what.layer, (3, position), slots)?;
+        let k = read(b, what.layer, 0, cache)?;
+        let v = read(b, what.layer, 1, cache)?;
+        let mask = kv_cache::visible(b, position, tokens, length, what.window)?;
+        let operands = MaskedOperands { q, k, v, mask, sinks };
+        mixed.push(b.masked_attention(&operands, what.scores(), what.out)?);
         results.push(cache);
         start = end;
     }
@@ -199,23 +258,13 @@ fn heads_first<'d>(b: &mut Builder<'d>, x: Value<'d>, start: usize, end: usize) 
     b.transpose(part, &[1, 0, 2])
 }
 
-/// The cache with a row's keys and values (`[G, tokens, w]`) at its position.
-fn write<'d>(
-    b: &mut Builder<'d>,
-    layer: usize,
-    position: Value<'d>,
-    cache: Value<'d>,
-    key: Value<'d>,
-    value: Value<'d>,
-) -> Result<Value<'d>> {
+/// A row's keys and values (`[G, tokens, w]`) as a part of a cache: `[1, 2, G, tokens, w]`.
+fn joined<'d>(b: &mut Builder<'d>, key: Value<'d>, value: Value<'d>) -> Result<Value<'d>> {
     let mut shape = vec![1, 1];
     shape.extend(b.shape(key));
     let key = b.reshape(key, &shape)?;
     let value = b.reshape(value, &shape)?;
-    let both = b.concatenate(&[key, value], 1)?;
-    let layer = b.scalar(layer as i32)?;
-    let zero = b.scalar(0i32)?;
-    b.dynamic_update_slice(cache, both, &[layer, zero, zero, position, zero])
+    b.concatenate(&[key, value], 1)
 }
 
 /// The keys (`part` 0) or values (`part` 1) of a layer: `[G, length, d]` of floats.
@@ -226,27 +275,4 @@ fn read<'d>(b: &mut Builder<'d>, layer: usize, part: usize, cache: Value<'d>) ->
     let part = b.slice(cache, &start, &limit)?;
     let part = b.reshape(part, &shape[2..])?;
     kv_row::unpack(b, part)
-}
-
-/// `[tokens, length]` i1: token t of a row stands at `position` + t and sees the positions up to its own, or the last
-/// `window` of them.
-fn visible<'d>(
-    b: &mut Builder<'d>,
-    position: Value<'d>,
-    tokens: usize,
-    length: usize,
-    window: Option<usize>,
-) -> Result<Value<'d>> {
-    let grid = TensorType::new(ElementType::I32, [tokens, length]);
-    let seen = b.iota(grid.clone(), 1)?;
-    let token = b.iota(grid.clone(), 0)?;
-    let first = b.broadcast_in_dim(position, &grid.shape, &[])?;
-    let own = b.add(token, first)?;
-    let causal = b.compare(seen, own, Comparison::LessOrEqual)?;
-    // A window as long as the cache hides nothing; a shorter one is within what positions count up to.
-    let Some(window) = window.filter(|&window| window < length) else { return Ok(causal) };
-    let width = b.splat(ElementType::I32, window as f64, &grid.shape)?;
-    let before = b.subtract(own, width)?;
-    let near = b.compare(seen, before, Comparison::Greater)?;
-    b.and(causal, near)
 }

@@ -5,6 +5,7 @@ mod broadcast;
 pub(crate) mod cached_attention;
 mod embedding;
 mod experts;
+mod kv_cache;
 mod kv_row;
 mod linear;
 mod norm;

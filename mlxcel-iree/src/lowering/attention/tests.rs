@@ -78,11 +78,12 @@ impl Case {
             b.alias(cache, results.len() + 1 + row)?;
             caches.push(cache);
         }
-        let operands = CachedAttentionOperands { query, key, value, cos, sin, positions, caches: &caches };
+        let operands = CachedAttentionOperands { query, key, value, rotary: Some((cos, sin)), positions, sinks: None, caches: &caches };
         let what = CachedAttention {
             rows: &self.rows,
             layer: LAYER,
             scale: 0.3,
+            soft_cap: None,
             window: self.window,
             out: self.out,
         };
