@@ -32,7 +32,7 @@ mod weights;
 pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};
 pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
-pub use program::{ENTRY, Program, decoder_program, distinct_ropes};
+pub use program::{ENTRY, Program, decoder_program};
 pub use session::GraphSession;
 pub use shape::{Lengths, Outputs, ProgramShape};
 pub use state::{StateLayout, StateSegment, state_layouts};

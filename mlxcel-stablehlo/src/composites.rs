@@ -46,3 +46,8 @@ pub const QUANTIZED_EXPERT_LINEAR: &str = "mlxcel.quantized_expert_linear";
 /// [`Builder::top_k`](crate::Builder::top_k): `x: [T, E]` to values `[T, k]` and indices `[T, k]` i32. Attribute `k`, an
 /// integer.
 pub const TOP_K: &str = "mlxcel.top_k";
+
+/// [`Builder::latent_attention`](crate::Builder::latent_attention): `query: [N, H, r + p]`, `entry: [N, r + p]`, `cos` and
+/// `sin: [N, p/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, r + p]` a row to `[N, H * r]` and the caches.
+/// Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float.
+pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";

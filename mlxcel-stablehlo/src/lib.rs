@@ -76,6 +76,7 @@ mod verify;
 pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
 pub use helpers::cached_attention::{CachedAttention, CachedAttentionOperands};
+pub use helpers::latent_attention::{LatentAttention, LatentAttentionOperands};
 pub use helpers::quantized::QuantizedWeight;
 pub use helpers::recurrent::RecurrentRows;
 pub use helpers::routing::{ExpertGroups, expert_block};

@@ -38,7 +38,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
 
     /// Of each row of `[tokens, n]` the elements at `[tokens, count]` indices.
     pub(super) fn pick_elements(&mut self, x: Value<'f>, indices: Value<'f>) -> Result<Value<'f>> {
-        let ([tokens, width], [_, count]) = (self.b.shape(x)[..], self.b.shape(indices)[..]) else {
+        let (&[tokens, width], &[_, count]) = (&self.b.shape(x)[..], &self.b.shape(indices)[..]) else {
             return Ok(x);
         };
         let shape = [tokens, count, width];

@@ -4,15 +4,13 @@ mod activation;
 mod elementwise;
 mod experts;
 mod mixers;
-#[cfg(test)]
-mod tests;
 
 use mlxcel_models::walk::Ops;
 use mlxcel_models::{
     Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind, PositionScale, Rope,
     StateSlot, WeightId,
 };
-use mlxcel_stablehlo::{Builder, DotDimensions, ElementType, Error, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value};
 
 pub(crate) use experts::Routing;
 
@@ -63,12 +61,15 @@ impl<'f> GraphOps<'_, '_, 'f> {
     /// How many tokens of each row are no padding: `[rows]` i32.
     fn counts(&mut self) -> Result<Value<'f>> {
         let mut start = 0;
-        let ends: Vec<i32> = self.pass.rows.iter().map(|tokens| {
-            let first = start;
+        let mut before = Vec::with_capacity(self.pass.rows.len());
+        for tokens in self.pass.rows {
+            before.push(start - 1);
             start += *tokens as i32;
-            first - 1
-        }).collect();
-        let before = self.b.constant(mlxcel_stablehlo::Literal::from_slice([ends.len()], &ends)?)?;
+        }
+        let before = Literal::new([before.len()], &before).ok_or_else(|| {
+            Error::new(ErrorKind::Structure, "counts", "there must be a count for each row")
+        })?;
+        let before = self.b.constant(before)?;
         self.b.subtract(self.pass.last, before)
     }
 
@@ -77,7 +78,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let found = self.pass.rotary.iter().find(|(known, _)| *known == rope);
         found.map(|(_, table)| *table).ok_or_else(|| {
             Error::new(
-                mlxcel_stablehlo::ErrorKind::Name,
+                ErrorKind::Name,
                 "rope",
                 "the layer's rotary embedding is not among the decoder's",
             )
@@ -117,8 +118,8 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         let (matrices, operand) = self.weights.matrices(self.b, weight)?;
         let x = self.b.convert(*x, operand)?;
         let dimensions = DotDimensions {
-            lhs_batching: vec![1],
-            rhs_batching: vec![0],
+            lhs_batch: vec![1],
+            rhs_batch: vec![0],
             lhs_contracting: vec![2],
             rhs_contracting: vec![if transposed { 1 } else { 2 }],
         };

@@ -7,6 +7,7 @@ mod embedding;
 mod experts;
 mod kv_cache;
 mod kv_row;
+pub(crate) mod latent_attention;
 mod linear;
 mod norm;
 pub(crate) mod quantized;

@@ -52,4 +52,36 @@ impl<'f> Builder<'f> {
         }
         self.concatenate(&parts, 2)
     }
+
+    /// The heads of `x: [N, heads, d]` with the pairs `(2i, 2i + 1)` of their first `rotary_dim` elements moved to
+    /// `(i, i + rotary_dim / 2)`, where [`rope`](Self::rope) pairs them; the rest stays.
+    ///
+    /// For models that rotate neighbours (GPT-J's convention): where the elements of queries and keys are permuted alike,
+    /// scores stay what they are.
+    ///
+    /// # Errors
+    /// An operand that is not of three dimensions; a `rotary_dim` that is odd or larger than `d`.
+    pub fn deinterleave(&mut self, x: Value<'f>, rotary_dim: usize) -> Result<Value<'f>> {
+        let ty = self.ty(x).clone();
+        let error = |kind, detail: &str| {
+            let operands = vec![("x".to_owned(), ty.clone())];
+            Err(Error::new(kind, "deinterleave", detail).with_operands(operands))
+        };
+        let &[rows, heads, width] = &ty.shape[..] else {
+            return error(ErrorKind::Shape, "x must be [N, heads, d]");
+        };
+        if rotary_dim > width || !rotary_dim.is_multiple_of(2) {
+            return error(ErrorKind::Attribute, "the rotated elements must be pairs of a head's elements");
+        }
+        let half = rotary_dim / 2;
+        let pairs = self.slice(x, &[0, 0, 0], &[rows, heads, rotary_dim])?;
+        let pairs = self.reshape(pairs, &[rows, heads, half, 2])?;
+        let pairs = self.transpose(pairs, &[0, 1, 3, 2])?;
+        let halves = self.reshape(pairs, &[rows, heads, rotary_dim])?;
+        if rotary_dim == width {
+            return Ok(halves);
+        }
+        let rest = self.slice(x, &[0, 0, rotary_dim], &[rows, heads, width])?;
+        self.concatenate(&[halves, rest], 2)
+    }
 }
