@@ -2,9 +2,9 @@
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::Context;
 use super::kernels::Kernel;
 use super::layout::{Contents, WeightLayout};
+use super::{Context, knows_attributes};
 
 /// Replaces a lookup by a kernel that collects each row from its panel, as float32.
 ///
@@ -19,7 +19,8 @@ pub(super) fn lower<'f>(
     let element = b.ty(table).element;
     let count = b.ty(ids).elements();
     let &[rows, width] = &b.ty(table).shape[..] else { return Ok(None) };
-    let in_panels = context.in_panels(b, table, Contents::Values(element));
+    let in_panels =
+        knows_attributes(composite, &[]) && context.in_panels(b, table, Contents::Values(element));
     if !in_panels || b.ty(ids).element != ElementType::I32 || [rows, width, count].contains(&0) {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ use std::cell::RefCell;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
-use mlxcel_stablehlo::{Builder, Module, Printer, Value, composites};
+use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
 
 use instructions::Instructions;
 use kernels::Kernels;
@@ -75,6 +75,12 @@ fn decomposed(module: &Module) -> Result<Module> {
     })
 }
 
+/// Whether a kernel that knows these attributes knows what `composite` computes: one that it does not know may change that, and
+/// keeps the decomposition.
+fn knows_attributes(composite: &Composite<'_, '_>, known: &[&str]) -> bool {
+    composite.attributes.iter().all(|(name, _)| known.contains(&name.as_str()))
+}
+
 /// What rewriting a composite needs to know, and what it adds to.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -129,7 +135,7 @@ fn lower_for_cpu(
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+    use mlxcel_stablehlo::{Attribute, ElementType, ModuleBuilder, TensorType};
 
     use super::*;
 
@@ -162,6 +168,65 @@ mod tests {
             assert!(!text.contains("stablehlo.composite"));
         }
         assert!(lowered(3, true).contains("stablehlo.add"));
+    }
+
+    #[test]
+    fn a_composite_with_an_unknown_attribute_or_operand_keeps_its_decomposition() {
+        use ElementType::{BF16, F32, I32, U32};
+        type Operands<'a> = &'a [(ElementType, &'a [usize])];
+        let rows: Operands<'_> = &[(F32, &[1, 64])];
+        let packed: Operands<'_> = &[(U32, &[96, 8]), (BF16, &[96, 2]), (BF16, &[96, 2])];
+        let ids: Operands<'_> = &[(I32, &[1])];
+        let attention: Operands<'_> = &[
+            (F32, &[1, 4, 16]),
+            (F32, &[1, 2, 16]),
+            (F32, &[1, 2, 16]),
+            (F32, &[1, 8]),
+            (F32, &[1, 8]),
+            (I32, &[1]),
+            (F32, &[1, 2, 2, 64, 16]),
+        ];
+        let int = |name: &str, value| (name.to_owned(), Attribute::Int(value));
+        let groups = vec![int("bits", 4), int("group_size", 32)];
+        let layer = vec![
+            int("layer", 0),
+            ("rows".to_owned(), Attribute::Text("1".to_owned())),
+            ("scale".to_owned(), Attribute::Float(0.5)),
+        ];
+        let kinds = [
+            (composites::LINEAR, [rows, &[(BF16, &[96, 64])]].concat(), vec![], [1, 96]),
+            (composites::EMBEDDING, [&[(BF16, &[96, 64][..])], ids].concat(), vec![], [1, 64]),
+            (composites::QUANTIZED_LINEAR, [rows, packed].concat(), groups.clone(), [1, 96]),
+            (composites::QUANTIZED_EMBEDDING, [packed, ids].concat(), groups, [1, 64]),
+            (composites::CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
+        ];
+        for (name, operands, attributes, out) in kinds {
+            let lowered = |operands: &[(ElementType, &[usize])], attributes: &[(String, Attribute)]| {
+                let mut module = ModuleBuilder::new("test");
+                module
+                    .function("main", |b| {
+                        let mut values = Vec::new();
+                        for (i, &(element, shape)) in operands.iter().enumerate() {
+                            values.push(b.argument(format!("x{i}"), TensorType::new(element, shape))?);
+                        }
+                        b.composite(name, &values, attributes, |b, args| {
+                            let mixed = b.splat(F32, 0.0, &out)?;
+                            let cache = args.get(6).filter(|_| name == composites::CACHED_ATTENTION);
+                            Ok([mixed].into_iter().chain(cache.copied()).collect())
+                        })
+                    })
+                    .unwrap();
+                let target = crate::backend::resolved("llvm-cpu:x86-64-v3");
+                let text = lower(&module.finish(), &target, Precision::Exact).unwrap();
+                !text.contains("stablehlo.composite")
+            };
+            assert!(lowered(&operands, &attributes), "{name} has a kernel");
+            let unknown = [&attributes[..], &[int("unheard_of", 1)]].concat();
+            assert!(!lowered(&operands, &unknown), "{name}");
+            // Two more, since one may be a bias.
+            let more = [&operands[..], &[(F32, &[96]), (F32, &[96])]].concat();
+            assert!(!lowered(&more, &attributes), "{name}");
+        }
     }
 
     #[test]

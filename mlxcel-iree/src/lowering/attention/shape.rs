@@ -5,6 +5,7 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType};
 
 use super::vectors::dividing;
 use crate::lowering::instructions::Instructions;
+use crate::lowering::knows_attributes;
 
 /// Keys that are scored together: two registers of the widest set.
 pub(super) const KEYS: usize = 32;
@@ -109,6 +110,10 @@ impl Shape {
         };
         let (&[_, pairs], &[rows]) = (&b.ty(cos).shape[..], &b.ty(positions).shape[..]) else { return None };
         let &[layers, _, _, length, row_width] = &b.ty(cache).shape[..] else { return None };
+        let known = ["layer", "rows", "scale", "window"];
+        if !knows_attributes(composite, &known) || caches.len() + 1 != rows {
+            return None;
+        }
         let equal = caches.iter().all(|&other| b.ty(other) == b.ty(cache));
         let (Some(Attribute::Text(row_tokens)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
             (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
@@ -117,7 +122,8 @@ impl Shape {
         };
         let window = match composite.attribute("window") {
             Some(&Attribute::Int(window)) => Some(usize::try_from(window).ok()?),
-            _ => None,
+            Some(_) => return None,
+            None => None,
         };
         let row_tokens: Vec<usize> =
             row_tokens.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?;

@@ -11,8 +11,8 @@ mod streamed;
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::Context;
 use super::layout::Contents;
+use super::{Context, knows_attributes};
 use product::Product;
 
 /// Replaces a linear layer by a kernel; the bias, which is rare and small, is added by the compiler's code.
@@ -25,7 +25,8 @@ pub(super) fn lower<'f>(
 ) -> Result<Option<Vec<Value<'f>>>> {
     let [x, weight, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    if !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
+    let known = bias.len() < 2 && knows_attributes(composite, &[]);
+    if !known || !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
         return Ok(None);
     }
     let Some(product) = Product::new(b.ty(x), b.ty(weight), context.instructions) else { return Ok(None) };

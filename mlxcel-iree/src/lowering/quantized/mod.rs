@@ -14,8 +14,8 @@ mod tests;
 
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::Context;
 use super::layout::Contents;
+use super::{Context, knows_attributes};
 use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
@@ -35,7 +35,8 @@ fn form<'f>(
     let &[outputs, row_words] = &b.ty(words).shape[..] else { return None };
     let scale = b.ty(scales).element;
     let inputs = row_words.checked_mul(32)?.checked_div(bits)?;
-    let in_panels = context.in_panels(b, words, Contents::Packed { bits })
+    let in_panels = knows_attributes(composite, &["bits", "group_size"])
+        && context.in_panels(b, words, Contents::Packed { bits })
         && [scales, biases]
             .iter()
             .all(|&part| context.in_panels(b, part, Contents::Groups(b.ty(part).element)));
@@ -62,7 +63,7 @@ pub(super) fn lower_linear<'f>(
         return Ok(None);
     };
     let rows = b.ty(x).elements() / form.inputs;
-    if rows == 0 {
+    if rows == 0 || bias.len() > 1 {
         return Ok(None);
     }
     let x = b.convert(x, ElementType::F32)?;
