@@ -161,6 +161,12 @@ impl Error {
         Self::new(kind, operation, message).with_context("path", path.display()).with_source(source)
     }
 
+    /// For engines: the failure of a row whose logits say nothing, since one is not a number or the largest is infinite. What
+    /// gave them gives no better ones later, so the row's sequence is poisoned.
+    pub fn not_a_number(operation: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Device, operation, "a logit is not a number")
+    }
+
     /// A refusal of something that no capability claims.
     pub fn unsupported(operation: impl Into<Cow<'static, str>>, what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, operation, what)

@@ -5,16 +5,17 @@ use std::time::Duration;
 use mlxcel_core::{CancelToken, Result};
 
 use crate::shape::ProgramShape;
+use crate::state::StateLayout;
 
-/// Runs decoder programs and keeps KV caches where it computes.
+/// Runs decoder programs and keeps the states of sequences where it computes.
 ///
 /// # Contract
 ///
-/// *For implementers*: caches are zero when allocated. `run` may give a cache's storage to the program and put what comes back
-/// in its place; after an error the caches of that run are not used again. Calls on one executor come from many threads.
+/// *For implementers*: states are zero when allocated. `run` may give a state's storage to the program and put what comes back
+/// in its place; after an error the states of that run are not used again. Calls on one executor come from many threads.
 pub trait Executor: Send + Sync + 'static {
-    /// The KV cache of one sequence: a tensor of [`KvLayout::shape`].
-    type Cache: Send;
+    /// What one group of layers keeps of one sequence: a tensor of [`StateLayout::shape`].
+    type State: Send;
 
     /// Makes the program for `shape` ready to run, if it is not: this is where compiling happens. Gives the time it took to
     /// compile, zero where nothing was.
@@ -24,69 +25,70 @@ pub trait Executor: Send + Sync + 'static {
     /// Of kind `Toolchain`, `Compile`, `Cancelled` and such; no sequence is harmed by them.
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration>;
 
-    /// A cache of zeros with room for `length` positions.
+    /// A state of zeros for programs of `length`.
     ///
     /// # Errors
     ///
     /// `ResourceExhausted` where memory is short.
-    fn allocate(&self, layout: &KvLayout, length: usize) -> Result<Self::Cache>;
+    fn allocate(&self, layout: &StateLayout, length: usize) -> Result<Self::State>;
 
-    /// Copies the first `positions` of `from` to `to`; both may have room for more.
+    /// Copies what `from` keeps of the first `positions` to `to`, each beside the length that it is for
+    /// ([`StateLayout::copy_segments`]).
     ///
     /// # Errors
     ///
     /// `Device` where the device fails.
     fn copy(
         &self,
-        layout: &KvLayout,
-        from: (&Self::Cache, usize),
-        to: (&mut Self::Cache, usize),
+        layout: &StateLayout,
+        from: (&Self::State, usize),
+        to: (&mut Self::State, usize),
         positions: usize,
     ) -> Result<()>;
 
-    /// Reads the first `positions` of a cache of `length`, segment after segment.
+    /// Reads what a state for `length` keeps of the first `positions`, segment after segment.
     ///
     /// # Errors
     ///
     /// `Device` where the device fails.
     fn read(
         &self,
-        layout: &KvLayout,
-        cache: &Self::Cache,
+        layout: &StateLayout,
+        state: &Self::State,
         length: usize,
         positions: usize,
     ) -> Result<Vec<u8>>;
 
-    /// Writes what [`read`](Self::read) gave into a cache of `length`.
+    /// Writes what [`read`](Self::read) gave into a state for `length`.
     ///
     /// # Errors
     ///
     /// `Device` where the device fails.
     fn write(
         &self,
-        layout: &KvLayout,
-        cache: &mut Self::Cache,
+        layout: &StateLayout,
+        state: &mut Self::State,
         length: usize,
         positions: usize,
         bytes: &[u8],
     ) -> Result<()>;
 
-    /// Runs the program for `shape`, which [`prepare`](Self::prepare) made ready, over one cache a row; the program writes the
-    /// rows' keys and values into them. `logits` lists the output rows whose logits are wanted.
+    /// Runs the program for `shape`, which [`prepare`](Self::prepare) made ready, over the states of each row, one for each group
+    /// of layers; the program writes what the rows' tokens add into them. `logits` lists the output rows whose logits are wanted.
     ///
     /// # Errors
     ///
-    /// `Device` and such: the caches are then in an unknown state.
+    /// `Device` and such: the states are then unknown.
     fn run(
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
-        caches: &mut [&mut Self::Cache],
+        states: &mut [&mut [Self::State]],
         logits: &[usize],
     ) -> Result<StepOutputs>;
 }
 
-/// The small inputs of one pass, as the program takes them; weights and caches are the executor's.
+/// The small inputs of one pass, as the program takes them; weights and states are the executor's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepInputs {
     /// `[tokens]`: the token ids of all rows, each row padded to its room.
@@ -95,7 +97,7 @@ pub struct StepInputs {
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token that is no padding.
     pub last: Vec<i32>,
-    /// For each rotary embedding of the network, cosines and sines, `[tokens, rotary_dim / 2]` each.
+    /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines and sines, `[tokens, rotary_dim / 2]` each.
     pub rotary: Vec<(Vec<f32>, Vec<f32>)>,
 }
 
@@ -117,7 +119,7 @@ impl StepInputs {
 /// What one pass gives, an entry an output row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutputs {
-    /// The likeliest token and its natural log probability.
+    /// The most likely token and its natural log probability.
     pub best: Vec<(u32, f32)>,
     /// The logits (`[vocabulary]`) of the output rows that were asked for, in that order.
     pub logits: Vec<Vec<f32>>,
@@ -127,74 +129,5 @@ impl StepOutputs {
     /// Reads the program's first result: `[output rows, 2]` 32-bit words, token and log probability by turns.
     pub fn decode_best(words: &[u32]) -> Vec<(u32, f32)> {
         words.chunks_exact(2).map(|pair| (pair[0], f32::from_bits(pair[1]))).collect()
-    }
-}
-
-/// How a KV cache lies in memory: `[layers, 2, kv_heads, length, head_dim]`, keys then values. In 8 bits, four bytes follow the
-/// values of each position: the float32 that they are multiples of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvLayout {
-    /// How many layers keep keys and values.
-    pub layers: usize,
-    /// How many key/value heads each has.
-    pub kv_heads: usize,
-    /// The size of a head.
-    pub head_dim: usize,
-    /// The element type.
-    pub element: mlxcel_stablehlo::ElementType,
-}
-
-/// A contiguous part of two caches that hold the same positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvSegment {
-    /// Where it starts in the one, in bytes.
-    pub from: usize,
-    /// Where it starts in the other, in bytes.
-    pub to: usize,
-    /// How long it is, in bytes.
-    pub bytes: usize,
-}
-
-impl KvLayout {
-    /// The shape of a cache with room for `length` positions.
-    pub fn shape(&self, length: usize) -> [usize; 5] {
-        [self.layers, 2, self.kv_heads, length, self.row_width()]
-    }
-
-    /// The bytes of a cache with room for `length` positions.
-    pub fn bytes(&self, length: usize) -> usize {
-        self.segments() * length * self.row_bytes()
-    }
-
-    /// The parts that make up the first `positions` of a cache of `from` positions and of one of `to`. A packed copy is a
-    /// cache of exactly `positions`.
-    pub fn copy_segments(
-        &self,
-        from: usize,
-        to: usize,
-        positions: usize,
-    ) -> impl Iterator<Item = KvSegment> + use<> {
-        let row = self.row_bytes();
-        (0..self.segments()).map(move |i| KvSegment {
-            from: i * from * row,
-            to: i * to * row,
-            bytes: positions * row,
-        })
-    }
-
-    fn segments(&self) -> usize {
-        self.layers * 2 * self.kv_heads
-    }
-
-    fn row_bytes(&self) -> usize {
-        self.element.bytes_for(self.row_width())
-    }
-
-    /// The elements of one position, head and part: in 8 bits, a scale of four bytes stands behind the values.
-    fn row_width(&self) -> usize {
-        match self.element {
-            mlxcel_stablehlo::ElementType::I8 => self.head_dim + 4,
-            _ => self.head_dim,
-        }
     }
 }

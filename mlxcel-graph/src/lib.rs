@@ -5,9 +5,9 @@
 //!
 //! * [`decoder_program`] writes the network that a [`Decoder`](mlxcel_models::Decoder) describes as a module for one
 //!   [`ProgramShape`]: how many tokens each row brings, and how many positions of KV cache it attends to.
-//! * [`Executor`] is what an engine supplies: caches, and running such a program.
+//! * [`Executor`] is what an engine supplies: states that lie as [`StateLayout`]s say, and running such a program.
 //! * [`GraphModel`] makes a [`Model`](mlxcel_core::Model) of an executor; its sessions cut steps into passes, grow
-//!   caches, keep positions, and turn outputs into results.
+//!   states, keep positions, and turn outputs into results.
 //!
 //! # Shapes
 //!
@@ -24,12 +24,13 @@ mod plan;
 mod program;
 mod reachable;
 mod results;
+mod rotation;
 mod session;
 mod shape;
 mod state;
 mod weights;
 
-pub use executor::{Executor, KvLayout, KvSegment, StepInputs, StepOutputs};
+pub use executor::{Executor, StepInputs, StepOutputs};
 pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};

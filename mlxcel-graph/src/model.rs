@@ -8,12 +8,13 @@ use mlxcel_core::{
 };
 use mlxcel_models::{Checkpoint, Decoder, Rope};
 
-use crate::executor::{Executor, KvLayout};
+use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
-use crate::program::{distinct_ropes, kv_layout};
+use crate::rotation::Rotations;
 use crate::session::GraphSession;
 use crate::shape::Lengths;
+use crate::state::{StateLayout, state_layouts};
 
 /// What [`GraphModel::new`] is told.
 #[derive(Clone, Debug)]
@@ -63,8 +64,9 @@ pub(crate) struct Shared<E> {
     pub(crate) executor: E,
     pub(crate) info: ModelInfo,
     pub(crate) capabilities: Capabilities,
-    pub(crate) layout: KvLayout,
+    pub(crate) layouts: Vec<StateLayout>,
     pub(crate) ropes: Vec<Rope>,
+    pub(crate) rotations: Rotations,
     pub(crate) lengths: Lengths,
     pub(crate) chunks: Chunks,
     pub(crate) kv_cache: KvCacheType,
@@ -112,6 +114,15 @@ impl GraphModelOptions {
     /// Those of [`Numerics::new`].
     pub fn numerics(&self, decoder: &Decoder) -> Result<Numerics> {
         Ok(Numerics::new(self.precision, decoder)?.with_kv_cache(self.kv_cache))
+    }
+
+    /// How the states of sequences of `decoder` lie.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Numerics::new`] and [`state_layouts`].
+    pub fn layouts(&self, decoder: &Decoder) -> Result<Vec<StateLayout>> {
+        state_layouts(decoder, self.numerics(decoder)?, Chunks::new(&self.chunks).largest())
     }
 
     /// The capacity of a sequence of `decoder`.
@@ -186,6 +197,9 @@ impl<E: Executor> GraphModel<E> {
     /// A model of `decoder` on `executor`, which holds its weights. `info` is completed here by what the options decide:
     /// capacity and precision.
     ///
+    /// It claims to rewind where the states of all layers can be had back at every earlier position: recurrences cannot,
+    /// and windows only where they are as long as a sequence may become ([`StateLayout::is_rewindable`]).
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`] for options out of range, [`ErrorKind::Unsupported`] for a precision that graphs do not
@@ -197,8 +211,10 @@ impl<E: Executor> GraphModel<E> {
         options: &GraphModelOptions,
     ) -> Result<Self> {
         options.check()?;
-        let numerics = options.numerics(decoder)?;
+        let layouts = options.layouts(decoder)?;
+        let chunks = Chunks::new(&options.chunks);
         let capacity = options.capacity_for(decoder)?;
+        let written = capacity.saturating_add(chunks.largest());
         info.capacity = capacity;
         info.precision = options.precision;
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
@@ -208,17 +224,19 @@ impl<E: Executor> GraphModel<E> {
             .with_top_logprobs(vocabulary)
             .with_every_position(options.every_position)
             .with_token_masks(true)
-            .with_rewind(true)
+            .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)
             .with_snapshot(true);
+        let ropes: Vec<Rope> = decoder.ropes().into_iter().cloned().collect();
         Ok(Self(Arc::new(Shared {
             executor,
             info,
             capabilities,
-            layout: kv_layout(decoder, numerics)?,
-            ropes: distinct_ropes(decoder).into_iter().cloned().collect(),
+            layouts,
+            rotations: Rotations::new(&ropes),
+            ropes,
             lengths: options.lengths_for(decoder)?,
-            chunks: Chunks::new(&options.chunks),
+            chunks,
             kv_cache: options.kv_cache,
         })))
     }

@@ -2,11 +2,23 @@
 
 use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob, TokenMask};
 
-/// The natural log of the sum of exponentials of `logits`, summed in double precision.
-fn log_sum_exp(logits: &[f32]) -> f64 {
+/// Refuses logits that say nothing: one is not a number, or the largest is infinite.
+pub(crate) fn check(logits: &[f32]) -> Result<()> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let largest = f64::from(largest);
-    largest + logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum::<f64>().ln()
+    let is_number = logits.iter().fold(true, |all, logit| all & !logit.is_nan());
+    if is_number && largest.is_finite() { Ok(()) } else { Err(Error::not_a_number("step")) }
+}
+
+/// The token that the program chose, with its log probability, which is finite unless the logits say nothing.
+pub(crate) fn chosen((token, logprob): (TokenId, f32)) -> Result<SampledToken> {
+    if logprob.is_finite() { Ok(SampledToken::new(token, logprob)) } else { Err(Error::not_a_number("step")) }
+}
+
+/// The natural log of the sum of exponentials of `logits`, summed in double precision.
+fn log_sum_exp(logits: &[f32]) -> Result<f64> {
+    check(logits)?;
+    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    Ok(largest + logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum::<f64>().ln())
 }
 
 /// The `count` likeliest tokens, likeliest first, of equals the lowest id first.
@@ -30,7 +42,7 @@ fn logprob(logits: &[f32], total: f64, token: TokenId) -> f32 {
 
 /// The likeliest token that `mask` allows, with the `top` likeliest of all.
 pub(crate) fn choose(logits: &[f32], mask: Option<&TokenMask>, top: u16) -> Result<SampledToken> {
-    let total = log_sum_exp(logits);
+    let total = log_sum_exp(logits)?;
     let allowed = (0..logits.len() as TokenId).filter(|&token| mask.is_none_or(|mask| mask.allows(token)));
     // Strictly greater, so that of equals the lowest id stays.
     let best = allowed.reduce(
@@ -47,13 +59,13 @@ pub(crate) fn choose(logits: &[f32], mask: Option<&TokenMask>, top: u16) -> Resu
 }
 
 /// What the logits of a position say about the token that `following` it is.
-pub(crate) fn position(logits: &[f32], following: Option<TokenId>, top: u16) -> PositionResult {
-    let total = log_sum_exp(logits);
+pub(crate) fn position(logits: &[f32], following: Option<TokenId>, top: u16) -> Result<PositionResult> {
+    let total = log_sum_exp(logits)?;
     let top = usize::from(top);
     let mut likeliest = likeliest(logits, total, top.max(1));
     let best = likeliest.first().copied().unwrap_or(TokenLogprob { token: 0, logprob: f32::NAN });
     likeliest.truncate(top);
-    PositionResult::new(best, following.map(|token| logprob(logits, total, token))).with_top(likeliest)
+    Ok(PositionResult::new(best, following.map(|token| logprob(logits, total, token))).with_top(likeliest))
 }
 
 #[cfg(test)]
@@ -84,8 +96,27 @@ mod tests {
 
     #[test]
     fn a_position_scores_the_token_that_follows() {
-        let result = position(&[0.0, 1.0], Some(0), 0);
+        let result = position(&[0.0, 1.0], Some(0), 0).unwrap();
         assert_eq!((result.best.token, result.top.len()), (1, 0));
         assert!((f64::from(result.following.unwrap()) - (1.0 / (1.0 + 1f64.exp())).ln()).abs() < 1e-6);
+    }
+    #[test]
+    fn logits_that_say_nothing_are_one_error_whatever_was_wanted() {
+        let good = [0.0, f32::NEG_INFINITY, -3.0];
+        assert!(check(&good).is_ok() && choose(&good, None, 3).is_ok() && position(&good, Some(0), 0).is_ok());
+        let (nan, infinite) = (f32::NAN, f32::INFINITY);
+        for wrong in [[0.0, nan, 1.0], [nan; 3], [0.0, infinite, 1.0], [-infinite; 3]] {
+            let mask = TokenMask::allowing(3, [0]);
+            let errors = [
+                check(&wrong).unwrap_err(),
+                choose(&wrong, None, 0).unwrap_err(),
+                choose(&wrong, Some(&mask), 2).unwrap_err(),
+                position(&wrong, None, 0).unwrap_err(),
+                chosen((0, nan)).unwrap_err(),
+            ];
+            for error in errors {
+                assert_eq!((error.kind(), error.message()), (ErrorKind::Device, "a logit is not a number"));
+            }
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! The session of every engine that runs graphs.
 
 mod pass;
+mod payload;
 mod rows;
+mod sequence;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,35 +16,16 @@ use mlxcel_core::{
 use crate::executor::Executor;
 use crate::model::Shared;
 use crate::numerics::KvCacheType;
+use sequence::{Sequence, States};
 
 /// An [`InferenceSession`] over the decoder programs of an [`Executor`].
 pub struct GraphSession<E: Executor> {
     shared: Arc<Shared<E>>,
     capabilities: Capabilities,
     capacity: usize,
-    sequences: BTreeMap<SequenceId, Sequence<E::Cache>>,
+    sequences: BTreeMap<SequenceId, Sequence<E::State>>,
     opened: u64,
     stats: SessionStats,
-}
-
-/// One sequence: how far it is, and its cache.
-struct Sequence<C> {
-    position: usize,
-    poisoned: bool,
-    /// None until the first token.
-    cache: Option<SizedCache<C>>,
-}
-
-/// A cache and how many positions it has room for.
-struct SizedCache<C> {
-    cache: C,
-    length: usize,
-}
-
-impl<C> Sequence<C> {
-    fn empty() -> Self {
-        Self { position: 0, poisoned: false, cache: None }
-    }
 }
 
 impl<E: Executor> GraphSession<E> {
@@ -59,12 +42,12 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
-    fn sequence(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence<E::Cache>> {
+    fn sequence(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence<E::State>> {
         self.sequences.get(&id).ok_or_else(|| no_sequence(operation, id))
     }
 
     /// A sequence that can still be used.
-    fn healthy(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence<E::Cache>> {
+    fn healthy(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence<E::State>> {
         let sequence = self.sequence(operation, id)?;
         if sequence.poisoned {
             return Err(Error::new(
@@ -77,7 +60,7 @@ impl<E: Executor> GraphSession<E> {
         Ok(sequence)
     }
 
-    fn insert(&mut self, sequence: Sequence<E::Cache>) -> SequenceId {
+    fn insert(&mut self, sequence: Sequence<E::State>) -> SequenceId {
         let id = SequenceId::new(self.opened);
         self.opened += 1;
         self.sequences.insert(id, sequence);
@@ -104,29 +87,17 @@ impl<E: Executor> GraphSession<E> {
         })
     }
 
-    /// What tags this session's snapshots: the engine, the layout's version, and what the cache's bytes depend on.
+    /// What tags this session's snapshots: the engine, the payload's version, and what its bytes depend on.
     fn snapshot_engine(&self) -> String {
-        let kept = match self.shared.kv_cache {
-            KvCacheType::Precision => String::new(),
-            other => format!(" {other}"),
-        };
-        format!("{} kv/1 {}{kept}", self.shared.info.backend, self.shared.info.precision)
-    }
-}
-
-impl<E: Executor> Shared<E> {
-    /// A new cache with room for `length` positions that holds what `sequence` holds.
-    fn copied_cache(&self, sequence: &Sequence<E::Cache>, length: usize) -> Result<SizedCache<E::Cache>> {
-        let mut cache = self.executor.allocate(&self.layout, length)?;
-        if let Some(from) = &sequence.cache {
-            self.executor.copy(
-                &self.layout,
-                (&from.cache, from.length),
-                (&mut cache, length),
-                sequence.position,
-            )?;
+        let Shared { info, kv_cache, layouts, .. } = &*self.shared;
+        let mut tag = format!("{} state/2 {}", info.backend, info.precision);
+        if *kv_cache != KvCacheType::Precision {
+            tag += &format!(" {kv_cache}");
         }
-        Ok(SizedCache { cache, length })
+        for ring in layouts.iter().filter_map(|layout| layout.ring) {
+            tag += &format!(" ring {ring}");
+        }
+        tag
     }
 }
 
@@ -160,22 +131,25 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     }
 
     fn stats(&self) -> SessionStats {
-        let caches = self.sequences.values().filter_map(|sequence| sequence.cache.as_ref());
+        let held = self.sequences.values().filter_map(|sequence| sequence.states.as_ref());
+        let bytes = held.flat_map(|States { length, .. }| {
+            self.shared.layouts.iter().map(|layout| layout.bytes(*length) as u64)
+        });
         let mut stats = self.stats;
-        stats.kv_bytes = caches.map(|cache| self.shared.layout.bytes(cache.length) as u64).sum();
+        stats.kv_bytes = bytes.sum();
         stats
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
+        Capabilities::require(self.capabilities.rewind, "rewind", "rewind")?;
         let current = self.healthy("rewind", sequence)?.position;
         if position > current {
             return Err(Error::new(ErrorKind::InvalidInput, "rewind", "the sequence is shorter than that")
                 .with_context("position", position)
                 .with_context("tokens", current));
         }
-        // What stands behind the position is masked until it is overwritten.
         if let Some(found) = self.sequences.get_mut(&sequence) {
-            found.position = position;
+            found.truncate(position);
         }
         Ok(())
     }
@@ -183,22 +157,19 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let source = self.healthy("fork", sequence)?;
         self.check_room("fork")?;
-        let mut copy = Sequence { position: source.position, ..Sequence::empty() };
-        if source.position > 0 {
-            let length = self.length_for("fork", source.position)?;
-            copy.cache = Some(self.shared.copied_cache(source, length)?);
+        let Sequence { position, computed, rotation, .. } = *source;
+        let tokens = source.tokens.clone();
+        let mut copy = Sequence { position, computed, tokens, rotation, ..Sequence::empty() };
+        if computed > 0 {
+            let length = self.length_for("fork", computed)?;
+            copy.states = Some(self.shared.copied_states(source, length)?);
         }
         Ok(self.insert(copy))
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let source = self.healthy("snapshot", sequence)?;
-        let payload = match &source.cache {
-            Some(SizedCache { cache, length }) => {
-                self.shared.executor.read(&self.shared.layout, cache, *length, source.position)?
-            }
-            None => Vec::new(),
-        };
+        let payload = self.shared.pack(source)?;
         let model = self.shared.info.fingerprint.clone();
         let (engine, position) = (self.snapshot_engine(), source.position);
         self.stats.read_back_bytes += payload.len() as u64;
@@ -208,7 +179,6 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         snapshot.check(&self.snapshot_engine(), &self.shared.info.fingerprint)?;
         self.check_room("restore")?;
-        let Shared { executor, layout, .. } = &*self.shared;
         let position = snapshot.position();
         if position > self.capacity {
             return Err(Error::new(
@@ -219,22 +189,8 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
             .with_context("tokens", position)
             .with_context("capacity", self.capacity));
         }
-        if snapshot.payload().len() != layout.bytes(position) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "restore",
-                "the snapshot's payload has the wrong size",
-            )
-            .with_context("bytes", snapshot.payload().len())
-            .with_context("expected", layout.bytes(position)));
-        }
-        let mut restored = Sequence { position, ..Sequence::empty() };
-        if position > 0 {
-            let length = self.length_for("restore", position)?;
-            let mut cache = executor.allocate(layout, length)?;
-            executor.write(layout, &mut cache, length, position, snapshot.payload())?;
-            restored.cache = Some(SizedCache { cache, length });
-        }
+        let length_for = |positions| self.length_for("restore", positions);
+        let restored = self.shared.unpack(position, snapshot.payload(), length_for)?;
         self.stats.uploaded_bytes += snapshot.payload().len() as u64;
         Ok(self.insert(restored))
     }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::plan::Chunks;
 use crate::{
-    Executor, GraphModel, GraphModelOptions, KvLayout, Lengths, ProgramShape, StepInputs, StepOutputs,
+    Executor, GraphModel, GraphModelOptions, Lengths, ProgramShape, StateLayout, StepInputs, StepOutputs,
 };
 
 /// An executor that computes nothing and writes down what it is asked for.
@@ -22,26 +22,26 @@ use crate::{
 struct Recorder(Arc<Mutex<BTreeSet<ProgramShape>>>);
 
 impl Executor for Recorder {
-    type Cache = ();
+    type State = ();
 
     fn prepare(&self, shape: &ProgramShape, _: Option<&CancelToken>) -> Result<Duration> {
         self.0.lock().unwrap().insert(shape.clone());
         Ok(Duration::ZERO)
     }
 
-    fn allocate(&self, _: &KvLayout, _: usize) -> Result<()> {
+    fn allocate(&self, _: &StateLayout, _: usize) -> Result<()> {
         Ok(())
     }
 
-    fn copy(&self, _: &KvLayout, _: (&(), usize), _: (&mut (), usize), _: usize) -> Result<()> {
+    fn copy(&self, _: &StateLayout, _: (&(), usize), _: (&mut (), usize), _: usize) -> Result<()> {
         Ok(())
     }
 
-    fn read(&self, layout: &KvLayout, (): &(), _: usize, positions: usize) -> Result<Vec<u8>> {
+    fn read(&self, layout: &StateLayout, (): &(), _: usize, positions: usize) -> Result<Vec<u8>> {
         Ok(vec![0; layout.bytes(positions)])
     }
 
-    fn write(&self, _: &KvLayout, (): &mut (), _: usize, _: usize, _: &[u8]) -> Result<()> {
+    fn write(&self, _: &StateLayout, (): &mut (), _: usize, _: usize, _: &[u8]) -> Result<()> {
         Ok(())
     }
 
@@ -49,10 +49,10 @@ impl Executor for Recorder {
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
-        caches: &mut [&mut ()],
+        states: &mut [&mut [()]],
         logits: &[usize],
     ) -> Result<StepOutputs> {
-        assert_eq!((inputs.tokens.len(), caches.len()), (shape.tokens(), shape.rows.len()));
+        assert_eq!((inputs.tokens.len(), states.len()), (shape.tokens(), shape.rows.len()));
         assert!(logits.iter().all(|&row| row < shape.output_rows()));
         Ok(StepOutputs {
             best: vec![(0, 0.0); shape.output_rows()],

@@ -7,7 +7,8 @@ use mlxcel_core::{
 };
 
 use super::rows::Work;
-use super::{GraphSession, Sequence};
+use super::GraphSession;
+use super::sequence::Sequence;
 use crate::executor::{Executor, StepInputs, StepOutputs};
 use crate::model::Shared;
 use crate::plan::{Pass, PassRow, next_pass};
@@ -24,7 +25,7 @@ impl<E: Executor> GraphSession<E> {
         let vocabulary = self.shared.info.vocabulary_size;
         let checked = check_rows(rows, &self.capabilities, vocabulary, |sequence| self.state(sequence).ok())?;
         let mut works: Vec<Work<'_>> =
-            rows.iter().zip(checked).map(|(row, checked)| Work::new(*row, checked)).collect();
+            rows.iter().zip(checked).map(|(row, checked)| self.begin(*row, checked)).collect();
         loop {
             let pending: Vec<_> = works.iter().map(Work::pending).collect();
             let Some(pass) = next_pass(&pending, &self.shared.chunks, self.capabilities.batch_rows) else {
@@ -38,6 +39,20 @@ impl<E: Executor> GraphSession<E> {
             }));
         }
         Ok(())
+    }
+
+    /// What is to be done for a row. Where its tokens make the sequence so long that other frequencies hold for all of it, what has
+    /// been computed is computed again.
+    fn begin<'r>(&mut self, row: Row<'r>, refused: Result<()>) -> Work<'r> {
+        let mut work = Work::new(row, refused);
+        if work.answer.is_none()
+            && let Some(sequence) = self.sequences.get_mut(&row.sequence)
+        {
+            work.length = sequence.position + row.tokens.len();
+            sequence.rotate_by(self.shared.rotations.of(work.length));
+            work.again = sequence.missing().to_vec();
+        }
+        work
     }
 
     /// Runs one pass; where that fails, its rows are answered with the error.
@@ -72,17 +87,22 @@ impl<E: Executor> GraphSession<E> {
                     let work = &mut works[row.pending];
                     let own: Vec<_> = logits.by_ref().take(count).collect();
                     let best = outputs.best.get(range.end - 1).copied().unwrap_or((0, f32::NAN));
+                    let (_, new) = work.next_tokens(row.tokens);
+                    let sequence = self.sequences.get_mut(&work.row.sequence);
                     work.absorb(row.tokens, best, own);
-                    if let Some(sequence) = self.sequences.get_mut(&work.row.sequence) {
-                        sequence.position += row.tokens;
+                    if let Some(sequence) = sequence {
+                        sequence.advance(row.tokens, new, self.shared.rotations.depend_on_length());
+                        // What gave such logits gives no better ones later.
+                        if work.answer.as_ref().is_some_and(is_fault) {
+                            sequence.poison();
+                        }
                     }
                 }
             }
             Err(error) => {
                 for row in &pass.rows {
                     if let Some(sequence) = self.sequences.get_mut(&works[row.pending].row.sequence) {
-                        sequence.poisoned = true;
-                        sequence.cache = None;
+                        sequence.poison();
                     }
                 }
                 answer_all(pass, works, error);
@@ -90,7 +110,7 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
-    /// Everything that can fail without harm: the program is made, the caches grow, the inputs are gathered.
+    /// Everything that can fail without harm: the program is made, the states grow, the inputs are gathered.
     fn prepare_pass(
         &mut self,
         pass: &Pass,
@@ -100,8 +120,8 @@ impl<E: Executor> GraphSession<E> {
         let mut positions = 0;
         for row in &pass.rows {
             let sequence = self.sequence("step", works[row.pending].row.sequence)?;
-            let allocated = sequence.cache.as_ref().map_or(0, |cache| cache.length);
-            positions = positions.max(sequence.position + row.room).max(allocated);
+            let allocated = sequence.states.as_ref().map_or(0, |states| states.length);
+            positions = positions.max(sequence.computed + row.room).max(allocated);
         }
         let shape = ProgramShape {
             rows: pass.rows.iter().map(|row| row.room).collect(),
@@ -113,20 +133,12 @@ impl<E: Executor> GraphSession<E> {
             StepInputs { rotary: vec![Default::default(); self.shared.ropes.len()], ..StepInputs::default() };
         for row in &pass.rows {
             let work = &works[row.pending];
-            self.grow(work.row.sequence, shape.length)?;
-            let position = self.sequence("step", work.row.sequence)?.position;
-            gather(&self.shared, row, work, position, &mut inputs);
+            if let Some(sequence) = self.sequences.get_mut(&work.row.sequence) {
+                self.shared.resize(sequence, shape.length)?;
+                gather(&self.shared, row, work, sequence.computed, &mut inputs);
+            }
         }
         Ok((shape, inputs))
-    }
-
-    /// Gives a sequence a cache of exactly `length` positions, with what it holds in it.
-    fn grow(&mut self, id: SequenceId, length: usize) -> Result<()> {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(()) };
-        if sequence.cache.as_ref().is_none_or(|cache| cache.length != length) {
-            sequence.cache = Some(self.shared.copied_cache(sequence, length)?);
-        }
-        Ok(())
     }
 
     fn execute(
@@ -138,22 +150,28 @@ impl<E: Executor> GraphSession<E> {
         logits: &[usize],
     ) -> Result<StepOutputs> {
         // The map hands out its sequences in its own order; the program wants the pass's.
-        let mut by_id: BTreeMap<SequenceId, &mut Sequence<E::Cache>> =
+        let mut by_id: BTreeMap<SequenceId, &mut Sequence<E::State>> =
             self.sequences.iter_mut().map(|(&id, sequence)| (id, sequence)).collect();
-        let mut caches = Vec::with_capacity(pass.rows.len());
+        let mut states = Vec::with_capacity(pass.rows.len());
         for row in &pass.rows {
             let sequence = by_id.remove(&works[row.pending].row.sequence);
-            let cache = sequence.and_then(|sequence| sequence.cache.as_mut()).map(|sized| &mut sized.cache);
-            caches.push(cache.ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row has no cache"))?);
+            let own = sequence.and_then(|sequence| sequence.states.as_mut());
+            let own = own.ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row has no states"))?;
+            states.push(own.groups.as_mut_slice());
         }
-        self.shared.executor.run(shape, inputs, &mut caches, logits)
+        self.shared.executor.run(shape, inputs, &mut states, logits)
     }
 }
 
-/// Adds the inputs of one row: its tokens, padded to the room that the program has, and their rotary tables.
+/// Whether an answer is the fault of what was computed, and not of what was asked.
+fn is_fault<T>(answer: &Result<T>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device)
+}
+
+/// Adds the inputs of one row: its tokens from `position` on, padded to the room that the program has, and their rotary tables.
 fn gather<E>(shared: &Shared<E>, row: &PassRow, work: &Work<'_>, position: usize, inputs: &mut StepInputs) {
-    let tokens = &work.row.tokens[work.fed..work.fed + row.tokens];
-    inputs.tokens.extend(tokens.iter().map(|&token| token as i32));
+    let (again, own) = work.next_tokens(row.tokens);
+    inputs.tokens.extend(again.iter().chain(own).map(|&token| token as i32));
     inputs.last.push(inputs.tokens.len() as i32 - 1);
     inputs.tokens.extend(std::iter::repeat_n(0, row.room - row.tokens));
     inputs.positions.push(position as i32);
@@ -163,7 +181,7 @@ fn gather<E>(shared: &Shared<E>, row: &PassRow, work: &Work<'_>, position: usize
             let start = cos.len();
             cos.resize(start + half, 0.0);
             sin.resize(start + half, 0.0);
-            rope.cos_sin(position + offset, &mut cos[start..], &mut sin[start..]);
+            rope.cos_sin(position + offset, work.length, &mut cos[start..], &mut sin[start..]);
         }
     }
 }

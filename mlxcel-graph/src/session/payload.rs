@@ -1,0 +1,94 @@
+//! What a snapshot of a sequence holds.
+//!
+//! The states of all groups in their order, each as [`Executor::read`] gives it; none where nothing has been computed. Where
+//! states may have to be computed again, in front of them, in little-endian words of 32 bits: the number of the frequencies
+//! that they were computed with, how many tokens they hold, and the tokens.
+
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+
+use super::sequence::{Sequence, States};
+use crate::executor::Executor;
+use crate::model::Shared;
+use crate::state::StateLayout;
+
+const WORD: usize = 4;
+
+impl<E: Executor> Shared<E> {
+    /// What a snapshot of `sequence` holds.
+    pub(super) fn pack(&self, sequence: &Sequence<E::State>) -> Result<Vec<u8>> {
+        let mut payload = Vec::new();
+        if self.rotations.depend_on_length() {
+            let numbers = [sequence.rotation as u32, sequence.computed as u32];
+            let words = numbers.iter().chain(&sequence.tokens);
+            payload.extend(words.flat_map(|word| word.to_le_bytes()));
+        }
+        if let Some(States { groups, length }) = sequence.states.as_ref().filter(|_| sequence.computed > 0) {
+            for (layout, state) in self.layouts.iter().zip(groups) {
+                payload.extend(self.executor.read(layout, state, *length, sequence.computed)?);
+            }
+        }
+        Ok(payload)
+    }
+
+    /// The sequence of `position` tokens that `payload` holds; `length_for` chooses the length of its states.
+    pub(super) fn unpack(
+        &self,
+        position: usize,
+        payload: &[u8],
+        length_for: impl Fn(usize) -> Result<usize>,
+    ) -> Result<Sequence<E::State>> {
+        let mut sequence = Sequence { position, computed: position, ..Sequence::empty() };
+        let mut rest = payload;
+        if self.rotations.depend_on_length() {
+            let bytes = rest.split_off(..(2 + position) * WORD);
+            let words = bytes.ok_or_else(|| wrong_size(payload, (2 + position) * WORD))?;
+            let words: Vec<u32> =
+                words.as_chunks::<WORD>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+            (sequence.rotation, sequence.computed) = (words[0] as usize, words[1] as usize);
+            sequence.tokens = words[2..].to_vec();
+            self.check_tokens(&sequence)?;
+        }
+        let computed = sequence.computed;
+        let expected: usize = self.state_bytes(computed).sum();
+        if rest.len() != expected {
+            return Err(wrong_size(payload, payload.len() - rest.len() + expected));
+        }
+        if computed > 0 {
+            let length = length_for(computed)?;
+            let mut groups = Vec::with_capacity(self.layouts.len());
+            for (layout, bytes) in self.layouts.iter().zip(self.state_bytes(computed)) {
+                let mut state = self.executor.allocate(layout, length)?;
+                let (own, behind) = rest.split_at(bytes);
+                self.executor.write(layout, &mut state, length, computed, own)?;
+                rest = behind;
+                groups.push(state);
+            }
+            sequence.states = Some(States { groups, length });
+        }
+        Ok(sequence)
+    }
+
+    /// The bytes of each group's state of `computed` tokens.
+    fn state_bytes(&self, computed: usize) -> impl Iterator<Item = usize> {
+        let layouts: &[StateLayout] = if computed > 0 { &self.layouts } else { &[] };
+        layouts.iter().map(move |layout| layout.bytes(computed))
+    }
+
+    fn check_tokens(&self, sequence: &Sequence<E::State>) -> Result<()> {
+        let is_token = |token: &TokenId| (*token as usize) < self.info.vocabulary_size;
+        if sequence.rotation < self.rotations.count()
+            && sequence.computed <= sequence.position
+            && sequence.tokens.iter().all(is_token)
+        {
+            return Ok(());
+        }
+        let message = "the snapshot's payload does not hold a sequence of this model";
+        Err(Error::new(ErrorKind::Corrupt, "restore", message))
+    }
+}
+
+fn wrong_size(payload: &[u8], expected: usize) -> Error {
+    Error::new(ErrorKind::Corrupt, "restore", "the snapshot's payload has the wrong size")
+        .with_context("bytes", payload.len())
+        .with_context("expected", expected)
+}

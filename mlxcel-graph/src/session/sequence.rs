@@ -1,0 +1,121 @@
+//! One sequence: the tokens that it holds, and what has been computed of them.
+
+use mlxcel_core::{Result, TokenId};
+
+use crate::executor::Executor;
+use crate::model::Shared;
+
+/// One sequence.
+pub(super) struct Sequence<S> {
+    /// How many tokens it holds.
+    pub(super) position: usize,
+    /// How many of them its states hold. The others are computed in front of its next tokens.
+    pub(super) computed: usize,
+    /// The tokens, where states may have to be computed again.
+    pub(super) tokens: Vec<TokenId>,
+    /// The frequencies that its states were computed with ([`Rotations::of`](crate::rotation::Rotations::of)).
+    pub(super) rotation: usize,
+    pub(super) poisoned: bool,
+    /// None until the first token.
+    pub(super) states: Option<States<S>>,
+}
+
+/// A state for each group of layers, and the length of the programs that they are for.
+pub(super) struct States<S> {
+    pub(super) groups: Vec<S>,
+    pub(super) length: usize,
+}
+
+impl<S> Sequence<S> {
+    pub(super) fn empty() -> Self {
+        Self { position: 0, computed: 0, tokens: Vec::new(), rotation: 0, poisoned: false, states: None }
+    }
+
+    /// Forgets what was computed with other frequencies than those of `rotation`.
+    pub(super) fn rotate_by(&mut self, rotation: usize) {
+        if self.rotation != rotation {
+            self.rotation = rotation;
+            self.computed = 0;
+            self.states = None;
+        }
+    }
+
+    /// The tokens that it holds and its states do not.
+    pub(super) fn missing(&self) -> &[TokenId] {
+        self.tokens.get(self.computed..self.position).unwrap_or_default()
+    }
+
+    /// Its states hold `count` tokens more, of which `new` are the last; these are kept where they `may_return`.
+    pub(super) fn advance(&mut self, count: usize, new: &[TokenId], may_return: bool) {
+        self.computed += count;
+        self.position += new.len();
+        if may_return {
+            self.tokens.extend_from_slice(new);
+        }
+    }
+
+    /// Forgets every token from `position` on, which it has passed. What its states hold behind it is masked until it is
+    /// overwritten.
+    pub(super) fn truncate(&mut self, position: usize) {
+        self.position = position;
+        self.computed = self.computed.min(position);
+        self.tokens.truncate(position);
+    }
+
+    /// It can only be closed any more.
+    pub(super) fn poison(&mut self) {
+        self.poisoned = true;
+        self.states = None;
+    }
+}
+
+impl<E: Executor> Shared<E> {
+    /// New states for programs of `length` that hold what `sequence` has computed.
+    pub(super) fn copied_states(
+        &self,
+        sequence: &Sequence<E::State>,
+        length: usize,
+    ) -> Result<States<E::State>> {
+        let copy = |group: usize| self.copied_state(sequence, group, length);
+        let groups = (0..self.layouts.len()).map(copy).collect::<Result<_>>()?;
+        Ok(States { groups, length })
+    }
+
+    /// Makes the states of `sequence` fit programs of `length`. Those whose size is another then are copied; the others stay.
+    /// After an error all are as they were.
+    pub(super) fn resize(&self, sequence: &mut Sequence<E::State>, length: usize) -> Result<()> {
+        let Some(States { length: old, .. }) = sequence.states else {
+            sequence.states = Some(self.copied_states(sequence, length)?);
+            return Ok(());
+        };
+        let resized = self.layouts.iter().enumerate().map(|(group, layout)| {
+            let differs = layout.room(old) != layout.room(length);
+            differs.then(|| self.copied_state(sequence, group, length)).transpose()
+        });
+        let resized = resized.collect::<Result<Vec<_>>>()?;
+        if let Some(states) = &mut sequence.states {
+            states.length = length;
+            for (state, resized) in states.groups.iter_mut().zip(resized) {
+                if let Some(resized) = resized {
+                    *state = resized;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copied_state(
+        &self,
+        sequence: &Sequence<E::State>,
+        group: usize,
+        length: usize,
+    ) -> Result<E::State> {
+        let layout = &self.layouts[group];
+        let mut state = self.executor.allocate(layout, length)?;
+        if let Some(from) = &sequence.states {
+            let (from, old) = (&from.groups[group], from.length);
+            self.executor.copy(layout, (from, old), (&mut state, length), sequence.computed)?;
+        }
+        Ok(state)
+    }
+}
