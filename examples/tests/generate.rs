@@ -139,7 +139,7 @@ fn the_bundled_model_answers_as_transformers_does() {
 
 #[test]
 fn a_checkpoint_without_tokenizer_takes_and_gives_token_ids() {
-    let folder = repository().join("fixtures/llama");
+    let folder = repository().join("fixtures/architectures/llama");
     let case = &oracle(&folder)[0];
     let model = folder.to_str().unwrap();
     for backend in BACKENDS {

@@ -55,7 +55,7 @@ fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) -> Result<(), String> + Syn
 #[test]
 fn a_checkpoints_programs_compile_for_every_target() {
     let checkpoint =
-        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")).unwrap();
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")).unwrap();
     let decoder = checkpoint.decoder().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
@@ -194,7 +194,7 @@ fn the_host_is_what_the_compiler_takes_it_for() {
 #[test]
 fn what_a_target_does_not_compute_with_is_refused_before_the_compiler_starts() {
     let checkpoint =
-        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")).unwrap();
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
     let numerics = Numerics { precision: Precision::Native, operand: BF16, kv: BF16 };

@@ -20,7 +20,7 @@ fn draft() -> Draft {
 
 #[test]
 fn the_fixture_sees_a_window() {
-    let checkpoint = Checkpoint::open(repository("fixtures/mistral")).unwrap();
+    let checkpoint = Checkpoint::open(repository("fixtures/architectures/mistral")).unwrap();
     let decoder = checkpoint.decoder().unwrap();
     assert_eq!((decoder.model_type.as_str(), decoder.layers.len()), ("mistral", 3));
     for layer in &decoder.layers {

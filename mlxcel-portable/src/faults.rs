@@ -97,7 +97,7 @@ impl Backend for FailingBackend {
 }
 
 fn subject() -> Subject<'static> {
-    let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     Subject::new(PortableBackend::new(), llama)
         .with_load(LoadOptions::default().with_precision(Precision::Exact))
         .with_faulty(|passes| Box::new(FailingBackend(passes)))

@@ -30,7 +30,9 @@ impl Fixture {
     }
 
     pub fn named(name: &'static str) -> Self {
-        Self { name, path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name) }
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+        let path = if name == "storyteller-4bit" { fixtures } else { fixtures.join("architectures") };
+        Self { name, path: path.join(name) }
     }
 
     pub fn cases(&self) -> Vec<Case> {

@@ -62,7 +62,7 @@ impl Executor for Recorder {
 }
 
 fn decoder() -> Decoder {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     Checkpoint::open(folder).unwrap().decoder().unwrap()
 }
 

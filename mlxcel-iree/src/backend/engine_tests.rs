@@ -13,7 +13,7 @@ use crate::target::CompileTarget;
 use crate::{IreeBackend, Processor};
 
 fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")
 }
 
 fn options() -> LoadOptions {

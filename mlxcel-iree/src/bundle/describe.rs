@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_program_is_described_by_what_it_takes_and_gives() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
         let numerics = Numerics::new(Precision::Native, &decoder).unwrap();
         let shape = ProgramShape { rows: vec![64, 1], length: 256, outputs: Outputs::Every };

@@ -111,7 +111,7 @@ mod tests {
     use crate::lowering::lower;
 
     fn decoder() -> Decoder {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
         Checkpoint::open(folder).unwrap().decoder().unwrap()
     }
 

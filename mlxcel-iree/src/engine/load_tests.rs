@@ -23,7 +23,7 @@ const CHECKPOINT: &str = "MLXCEL_TEST_CHECKPOINT";
 
 /// Writes the fixture with a vocabulary so large that its weights take more than `bytes`, without filling the disk.
 fn write_huge_checkpoint(folder: &Path, bytes: usize) {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     let file = fs::read(fixture.join("model.safetensors")).unwrap();
     let (length, rest) = file.split_first_chunk::<8>().unwrap();
     let header = &rest[..u64::from_le_bytes(*length) as usize];

@@ -14,7 +14,7 @@ use crate::compiler::Compiler;
 use crate::profile::{DispatchProfile, Phase, Profile};
 
 fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")
 }
 
 fn options() -> LoadOptions {

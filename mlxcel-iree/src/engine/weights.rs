@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn every_tensor_is_laid_out_as_programs_are_told() {
-        for fixture in ["llama", "storyteller-4bit"] {
+        for fixture in ["architectures/llama", "storyteller-4bit"] {
             let (checkpoint, decoder) = open(fixture);
             let tensors = Tensor::all(&checkpoint, &decoder).unwrap();
             let control = Control::default();
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_files_are_let_go_of_when_weights_have_memory_of_their_own() {
-        let (checkpoint, decoder) = open("llama");
+        let (checkpoint, decoder) = open("architectures/llama");
         let device = device(1);
         let load = |lanes| on_device(&device, &checkpoint, &decoder, lanes, &LoadOptions::default()).unwrap();
         let _constants = load(Some(8));
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn progress_rises_to_all_bytes() {
-        let (checkpoint, decoder) = open("llama");
+        let (checkpoint, decoder) = open("architectures/llama");
         let last = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&last);
         let options = LoadOptions::default().with_progress(move |progress| {
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_load_stops_between_pieces() {
-        let (checkpoint, decoder) = open("llama");
+        let (checkpoint, decoder) = open("architectures/llama");
         for lanes in [Some(16), None] {
             let cancel = CancelToken::new();
             let reports = Arc::new(AtomicU64::new(0));

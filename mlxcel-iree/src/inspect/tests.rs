@@ -8,7 +8,7 @@ use super::*;
 use crate::{CompileBackend, CompileBackends};
 
 fn fixture() -> ModelSource {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama").into()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama").into()
 }
 
 #[test]

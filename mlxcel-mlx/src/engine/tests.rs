@@ -12,7 +12,8 @@ fn folder(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     match name {
         "storyteller" => root.join("examples/models/storyteller"),
-        name => root.join("fixtures").join(name),
+        "storyteller-4bit" => root.join("fixtures/storyteller-4bit"),
+        name => root.join("fixtures/architectures").join(name),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 const SCRIPT: &str = "tests-external/xla/run_bundle.py";
 const REQUIREMENTS: &str = "tests-external/xla/requirements.txt";
 /// The checkpoint, with an `oracle.json` beside it.
-const MODEL: &str = "fixtures/llama";
+const MODEL: &str = "fixtures/architectures/llama";
 /// The minor versions of Python 3, and the machines, that the pinned wheels are for.
 const PYTHONS: std::ops::RangeInclusive<u32> = 11..=14;
 const MACHINES: [(&str, &str); 3] = [("linux", "x86_64"), ("linux", "aarch64"), ("macos", "aarch64")];

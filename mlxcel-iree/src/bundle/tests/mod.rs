@@ -17,7 +17,8 @@ use super::*;
 use crate::IreeBackend;
 
 pub(super) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    if name == "storyteller-4bit" { fixtures.join(name) } else { fixtures.join("architectures").join(name) }
 }
 
 /// The options of every load here: what the bundles are written with.

@@ -17,7 +17,7 @@ const A: CacheId = CacheId(0);
 const B: CacheId = CacheId(1);
 
 fn engine(look_ahead: bool) -> Engine {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
     let decoder = checkpoint.decoder().unwrap();
     let as_stored = Treatment { expand: None, quantize: None };
