@@ -28,7 +28,7 @@ pub struct Attention {
     pub query_norm: Option<HeadNorm>,
     /// The norm of keys, where there is one.
     pub key_norm: Option<HeadNorm>,
-    /// The magnitude to which queries, keys and values are limited after their projections (OLMo's `clip_qkv`).
+    /// The magnitude to which queries, keys and values are limited once they are projected and normed (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
     /// A projection of the layer's input, `hidden_size` to `query_heads · head_dim`, whose sigmoid multiplies what the heads
     /// give, before `output` (Qwen3-Next).

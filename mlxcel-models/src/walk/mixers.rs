@@ -53,9 +53,6 @@ fn attend<O: Ops>(
     let rope = core.rope.as_ref();
     let mut heads = |linear: &Linear, heads: usize, norm: Option<&HeadNorm>, rotated: bool| {
         let mut x = ops.linear(x, linear)?;
-        if let Some(most) = *clip {
-            x = ops.clamp(&x, -most, most)?;
-        }
         x = match norm {
             Some(HeadNorm { norm, scope: NormScope::Full }) => {
                 let normed = ops.norm(&x, norm)?;
@@ -67,6 +64,9 @@ fn attend<O: Ops>(
             }
             None => ops.split_heads(&x, heads)?,
         };
+        if let Some(most) = *clip {
+            x = ops.clamp(&x, -most, most)?;
+        }
         match rope.filter(|rope| rotated && rope.interleaved) {
             Some(rope) => ops.deinterleave(&x, rope.rotary_dim),
             None => Ok(x),
