@@ -20,7 +20,12 @@ impl Config {
         let fail = |message: &'static str| {
             Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", &location)
         };
-        match serde_json::from_slice(content) {
+        let parsed = serde_json::from_slice(content);
+        let parsed = parsed.or_else(|error| match quote_special_floats(content) {
+            Some(content) => serde_json::from_slice(&content),
+            None => Err(error),
+        });
+        match parsed {
             Ok(Value::Object(fields)) => Ok(Self { location, fields }),
             Ok(_) => Err(fail("the file should hold a JSON object")),
             Err(error) => Err(fail("the file is not JSON; download it again").with_source(error)),
@@ -130,6 +135,37 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Two numbers, of which the first is finite and not above the second, which may be infinite.
+    pub(crate) fn bounds(&self, key: &str) -> Result<Option<(f64, f64)>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let ends = value.as_array().map(|ends| ends.iter().map(float).collect::<Vec<_>>());
+        match ends.as_deref() {
+            Some(&[Some(least), Some(most)]) if least.abs() <= f64::from(f32::MAX) && least <= most => {
+                Ok(Some((least, most)))
+            }
+            _ => Err(self.wrong(key, format!("{} should be a lower and an upper bound", brief(value)))),
+        }
+    }
+
+    /// A list of texts.
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
+        self.list(key, "texts", Value::as_str)
+    }
+
+    /// A list of whole numbers.
+    pub(crate) fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>> {
+        self.list(key, "whole numbers", |value| value.as_u64().and_then(|number| usize::try_from(number).ok()))
+    }
+
+    fn list<T>(&self, key: &str, of: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<Vec<T>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let items = value.as_array().and_then(|items| items.iter().map(read).collect());
+        match items {
+            Some(items) => Ok(Some(items)),
+            None => Err(self.wrong(key, format!("{} should be a list of {of}", brief(value)))),
+        }
+    }
+
     /// Token ids: one number, or a list of them. Negative ids stand for "none" and are left out.
     pub(crate) fn token_ids(&self, key: &str) -> Result<Option<Vec<TokenId>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
@@ -171,6 +207,48 @@ impl<'a> Fields<'a> {
         let field = self.parents.into_iter().flatten().chain([key]).collect::<Vec<_>>().join(".");
         error.with_context("field", field).with_context("path", self.location)
     }
+}
+
+/// The name under which transformers stores a float that JSON has no number for, alone in an object.
+const SPECIAL_FLOAT: &str = "__float__";
+
+/// A number, infinite ones included.
+fn float(value: &Value) -> Option<f64> {
+    match value {
+        Value::Object(fields) if fields.len() == 1 => match fields.get(SPECIAL_FLOAT)?.as_str()? {
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            _ => None,
+        },
+        value => value.as_f64(),
+    }
+}
+
+/// The same content with each bare `Infinity`, `-Infinity` and `NaN`, which Python writes where JSON has no number, in the form
+/// that transformers gives them today: `{"__float__": "Infinity"}`. `None` where there is none.
+fn quote_special_floats(content: &[u8]) -> Option<Vec<u8>> {
+    let mut quoted = Vec::with_capacity(content.len() + 32);
+    let (mut at, mut in_text, mut found) = (0, false, false);
+    while let Some(&byte) = content.get(at) {
+        let rest = content.get(at..).unwrap_or_default();
+        let special = ["-Infinity", "Infinity", "NaN"].into_iter().find(|name| rest.starts_with(name.as_bytes()));
+        match special {
+            Some(name) if !in_text => {
+                quoted.extend_from_slice(format!("{{\"{SPECIAL_FLOAT}\": \"{name}\"}}").as_bytes());
+                found = true;
+                at += name.len();
+            }
+            _ => {
+                // What follows a backslash within a text is part of it.
+                let escape = in_text && byte == b'\\';
+                in_text ^= byte == b'"';
+                let end = content.len().min(at + if escape { 2 } else { 1 });
+                quoted.extend_from_slice(content.get(at..end).unwrap_or_default());
+                at = end;
+            }
+        }
+    }
+    found.then_some(quoted)
 }
 
 /// A value short enough for an error message.
