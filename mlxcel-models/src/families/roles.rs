@@ -52,7 +52,12 @@ impl<'a> Roles<'a> {
 
     /// The matrix `{module}.weight`, dense or packed; it has no role yet.
     pub(super) fn matrix(&self, module: &str, rows: usize, columns: usize) -> Result<WeightRef> {
-        matrix(self.checkpoint, module, rows, columns)
+        matrix(self.checkpoint, module, &[rows, columns])
+    }
+
+    /// The matrices `[count, rows, columns]` that `{module}.weight` holds, dense or packed; they have no role yet.
+    pub(super) fn matrices(&self, module: &str, count: usize, rows: usize, columns: usize) -> Result<WeightRef> {
+        matrix(self.checkpoint, module, &[count, rows, columns])
     }
 
     /// The projection whose tensors are `{name}.weight`, dense or quantized, and, if `bias`, `{name}.bias`.
@@ -91,24 +96,20 @@ fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightR
     Ok(WeightRef::new(name, view.element_type, shape))
 }
 
-/// The matrix `[rows, columns]` whose tensor is `{module}.weight`: dense, or packed with companions beside it.
+/// The matrix of `shape`, or several along a dimension in front, whose tensor is `{module}.weight`: dense, or packed with
+/// companions beside it.
 ///
 /// It is quantized if `{module}.scales` is there, and then as the settings say; where one tells of a quantization and the
 /// other does not, the checkpoint is refused.
-fn matrix(
-    checkpoint: &Checkpoint,
-    module: &str,
-    rows: usize,
-    columns: usize,
-) -> Result<WeightRef> {
+fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
     let weight = format!("{module}.weight");
     let has_scales = checkpoint.has(&format!("{module}.scales"));
     let fault = match (Declared::of(checkpoint.config(), module)?, has_scales) {
         (Declared::Default(scheme) | Declared::Quantized(scheme), true) => {
-            return packed(checkpoint, module, rows, columns, scheme);
+            return packed(checkpoint, module, shape, scheme);
         }
         (Declared::Nothing | Declared::Default(_) | Declared::Dense, false) => {
-            return dense(checkpoint, &weight, &[rows, columns]);
+            return dense(checkpoint, &weight, shape);
         }
         (Declared::Quantized(_), false) => {
             "config.json says that it is quantized, and its scales are missing"
@@ -123,15 +124,16 @@ fn matrix(
     Err(error.with_context("tensor", weight).with_context("path", location))
 }
 
-/// The matrix `[rows, columns]` of a module that is quantized by `scheme`.
-fn packed(
-    checkpoint: &Checkpoint,
-    module: &str,
-    rows: usize,
-    columns: usize,
-    scheme: Scheme,
-) -> Result<WeightRef> {
+/// The matrix or matrices of a module that is quantized by `scheme`.
+fn packed(checkpoint: &Checkpoint, module: &str, shape: &[usize], scheme: Scheme) -> Result<WeightRef> {
     let Scheme { mode, bits, group_size } = scheme;
+    let columns = shape.last().copied().unwrap_or_default();
+    let with_columns = |columns: usize| {
+        let mut sizes = shape.to_vec();
+        sizes.pop();
+        sizes.push(columns);
+        sizes
+    };
     let weight = format!("{module}.weight");
     let refuse = |name: &str, message: String| {
         let error = Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", name);
@@ -146,17 +148,16 @@ fn packed(
     // The tensor as stored, if it is what the settings make it.
     let companion = |name: &str, fits: fn(ElementType) -> bool, types: &str, width: usize| {
         let (view, _) = checkpoint.located(name)?;
-        if view.shape != [rows, width] || !fits(view.element_type) {
+        let expected = with_columns(width);
+        if view.shape != expected || !fits(view.element_type) {
             let message = format!(
-                "the tensor is {} {:?} and config.json makes it {types} {:?}: [{rows}, {columns}] in mode {mode}, {bits} \
+                "the tensor is {} {:?} and config.json makes it {types} {expected:?}: {shape:?} in mode {mode}, {bits} \
                  bits, groups of {group_size}",
-                view.element_type,
-                view.shape,
-                [rows, width]
+                view.element_type, view.shape,
             );
             return Err(refuse(name, message));
         }
-        Ok(WeightRef::new(name, view.element_type, [rows, width]))
+        Ok(WeightRef::new(name, view.element_type, expected))
     };
     companion(&weight, |element| element == ElementType::U32, "U32", columns * bits / 32)?;
     let (scales, biases) = (format!("{module}.scales"), format!("{module}.biases"));
@@ -177,7 +178,7 @@ fn packed(
         (companion(&scales, |element| element == ElementType::U8, "U8", groups)?, None)
     };
     let quantization = Quantization::new(mode, bits, group_size, scales, biases);
-    Ok(WeightRef::new(weight, ElementType::U32, [rows, columns]).with_quantization(quantization))
+    Ok(WeightRef::new(weight, ElementType::U32, shape).with_quantization(quantization))
 }
 
 /// The function that a field such as `hidden_act` names, by the names of transformers' `ACT2FN`.
