@@ -1,12 +1,13 @@
 //! Decoder programs on the evaluator.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, KvLayout, Numerics, ProgramShape, StepInputs, StepOutputs, decoder_program,
+    ENTRY, Executor, Numerics, ProgramShape, StateLayout, StepInputs, StepOutputs, decoder_program,
     weight_arguments,
 };
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
@@ -18,22 +19,55 @@ pub(crate) struct PortableExecutor {
     checkpoint: Checkpoint,
     decoder: Decoder,
     numerics: Numerics,
-    /// The weights' tensors in the order of the programs' arguments.
-    weights: Vec<(WeightRef, TensorType)>,
+    layouts: Vec<StateLayout>,
+    /// In the order of the programs' arguments.
+    weights: Vec<Weight>,
     workers: Workers,
     programs: Mutex<HashMap<ProgramShape, Arc<Program>>>,
 }
 
-/// The KV cache of one sequence; it is away while a program runs on it, and does not come back where that fails.
-pub(crate) struct PortableCache(Option<Tensor>);
+/// One tensor of the weights.
+struct Weight {
+    reference: WeightRef,
+    ty: TensorType,
+    /// Its bytes, where they do not lie together in the mapped file.
+    gathered: Option<Vec<u8>>,
+}
 
-impl PortableCache {
+impl Weight {
+    fn new(checkpoint: &Checkpoint, reference: &WeightRef, ty: TensorType) -> Result<Self> {
+        let gathered = match checkpoint.weight(reference)?.bytes {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(bytes) => Some(bytes),
+        };
+        Ok(Self { reference: reference.clone(), ty, gathered })
+    }
+
+    fn bytes<'a>(&'a self, checkpoint: &'a Checkpoint) -> Result<&'a [u8]> {
+        if let Some(bytes) = &self.gathered {
+            return Ok(bytes);
+        }
+        match checkpoint.weight(&self.reference)?.bytes {
+            Cow::Borrowed(bytes) => Ok(bytes),
+            Cow::Owned(_) => {
+                let message = "a weight that lay together in its file does not any more";
+                Err(Error::new(ErrorKind::Internal, "run program", message))
+            }
+        }
+    }
+}
+
+/// What one group of layers keeps of a sequence; it is away while a program runs on it, and does not come back where that
+/// fails.
+pub(crate) struct PortableState(Option<Tensor>);
+
+impl PortableState {
     fn tensor(&self) -> Result<&Tensor> {
-        self.0.as_ref().ok_or_else(lost_cache)
+        self.0.as_ref().ok_or_else(lost_state)
     }
 
     fn tensor_mut(&mut self) -> Result<&mut Tensor> {
-        self.0.as_mut().ok_or_else(lost_cache)
+        self.0.as_mut().ok_or_else(lost_state)
     }
 }
 
@@ -42,11 +76,13 @@ impl PortableExecutor {
         checkpoint: Checkpoint,
         decoder: Decoder,
         numerics: Numerics,
+        layouts: Vec<StateLayout>,
         workers: Workers,
     ) -> Result<Self> {
+        let weights = weight_arguments(&decoder)?.into_iter();
         let weights =
-            weight_arguments(&decoder)?.into_iter().map(|(weight, ty)| (weight.clone(), ty)).collect();
-        Ok(Self { checkpoint, decoder, numerics, weights, workers, programs: Mutex::default() })
+            weights.map(|(weight, ty)| Weight::new(&checkpoint, weight, ty)).collect::<Result<_>>()?;
+        Ok(Self { checkpoint, decoder, numerics, layouts, weights, workers, programs: Mutex::default() })
     }
 
     fn program(&self, shape: &ProgramShape) -> Result<Arc<Program>> {
@@ -54,7 +90,7 @@ impl PortableExecutor {
         if let Some(program) = programs.get(shape) {
             return Ok(Arc::clone(program));
         }
-        let module = decoder_program(&self.decoder, self.numerics, shape)?.module;
+        let module = decoder_program(&self.decoder, self.numerics, &self.layouts, shape)?.module;
         let program = Arc::new(Program::plan(&module, ENTRY).map_err(|error| failed("plan program", error))?);
         programs.insert(shape.clone(), Arc::clone(&program));
         Ok(program)
@@ -62,22 +98,22 @@ impl PortableExecutor {
 }
 
 impl Executor for PortableExecutor {
-    type Cache = PortableCache;
+    type State = PortableState;
 
     fn prepare(&self, shape: &ProgramShape, _cancel: Option<&CancelToken>) -> Result<Duration> {
         // Planning is a matter of milliseconds; nothing is compiled.
         self.program(shape).map(|_| Duration::ZERO)
     }
 
-    fn allocate(&self, layout: &KvLayout, length: usize) -> Result<PortableCache> {
-        Ok(PortableCache(Some(Tensor::zeros(TensorType::new(layout.element, layout.shape(length))))))
+    fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PortableState> {
+        Ok(PortableState(Some(Tensor::zeros(layout.tensor_type(length)))))
     }
 
     fn copy(
         &self,
-        layout: &KvLayout,
-        (from, from_length): (&PortableCache, usize),
-        (to, to_length): (&mut PortableCache, usize),
+        layout: &StateLayout,
+        (from, from_length): (&PortableState, usize),
+        (to, to_length): (&mut PortableState, usize),
         positions: usize,
     ) -> Result<()> {
         let (from, to) = (from.tensor()?.bytes(), to.tensor_mut()?.bytes_mut());
@@ -89,12 +125,12 @@ impl Executor for PortableExecutor {
 
     fn read(
         &self,
-        layout: &KvLayout,
-        cache: &PortableCache,
+        layout: &StateLayout,
+        state: &PortableState,
         length: usize,
         positions: usize,
     ) -> Result<Vec<u8>> {
-        let from = cache.tensor()?.bytes();
+        let from = state.tensor()?.bytes();
         let mut bytes = Vec::with_capacity(layout.bytes(positions));
         for part in layout.copy_segments(length, positions, positions) {
             bytes.extend_from_slice(&from[part.from..part.from + part.bytes]);
@@ -104,13 +140,13 @@ impl Executor for PortableExecutor {
 
     fn write(
         &self,
-        layout: &KvLayout,
-        cache: &mut PortableCache,
+        layout: &StateLayout,
+        state: &mut PortableState,
         length: usize,
         positions: usize,
         bytes: &[u8],
     ) -> Result<()> {
-        let to = cache.tensor_mut()?.bytes_mut();
+        let to = state.tensor_mut()?.bytes_mut();
         for part in layout.copy_segments(positions, length, positions) {
             to[part.to..part.to + part.bytes].copy_from_slice(&bytes[part.from..part.from + part.bytes]);
         }
@@ -121,21 +157,20 @@ impl Executor for PortableExecutor {
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
-        caches: &mut [&mut PortableCache],
+        states: &mut [&mut [PortableState]],
         logits: &[usize],
     ) -> Result<StepOutputs> {
         let program = self.program(shape)?;
         let mut arguments = Vec::with_capacity(program.arguments().len());
-        for (weight, ty) in &self.weights {
-            let bytes = self.checkpoint.weight(weight)?.bytes;
-            arguments.push(Input::Borrowed { ty, bytes });
+        for weight in &self.weights {
+            arguments.push(Input::Borrowed { ty: &weight.ty, bytes: weight.bytes(&self.checkpoint)? });
         }
         let step_types = program.arguments()[arguments.len()..].iter().map(|(_, ty)| ty);
         for (bytes, ty) in inputs.arguments().zip(step_types) {
             arguments.push(Input::Borrowed { ty, bytes });
         }
-        for cache in caches.iter_mut() {
-            arguments.push(Input::Owned(cache.0.take().ok_or_else(lost_cache)?));
+        for state in states.iter_mut().flat_map(|row| row.iter_mut()) {
+            arguments.push(Input::Owned(state.0.take().ok_or_else(lost_state)?));
         }
         let options = RunOptions { workers: Some(&self.workers), ..RunOptions::default() };
         let results = program.run_with(arguments, &options).map_err(|error| failed("run program", error))?;
@@ -143,8 +178,8 @@ impl Executor for PortableExecutor {
         let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
             return Err(Error::new(ErrorKind::Internal, "run program", "the program gave too few results"));
         };
-        for (cache, result) in caches.iter_mut().zip(results) {
-            cache.0 = Some(result);
+        for (state, result) in states.iter_mut().flat_map(|row| row.iter_mut()).zip(results) {
+            state.0 = Some(result);
         }
         let vocabulary = self.decoder.vocabulary_size;
         let all_logits: &[f32] = bytemuck::cast_slice(all_logits.bytes());
@@ -159,6 +194,6 @@ fn failed(operation: &'static str, error: EvalError) -> Error {
     Error::new(ErrorKind::Internal, operation, "the evaluator refused a decoder's graph").with_source(error)
 }
 
-fn lost_cache() -> Error {
-    Error::new(ErrorKind::Internal, "run program", "the cache of a failed run was used again")
+fn lost_state() -> Error {
+    Error::new(ErrorKind::Internal, "run program", "the state of a failed run was used again")
 }

@@ -9,9 +9,9 @@ use mlxcel_conformance::{Subject, checks};
 use mlxcel_core::{
     Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Precision, Result,
 };
-use mlxcel_graph::{Executor, KvCacheType, KvLayout, ProgramShape, StepInputs, StepOutputs};
+use mlxcel_graph::{Executor, KvCacheType, ProgramShape, StateLayout, StepInputs, StepOutputs};
 
-use crate::executor::{PortableCache, PortableExecutor};
+use crate::executor::{PortableExecutor, PortableState};
 use crate::{PortableBackend, load};
 
 /// Fails once, after so many good runs.
@@ -22,21 +22,21 @@ struct FailingExecutor {
 }
 
 impl Executor for FailingExecutor {
-    type Cache = PortableCache;
+    type State = PortableState;
 
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration> {
         self.executor.prepare(shape, cancel)
     }
 
-    fn allocate(&self, layout: &KvLayout, length: usize) -> Result<PortableCache> {
+    fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PortableState> {
         self.executor.allocate(layout, length)
     }
 
     fn copy(
         &self,
-        layout: &KvLayout,
-        from: (&PortableCache, usize),
-        to: (&mut PortableCache, usize),
+        layout: &StateLayout,
+        from: (&PortableState, usize),
+        to: (&mut PortableState, usize),
         positions: usize,
     ) -> Result<()> {
         self.executor.copy(layout, from, to, positions)
@@ -44,33 +44,33 @@ impl Executor for FailingExecutor {
 
     fn read(
         &self,
-        layout: &KvLayout,
-        cache: &PortableCache,
+        layout: &StateLayout,
+        state: &PortableState,
         length: usize,
         positions: usize,
     ) -> Result<Vec<u8>> {
-        self.executor.read(layout, cache, length, positions)
+        self.executor.read(layout, state, length, positions)
     }
 
     fn write(
         &self,
-        layout: &KvLayout,
-        cache: &mut PortableCache,
+        layout: &StateLayout,
+        state: &mut PortableState,
         length: usize,
         positions: usize,
         bytes: &[u8],
     ) -> Result<()> {
-        self.executor.write(layout, cache, length, positions, bytes)
+        self.executor.write(layout, state, length, positions, bytes)
     }
 
     fn run(
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
-        caches: &mut [&mut PortableCache],
+        states: &mut [&mut [PortableState]],
         logits: &[usize],
     ) -> Result<StepOutputs> {
-        let outputs = self.executor.run(shape, inputs, caches, logits);
+        let outputs = self.executor.run(shape, inputs, states, logits);
         if self.runs.fetch_add(1, Ordering::Relaxed) == self.good_runs {
             return Err(Error::new(ErrorKind::Device, "run program", "the device failed, as it was told to"));
         }

@@ -4,7 +4,7 @@
 //!
 //! It runs the very graphs that compilers are given, by an evaluator whose every operation is tested by itself. So it needs no
 //! toolchain, runs wherever Rust does, and is what a compiled engine is compared with. It is exact and lean (weights are read
-//! from the mapped files in the type that they are stored in; memory is those files plus the KV caches) and slower than an
+//! from the mapped files in the type that they are stored in; memory is those files plus the states of sequences) and slower than an
 //! engine that compiles.
 //!
 //! ```no_run
@@ -98,13 +98,14 @@ fn load<E: Executor>(
         Error::new(ErrorKind::ResourceExhausted, "start threads", "the system gives no more threads")
             .with_source(error)
     })?;
-    // Nothing is copied: the weights are where they are run from once their files are mapped.
+    // Next to nothing is copied: weights are run from where they are mapped, unless they are gathered from several places.
     if let Some(progress) = &options.progress {
         progress(LoadProgress::new(LoadStage::Weights, decoder.weight_bytes(), decoder.weight_bytes()));
     }
     let mut info = model_info(NAME, &checkpoint, &decoder);
     info.load_time = started.elapsed();
-    let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, workers)?;
+    let layouts = graph.layouts(&decoder)?;
+    let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, layouts, workers)?;
     Ok(Arc::new(GraphModel::new(run_by(executor), &decoder, info, &graph)?))
 }
 
