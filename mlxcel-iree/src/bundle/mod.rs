@@ -30,8 +30,18 @@
 //! what the programs do; that there is a target whose features this processor has (of several, the one that uses most of
 //! them); that every program of it has the checksum that was written. [`Bundle::verify`] reads everything, weights included.
 //!
-//! Checksums are proof against damage, not against malice: programs are machine code, so take bundles from whom you would
-//! take a library.
+//! # Whose programs are run
+//!
+//! Programs are machine code, and checksums are proof against damage, not against malice. So those of a bundle are run only where
+//! somebody vouches for it:
+//!
+//! * the caller, by [`IreeBackend::with_trusted_bundle`](crate::IreeBackend::with_trusted_bundle), by naming the folder in
+//!   [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle), or by embedding the bundle in the application;
+//! * this machine, which notes in the cache's folder what bundles [`write()`] wrote with that cache. A manifest that is changed
+//!   afterwards is another one.
+//!
+//! A model's folder with any other bundle is opened as the checkpoint that it is: programs are compiled, and where there is no
+//! compiler, opening is an error that says how to trust the bundle.
 //!
 //! # For other compilers
 //!
@@ -48,6 +58,7 @@ mod path;
 mod source;
 mod staging;
 mod targets;
+mod trust;
 mod write;
 
 #[cfg(test)]
@@ -60,4 +71,5 @@ pub use manifest::{
 pub use open::Bundle;
 pub(crate) use open::BundledPrograms;
 pub use options::{BundleOptions, STABLEHLO, split_targets};
+pub(crate) use trust::{Offer, Trust};
 pub use write::write;

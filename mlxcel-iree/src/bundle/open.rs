@@ -44,10 +44,15 @@ impl Bundle {
 
     /// The bundle that `source` is; none where it has no manifest.
     pub(crate) fn find(source: &ModelSource) -> Result<Option<Self>> {
+        let Some(text) = Source::new(source).manifest()? else { return Ok(None) };
+        Self::parse(source, &text).map(Some)
+    }
+
+    /// The bundle in `source` whose manifest is `text`.
+    pub(crate) fn parse(source: &ModelSource, text: &[u8]) -> Result<Self> {
         let source = Source::new(source);
-        let Some(text) = source.manifest()? else { return Ok(None) };
-        let manifest = Manifest::parse(&text, &source.locate(super::manifest::MANIFEST))?;
-        Ok(Some(Self { source, manifest }))
+        let manifest = Manifest::parse(text, &source.locate(super::manifest::MANIFEST))?;
+        Ok(Self { source, manifest })
     }
 
     /// What the bundle says of itself.

@@ -13,14 +13,15 @@ use super::checkpoint_files::side_files;
 use super::manifest::{FileEntry, MANIFEST, Manifest, Target};
 use super::staging::{OPERATION, Staging};
 use super::targets::BundleTarget;
-use super::{BundleOptions, describe};
+use super::{BundleOptions, describe, trust};
 use crate::IreeBackend;
 
 /// Writes a bundle of the model in `source` to the folder `destination`, compiling with the compiler and the cache of
 /// `engine`, and answers its manifest.
 ///
 /// The folder appears whole or not at all: it is written beside its place under a temporary name. What is compiled for another
-/// machine needs nothing of that machine.
+/// machine needs nothing of that machine. Engines with the same cache run the bundle's programs without being told to
+/// [trust](IreeBackend::with_trusted_bundle) it.
 ///
 /// ```no_run
 /// use mlxcel_iree::IreeBackend;
@@ -75,9 +76,11 @@ pub fn write(
     }
     manifest.files = copy_checkpoint(&checkpoint, &staging, options, &control)?;
     manifest.weights_included = options.weights;
-    staging.add(MANIFEST, manifest.to_json()?.as_bytes(), &control, &|_| {})?;
+    let text = manifest.to_json()?;
+    staging.add(MANIFEST, text.as_bytes(), &control, &|_| {})?;
     control.check(OPERATION)?;
     staging.publish()?;
+    trust::record(&engine.cache()?, text.as_bytes(), destination.as_ref());
     Ok(manifest)
 }
 

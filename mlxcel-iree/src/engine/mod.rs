@@ -24,7 +24,7 @@ use mlxcel_models::{Checkpoint, Decoder};
 use crate::affinity::Affinity;
 use crate::artifact::Artifacts;
 use crate::backend::{CompileBackends, ResolvedTarget, TargetChoice, default_backend};
-use crate::bundle::Bundle;
+use crate::bundle::{Bundle, Offer, Trust};
 use crate::cache::Cache;
 use crate::compiler::Compiler;
 use crate::ffi::{Device, DeviceOptions, Driver};
@@ -50,8 +50,8 @@ const NAME: &str = "iree";
 /// environment says otherwise: `MLXCEL_COMPILE_TARGET` names a [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or its
 /// architecture only, of the backend that `MLXCEL_COMPILE_BACKEND` names.
 ///
-/// A folder with a [bundle](crate::bundle) in it, or [`with_bundle`](Self::with_bundle), needs none of this: its programs are
-/// there, nothing is compiled and nothing is written.
+/// A folder with a [bundle](crate::bundle) in it that is [trusted](Self::with_trusted_bundle) or that this machine wrote, or
+/// [`with_bundle`](Self::with_bundle), needs none of this: its programs are there, nothing is compiled and nothing is written.
 ///
 /// [`LoadOptions::device`] is `local-task` (the default: worker threads, one for each core unless
 /// [`LoadOptions::threads`] says otherwise) or `local-sync` (on the calling thread).
@@ -73,6 +73,7 @@ pub struct IreeBackend {
     compile_target: Option<CompileTarget>,
     compile_backends: CompileBackends,
     bundle: Option<PathBuf>,
+    trust: Trust,
     kv_cache: KvCacheType,
     profiler: Option<Profiler>,
     affinity: Affinity,
@@ -122,10 +123,29 @@ impl IreeBackend {
     }
 
     /// Takes programs from the bundle in `folder`, which was written without weights, for the checkpoints that are loaded.
-    /// Loading another checkpoint than the bundle's is an error.
+    /// Loading another checkpoint than the bundle's is an error. To name it is to trust it: its programs are machine code.
     #[must_use]
     pub fn with_bundle(mut self, folder: impl Into<PathBuf>) -> Self {
         self.bundle = Some(folder.into());
+        self
+    }
+
+    /// Runs the programs of the bundle in `folder` when the model in it is loaded. Programs are machine code: trust a folder whose
+    /// writer you would take a library from, such as one that ships with your application. May be called for several folders.
+    ///
+    /// Bundles that this machine wrote with the same cache need it not. The programs of any other bundle are left alone: what its
+    /// model needs is compiled, and where there is no compiler, loading it is an error.
+    ///
+    /// ```no_run
+    /// # use mlxcel_core::{Backend, LoadOptions};
+    /// let folder = "models/story-bundle";
+    /// let engine = mlxcel_iree::IreeBackend::new().with_trusted_bundle(folder);
+    /// let model = engine.load(&folder.into(), &LoadOptions::default())?;
+    /// # Ok::<(), mlxcel_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_trusted_bundle(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.trust.add(folder.into());
         self
     }
 
@@ -197,26 +217,14 @@ impl IreeBackend {
         Ok((graph, ProgramSource::Compiler(Box::new(compiler))))
     }
 
-    fn cache(&self) -> Result<Cache> {
-        let cache = Cache::open(self.cache_dir.as_deref())?;
-        Ok(match self.cache_size {
-            Some(bytes) => cache.with_limit(bytes),
-            None => cache,
-        })
-    }
-}
-
-impl Backend for IreeBackend {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+    /// Loads a model with the programs of `bundle`, or with compiled ones.
+    fn load_with(
+        &self,
+        bundle: Option<Bundle>,
+        source: &ModelSource,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn Model>> {
         let started = Instant::now();
-        let bundle = match &self.bundle {
-            Some(folder) => Some(Bundle::open(folder)?),
-            None => Bundle::find(source)?,
-        };
         let checkpoint = Checkpoint::from_source(source);
         let checkpoint = Arc::new(match &bundle {
             Some(bundle) => checkpoint.map_err(|error| bundle.explain_missing_weights(source, error))?,
@@ -252,5 +260,35 @@ impl Backend for IreeBackend {
         let executor = IreeExecutor::new(device, programs, weights, decoder.vocabulary_size)
             .with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
+    }
+
+    /// Where compiled programs are kept.
+    pub(crate) fn cache(&self) -> Result<Cache> {
+        let cache = Cache::open(self.cache_dir.as_deref())?;
+        Ok(match self.cache_size {
+            Some(bytes) => cache.with_limit(bytes),
+            None => cache,
+        })
+    }
+}
+
+impl Backend for IreeBackend {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        let offer = match &self.bundle {
+            Some(folder) => Offer::Trusted(Box::new(Bundle::open(folder)?)),
+            None => self.trust.offer(source, || self.cache())?,
+        };
+        match offer {
+            Offer::None => self.load_with(None, source, options),
+            Offer::Trusted(bundle) => self.load_with(Some(*bundle), source, options),
+            Offer::Untrusted(bundle) => {
+                tracing::warn!("the model's folder has a bundle that is not trusted: its programs are not used");
+                self.load_with(None, source, options).map_err(|error| bundle.explain(error))
+            }
+        }
     }
 }

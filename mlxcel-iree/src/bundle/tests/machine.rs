@@ -14,7 +14,7 @@ fn a_bundle_runs_without_compiler_and_cache() {
 
 #[test]
 fn a_bundle_claims_what_its_programs_do_and_holds_that_to_its_end() {
-    let model = without_compiler().load(&written().into(), &load_options()).unwrap();
+    let model = trusting(written()).load(&written().into(), &load_options()).unwrap();
     let capabilities = model.capabilities();
     assert_eq!((capabilities.sequences, capabilities.context, capabilities.every_position), (1, 150, false));
     assert_eq!(model.info().compile_time, std::time::Duration::ZERO);
@@ -59,7 +59,7 @@ fn options_choose_what_is_in_a_bundle() {
     let copied = progress.iter().rfind(|(stage, ..)| *stage == LoadStage::Weights).unwrap();
     assert!(copied.1 == copied.2 && copied.1 > 200_000);
 
-    let model = without_compiler().load(&folder.as_path().into(), &load_options()).unwrap();
+    let model = trusting(&folder).load(&folder.as_path().into(), &load_options()).unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     let (one, other) = (session.open().unwrap(), session.open().unwrap());
     let rows = [
@@ -221,8 +221,8 @@ fn manifests_that_ask_for_what_is_not_there() {
 #[test]
 fn whoever_opens_a_bundle_may_ask_for_less_room() {
     let error =
-        without_compiler().load(&written().into(), &load_options().with_capacity(0)).map(drop).unwrap_err();
+        trusting(written()).load(&written().into(), &load_options().with_capacity(0)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    let model = without_compiler().load(&written().into(), &load_options().with_capacity(10)).unwrap();
+    let model = trusting(written()).load(&written().into(), &load_options().with_capacity(10)).unwrap();
     assert_eq!((model.capabilities().context, model.info().capacity), (10, 10));
 }

@@ -3,6 +3,7 @@
 mod machine;
 mod manifests;
 mod refusals;
+mod trust;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,11 @@ pub(super) fn load_options() -> LoadOptions {
 /// An engine that finds no compiler, and must not want one.
 pub(super) fn without_compiler() -> IreeBackend {
     IreeBackend::new().with_compiler("/there/is/no/iree-compile").with_cache_dir("/proc/no/cache")
+}
+
+/// An engine that finds no compiler and trusts a bundle.
+pub(super) fn trusting(bundle: &Path) -> IreeBackend {
+    without_compiler().with_trusted_bundle(bundle)
 }
 
 /// A short bundle: one cache length, one sequence.
@@ -113,7 +119,7 @@ pub(super) fn assert_refused(folder: &Path, kind: ErrorKind, words: &[&str]) {
 }
 
 pub(super) fn load_error(engine: &IreeBackend, folder: &Path) -> Error {
-    engine.load(&folder.into(), &load_options()).map(drop).unwrap_err()
+    engine.clone().with_trusted_bundle(folder).load(&folder.into(), &load_options()).map(drop).unwrap_err()
 }
 
 /// A prompt of the oracle of the fixture `llama`, and what follows there by wide margins.
@@ -121,7 +127,7 @@ const PROMPT: [u32; 5] = [12, 176, 62, 160, 111];
 pub(super) const ANSWER: [u32; 6] = [223, 54, 213, 72, 1, 99];
 
 pub(super) fn generate(engine: &IreeBackend, folder: &Path) -> Result<Vec<u32>> {
-    let model = engine.load(&folder.into(), &load_options())?;
+    let model = engine.clone().with_trusted_bundle(folder).load(&folder.into(), &load_options())?;
     let mut session = model.open_session(&SessionOptions::default())?;
     Ok(session.generate_greedy(&PROMPT, &GenerateOptions::new(6))?.tokens)
 }

@@ -130,7 +130,7 @@ fn manifests_that_contradict_themselves() {
 #[test]
 fn options_that_the_programs_do_not_do() {
     let refused = |options: &LoadOptions| {
-        let error = without_compiler().load(&text().into(), options).map(drop).unwrap_err();
+        let error = trusting(text()).load(&text().into(), options).map(drop).unwrap_err();
         let context = |key| error.context(key).unwrap_or_default().to_owned();
         (error.kind(), [context("field"), context("asked_for"), context("bundle")])
     };

@@ -1,0 +1,117 @@
+//! Whose programs are run: those of bundles that the caller trusts, or that were written with this cache.
+//!
+//! Programs are machine code, and a checkpoint folder is a stranger's: what lies in it says nothing about who wrote it. See ADR 0014
+//! for the rationale.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use sha2::{Digest, Sha256};
+
+use super::open::Bundle;
+use super::source::{Source, hex};
+use crate::cache::Cache;
+
+/// The folder, in that of a cache, with a file for each bundle that was written with it.
+const FOLDER: &str = "bundles";
+
+/// Which bundles a caller trusts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trust {
+    folders: Vec<PathBuf>,
+}
+
+/// What a model's folder has of programs.
+pub(crate) enum Offer {
+    /// No bundle.
+    None,
+    /// A bundle whose programs are run.
+    Trusted(Box<Bundle>),
+    /// A bundle whose programs are not run.
+    Untrusted(Untrusted),
+}
+
+/// A bundle in a model's folder that nobody vouches for.
+pub(crate) struct Untrusted {
+    source: ModelSource,
+}
+
+impl Trust {
+    /// Trusts the bundle in `folder`.
+    pub(crate) fn add(&mut self, folder: PathBuf) {
+        self.folders.push(folder);
+    }
+
+    /// The bundle in `source`, if there is one and as far as it may be used; `cache` gives the cache whose bundles are trusted.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is parsed.
+    pub(crate) fn offer(
+        &self,
+        source: &ModelSource,
+        cache: impl FnOnce() -> Result<Cache>,
+    ) -> Result<Offer> {
+        let Some(text) = Source::new(source).manifest()? else { return Ok(Offer::None) };
+        let trusted = match source {
+            ModelSource::Folder(folder) => self.names(folder) || is_recorded(&cache()?, &text),
+            // It is part of the application, as its own code is.
+            _ => true,
+        };
+        if trusted {
+            return Ok(Offer::Trusted(Box::new(Bundle::parse(source, &text)?)));
+        }
+        Ok(Offer::Untrusted(Untrusted { source: source.clone() }))
+    }
+
+    /// Whether `folder` is one of the trusted ones, by whatever path.
+    fn names(&self, folder: &Path) -> bool {
+        let Ok(folder) = fs::canonicalize(folder) else { return false };
+        self.folders.iter().any(|trusted| fs::canonicalize(trusted).is_ok_and(|trusted| trusted == folder))
+    }
+}
+
+impl Untrusted {
+    /// `error`, which a load without the bundle's programs ended in, with the way out that the bundle offers.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::NotFound {
+            return match Bundle::find(&self.source) {
+                Ok(Some(bundle)) => bundle.explain_missing_weights(&self.source, error),
+                _ => error,
+            };
+        }
+        if error.kind() != ErrorKind::Toolchain {
+            return error;
+        }
+        let message = "the programs of this bundle are machine code from a folder that nobody vouches for, so they are not run, \
+                       and there is no compiler to make others; trust the folder (`IreeBackend::with_trusted_bundle`, or \
+                       `--trust-bundle` of the programs), or name a compiler";
+        let mut refused = Error::new(ErrorKind::Toolchain, "load bundle", message);
+        if let ModelSource::Folder(folder) = &self.source {
+            refused = refused.with_context("path", folder.display());
+        }
+        refused.with_source(error)
+    }
+}
+
+/// Notes that the bundle with this manifest was written with `cache`, by `path`; whether that can be noted is told and no error.
+pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
+    let Some(folder) = cache.folder().map(|folder| folder.join(FOLDER)) else { return };
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let written = fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(folder.join(name(manifest)), path.as_os_str().as_encoded_bytes()));
+    if let Err(error) = written {
+        tracing::warn!(folder = %folder.display(), %error, "it is not noted that the bundle is of this machine: it has to be trusted to be run");
+    }
+}
+
+/// Whether the bundle with this manifest was written with `cache`. The manifest has the sums of all programs.
+fn is_recorded(cache: &Cache, manifest: &[u8]) -> bool {
+    cache.folder().is_some_and(|folder| folder.join(FOLDER).join(name(manifest)).is_file())
+}
+
+/// The name of a manifest's record.
+fn name(manifest: &[u8]) -> String {
+    hex(&Sha256::digest(manifest))
+}
