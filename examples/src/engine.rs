@@ -1,8 +1,11 @@
 //! The engine that a program runs on, with what only the IREE engine can do.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_core::Backend;
+#[cfg(feature = "iree")]
+use mlxcel_session::iree::{IreeBackend, profile::Profiler};
 use mlxcel_session::select_backend;
 
 use crate::Failure;
@@ -12,22 +15,37 @@ pub struct Engine {
     /// The engine.
     pub backend: Arc<dyn Backend>,
     #[cfg(feature = "iree")]
-    profiler: Option<mlxcel_session::iree::profile::Profiler>,
+    profiler: Option<Profiler>,
+}
+
+/// What an engine is asked for. All but `trust` are errors for an engine that cannot.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EngineOptions<'a> {
+    /// Its name; that which [`select_backend`] chooses where none is given.
+    pub name: Option<&'a str>,
+    /// Notes where the time of passes goes.
+    pub profile: bool,
+    /// What keys and values are kept in.
+    pub kv_cache: Option<&'a str>,
+    /// Where threads run.
+    pub affinity: Option<&'a str>,
+    /// The folder whose bundle is trusted; engines that run no bundles take no notice.
+    pub trust: Option<&'a Path>,
 }
 
 impl Engine {
-    /// The engine called `name`, or that which [`select_backend`] chooses; with `profile` it notes where the time of passes
-    /// goes, with `kv_cache` it keeps keys and values in that type, and with `affinity` it places threads there, which are
-    /// errors where it cannot.
-    pub fn select(
-        name: Option<&str>,
-        profile: bool,
-        kv_cache: Option<&str>,
-        affinity: Option<&str>,
-    ) -> Result<Self, Failure> {
-        let backend = select_backend(name)?;
-        if profile || kv_cache.is_some() || affinity.is_some() {
-            return Self::iree(&*backend, profile, kv_cache, affinity);
+    /// The engine that is asked for.
+    pub fn select(options: EngineOptions<'_>) -> Result<Self, Failure> {
+        let backend = select_backend(options.name)?;
+        #[cfg(feature = "iree")]
+        if backend.name() == IreeBackend::new().name() {
+            return Self::iree(options);
+        }
+        if let Some(option) = options.of_iree() {
+            return Err(Failure::Usage(format!(
+                "{option} is for the engine iree, and this is {}",
+                backend.name()
+            )));
         }
         Ok(Self {
             backend,
@@ -37,39 +55,22 @@ impl Engine {
     }
 
     #[cfg(feature = "iree")]
-    fn iree(
-        chosen: &dyn Backend,
-        profile: bool,
-        kv_cache: Option<&str>,
-        affinity: Option<&str>,
-    ) -> Result<Self, Failure> {
-        use mlxcel_session::iree::{IreeBackend, profile::Profiler};
-
-        let mut engine = IreeBackend::new();
-        if engine.name() != chosen.name() {
-            return Err(not_of(chosen, profile, kv_cache));
+    fn iree(options: EngineOptions<'_>) -> Result<Self, Failure> {
+        let mut engine = iree();
+        if let Some(folder) = options.trust {
+            engine = engine.with_trusted_bundle(folder);
         }
-        if let Some(kv_cache) = kv_cache {
+        if let Some(kv_cache) = options.kv_cache {
             engine = engine.with_kv_cache(kv_cache.parse()?);
         }
-        if let Some(affinity) = affinity {
+        if let Some(affinity) = options.affinity {
             engine = engine.with_affinity(affinity.parse()?);
         }
-        let profiler = profile.then(Profiler::new);
+        let profiler = options.profile.then(Profiler::new);
         if let Some(profiler) = &profiler {
             engine = engine.with_profiler(profiler);
         }
         Ok(Self { backend: Arc::new(engine), profiler })
-    }
-
-    #[cfg(not(feature = "iree"))]
-    fn iree(
-        chosen: &dyn Backend,
-        profile: bool,
-        kv_cache: Option<&str>,
-        _affinity: Option<&str>,
-    ) -> Result<Self, Failure> {
-        Err(not_of(chosen, profile, kv_cache))
     }
 
     /// Where time went since the last call, as a table and as JSON; nothing for an engine that was not asked to note it.
@@ -83,11 +84,37 @@ impl Engine {
     }
 }
 
-fn not_of(engine: &dyn Backend, profile: bool, kv_cache: Option<&str>) -> Failure {
-    let option = match (profile, kv_cache) {
-        (true, _) => "--profile",
-        (false, Some(_)) => "--kv-cache",
-        (false, None) => "--affinity",
-    };
-    Failure::Usage(format!("{option} is for the engine iree, and this is {}", engine.name()))
+impl EngineOptions<'_> {
+    /// The first option that the IREE engine alone has.
+    fn of_iree(&self) -> Option<&'static str> {
+        match self {
+            Self { profile: true, .. } => Some("--profile"),
+            Self { kv_cache: Some(_), .. } => Some("--kv-cache"),
+            Self { affinity: Some(_), .. } => Some("--affinity"),
+            _ => None,
+        }
+    }
+}
+
+/// The IREE engine with the compiler of this workspace, where the environment names none.
+#[cfg(feature = "iree")]
+pub fn iree() -> IreeBackend {
+    match workspace_compiler() {
+        Some(compiler) => IreeBackend::new().with_compiler(compiler),
+        None => IreeBackend::new(),
+    }
+}
+
+/// The compiler that `cargo xtask setup` put into the workspace, for programs that run from there: cargo names it to those that it
+/// starts, and nobody to others.
+#[cfg(feature = "iree")]
+fn workspace_compiler() -> Option<std::path::PathBuf> {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if is_set("MLXCEL_IREE_COMPILER") || is_set("IREE_DIST") {
+        return None;
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?.canonicalize().ok()?;
+    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let compiler = workspace.join(".toolchain/bin/iree-compile");
+    (program.starts_with(&workspace) && compiler.is_file()).then_some(compiler)
 }

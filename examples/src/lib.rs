@@ -6,7 +6,9 @@ mod engine;
 mod progress;
 mod report;
 
-pub use engine::Engine;
+#[cfg(feature = "iree")]
+pub use engine::iree;
+pub use engine::{Engine, EngineOptions};
 pub use progress::Progress;
 pub use report::{Failure, exit, launch, one_line};
 

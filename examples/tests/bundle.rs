@@ -150,7 +150,7 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Output {
     #[cfg(target_os = "linux")]
     if may_isolate() {
         let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && cd / && root=$1 && shift && \
-                      exec env -i PATH= HOME=/home/nobody \"$0\" \"$root\" /generate --model /bundle \"$@\"";
+                      exec env -i PATH= HOME=/home/nobody \"$0\" \"$root\" /generate --model /bundle --trust-bundle \"$@\"";
         let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"]
             .into_iter()
             .find(|path| Path::new(path).exists())
@@ -161,7 +161,8 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Output {
     }
     let nowhere = "/there/is/no/such/folder";
     let mut command = Command::new(root.join("generate"));
-    command.env_clear().current_dir("/").arg("--model").arg(root.join("bundle")).args(arguments);
+    command.env_clear().current_dir("/").arg("--trust-bundle").arg("--model").arg(root.join("bundle"));
+    command.args(arguments);
     for variable in ["PATH", "HOME", "TMPDIR", "XDG_CACHE_HOME", "MLXCEL_CACHE_DIR"] {
         command.env(variable, nowhere);
     }
@@ -187,6 +188,18 @@ fn a_bundle_runs_where_there_is_nothing_else_and_says_what_the_oracle_says() {
         assert_eq!(output["timings"]["compile_s"], 0.0);
     }
     assert!(contents(root.path()) == before, "something was written");
+}
+
+#[test]
+fn a_bundle_that_nobody_vouches_for_is_refused_with_the_way_out() {
+    let root = container();
+    let mut command = Command::new(root.path().join("generate"));
+    command.args(["--prompt", "Hi", "--precision", "exact", "--model"]).arg(root.path().join("bundle"));
+    let output = command.env_clear().env("HOME", root.path()).current_dir("/").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line = text(&output.stderr);
+    assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
+    assert!(line.contains("--trust-bundle") && line.contains("compiler"), "{line}");
 }
 
 #[test]
@@ -218,8 +231,10 @@ fn a_bundle_holds_the_contract() {
     let manifest = mlxcel_session::iree::bundle::write(&engine, &source, &folder, &options).unwrap();
     assert_eq!((manifest.lengths.as_slice(), manifest.programs.len()), (&[448][..], 10));
 
-    let bundled =
-        IreeBackend::new().with_compiler("/there/is/no/iree-compile").with_cache_dir("/there/is/no/cache");
+    let bundled = IreeBackend::new()
+        .with_compiler("/there/is/no/iree-compile")
+        .with_cache_dir("/there/is/no/cache")
+        .with_trusted_bundle(&folder);
     let load = LoadOptions::default().with_precision(Precision::Exact);
     let report = run_all(&Subject::new(bundled, folder).with_load(load), &Expectations::none());
     assert!(report.passed(), "{report}");

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use clap::Parser;
 use mlxcel_examples::{Failure, Progress, bundled, launch};
-use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
 use mlxcel_session::{ModelSource, Precision};
@@ -105,7 +104,7 @@ fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     options.capacity = arguments.context;
     options.progress = progress.reporter();
     options.target = Some(arguments.target.parse()?);
-    let inspected = inspect(&IreeBackend::new(), &source(arguments), folder, &options);
+    let inspected = inspect(&mlxcel_examples::iree(), &source(arguments), folder, &options);
     progress.close();
     let summaries = inspected?;
     let mut out = io::stdout().lock();
@@ -133,7 +132,7 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
         .with_replace(arguments.force);
     options.capacity = arguments.context;
     options.progress = progress.reporter();
-    let written = bundle::write(&IreeBackend::new(), &source(arguments), folder, &options);
+    let written = bundle::write(&mlxcel_examples::iree(), &source(arguments), folder, &options);
     progress.close();
     let manifest = written?;
     let mut out = io::stdout().lock();

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, bundled, launch};
-use mlxcel_session::{Conversation, LoadOptions, Message, Model, ModelSource, OpenOptions, Options};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, launch};
+use mlxcel_session::{Conversation, LoadOptions, Message, Model, ModelSource, Options};
 
 /// Talk with a language model. An empty line, or the end of the input, ends the conversation.
 #[derive(Parser)]
@@ -16,6 +16,10 @@ struct Arguments {
     /// The checkpoint folder; the bundled story teller where none is given
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
+    /// writer you trust. Bundles that this machine wrote need it not
+    #[arg(long, requires = "model")]
+    trust_bundle: bool,
     /// Instructions that stand above the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -41,10 +45,13 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let mut load = progress.watch(LoadOptions::default());
     load.threads = arguments.threads;
-    let mut open = OpenOptions::default().with_load(load);
-    open.backend = arguments.backend;
+    let engine = Engine::select(EngineOptions {
+        name: arguments.backend.as_deref(),
+        trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+        ..EngineOptions::default()
+    })?;
     let source = arguments.model.map_or_else(bundled::storyteller, ModelSource::Folder);
-    let model = Model::open_with(source, &open)?;
+    let model = Model::load(&engine.backend, source, &load)?;
     let mut conversation = model.conversation()?;
     if let Some(system) = arguments.system {
         conversation.push(Message::system(system));

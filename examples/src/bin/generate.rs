@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use mlxcel_examples::{Engine, Failure, Progress, bundled, launch};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, launch};
 use mlxcel_session::{LoadOptions, Message, Model, ModelSource, Options, Precision, TextStream, TokenId};
 use serde::Serialize;
 
@@ -21,6 +21,10 @@ struct Arguments {
     /// The checkpoint folder; the bundled story teller where none is given
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
+    /// writer you trust. Bundles that this machine wrote need it not
+    #[arg(long, requires = "model")]
+    trust_bundle: bool,
     /// The prompt, `-` reads it from standard input; it goes through the chat template where the checkpoint has one
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -131,9 +135,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompt = prompt(arguments)?;
     let progress = Progress::new();
     let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
-    let kv_cache = arguments.kv_cache.as_deref();
-    let affinity = arguments.affinity.as_deref();
-    let engine = Engine::select(arguments.backend.as_deref(), arguments.profile, kv_cache, affinity)?;
+    let engine = Engine::select(EngineOptions {
+        name: arguments.backend.as_deref(),
+        profile: arguments.profile,
+        kv_cache: arguments.kv_cache.as_deref(),
+        affinity: arguments.affinity.as_deref(),
+        trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+    })?;
     let model = Model::load(&engine.backend, source, &load_options(arguments, &progress))?;
     let mut stream = start(&model, &prompt, arguments)?;
     if arguments.json {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use clap::Parser;
 use mlxcel_conformance::{Comparison, Differential, Tolerance, Trace, TraceStep};
-use mlxcel_core::{Backend, LoadOptions, Model, ModelSource, Precision, TokenId};
-use mlxcel_examples::{Failure, Progress, bundled, launch};
-use mlxcel_session::{Tokenizer, available_backends, select_backend};
+use mlxcel_core::{LoadOptions, Model, ModelSource, Precision, TokenId};
+use mlxcel_examples::{EngineOptions, Failure, Progress, bundled, launch};
+use mlxcel_session::{Tokenizer, available_backends};
 use serde::{Deserialize, Serialize};
 
 /// Compare engines on a checkpoint: logits after prompts, then greedy tokens and their log probabilities.
@@ -24,6 +24,10 @@ struct Arguments {
     /// The checkpoint folder; the bundled story teller where none is given
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
+    /// writer you trust. Bundles that this machine wrote need it not
+    #[arg(long, requires = "model")]
+    trust_bundle: bool,
     /// A prompt; may be given more than once
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
@@ -135,8 +139,12 @@ fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> 
     names
         .into_iter()
         .map(|name| {
-            let backend: Arc<dyn Backend> = select_backend(Some(&name))?;
-            Ok((backend.name().to_owned(), backend.load(source, &load)?))
+            let engine = mlxcel_examples::Engine::select(EngineOptions {
+                name: Some(&name),
+                trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+                ..EngineOptions::default()
+            })?;
+            Ok((engine.backend.name().to_owned(), engine.backend.load(source, &load)?))
         })
         .collect()
 }
@@ -208,8 +216,12 @@ struct Said {
 }
 
 /// Computes greedy tokens in float32. Exits with 3 where transformers or torch is missing.
+///
+/// Python looks for modules in the working directory first, which may be a stranger's: that is taken off its path.
 const SCRIPT: &str = r#"
-import json, os, sys
+import sys
+sys.path = [folder for folder in sys.path if folder]
+import json, os
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:

@@ -48,11 +48,7 @@ impl Trust {
     /// # Errors
     ///
     /// Those of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is parsed.
-    pub(crate) fn offer(
-        &self,
-        source: &ModelSource,
-        cache: impl FnOnce() -> Result<Cache>,
-    ) -> Result<Offer> {
+    pub(crate) fn offer(&self, source: &ModelSource, cache: impl FnOnce() -> Result<Cache>) -> Result<Offer> {
         let Some(text) = Source::new(source).manifest()? else { return Ok(Offer::None) };
         let trusted = match source {
             ModelSource::Folder(folder) => self.names(folder) || is_recorded(&cache()?, &text),

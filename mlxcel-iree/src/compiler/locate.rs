@@ -20,36 +20,36 @@ const DIST_VARIABLE: &str = "IREE_DIST";
 const OPERATION: &str = "find the IREE compiler";
 
 const EXECUTABLE: &str = if cfg!(windows) { "iree-compile.exe" } else { "iree-compile" };
+const PYTHON: &str = if cfg!(windows) { "python.exe" } else { "python3" };
 const SCRIPTS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
 
 /// What the search reads of the environment; a value, so that it can be tested.
+///
+/// Nothing here depends on the working directory, which may be a stranger's: what is not absolute is left out, except for what somebody
+/// named.
 pub(super) struct Surroundings {
     pub(super) compiler: Option<PathBuf>,
     pub(super) dist: Option<PathBuf>,
-    pub(super) provisioned: Option<PathBuf>,
     pub(super) path: Vec<PathBuf>,
     pub(super) environments: Vec<PathBuf>,
-    pub(super) python: Option<&'static str>,
+    pub(super) python: Option<PathBuf>,
 }
 
 impl Surroundings {
     /// The environment of this process, now.
     pub(super) fn now() -> Self {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set);
         Self {
             compiler: set(COMPILER_VARIABLE),
             dist: set(DIST_VARIABLE),
-            // Set up by `cargo xtask setup`, in the workspace that this crate was built in, if that is still there.
-            provisioned: Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| root.join(".toolchain")),
-            path: env::var_os("PATH")
-                .map(|path| env::split_paths(&path).filter(|folder| folder.is_absolute()).collect())
-                .unwrap_or_default(),
-            environments: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set).collect(),
-            python: Some(if cfg!(windows) { "python" } else { "python3" }),
+            path: search_path(),
+            environments: environments.filter(|prefix| prefix.is_absolute()).collect(),
+            python: on_path(PYTHON),
         }
     }
 
-    /// The compiler that `explicit` or the environment names, or the first that is found, if any is.
+    /// The compiler that `explicit` or the environment names, or the first that is found, if any is; no program is started for it.
     pub(super) fn find(&self, explicit: Option<&Path>) -> Result<Option<PathBuf>> {
         if let Some(path) = explicit {
             return named(path, "the compiler that the options name").map(Some);
@@ -64,24 +64,18 @@ impl Surroundings {
             )
             .map(Some);
         }
-        let folders =
-            self.provisioned.iter().map(|folder| folder.join("bin")).chain(self.path.iter().cloned());
         let scripts = self.environments.iter().map(|prefix| prefix.join(SCRIPTS));
-        for folder in folders.chain(scripts) {
-            let candidate = folder.join(EXECUTABLE);
-            if is_executable(&candidate) {
-                return Ok(Some(behind_script(candidate)));
-            }
-        }
-        Ok(self.python_package())
+        let mut candidates = self.path.iter().cloned().chain(scripts).map(|folder| folder.join(EXECUTABLE));
+        Ok(candidates.find(|candidate| is_executable(candidate)).map(behind_script))
     }
 
-    /// The compiler in the packages of the Python that is on PATH.
-    fn python_package(&self) -> Option<PathBuf> {
-        const SCRIPT: &str =
-            "import importlib.util as u; print(u.find_spec('iree.compiler').submodule_search_locations[0])";
-        let mut command = Command::new(self.python?);
-        command.args(["-c", SCRIPT]);
+    /// The compiler in the packages of the Python that is on PATH, which is started in isolation: neither the working directory nor
+    /// variables have a say in what it imports.
+    pub(super) fn ask_python(&self) -> Option<PathBuf> {
+        const SCRIPT: &str = "import importlib.util as u, site, sys; sys.path.append(site.getusersitepackages()); \
+                              print(u.find_spec('iree.compiler').submodule_search_locations[0])";
+        let mut command = Command::new(self.python.as_ref()?);
+        command.args(["-I", "-c", SCRIPT]);
         let finished = process::run(&mut command, None, Some(Duration::from_secs(20))).ok()?;
         let package = Path::new(finished.stdout.trim());
         let compiler = package.join("_mlir_libs").join(EXECUTABLE);
@@ -95,10 +89,9 @@ impl Surroundings {
             format!("{COMPILER_VARIABLE} (not set)"),
             format!("{DIST_VARIABLE} (not set)"),
         ];
-        looked.extend(self.provisioned.iter().map(|folder| folder.display().to_string()));
         looked.push(format!("PATH ({} folders)", self.path.len()));
         looked.extend(self.environments.iter().map(|prefix| prefix.display().to_string()));
-        looked.extend(self.python.map(|python| format!("the packages of {python}")));
+        looked.extend(self.python.iter().map(|python| format!("the packages of {}", python.display())));
         Error::new(
             ErrorKind::Toolchain,
             OPERATION,
@@ -109,6 +102,18 @@ impl Surroundings {
         )
         .with_context("looked in", looked.join(", "))
     }
+}
+
+/// The folders of `PATH` in order, without those that mean another place in another working directory.
+fn search_path() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).filter(|folder| folder.is_absolute()).collect()
+}
+
+/// The program `name` in the first folder of `PATH` that has it; relative folders are overlooked, which starting it by its name would
+/// not do.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    search_path().into_iter().map(|folder| folder.join(name)).find(|program| is_executable(program))
 }
 
 /// A compiler that somebody named: it has to be there.

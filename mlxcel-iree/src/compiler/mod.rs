@@ -22,6 +22,7 @@ use crate::ffi;
 
 pub(crate) use identity::Identity;
 use locate::Surroundings;
+pub(crate) use locate::on_path;
 pub(crate) use revision::Revision;
 
 /// How long the compiler may take to say which one it is.
@@ -66,8 +67,8 @@ impl CompileOptions {
 
 impl Compiler {
     /// Finds the compiler: `path` if it is given, else the one that `MLXCEL_IREE_COMPILER` names, else that of the
-    /// distribution in `IREE_DIST`, else the first that is there of: the workspace's provisioned folder, `PATH`, the
-    /// active Python. The environment is read now; nothing is remembered.
+    /// distribution in `IREE_DIST`, else the first that is there of: the absolute folders of `PATH`, the active Python
+    /// environment, the packages of the Python on `PATH`. The environment is read now; nothing is remembered.
     ///
     /// # Errors
     /// [`ErrorKind::Toolchain`] when a place that was named has no compiler, or no place has: then the error lists
@@ -79,7 +80,17 @@ impl Compiler {
 
     /// [`locate`](Self::locate), where it is no error that no place has a compiler.
     pub(crate) fn locate_if_any(path: Option<&Path>) -> Result<Option<Self>> {
+        Ok(Self::at_hand(path)?.or_else(Self::of_python))
+    }
+
+    /// The compiler that is found without starting a program, if any is.
+    pub(crate) fn at_hand(path: Option<&Path>) -> Result<Option<Self>> {
         Ok(Surroundings::now().find(path)?.map(|path| Self { path }))
+    }
+
+    /// The compiler that the Python on `PATH` has among its packages, where none is [at hand](Self::at_hand).
+    pub(crate) fn of_python() -> Option<Self> {
+        Surroundings::now().ask_python().map(|path| Self { path })
     }
 
     /// The error of a search that found nothing.
@@ -100,7 +111,8 @@ impl Compiler {
         let operation = "ask the IREE compiler for its version";
         let located = |error: Error| error.with_context("compiler", self.path.display());
         let mut command = Command::new(&self.path);
-        command.arg("--version");
+        // A script in its place finds nothing of the working directory.
+        command.arg("--version").current_dir(self.path.parent().unwrap_or(Path::new("/")));
         let finished = process::run(&mut command, cancel, Some(VERSION_LIMIT)).map_err(|failure| {
             located(failure.into_error(operation, ErrorKind::Toolchain, "the compiler could not be started"))
         })?;

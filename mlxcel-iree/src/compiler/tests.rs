@@ -43,14 +43,7 @@ fn fake(body: &str) -> (TempDir, Compiler) {
 }
 
 fn nothing() -> Surroundings {
-    Surroundings {
-        compiler: None,
-        dist: None,
-        provisioned: None,
-        path: vec![],
-        environments: vec![],
-        python: None,
-    }
+    Surroundings { compiler: None, dist: None, path: vec![], environments: vec![], python: None }
 }
 
 #[test]
@@ -85,13 +78,11 @@ fn the_search_follows_its_order() {
     let explicit = at("explicit/compiler");
     let variable = at("variable/compiler");
     let dist = at("dist/bin/iree-compile");
-    let provisioned = at("provisioned/bin/iree-compile");
     let on_path = at("path/iree-compile");
     let environment = at("venv/bin/iree-compile");
     let mut surroundings = Surroundings {
         compiler: Some(variable.clone()),
         dist: Some(folder.path().join("dist")),
-        provisioned: Some(folder.path().join("provisioned")),
         path: vec![folder.path().join("empty"), folder.path().join("path")],
         environments: vec![folder.path().join("venv")],
         python: None,
@@ -101,8 +92,6 @@ fn the_search_follows_its_order() {
     surroundings.compiler = None;
     assert_eq!(surroundings.find(None).unwrap().unwrap(), dist);
     surroundings.dist = None;
-    assert_eq!(surroundings.find(None).unwrap().unwrap(), provisioned);
-    surroundings.provisioned = None;
     assert_eq!(surroundings.find(None).unwrap().unwrap(), on_path);
     surroundings.path.clear();
     assert_eq!(surroundings.find(None).unwrap().unwrap(), environment);
@@ -110,6 +99,18 @@ fn the_search_follows_its_order() {
     // pip's script stands for the program in the same environment's packages.
     let program = at("venv/lib/python3.12/site-packages/iree/compiler/_mlir_libs/iree-compile");
     assert_eq!(surroundings.find(None).unwrap().unwrap(), program);
+}
+
+#[test]
+fn python_is_asked_in_isolation_and_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let packages = folder.path().join("site-packages/iree/compiler");
+    let compiler = script(&packages.join("_mlir_libs/iree-compile"), "exit 0");
+    // Isolated, it has neither the working directory nor the folders of PYTHONPATH on its path.
+    let said = format!("[ \"$1\" = -I ] && echo {}", packages.display());
+    let asked = Surroundings { python: Some(script(&folder.path().join("python3"), &said)), ..nothing() };
+    assert_eq!(asked.find(None).unwrap(), None);
+    assert_eq!(asked.ask_python().unwrap(), compiler);
 }
 
 #[test]

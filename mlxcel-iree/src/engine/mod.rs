@@ -42,8 +42,9 @@ const NAME: &str = "iree";
 ///
 /// Opening a model needs the IREE compiler, `iree-compile` of release 3.13.0, unless all of
 /// its programs are in the cache. It is looked for, in this order: at [`with_compiler`](Self::with_compiler), in
-/// `MLXCEL_IREE_COMPILER`, in `IREE_DIST`, in the workspace's `.toolchain`, on `PATH`, in the active Python
-/// (`pip install iree-base-compiler==3.13.0`). Compiled programs are kept in [`with_cache_dir`](Self::with_cache_dir), else in
+/// `MLXCEL_IREE_COMPILER`, in `IREE_DIST`, in the absolute folders of `PATH`, in the active Python environment, among the packages of
+/// the Python on `PATH` (`pip install iree-base-compiler==3.13.0`), which is started in isolation and only for what is not in the
+/// cache. Nothing is looked for in the working directory. Compiled programs are kept in [`with_cache_dir`](Self::with_cache_dir), else in
 /// `MLXCEL_CACHE_DIR`, else in the platform's cache folder.
 ///
 /// Programs are compiled for the device's own processor, unless [`with_compile_target`](Self::with_compile_target) or the
@@ -286,7 +287,9 @@ impl Backend for IreeBackend {
             Offer::None => self.load_with(None, source, options),
             Offer::Trusted(bundle) => self.load_with(Some(*bundle), source, options),
             Offer::Untrusted(bundle) => {
-                tracing::warn!("the model's folder has a bundle that is not trusted: its programs are not used");
+                tracing::warn!(
+                    "the model's folder has a bundle that is not trusted: its programs are not used"
+                );
                 self.load_with(None, source, options).map_err(|error| bundle.explain(error))
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mlxcel_core::{Error, Result};
 
 use super::{CUDA, ROCM};
-use crate::compiler::process;
+use crate::compiler::{on_path, process};
 
 /// How long NVIDIA's tool may take; where devices sleep it wakes them.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,10 +21,13 @@ fn none(message: &'static str, example: &'static str) -> Error {
 /// The newest architecture that the compiler knows and every NVIDIA device of this machine runs.
 pub(super) fn cuda() -> Result<String> {
     let missing = |message| none(message, "cuda:sm_80");
-    let mut command = Command::new("nvidia-smi");
-    command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
-    let finished = process::run(&mut command, None, Some(PATIENCE))
-        .ok()
+    let ask = |tool| {
+        let mut command = Command::new(tool);
+        command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
+        process::run(&mut command, None, Some(PATIENCE)).ok()
+    };
+    let finished = on_path("nvidia-smi")
+        .and_then(ask)
         .filter(|finished| finished.status.success())
         .ok_or_else(|| missing("nvidia-smi, which tells NVIDIA devices apart, does not run here"))?;
     newest_for(&finished.stdout)
