@@ -132,9 +132,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for a name that leads out of the folder,
-    /// [`Corrupt`](ErrorKind::Corrupt) for a file of more than 256 MiB, [`Io`](ErrorKind::Io) for one that cannot be
-    /// read.
+    /// Those of [`files::read`](crate::files::read).
     pub fn file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>> {
         self.source.read(name)
     }

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 use serde_json::{Map, Value};
 
+use crate::files::parse_json;
+
 const OPERATION: &str = "read checkpoint settings";
 
 /// The content of a JSON file of settings such as `config.json`.
@@ -17,18 +19,15 @@ pub(crate) struct Config {
 impl Config {
     /// Parses the content of the file that errors call `location`; it must be an object.
     pub(crate) fn parse(location: String, content: &[u8]) -> Result<Self> {
-        let fail = |message: &'static str| {
-            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", &location)
-        };
-        let parsed = serde_json::from_slice(content);
-        let parsed = parsed.or_else(|error| match quote_special_floats(content) {
-            Some(content) => serde_json::from_slice(&content),
+        const FAULT: &str = "the file is not JSON; download it again";
+        let parsed = parse_json(&location, content, FAULT).or_else(|error| match quote_special_floats(content) {
+            Some(content) => parse_json(&location, &content, FAULT),
             None => Err(error),
         });
-        match parsed {
-            Ok(Value::Object(fields)) => Ok(Self { location, fields }),
-            Ok(_) => Err(fail("the file should hold a JSON object")),
-            Err(error) => Err(fail("the file is not JSON; download it again").with_source(error)),
+        match parsed? {
+            Value::Object(fields) => Ok(Self { location, fields }),
+            _ => Err(Error::new(ErrorKind::Corrupt, OPERATION, "the file should hold a JSON object")
+                .with_context("path", &location)),
         }
     }
 

@@ -28,6 +28,7 @@ mod config;
 mod decoder;
 mod element;
 mod families;
+pub mod files;
 mod fingerprint;
 mod gather;
 mod quantization;

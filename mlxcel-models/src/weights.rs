@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::bytes::FileBytes;
 use crate::element::ElementType;
+use crate::files::parse_json;
 use crate::safetensors::{Entry, read_header};
 use crate::source::Source;
 
@@ -54,8 +55,8 @@ impl Weights {
         let corrupt = |message: &'static str| {
             Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", &index_location)
         };
-        let index: Index = serde_json::from_slice(index)
-            .map_err(|error| corrupt("this is no index of weights; download it again").with_source(error))?;
+        let index: Index =
+            parse_json(&index_location, index, "this is no index of weights; download it again")?;
 
         let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
         let mut shards = HashMap::new();

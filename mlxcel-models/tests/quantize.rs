@@ -184,3 +184,34 @@ fn a_weight_without_numbers_is_named() {
     assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Corrupt, Some(name)));
     assert_eq!(names(folder.path()), ["changed"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn what_links_point_to_outside_of_the_checkpoint_is_not_copied() {
+    use std::os::unix::fs::symlink;
+
+    let folder = tempfile::tempdir().unwrap();
+    // As the Hugging Face cache keeps a checkpoint.
+    let snapshot = folder.path().join("models--a--b/snapshots/0123");
+    let blobs = folder.path().join("models--a--b/blobs");
+    for folder in [&snapshot, &blobs] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(storyteller().join(name), blobs.join(name)).unwrap();
+        symlink(Path::new("../../blobs").join(name), snapshot.join(name)).unwrap();
+    }
+    fs::create_dir(snapshot.join("LICENSES")).unwrap();
+    let out = folder.path().join("out");
+    quantize(&Checkpoint::open(&snapshot).unwrap(), &out, &QuantizeOptions::default()).unwrap();
+    assert_eq!(names(&out), ["config.json", "model.safetensors", "tokenizer.json"]);
+
+    fs::write(folder.path().join("secret"), "secret").unwrap();
+    symlink("../../../secret", snapshot.join("LICENSE")).unwrap();
+    let out = folder.path().join("other");
+    let error =
+        quantize(&Checkpoint::open(&snapshot).unwrap(), &out, &QuantizeOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.context("path").is_some_and(|path| path.ends_with("LICENSE")), "{error}");
+    assert!(!out.exists());
+}

@@ -44,6 +44,46 @@ fn a_folder_without_settings() {
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "regular file");
 }
 
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_in_the_place_of_files() {
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    for name in ["config.json", "generation_config.json", "model.safetensors"] {
+        let written = Draft::llama().write();
+        let _ = fs::remove_file(written.path(name));
+        mknodat(CWD, written.path(name), FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_refused(&written.refusal(), ErrorKind::Corrupt, name, "regular file");
+        written.remove(name);
+        std::os::unix::fs::symlink("/dev/zero", written.path(name)).unwrap();
+        let error = written.refusal();
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::InvalidInput), "{error}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_of_weights_may_lead_anywhere_and_those_of_settings_not() {
+    let (written, elsewhere) = (Draft::llama().write(), tempfile::tempdir().unwrap());
+    let to_link = |name: &str| {
+        fs::rename(written.path(name), elsewhere.path().join(name)).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path().join(name), written.path(name)).unwrap();
+    };
+    to_link("model.safetensors");
+    written.open().unwrap();
+    to_link("config.json");
+    assert_refused(&written.refusal(), ErrorKind::InvalidInput, "config.json", "link out of the folder");
+}
+
+#[test]
+fn settings_of_an_absurd_size() {
+    let written = Draft::llama().write();
+    fs::File::create(written.path("config.json")).unwrap().set_len(200 << 20).unwrap();
+    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "no plausible size");
+    written.put("config.json", format!("[{}0]", "{\"\":0},".repeat(1 << 20)).as_bytes());
+    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "more values");
+}
+
 #[test]
 fn settings_that_are_not_an_object() {
     let written = Draft::llama().write();
@@ -53,7 +93,7 @@ fn settings_that_are_not_an_object() {
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "should hold a JSON object");
     written.put("config.json", b"");
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "not JSON");
-    written.put("config.json", "[".repeat(100_000).as_bytes());
+    written.put("config.json", "[".repeat(1_000).as_bytes());
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "not JSON");
 }
 

@@ -7,21 +7,7 @@ use serde::de::DeserializeOwned;
 
 /// The content of the file `name` of `source`; none where there is no such file.
 pub(crate) fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
-    match source {
-        ModelSource::Folder(folder) => {
-            let path = folder.join(name);
-            match std::fs::read(&path) {
-                Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
-                Err(error) if is_absent(&error) => Ok(None),
-                Err(error) => Err(Error::io("read checkpoint file", &path, error)),
-            }
-        }
-        ModelSource::Embedded(files) => {
-            Ok(files.iter().find(|(file, _)| *file == name).map(|&(_, content)| Cow::Borrowed(content)))
-        }
-        // What an engine makes by itself has no files.
-        _ => Ok(None),
-    }
+    mlxcel_models::files::read(source, name)
 }
 
 /// The file `name` as text; none where there is no such file.
@@ -35,9 +21,8 @@ pub(crate) fn read_text(source: &ModelSource, name: &str) -> Result<Option<Strin
 /// The file `name` as JSON; none where there is no such file.
 pub(crate) fn read_json<T: DeserializeOwned>(source: &ModelSource, name: &str) -> Result<Option<T>> {
     let Some(bytes) = read(source, name)? else { return Ok(None) };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|error| corrupt(source, name, "it does not hold the expected JSON").with_source(error))
+    let message = "it does not hold the expected JSON";
+    mlxcel_models::files::parse_json(&locate(source, name), &bytes, message).map(Some)
 }
 
 /// An [`ErrorKind::Corrupt`] about the file `name`.
@@ -53,7 +38,23 @@ pub(crate) fn locate(source: &ModelSource, name: &str) -> String {
     }
 }
 
-/// Whether there is no such file, also because what should be its folder is a file.
-fn is_absent(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_and_what_no_tokenizer_comes_near_are_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = ModelSource::from(folder.path());
+        let made = std::process::Command::new("mkfifo").arg(folder.path().join("tokenizer.json")).status();
+        assert!(made.unwrap().success());
+        assert_eq!(read(&source, "tokenizer.json").unwrap_err().kind(), ErrorKind::Corrupt);
+        let large = std::fs::File::create(folder.path().join("tokenizer_config.json")).unwrap();
+        large.set_len(1 << 30).unwrap();
+        let error = read_json::<serde_json::Value>(&source, "tokenizer_config.json").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("chat_template.jinja")).unwrap();
+        let error = read_text(&source, "chat_template.jinja").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
 }

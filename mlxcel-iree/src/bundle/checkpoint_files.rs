@@ -41,7 +41,9 @@ pub(super) fn side_files(
 ) -> Result<()> {
     // Of weights in one file an index says nothing, whatever it says.
     let sharded = with_weights && checkpoint.weight_files().any(|(name, _)| name != SINGLE);
-    for name in SIDE_FILES.into_iter().chain(sharded.then_some(INDEX)) {
+    // Some keep their licences in a folder of this name.
+    let is_folder = |name: &&str| checkpoint.path().is_some_and(|folder| folder.join(name).is_dir());
+    for name in SIDE_FILES.into_iter().chain(sharded.then_some(INDEX)).filter(|name| !is_folder(name)) {
         if let Some(content) = checkpoint.file(name)? {
             each(name, &content)?;
         }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_graph::{GraphModelOptions, Lengths, Outputs, ProgramShape};
+use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, RowSlice, WeightRef};
 use serde::{Deserialize, Serialize};
 
@@ -208,15 +209,9 @@ impl Manifest {
     ///
     /// Fields that this version does not know are overlooked: what must not be overlooked changes the format version.
     pub(super) fn parse(text: &[u8], location: &str) -> Result<Self> {
-        let corrupt = |message: &'static str| {
-            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", location)
-        };
-        let head: Head = serde_json::from_slice(text).map_err(|error| {
-            corrupt("this is no manifest of a bundle, or not all of it").with_source(error)
-        })?;
+        let head: Head = parse_json(location, text, "this is no manifest of a bundle, or not all of it")?;
         head.check().map_err(|error| error.with_context("path", location))?;
-        let manifest: Self = serde_json::from_slice(text)
-            .map_err(|error| corrupt("the manifest lacks a part or is malformed").with_source(error))?;
+        let manifest: Self = parse_json(location, text, "the manifest lacks a part or is malformed")?;
         manifest.check_shape().map_err(|error| error.with_context("path", location))?;
         Ok(manifest)
     }

@@ -1,18 +1,16 @@
 //! Where a bundle's files are: in a folder, or in the application's binary.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use mlxcel_models::files;
 use sha2::{Digest, Sha256};
 
 use super::manifest::{FileEntry, MANIFEST, OPERATION};
 use super::path::check_path;
-
-/// A manifest names each weight and program with a hundred bytes or so; nothing sensible comes near this.
-const LARGEST_MANIFEST: u64 = 64 << 20;
 
 /// How much of a file is read at once where only its checksum is wanted.
 const BLOCK: usize = 1 << 20;
@@ -46,30 +44,7 @@ impl Source {
 
     /// The text of the manifest; none where there is none.
     pub(super) fn manifest(&self) -> Result<Option<Cow<'static, [u8]>>> {
-        match &self.0 {
-            ModelSource::Folder(folder) => {
-                let path = folder.join(MANIFEST);
-                let file = match File::open(&path) {
-                    Ok(file) => file,
-                    Err(error) if is_absent(&error) => return Ok(None),
-                    Err(error) => return Err(Error::io(OPERATION, &path, error)),
-                };
-                let mut text = Vec::new();
-                let read = file.take(LARGEST_MANIFEST + 1).read_to_end(&mut text);
-                read.map_err(|error| Error::io(OPERATION, &path, error))?;
-                if text.len() as u64 > LARGEST_MANIFEST {
-                    return Err(Error::new(
-                        ErrorKind::Corrupt,
-                        OPERATION,
-                        "this is too large for a manifest",
-                    )
-                    .with_context("path", path.display()));
-                }
-                Ok(Some(Cow::Owned(text)))
-            }
-            ModelSource::Embedded(files) => Ok(embedded(files, MANIFEST).map(Cow::Borrowed)),
-            _ => Ok(None),
-        }
+        files::read(&self.0, MANIFEST)
     }
 
     /// The content of a file, which is what was written.
@@ -77,12 +52,10 @@ impl Source {
         check_path(&file.path)?;
         let content = match &self.0 {
             ModelSource::Folder(folder) => {
-                let path = folder.join(&file.path);
-                self.check_size(file, size(&path)?)?;
+                let open = self.open(folder, file)?;
                 let mut content = Vec::new();
-                let read =
-                    File::open(&path).and_then(|open| open.take(file.bytes + 1).read_to_end(&mut content));
-                read.map_err(|error| Error::io(OPERATION, &path, error))?;
+                let read = open.take(file.bytes + 1).read_to_end(&mut content);
+                read.map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?;
                 Cow::Owned(content)
             }
             source => Cow::Borrowed(embedded_in(source, &file.path).ok_or_else(|| self.missing(file))?),
@@ -92,22 +65,19 @@ impl Source {
         Ok(content)
     }
 
-    /// Whether a file is there with its size.
-    pub(super) fn expect(&self, file: &FileEntry) -> Result<()> {
-        check_path(&file.path)?;
-        let found = match &self.0 {
-            ModelSource::Folder(folder) => size(&folder.join(&file.path))?,
-            source => embedded_in(source, &file.path).map(|content| content.len() as u64),
-        };
-        self.check_size(file, found)
+    /// Opens a file that has its size.
+    fn open(&self, folder: &Path, file: &FileEntry) -> Result<File> {
+        let (open, length) = files::open_in(folder, &file.path)?.ok_or_else(|| self.missing(file))?;
+        self.check_size(file, Some(length))?;
+        Ok(open)
     }
 
     /// Reads a file through and compares its checksum.
     pub(super) fn verify(&self, file: &FileEntry) -> Result<()> {
         let ModelSource::Folder(folder) = &self.0 else { return self.read(file).map(drop) };
-        self.expect(file)?;
-        let path = folder.join(&file.path);
-        let sum = checksum(&path).map_err(|error| Error::io(OPERATION, &path, error))?;
+        check_path(&file.path)?;
+        let sum = checksum(self.open(folder, file)?)
+            .map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?;
         self.check_sum(file, sum)
     }
 
@@ -149,31 +119,17 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn embedded(files: &'static [(&'static str, &'static [u8])], path: &str) -> Option<&'static [u8]> {
-    files.iter().find(|(name, _)| *name == path).map(|&(_, content)| content)
-}
-
 fn embedded_in(source: &ModelSource, path: &str) -> Option<&'static [u8]> {
     match source {
-        ModelSource::Embedded(files) => embedded(files, path),
+        ModelSource::Embedded(files) => {
+            files.iter().find(|(name, _)| *name == path).map(|&(_, content)| content)
+        }
         _ => None,
     }
 }
 
-/// The size of the regular file at `path`, or none where there is nothing.
-fn size(path: &Path) -> Result<Option<u64>> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
-        Ok(_) => Err(Error::new(ErrorKind::Corrupt, OPERATION, "this should be a regular file")
-            .with_context("path", path.display())),
-        Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(Error::io(OPERATION, path, error)),
-    }
-}
-
 /// The SHA-256 of a file.
-fn checksum(path: &Path) -> io::Result<[u8; 32]> {
-    let mut file = File::open(path)?;
+fn checksum(mut file: File) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
     let mut block = vec![0; BLOCK];
     loop {
@@ -184,9 +140,4 @@ fn checksum(path: &Path) -> io::Result<[u8; 32]> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Whether there is no such file, also because what should be its folder is a file.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

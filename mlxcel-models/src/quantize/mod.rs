@@ -29,6 +29,7 @@ use mlxcel_core::{CancelToken, Control, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use crate::checkpoint::Checkpoint;
+use crate::files::parse_json;
 use crate::quantization::QuantizationMode;
 use affine::Affine;
 use folder::Folder;
@@ -196,7 +197,7 @@ fn threads(options: &QuantizeOptions) -> usize {
 fn config(checkpoint: &Checkpoint, options: &QuantizeOptions) -> Result<Value> {
     let content = checkpoint.file("config.json")?.unwrap_or_default();
     let corrupt = || Error::new(ErrorKind::Corrupt, OPERATION, "config.json is no JSON object");
-    let mut config: Value = serde_json::from_slice(&content).map_err(|error| corrupt().with_source(error))?;
+    let mut config: Value = parse_json("config.json", &content, "config.json is no JSON")?;
     let fields = config.as_object_mut().ok_or_else(corrupt)?;
     if let Some(key) = KEYS.into_iter().find(|key| fields.get(*key).is_some_and(|value| !value.is_null())) {
         let message = "the checkpoint is quantized already; quantize the one that it was made from";

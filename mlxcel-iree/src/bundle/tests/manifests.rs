@@ -179,3 +179,25 @@ fn there_is_no_bundle_where_there_is_no_manifest() {
     let error = Bundle::open("/nowhere").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
+
+#[cfg(unix)]
+#[test]
+fn what_links_point_to_outside_of_the_checkpoint_is_not_copied() {
+    let place = tempfile::tempdir().unwrap();
+    let checkpoint = place.path().join("checkpoint");
+    fs::create_dir_all(checkpoint.join("NOTICE")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(fixture("llama").join(name), checkpoint.join(name)).unwrap();
+    }
+    let write = |name: &str| {
+        let options = short().with_targets([STABLEHLO]);
+        write(&without_compiler(), &checkpoint.as_path().into(), place.path().join(name), &options)
+    };
+    assert_eq!(write("without").unwrap().files.len(), 2);
+    fs::write(place.path().join("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink("../secret", checkpoint.join("LICENSE")).unwrap();
+    let error = write("with").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.context("path").is_some_and(|path| path.ends_with("LICENSE")), "{error}");
+    assert!(!place.path().join("with").exists());
+}

@@ -1,0 +1,220 @@
+//! Reading files that strangers wrote: the one reader of all crates.
+//!
+//! Whatever lies in a checkpoint's folder, reading ends, and takes memory in proportion to what is read:
+//!
+//! * Only regular files are read. They are opened without waiting, so a pipe does not hold the reader, and looked at again once
+//!   they are open, so nothing can be put into their place.
+//! * Each [`FileKind`] has a limit, far above what published checkpoints have.
+//! * [`read`] follows links only where they stay in the folder, or lead into the `blobs` of the Hugging Face cache that the
+//!   folder is a snapshot of.
+//! * [`parse_json`] refuses text that would take more than 64 times its size, and a mebibyte, once it is parsed.
+
+mod json;
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+
+pub use json::parse_json;
+
+const OPERATION: &str = "open checkpoint";
+
+/// What a file is for, which says how large it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// Settings such as `config.json` and `tokenizer_config.json`: 8 MiB.
+    Settings,
+    /// The index of sharded weights: 64 MiB.
+    Index,
+    /// A tokenizer's vocabulary and merges: 128 MiB.
+    Tokenizer,
+    /// A chat template: 1 MiB.
+    Template,
+    /// The manifest of a bundle: 64 MiB.
+    Manifest,
+    /// Any other file that is read whole, to be copied: 256 MiB.
+    Other,
+}
+
+impl FileKind {
+    /// The kind of the file called `name` in a checkpoint.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "config.json"
+            | "generation_config.json"
+            | "tokenizer_config.json"
+            | "special_tokens_map.json"
+            | "added_tokens.json"
+            | "chat_template.json" => Self::Settings,
+            "tokenizer.json" | "tokenizer.model" | "vocab.json" | "merges.txt" => Self::Tokenizer,
+            "bundle.json" => Self::Manifest,
+            _ if name.ends_with(".safetensors.index.json") => Self::Index,
+            _ if name.ends_with(".jinja") => Self::Template,
+            _ => Self::Other,
+        }
+    }
+
+    /// The most bytes that such a file may have.
+    pub fn limit(self) -> u64 {
+        match self {
+            Self::Settings => 8 << 20,
+            Self::Index | Self::Manifest => 64 << 20,
+            Self::Tokenizer => 128 << 20,
+            Self::Template => 1 << 20,
+            Self::Other => 256 << 20,
+        }
+    }
+}
+
+/// Reads the file `name` of `source` whole; none where there is no such file, or the source has no files.
+///
+/// # Errors
+///
+/// [`InvalidInput`](ErrorKind::InvalidInput) for a name, or a link, that leads out of the folder; [`Corrupt`](ErrorKind::Corrupt)
+/// for what is no regular file, or larger than its [`FileKind`] allows; [`Io`](ErrorKind::Io) for one that cannot be read.
+pub fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
+    match source {
+        ModelSource::Folder(folder) => Ok(read_in(folder, name)?.map(Cow::Owned)),
+        ModelSource::Embedded(files) => {
+            check_name(name, "embedded files")?;
+            Ok(embedded(files, name).map(Cow::Borrowed))
+        }
+        // What an engine makes by itself has no files.
+        _ => Ok(None),
+    }
+}
+
+/// As [`read`], for a folder.
+pub(crate) fn read_in(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let Some((file, length)) = open_in(folder, name)? else { return Ok(None) };
+    read_open(file, length, &folder.join(name), FileKind::of(name).limit()).map(Some)
+}
+
+/// Opens the file `name` of `folder`, which no link leads out of; answers its length, and none where there is no such file.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn open_in(folder: &Path, name: &str) -> Result<Option<(File, u64)>> {
+    check_name(name, folder.display())?;
+    match resolve(folder, name)? {
+        Some(path) => open(&path, &folder.join(name)),
+        None => Ok(None),
+    }
+}
+
+/// Opens the regular file at `path`, which errors call `shown`, and answers its length; none where there is nothing.
+pub(crate) fn open(path: &Path, shown: &Path) -> Result<Option<(File, u64)>> {
+    let failed = |error| Error::io(OPERATION, shown, error);
+    let irregular = || {
+        Error::new(ErrorKind::Corrupt, OPERATION, "this should be a regular file")
+            .with_context("path", shown.display())
+    };
+    match open_regular(path) {
+        Ok(Some(file)) => {
+            let length = file.metadata().map_err(failed)?.len();
+            Ok(Some((file, length)))
+        }
+        Ok(None) => Err(irregular()),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Opens the file at `path` for reading, without ever waiting for somebody; none where it is no regular file.
+///
+/// # Errors
+///
+/// Those of the operating system.
+pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    // To open some devices does something, so they are not opened.
+    if !fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    // What was looked at before may have been replaced.
+    Ok(file.metadata()?.is_file().then_some(file))
+}
+
+/// Reads an open file of at most `limit` bytes, also where it grows meanwhile.
+fn read_open(file: File, length: u64, path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let too_large = || {
+        let message = format!("the file has more than {limit} bytes, which is no plausible size for it");
+        Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", path.display())
+    };
+    if length > limit {
+        return Err(too_large());
+    }
+    let mut content = Vec::new();
+    match file.take(limit + 1).read_to_end(&mut content) {
+        Ok(_) if content.len() as u64 > limit => Err(too_large()),
+        Ok(_) => Ok(content),
+        Err(error) => Err(Error::io(OPERATION, path, error)),
+    }
+}
+
+/// Where the file `name` of `folder` lies behind links; none where there is no such file.
+fn resolve(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let path = folder.join(name);
+    let failed = |error| Error::io(OPERATION, &path, error);
+    let real = match fs::canonicalize(&path) {
+        Ok(real) => real,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let folder = fs::canonicalize(folder).map_err(failed)?;
+    if real.starts_with(&folder) || blobs(&folder).is_some_and(|blobs| real.starts_with(blobs)) {
+        return Ok(Some(real));
+    }
+    let message = "this is a link out of the folder; put the file itself into its place";
+    Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", path.display()))
+}
+
+/// The folder in which the Hugging Face cache keeps the contents of `folder`, where that is one of its snapshots:
+/// `models--NAME/snapshots/REVISION`, of `models--NAME/blobs`.
+fn blobs(folder: &Path) -> Option<PathBuf> {
+    let snapshots =
+        folder.ancestors().skip(1).find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
+    Some(snapshots.parent()?.join("blobs"))
+}
+
+/// Refuses names that lead out of `place`, or would on another system: names come from indexes and manifests, which are strangers'
+/// files.
+pub(crate) fn check_name(name: &str, place: impl std::fmt::Display) -> Result<()> {
+    let inside = !name.is_empty()
+        && !name.contains(['\\', ':', '\0'])
+        && Path::new(name).components().all(|component| matches!(component, Component::Normal(_)));
+    if inside {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        OPERATION,
+        format!("'{}' does not name a file inside the checkpoint", name.escape_debug()),
+    )
+    .with_context("path", place))
+}
+
+pub(crate) fn embedded(files: &'static [(&'static str, &'static [u8])], name: &str) -> Option<&'static [u8]> {
+    files.iter().find(|(candidate, _)| *candidate == name).map(|(_, content)| *content)
+}
+
+/// Whether there is no such file, also because what should be its folder is a file.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests;
