@@ -14,7 +14,7 @@ use mlxcel_stablehlo::TensorType;
 
 use super::work::{Progress, share_out};
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
-use crate::lowering::layout::{Contents, Packer, WeightLayout};
+use crate::lowering::layout::{Contents, Packer, WeightLayout, matrices};
 
 const OPERATION: &str = "load weights";
 
@@ -83,8 +83,13 @@ impl<'a> Tensor<'a> {
     /// What puts it into panels of `lanes`; `None` where it stays as it is.
     fn packer(&self, lanes: usize) -> Option<Packer> {
         let layout = WeightLayout::of(self.contents, &self.ty.shape, Some(lanes));
-        let rows = self.ty.shape.first().copied().unwrap_or_default();
+        let rows = self.ty.shape.iter().rev().skip(1).product();
         Packer::new(layout, self.contents, self.bytes.len().checked_div(rows)?)
+    }
+
+    /// The bytes of each of its matrices; of a tensor that has none, all.
+    fn matrix_bytes(&self) -> usize {
+        self.bytes.len().checked_div(matrices(&self.ty.shape)).unwrap_or_default().max(1)
     }
 }
 
@@ -206,8 +211,11 @@ impl Piece<'_> {
 fn cut<'a>(tensor: &Tensor<'a>, packer: Option<Packer>, target: &'a mut [u8], pieces: &mut Vec<Piece<'a>>) {
     let panel = packer.map_or(1, |packer| packer.panel_bytes()).max(1);
     let len = (PIECE_BYTES / panel).max(1).saturating_mul(panel);
-    let parts = tensor.bytes.chunks(len).zip(target.chunks_mut(len));
-    pieces.extend(parts.map(|(source, target)| Piece { packer, source, target }));
+    let matrix = tensor.matrix_bytes();
+    for (source, target) in tensor.bytes.chunks(matrix).zip(target.chunks_mut(matrix)) {
+        let parts = source.chunks(len).zip(target.chunks_mut(len));
+        pieces.extend(parts.map(|(source, target)| Piece { packer, source, target }));
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ const BLOCK: usize = 64;
 /// The lane counts that there are kernels for.
 const LANES: [usize; 3] = [4, 8, 16];
 
-/// How the rows `[outputs, inputs]` of a weight lie in memory.
+/// How the rows `[outputs, inputs]` of a weight lie in memory; those of experts, `[experts, outputs, inputs]`, one matrix after
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WeightLayout {
     /// Row after row, as checkpoints store them.
@@ -49,11 +50,23 @@ impl WeightLayout {
     ///
     /// Whoever writes a program for a target and whoever loads weights for it both ask here, and so agree.
     pub(crate) fn of(contents: Contents, shape: &[usize], lanes: Option<usize>) -> Self {
-        match (shape, lanes, contents.depth()) {
-            ([_, _], Some(lanes), Some(depth)) if LANES.contains(&lanes) => Self::Panels { lanes, depth },
-            _ => Self::Rows,
-        }
+        let (Some(lanes), Some(depth)) = (lanes, contents.depth()) else { return Self::Rows };
+        let is_of_matrices = match *shape {
+            [_, _] => true,
+            // Kernels take values that stand together as one, so those of each matrix must begin with the first of some.
+            [_, outputs, inputs] => {
+                !matches!(contents, Contents::Values(_)) || (outputs * inputs).is_multiple_of(depth)
+            }
+            _ => false,
+        };
+        if is_of_matrices && LANES.contains(&lanes) { Self::Panels { lanes, depth } } else { Self::Rows }
     }
+}
+
+/// How many matrices a weight of `shape` has: those of experts are stacked.
+pub(crate) fn matrices(shape: &[usize]) -> usize {
+    let leading = shape.len().saturating_sub(2);
+    shape[..leading].iter().product()
 }
 
 impl Contents {
@@ -130,7 +143,8 @@ impl Packer {
 
     /// Puts `source`, rows from the first of a panel on, into `target`, which is as long.
     ///
-    /// What is no whole panel at the end of it, the last rows of a matrix, is copied as it is.
+    /// What is no whole panel at the end of it, the last rows of a matrix, is copied as it is; so each of several
+    /// [matrices](matrices) is packed by itself.
     pub(crate) fn pack(&self, source: &[u8], target: &mut [u8]) {
         let panel = self.panel_bytes();
         if panel == 0 {

@@ -2,6 +2,9 @@
 
 mod attention;
 mod embedding;
+#[cfg(test)]
+mod expert_tests;
+mod experts;
 mod instructions;
 #[cfg(test)]
 mod kernel_tests;
@@ -118,7 +121,9 @@ fn lower_for_cpu(
                 composites::CACHED_ATTENTION => attention::lower(composite, b, context),
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
+                composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),
                 composites::QUANTIZED_EMBEDDING => quantized::lower_embedding(composite, b, context),
+                composites::QUANTIZED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
                 composites::QUANTIZED_LINEAR => quantized::lower_linear(composite, b, context),
                 _ => Ok(None),
             }

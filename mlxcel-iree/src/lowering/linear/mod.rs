@@ -11,6 +11,7 @@ mod streamed;
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
+use super::experts::{self, Blocks};
 use super::layout::Contents;
 use super::{Context, knows_attributes};
 use product::Product;
@@ -29,7 +30,9 @@ pub(super) fn lower<'f>(
     if !known || !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
         return Ok(None);
     }
-    let Some(product) = Product::new(b.ty(x), b.ty(weight), context.instructions) else { return Ok(None) };
+    let Some(product) = Product::new(b.ty(x), b.ty(weight), context.instructions, None) else {
+        return Ok(None);
+    };
     let x = product.arranged(b, x)?;
     let sums = TensorType::new(ElementType::F32, [product.rows, product.outputs]);
     let sums = context.kernels.call(b, &product.kernel(), &[x, weight], vec![sums])?;
@@ -38,6 +41,34 @@ pub(super) fn lower<'f>(
         let bias = b.convert(bias, ElementType::F32)?;
         let bias = b.broadcast_like(bias, sum)?;
         sum = b.add(sum, bias)?;
+    }
+    Ok(Some(vec![b.convert(sum, out.element)?]))
+}
+
+/// Replaces a linear layer whose blocks of rows have an expert each.
+///
+/// # Errors
+/// A layer that has something unknown, where its weight lies in panels.
+pub(super) fn lower_experts<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let [x, weight, experts, ref bias @ ..] = *composite.operands else { return Ok(None) };
+    let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
+    if !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
+        return Ok(None);
+    }
+    let blocks = Blocks::of(b, x, experts, b.shape(weight)[0]);
+    let product = Product::new(b.ty(x), b.ty(weight), context.instructions, blocks);
+    let (Some(product), Some(_), [], [] | [_]) = (product, blocks, composite.attributes, bias) else {
+        return Err(experts::unknown(composite.name, "its form has no kernel"));
+    };
+    let x = product.arranged(b, x)?;
+    let result = out.with_element(ElementType::F32);
+    let mut sum = context.kernels.call(b, &product.kernel(), &[x, weight, experts], vec![result])?[0];
+    if let &[bias] = bias {
+        sum = experts::add_bias(b, sum, experts, bias)?;
     }
     Ok(Some(vec![b.convert(sum, out.element)?]))
 }

@@ -4,8 +4,9 @@ use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
 use super::format::{Format, View};
 use super::{blocked, rest, streamed};
+use crate::lowering::experts::{self, Block, Blocks, Part};
 use crate::lowering::instructions::Instructions;
-use crate::lowering::kernels::Kernel;
+use crate::lowering::kernels::{Binding, Kernel};
 use crate::lowering::writer::Writer;
 
 /// The most rows that a weight streams past; the work for more is better done block by block.
@@ -17,19 +18,22 @@ const BLOCK: usize = 128;
 /// Rows whose activations of one block are taken together: they stay in the second-level cache.
 const MOST_ROWS_TOGETHER: usize = 132;
 
-/// `x: [rows, inputs]` times the transpose of `weight: [outputs, inputs]` in panels, summed in float32.
+/// `x: [rows, inputs]` times the transpose of `weight: [outputs, inputs]` in panels, summed in float32; or, for each of `blocks`
+/// of rows, times that of its expert.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
+    /// The rows, or those of a block.
     pub(super) rows: usize,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     weight: ElementType,
     pub(super) format: Format,
     pub(super) arrangement: Arrangement,
+    experts: Option<Blocks>,
 }
 
 /// How activations lie when a kernel reads them: `[chunks][blocks][tiles][block_units][tile_rows]`, so that those which are
-/// multiplied by the same weight stand side by side.
+/// multiplied by the same weight stand side by side; those of experts' blocks one block after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrangement {
     /// Parts of the rows, one after another.
@@ -46,9 +50,15 @@ pub(super) struct Arrangement {
 
 impl Product {
     /// The product of operands of these types, or none where there is nothing to compute.
-    pub(super) fn new(x: &TensorType, weight: &TensorType, instructions: Instructions) -> Option<Self> {
-        let &[outputs, inputs] = &weight.shape[..] else { return None };
+    pub(super) fn new(
+        x: &TensorType,
+        weight: &TensorType,
+        instructions: Instructions,
+        experts: Option<Blocks>,
+    ) -> Option<Self> {
+        let &[.., outputs, inputs] = &weight.shape[..] else { return None };
         let rows = x.elements().checked_div(inputs)?;
+        let rows = experts.map_or(rows, |blocks| blocks.rows);
         if rows == 0 || outputs == 0 {
             return None;
         }
@@ -64,6 +74,7 @@ impl Product {
             weight: weight.element,
             format,
             arrangement: Arrangement { chunks: 1, blocks: 1, tiles: 1, block_units: 1, tile_rows: 1 },
+            experts,
         };
         product.arrangement = product.arrange();
         Some(product)
@@ -108,8 +119,9 @@ impl Product {
     pub(super) fn panels_together(&self, most: usize) -> usize {
         const GROUPS: usize = 64;
         let panels = self.panels();
+        let groups = GROUPS.div_ceil(self.experts.map_or(1, |blocks| blocks.count));
         let mut together = most;
-        while together > 1 && (!panels.is_multiple_of(together) || panels / together < GROUPS) {
+        while together > 1 && (!panels.is_multiple_of(together) || panels / together < groups) {
             together /= 2;
         }
         together
@@ -129,6 +141,9 @@ impl Product {
     fn arranged_type(&self) -> TensorType {
         let Arrangement { chunks, blocks, tiles, block_units, tile_rows } = self.arrangement;
         let mut shape = vec![chunks, blocks, tiles, block_units, tile_rows];
+        if let Some(of_experts) = self.experts {
+            shape.insert(0, of_experts.given());
+        }
         if self.format.unit_depth() == 2 {
             shape.push(2);
         }
@@ -144,19 +159,20 @@ impl Product {
         let Arrangement { chunks, blocks, tiles, block_units, tile_rows } = self.arrangement;
         let depth = self.format.unit_depth();
         let (rows, inputs) = (chunks * tiles * tile_rows, blocks * block_units * depth);
+        let given = self.experts.map_or(1, |of_experts| of_experts.given());
         let x = b.convert(x, self.activation_element())?;
-        let mut x = b.reshape(x, &[self.rows, self.inputs])?;
+        let mut x = b.reshape(x, &[given, self.rows, self.inputs])?;
         if (rows, inputs) != (self.rows, self.inputs) {
             let zero = b.splat(self.activation_element(), 0.0, &[])?;
-            let more = [rows - self.rows, inputs - self.inputs].map(|count| count as i64);
-            x = b.pad(x, zero, &[0, 0], &more, &[0, 0])?;
+            let more = [0, rows - self.rows, inputs - self.inputs].map(|count| count as i64);
+            x = b.pad(x, zero, &[0; 3], &more, &[0; 3])?;
         }
         if rows > 1 {
-            let mut shape = vec![chunks, tiles, tile_rows, blocks, block_units];
-            let mut order = vec![0, 3, 1, 4, 2];
+            let mut shape = vec![given, chunks, tiles, tile_rows, blocks, block_units];
+            let mut order = vec![0, 1, 4, 2, 5, 3];
             if depth == 2 {
                 shape.push(2);
-                order.push(5);
+                order.push(6);
             }
             // Dimensions of one element are left out, so that the compiler sees how plain a transposition it is.
             let kept: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();
@@ -176,34 +192,48 @@ impl Product {
         let panels_in_group =
             if few { streamed::panels_together(self) } else { blocked::panels_of_workgroup(self) };
         let groups = self.panels().div_ceil(panels_in_group);
-        let label = format!("linear_{weight}_{rows}x{inputs}x{outputs}");
-        let mut kernel = Kernel::new(label, [groups + self.rest(), 1, 1]);
-        let buffers = Buffers::new(self, &mut kernel);
+        let of = if self.experts.is_some() { "expert_" } else { "" };
+        let label = format!("{of}linear_{weight}_{rows}x{inputs}x{outputs}");
+        let blocks = self.experts.map_or(1, |blocks| blocks.count);
+        let mut kernel = Kernel::new(label, [groups + self.rest(), blocks, 1]);
+        let (buffers, block) = Buffers::new(self, &mut kernel);
         let workgroup = kernel.workgroup(0);
         let w = &mut kernel.body;
+        let compute = |w: &mut Writer| self.workgroup_results(w, &buffers, &workgroup, panels_in_group);
+        match block {
+            Some(block) => {
+                let View { name, ty } = &buffers.out;
+                block.results(w, &workgroup, (name, ty), [rows, outputs], compute);
+            }
+            None => compute(w),
+        }
+        kernel
+    }
+
+    /// The outputs of a workgroup.
+    fn workgroup_results(&self, w: &mut Writer, buffers: &Buffers, workgroup: &str, panels_in_group: usize) {
+        let few = self.few_rows();
         let main = |w: &mut Writer| {
-            let first = w.scaled("panel", &workgroup, panels_in_group);
+            let first = w.scaled("panel", workgroup, panels_in_group);
             if few {
-                streamed::write(self, w, &buffers, &first);
+                streamed::write(self, w, buffers, &first);
             } else {
-                blocked::write(self, w, &buffers, &first);
+                blocked::write(self, w, buffers, &first);
             }
         };
         if self.rest() == 0 {
-            main(w);
-            return kernel;
+            return main(w);
         }
-        let groups = w.index(groups);
+        let groups = w.index(self.panels().div_ceil(panels_in_group));
         if self.panels() > 0 {
             let in_panels = w.set("in_panels", format_args!("arith.cmpi ult, {workgroup}, {groups} : index"));
             w.if_then(&in_panels, main);
         }
         let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {groups} : index"));
         w.if_then(&behind, |w| {
-            let row = w.arith("rest", "subi", &workgroup, &groups, "index");
-            rest::write(self, w, &buffers, &row);
+            let row = w.arith("rest", "subi", workgroup, &groups, "index");
+            rest::write(self, w, buffers, &row);
         });
-        kernel
     }
 
     /// The index in `weight.panels` at which a panel begins.
@@ -253,21 +283,52 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    fn new(product: &Product, kernel: &mut Kernel) -> Self {
-        let Product { rows, inputs, outputs, weight, format, .. } = *product;
-        let bindings = [kernel.operand("x"), kernel.panel_operand("weight"), kernel.result("out")];
-        let mut view = |word: &str, binding: usize, ty: String| {
-            let name = kernel.view(word, &bindings[binding], 0, &ty);
+    /// The buffers of a call; where there are experts, those of the workgroup's block.
+    fn new(product: &Product, kernel: &mut Kernel) -> (Self, Option<Block>) {
+        let Product { rows, inputs, outputs, weight, format, experts, .. } = *product;
+        let (x, panels) = (kernel.operand("x"), kernel.panel_operand("weight"));
+        let experts = experts.map(|blocks| (blocks, kernel.operand("experts")));
+        let out = kernel.result("out");
+        let given = experts.as_ref().map_or(1, |(blocks, _)| blocks.given());
+        let activations = product.arranged_type().elements() / format.unit_depth() / given;
+        let stored = product.panels() * format.lanes() * inputs / format.depth();
+        let (units, elements) = (format.activation(), weight.mlir());
+        let Some((blocks, experts)) = experts else {
+            let mut view = |word: &str, binding: &Binding, ty: String| {
+                let name = kernel.view(word, binding, 0, &ty);
+                View { name, ty }
+            };
+            let buffers = Self {
+                x: view("x", &x, format!("memref<{activations}x{units}>")),
+                panels: view("panels", &panels, format!("memref<{stored}x{}>", format.stored())),
+                elements: view("elements", &panels, format!("memref<{}x{elements}>", outputs * inputs)),
+                out: view("out", &out, format!("memref<{rows}x{outputs}xf32>")),
+            };
+            return (buffers, None);
+        };
+        let block = blocks.find(kernel, &experts);
+        let matrix = outputs * inputs;
+        let starts = [
+            blocks.start(&mut kernel.body, &block, activations),
+            kernel.body.scaled("start", &block.matrix, matrix / format.depth()),
+            kernel.body.scaled("start", &block.matrix, matrix),
+            kernel.body.scaled("start", &block.number, rows * outputs),
+        ];
+        let mut number = 0;
+        let mut view = |word: &str, binding: &Binding, all: usize, shape: &[usize], element: &str| {
+            let part = Part { all, offset: &starts[number], shape, strides: &experts::dense(shape) };
+            number += 1;
+            let (name, ty) = experts::part(kernel, word, binding, &part, element);
             View { name, ty }
         };
-        let activations = product.arranged_type().elements() / format.unit_depth();
-        let stored = product.panels() * format.lanes() * inputs / format.depth();
-        Self {
-            x: view("x", 0, format!("memref<{activations}x{}>", format.activation())),
-            panels: view("panels", 1, format!("memref<{stored}x{}>", format.stored())),
-            elements: view("elements", 1, format!("memref<{}x{weight}>", outputs * inputs)),
-            out: view("out", 2, format!("memref<{rows}x{outputs}xf32>")),
-        }
+        let all = blocks.matrices * matrix;
+        let buffers = Self {
+            x: view("x", &x, given * activations, &[activations], units),
+            panels: view("panels", &panels, all / format.depth(), &[stored], format.stored()),
+            elements: view("elements", &panels, all, &[matrix], elements),
+            out: view("out", &out, blocks.count * rows * outputs, &[rows, outputs], "f32"),
+        };
+        (buffers, Some(block))
     }
 }
 
@@ -279,7 +340,7 @@ mod tests {
     fn product(target: &str, rows: usize) -> Product {
         let instructions = Instructions::of(&resolved(target)).unwrap().unwrap();
         let x = TensorType::new(ElementType::F32, [rows, 2048]);
-        Product::new(&x, &TensorType::new(ElementType::BF16, [8192, 2048]), instructions).unwrap()
+        Product::new(&x, &TensorType::new(ElementType::BF16, [8192, 2048]), instructions, None).unwrap()
     }
 
     #[test]

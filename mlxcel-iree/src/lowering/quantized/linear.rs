@@ -3,8 +3,10 @@
 //! A lane computes an output, and activations are broadcast, so nothing is ever summed across lanes. A group's products are
 //! summed by themselves and then scaled.
 
+use super::buffers::{Buffers, Views};
 use super::product::{Product, View};
 use super::tail;
+use crate::lowering::experts::Blocks;
 use crate::lowering::kernels::Kernel;
 use crate::lowering::writer::Writer;
 
@@ -30,27 +32,14 @@ const BLOCK: usize = 64;
 /// Operations on operands in one turn of the innermost loop.
 const UNROLL: usize = 512;
 
-/// `x: [rows, inputs]`, made [ready](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32.
+/// `x: [rows, inputs]`, made [ready](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32; or, for each
+/// of `blocks` of rows, times that of its expert.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
     pub(super) product: Product,
+    /// The rows, or those of a block.
     pub(super) rows: usize,
-}
-
-/// The views of a call's buffers.
-pub(super) struct Views {
-    /// `[groups, rows, group_size / width, planes]`: what meets a lane.
-    pub(super) x: View,
-    /// `[groups, rows, 2]` f32: scale and sum.
-    pub(super) meta: View,
-    /// `[panels, words, lanes]` i32.
-    words: View,
-    /// `[panels, groups, lanes]`.
-    scales: View,
-    /// `[panels, groups, lanes]`.
-    biases: View,
-    /// `[rows, outputs]` f32.
-    pub(super) out: View,
+    pub(super) blocks: Option<Blocks>,
 }
 
 /// A number of panels that are computed together, and where the first stands.
@@ -64,65 +53,53 @@ impl Linear {
     pub(super) fn kernel(&self) -> Kernel {
         let Product { form, arithmetic, .. } = self.product;
         let rows = self.rows;
-        let together = self.panels_together();
-        let workgroup = self.workgroup(together);
-        let groups = form.panels().div_ceil(workgroup);
+        let groups = form.panels().div_ceil(self.workgroup(self.panels_together()));
         let extra = usize::from(!form.tail().is_empty());
         let label = format!(
-            "linear_q{}g{}_{}_{rows}x{}x{}",
+            "{}linear_q{}g{}_{}_{rows}x{}x{}",
+            if self.blocks.is_some() { "expert_" } else { "" },
             form.bits,
             form.group_size,
             arithmetic.name(),
             form.inputs,
             form.outputs
         );
-        let mut kernel = Kernel::new(label, [groups + extra, 1, 1]);
-        let bindings = [
-            kernel.operand("x"),
-            kernel.operand("meta"),
-            kernel.panel_operand("words"),
-            kernel.panel_operand("scales"),
-            kernel.panel_operand("biases"),
-        ];
-        let out = kernel.result("out");
-        let [x, meta, words, scales, biases] = &bindings;
-        let mut view = |word: &str, binding, shape: &[usize], element: &str| {
-            let shape: String = shape.iter().map(|size| format!("{size}x")).collect();
-            let ty = format!("memref<{shape}{element}>");
-            View::new(kernel.view(word, binding, 0, &ty), ty)
-        };
-        let (panels, lanes, element) = (form.panels(), form.lanes, form.scale.mlir());
-        let units = form.group_size / arithmetic.width();
-        let views = Views {
-            x: view("x", x, &[form.groups(), rows, units, arithmetic.planes()], arithmetic.lane()),
-            meta: view("meta", meta, &[form.groups(), rows, 2], "f32"),
-            words: view("words", words, &[panels, form.words(), lanes], "i32"),
-            scales: view("scales", scales, &[panels, form.groups(), lanes], element),
-            biases: view("biases", biases, &[panels, form.groups(), lanes], element),
-            out: view("out", &out, &[rows, form.outputs], "f32"),
-        };
-        let as_stored = (extra > 0).then(|| tail::Views {
-            x: view(
-                "x_values",
-                x,
-                &[form.groups(), rows, units, arithmetic.planes(), arithmetic.width()],
-                arithmetic.activation(),
-            ),
-            words: view("word_rows", words, &[form.outputs, form.words()], "i32"),
-            scales: view("scale_rows", scales, &[form.outputs, form.groups()], element),
-            biases: view("bias_rows", biases, &[form.outputs, form.groups()], element),
-        });
+        let blocks = self.blocks.map_or(1, |blocks| blocks.count);
+        let mut kernel = Kernel::new(label, [groups + extra, blocks, 1]);
+        let buffers = Buffers::new(self, &mut kernel);
+        let views = Views::new(self, &mut kernel, &buffers);
+        let as_stored = (extra > 0).then(|| tail::Views::new(self, &mut kernel, &buffers));
         let number = kernel.workgroup(0);
         let w = &mut kernel.body;
+        let compute = |w: &mut Writer| self.workgroup_results(w, &views, as_stored.as_ref(), &number);
+        match &buffers.block {
+            Some(block) => block.results(w, &number, views.out.parts(), [rows, form.outputs], compute),
+            None => compute(w),
+        }
+        kernel
+    }
+
+    /// The outputs of the workgroup `number`.
+    fn workgroup_results(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        as_stored: Option<&tail::Views>,
+        number: &str,
+    ) {
+        let (rows, panels) = (self.rows, self.product.form.panels());
+        let together = self.panels_together();
+        let workgroup = self.workgroup(together);
+        let groups = panels.div_ceil(workgroup);
         let scratch = (rows > self.few()).then(|| self.scratch(w, together));
         if panels > 0 {
             let full = panels - panels % together;
             let [workgroup, full_end, step] = [workgroup, full, together].map(|n| w.index(n));
-            let begin = w.arith("begin", "muli", &number, &workgroup, "index");
+            let begin = w.arith("begin", "muli", number, &workgroup, "index");
             let end = w.arith("end", "addi", &begin, &workgroup, "index");
             let end = w.arith("end", "minui", &end, &full_end, "index");
             w.for_loop("panel", [&begin, &end, &step], &[], |w, panel, _| {
-                self.panels(w, &views, &Panels { first: panel, count: together }, scratch.as_ref());
+                self.panels(w, views, &Panels { first: panel, count: together }, scratch.as_ref());
                 Vec::new()
             });
             if full < panels {
@@ -130,16 +107,15 @@ impl Linear {
                 let is_last = w.set("is_last", format_args!("arith.cmpi eq, {number}, {last} : index"));
                 w.if_then(&is_last, |w| {
                     let rest = Panels { first: &full_end, count: panels - full };
-                    self.panels(w, &views, &rest, scratch.as_ref());
+                    self.panels(w, views, &rest, scratch.as_ref());
                 });
             }
         }
         if let Some(as_stored) = as_stored {
             let behind = w.index(groups);
             let is_behind = w.set("is_behind", format_args!("arith.cmpi eq, {number}, {behind} : index"));
-            w.if_then(&is_behind, |w| tail::rows(w, self, &views, &as_stored));
+            w.if_then(&is_behind, |w| tail::rows(w, self, views, as_stored));
         }
-        kernel
     }
 
     /// How many vectors of a group's sums stay in registers, for each plane of activations; the rest is for words, activations

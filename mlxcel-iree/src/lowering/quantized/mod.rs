@@ -3,6 +3,7 @@
 //! A packed weight stays packed until its values are in registers: decoding reads the words from memory and nothing else of
 //! their size. What activations become before they meet it is [`Arithmetic`]'s; ADR 0009 has the measurements.
 
+mod buffers;
 mod embedding;
 mod form;
 mod linear;
@@ -14,13 +15,14 @@ mod tests;
 
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
+use super::experts::{self, Blocks};
 use super::layout::Contents;
 use super::{Context, knows_attributes};
 use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
 
-/// The form of the packed weight of `[words, scales, biases]`, if it is one that lies in panels.
+/// The form of the packed weight of `[words, scales, biases]`, if it is one that lies in panels; of stacked ones, that of each.
 fn form<'f>(
     composite: &Composite<'_, 'f>,
     b: &Builder<'f>,
@@ -32,7 +34,7 @@ fn form<'f>(
         _ => None,
     };
     let (bits, group_size) = (size("bits")?, size("group_size")?);
-    let &[outputs, row_words] = &b.ty(words).shape[..] else { return None };
+    let &[.., outputs, row_words] = &b.ty(words).shape[..] else { return None };
     let scale = b.ty(scales).element;
     let inputs = row_words.checked_mul(32)?.checked_div(bits)?;
     let in_panels = knows_attributes(composite, &["bits", "group_size"])
@@ -66,30 +68,90 @@ pub(super) fn lower_linear<'f>(
     if rows == 0 || bias.len() > 1 {
         return Ok(None);
     }
-    let x = b.convert(x, ElementType::F32)?;
-    let arithmetic = Arithmetic::of(&context.instructions, context.precision);
-    let lane = if arithmetic == Arithmetic::Float { ElementType::F32 } else { ElementType::I32 };
-    let units = form.group_size / arithmetic.width();
-    let ready = vec![
-        TensorType::new(lane, [form.groups(), rows, units, arithmetic.planes()]),
-        TensorType::new(ElementType::F32, [form.groups(), rows, 2]),
-    ];
-    // Signs are none of a kernel's business, and calls take types without.
-    let words = b.bitcast_convert(words, ElementType::I32)?;
-    // Equal calls with equal operands are one to the compiler.
-    let kernel = prepare::kernel(&form, arithmetic, rows);
-    let ready = context.kernels.call(b, &kernel, &[x], ready)?;
-    let product = Product { form, arithmetic, instructions: context.instructions };
-    let kernel = Linear { product, rows }.kernel();
-    let operands: Vec<_> = ready.into_iter().chain([words, scales, biases]).collect();
-    let result = vec![out.with_element(ElementType::F32)];
-    let mut sum = context.kernels.call(b, &kernel, &operands, result)?[0];
+    let result = out.with_element(ElementType::F32);
+    let mut sum = sums(b, context, form, [x, words, scales, biases], Rows::All(rows), result)?;
     if let &[bias] = bias {
         let bias = b.convert(bias, ElementType::F32)?;
         let bias = b.broadcast_like(bias, sum)?;
         sum = b.add(sum, bias)?;
     }
     Ok(Some(vec![b.convert(sum, out.element)?]))
+}
+
+/// A linear layer whose blocks of rows have an expert each.
+///
+/// # Errors
+/// A layer that has something unknown, where its weights lie in panels.
+pub(super) fn lower_expert_linear<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let [x, words, scales, biases, experts, ref bias @ ..] = *composite.operands else { return Ok(None) };
+    let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
+    let known = composite.attributes.iter().all(|(name, _)| ["bits", "group_size"].contains(&name.as_str()));
+    let blocks = Blocks::of(b, x, experts, b.shape(words)[0]);
+    let form = form(composite, b, context, [words, scales, biases]);
+    let (Some(form), Some(blocks), true, [] | [_]) = (form, blocks, known, bias) else {
+        return if [scales, biases]
+            .iter()
+            .any(|&part| context.in_panels(b, part, Contents::Groups(b.ty(part).element)))
+        {
+            Err(experts::unknown(composite.name, "its form has no kernel"))
+        } else {
+            Ok(None)
+        };
+    };
+    let result = out.with_element(ElementType::F32);
+    let mut sum = sums(b, context, form, [x, words, scales, biases], Rows::Blocks(blocks, experts), result)?;
+    if let &[bias] = bias {
+        sum = experts::add_bias(b, sum, experts, bias)?;
+    }
+    Ok(Some(vec![b.convert(sum, out.element)?]))
+}
+
+/// Which rows meet which matrix.
+enum Rows<'f> {
+    /// So many rows, one matrix.
+    All(usize),
+    /// Blocks, each that of its expert.
+    Blocks(Blocks, Value<'f>),
+}
+
+/// The products with a packed weight, in float32 and without bias.
+fn sums<'f>(
+    b: &mut Builder<'f>,
+    context: &mut Context,
+    form: Form,
+    [x, words, scales, biases]: [Value<'f>; 4],
+    rows: Rows<'f>,
+    result: TensorType,
+) -> Result<Value<'f>> {
+    let (blocks, experts) = match rows {
+        Rows::All(_) => (None, None),
+        Rows::Blocks(blocks, experts) => (Some(blocks), Some(experts)),
+    };
+    let (rows, given) = match rows {
+        Rows::All(rows) => (rows, rows),
+        Rows::Blocks(blocks, _) => (blocks.rows, blocks.given() * blocks.rows),
+    };
+    let x = b.convert(x, ElementType::F32)?;
+    let arithmetic = Arithmetic::of(&context.instructions, context.precision);
+    let lane = if arithmetic == Arithmetic::Float { ElementType::F32 } else { ElementType::I32 };
+    let units = form.group_size / arithmetic.width();
+    let ready = vec![
+        TensorType::new(lane, [form.groups(), given, units, arithmetic.planes()]),
+        TensorType::new(ElementType::F32, [form.groups(), given, 2]),
+    ];
+    // Signs are none of a kernel's business, and calls take types without.
+    let words = b.bitcast_convert(words, ElementType::I32)?;
+    // Equal calls with equal operands are one to the compiler.
+    let kernel = prepare::kernel(&form, arithmetic, given);
+    let ready = context.kernels.call(b, &kernel, &[x], ready)?;
+    let product = Product { form, arithmetic, instructions: context.instructions };
+    let kernel = Linear { product, rows, blocks }.kernel();
+    let operands: Vec<_> = ready.into_iter().chain([words, scales, biases]).chain(experts).collect();
+    Ok(context.kernels.call(b, &kernel, &operands, vec![result])?[0])
 }
 
 /// Rows of a packed table.

@@ -28,6 +28,11 @@ impl View {
         Self { name, ty }
     }
 
+    /// Its name and type.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        (&self.name, &self.ty)
+    }
+
     /// One element.
     pub(super) fn element(&self, w: &mut Writer, word: &str, at: &[&str]) -> String {
         w.set(word, format_args!("memref.load {}[{}] : {}", self.name, at.join(", "), self.ty))

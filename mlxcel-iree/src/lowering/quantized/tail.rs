@@ -1,7 +1,8 @@
 //! The rows of a packed weight that fill no panel: at most fifteen, value by value.
 
+use super::buffers::Views as PanelViews;
 use super::form::Arithmetic;
-use super::linear::{Linear, Views as PanelViews};
+use super::linear::Linear;
 use super::product::View;
 use crate::lowering::writer::Writer;
 

@@ -1,0 +1,172 @@
+//! Blocks of rows with an expert each: a workgroup belongs to one block, looks its expert up, and reads that expert's matrix of
+//! the stacked ones alone.
+
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, GatherDimensions, Result, Value};
+
+use super::kernels::{Binding, Kernel};
+use super::writer::Writer;
+
+/// The blocks of one layer: each multiplies `rows` rows by one of `matrices`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Rows of a block.
+    pub(crate) rows: usize,
+    /// The matrices that there are to choose from.
+    pub(crate) matrices: usize,
+    /// Whether the rows of one block are those of all.
+    pub(crate) shared: bool,
+}
+
+/// The block of a workgroup, in the kernel that is being written.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// The number of the block.
+    pub(crate) number: String,
+    /// The number of its matrix; any where it is empty.
+    pub(crate) matrix: String,
+    /// Whether it has an expert, and whether it is empty, of type `i1`.
+    chosen: String,
+    empty: String,
+}
+
+/// A part of a buffer: `shape` elements, `strides` apart, from the element `offset` on of `all`.
+#[derive(Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) all: usize,
+    pub(crate) offset: &'a str,
+    pub(crate) shape: &'a [usize],
+    pub(crate) strides: &'a [usize],
+}
+
+impl Blocks {
+    /// The blocks of `x: [R, B, K]` or `[1, B, K]` that have `experts: [R]` out of `matrices`; none where there is nothing to
+    /// compute.
+    pub(crate) fn of<'f>(b: &Builder<'f>, x: Value<'f>, experts: Value<'f>, matrices: usize) -> Option<Self> {
+        let (&[given, rows, _], &[count]) = (&b.ty(x).shape[..], &b.ty(experts).shape[..]) else {
+            return None;
+        };
+        (count > 0 && rows > 0 && matrices > 0).then_some(Self {
+            count,
+            rows,
+            matrices,
+            shared: given != count,
+        })
+    }
+
+    /// The blocks of activations that are given.
+    pub(crate) fn given(&self) -> usize {
+        if self.shared { 1 } else { self.count }
+    }
+
+    /// Finds the block of a workgroup, which is its number in the second dimension.
+    pub(crate) fn find(&self, kernel: &mut Kernel, experts: &Binding) -> Block {
+        let ty = format!("memref<{}xi32>", self.count);
+        let experts = kernel.view("experts", experts, 0, &ty);
+        let number = kernel.workgroup(1);
+        let w = &mut kernel.body;
+        let expert = w.set("expert", format_args!("memref.load {experts}[{number}] : {ty}"));
+        let (least, most) = (w.constant(0, "i32"), w.constant(self.matrices - 1, "i32"));
+        let chosen = w.set("chosen", format_args!("arith.cmpi sge, {expert}, {least} : i32"));
+        let empty = w.set("empty", format_args!("arith.cmpi slt, {expert}, {least} : i32"));
+        let expert = w.arith("expert", "maxsi", &expert, &least, "i32");
+        let expert = w.arith("expert", "minsi", &expert, &most, "i32");
+        let matrix = w.set("matrix", format_args!("arith.index_cast {expert} : i32 to index"));
+        Block { number, matrix, chosen, empty }
+    }
+
+    /// Where the activations of a block begin, of which each block has so many elements.
+    pub(crate) fn start(&self, w: &mut Writer, block: &Block, elements: usize) -> String {
+        if self.shared { w.index(0) } else { w.scaled("start", &block.number, elements) }
+    }
+}
+
+impl Block {
+    /// Computes the block's results with `compute` if it has an expert; if not, the first of its workgroups makes them zero: all
+    /// of `out`, which has this name and type and is of float32.
+    pub(crate) fn results(
+        &self,
+        w: &mut Writer,
+        workgroup: &str,
+        (out, ty): (&str, &str),
+        [rows, outputs]: [usize; 2],
+        compute: impl FnOnce(&mut Writer),
+    ) {
+        w.if_then(&self.chosen, compute);
+        let [zero, one, rows, outputs] = [0, 1, rows, outputs].map(|n| w.index(n));
+        let first = w.set("first", format_args!("arith.cmpi eq, {workgroup}, {zero} : index"));
+        let clears = w.arith("clears", "andi", &self.empty, &first, "i1");
+        let nothing = w.constant("0.0", "f32");
+        w.if_then(&clears, |w| {
+            w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
+                w.for_loop("output", [&zero, &outputs, &one], &[], |w, output, _| {
+                    w.line(format_args!("memref.store {nothing}, {out}[{row}, {output}] : {ty}"));
+                    Vec::new()
+                });
+                Vec::new()
+            });
+        });
+    }
+}
+
+/// A part of a buffer as a `memref`: its name and type.
+pub(crate) fn part(
+    kernel: &mut Kernel,
+    word: &str,
+    binding: &Binding,
+    part: &Part<'_>,
+    element: &str,
+) -> (String, String) {
+    let Part { all, offset, shape, strides } = part;
+    let whole_type = format!("memref<{all}x{element}>");
+    let whole = kernel.view(word, binding, 0, &whole_type);
+    let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
+    let ty = format!("memref<{sizes}{element}, strided<{strides:?}, offset: ?>>");
+    let cast = format!(
+        "memref.reinterpret_cast {whole} to offset: [{offset}], sizes: {shape:?}, strides: {strides:?} : {whole_type} to {ty}"
+    );
+    (kernel.body.set(word, cast), ty)
+}
+
+/// The strides of `shape` where its elements stand one after another.
+pub(crate) fn dense(shape: &[usize]) -> Vec<usize> {
+    (0..shape.len()).map(|i| shape[i + 1..].iter().product()).collect()
+}
+
+/// `sum: [R, B, N]` with the rows of `bias: [E, N]` of each block's expert; empty blocks stay zero. This is rare and small, and
+/// the compiler's code.
+pub(crate) fn add_bias<'f>(
+    b: &mut Builder<'f>,
+    sum: Value<'f>,
+    experts: Value<'f>,
+    bias: Value<'f>,
+) -> Result<Value<'f>> {
+    let shape = b.shape(sum);
+    // A gather takes the nearest row for an index beyond.
+    let dimensions = GatherDimensions {
+        offset_dims: vec![1],
+        collapsed_slice_dims: vec![0],
+        start_index_map: vec![0],
+        index_vector_dim: 1,
+        slice_sizes: vec![1, shape[2]],
+    };
+    let bias = b.gather(bias, experts, dimensions)?;
+    let bias = b.convert(bias, ElementType::F32)?;
+    let none = b.splat(ElementType::I32, 0.0, &shape[..1])?;
+    let chosen = b.compare(experts, none, Comparison::GreaterOrEqual)?;
+    let chosen = b.expand(chosen, &[shape[0], shape[2]], &[1])?;
+    let zero = b.splat(ElementType::F32, 0.0, &[shape[0], shape[2]])?;
+    let bias = b.select(chosen, bias, zero)?;
+    let bias = b.expand(bias, &shape, &[1])?;
+    b.add(sum, bias)
+}
+
+/// That a layer has something which its kernel does not know, where only kernels can read its weights.
+pub(crate) fn unknown(name: &str, what: &str) -> Error {
+    Error::new(
+        ErrorKind::Structure,
+        name,
+        format!("{what}, and its weights lie in panels, which only kernels read"),
+    )
+}
