@@ -103,7 +103,9 @@ mod tests {
     #[test]
     fn logits_that_say_nothing_are_one_error_whatever_was_wanted() {
         let good = [0.0, f32::NEG_INFINITY, -3.0];
-        assert!(check(&good).is_ok() && choose(&good, None, 3).is_ok() && position(&good, Some(0), 0).is_ok());
+        assert!(
+            check(&good).is_ok() && choose(&good, None, 3).is_ok() && position(&good, Some(0), 0).is_ok()
+        );
         let (nan, infinite) = (f32::NAN, f32::INFINITY);
         for wrong in [[0.0, nan, 1.0], [nan; 3], [0.0, infinite, 1.0], [-infinite; 3]] {
             let mask = TokenMask::allowing(3, [0]);

@@ -6,8 +6,8 @@ use mlxcel_core::{
     Control, Error, ErrorKind, InferenceSession, Result, Row, SequenceId, StepOutput, check_rows,
 };
 
-use super::rows::Work;
 use super::GraphSession;
+use super::rows::Work;
 use super::sequence::Sequence;
 use crate::executor::{Executor, StepInputs, StepOutputs};
 use crate::model::Shared;

@@ -54,7 +54,9 @@ impl<'a> Work<'a> {
         let none = outputs.end..outputs.end;
         let finished = self.fed + tokens == self.total();
         match self.row.want {
-            Want::EveryPosition { .. } => outputs.end - self.next_tokens(tokens).1.len().min(outputs.len())..outputs.end,
+            Want::EveryPosition { .. } => {
+                outputs.end - self.next_tokens(tokens).1.len().min(outputs.len())..outputs.end
+            }
             Want::Logits if finished => outputs.end - 1..outputs.end,
             Want::Next { mask, top, .. } if finished && (mask.is_some() || top > 0) => {
                 outputs.end - 1..outputs.end
@@ -86,9 +88,7 @@ impl<'a> Work<'a> {
             (Want::Next { mask, top, .. }, Some(logits)) => {
                 results::choose(&logits, mask, top).map(RowResult::Token)
             }
-            (Want::Next { .. }, None) => {
-                results::chosen(best).map(RowResult::Token)
-            }
+            (Want::Next { .. }, None) => results::chosen(best).map(RowResult::Token),
             (Want::EveryPosition { .. }, _) => Ok(RowResult::Positions(std::mem::take(&mut self.positions))),
             _ => Err(Error::new(ErrorKind::Internal, "step", "a row's logits were not read")),
         });

@@ -104,12 +104,7 @@ impl<E: Executor> Shared<E> {
         Ok(())
     }
 
-    fn copied_state(
-        &self,
-        sequence: &Sequence<E::State>,
-        group: usize,
-        length: usize,
-    ) -> Result<E::State> {
+    fn copied_state(&self, sequence: &Sequence<E::State>, group: usize, length: usize) -> Result<E::State> {
         let layout = &self.layouts[group];
         let mut state = self.executor.allocate(layout, length)?;
         if let Some(from) = &sequence.states {
