@@ -8,15 +8,15 @@ use std::sync::Mutex;
 use std::thread;
 
 use mlxcel_core::{ErrorKind, Precision};
-use mlxcel_graph::{Numerics, Outputs, ProgramShape};
-use mlxcel_models::Checkpoint;
+use mlxcel_graph::{Numerics, Outputs, ProgramShape, state_layouts};
+use mlxcel_models::{Checkpoint, Decoder};
 use mlxcel_stablehlo::ElementType::{BF16, F32};
 
 use crate::artifact::Artifacts;
 use crate::backend::{CompileBackends, resolved};
 use crate::cache::Cache;
 use crate::compiler::{CompileOptions, Compiler};
-use crate::engine::ProgramCompiler;
+use crate::engine::{ProgramCompiler, ProgramWriter};
 use crate::target::CompileTarget;
 use crate::target::cpu::{Code, FAMILIES};
 
@@ -52,10 +52,16 @@ fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) -> Result<(), String> + Syn
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+fn writer(decoder: &Decoder, numerics: Numerics) -> ProgramWriter {
+    let layouts = state_layouts(decoder, numerics, 64).unwrap();
+    ProgramWriter { decoder: decoder.clone(), numerics, layouts }
+}
+
 #[test]
 fn a_checkpoints_programs_compile_for_every_target() {
     let checkpoint =
-        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")).unwrap();
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
+            .unwrap();
     let decoder = checkpoint.decoder().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
@@ -78,7 +84,7 @@ fn a_checkpoints_programs_compile_for_every_target() {
         let precision = if element == F32 { Precision::Exact } else { Precision::Native };
         let numerics = Numerics { precision, operand: element, kv: element };
         let compiler =
-            ProgramCompiler::new(decoder.clone(), numerics, target.clone(), artifacts.clone()).unwrap();
+            ProgramCompiler::new(writer(&decoder, numerics), target.clone(), artifacts.clone()).unwrap();
         let artifact =
             compiler.compile(shape, None).map_err(|error| format!("{target}, {shape}: {error}"))?;
         let holds = artifact.bytes.windows(format.len()).any(|bytes| bytes == format.as_bytes());
@@ -194,12 +200,14 @@ fn the_host_is_what_the_compiler_takes_it_for() {
 #[test]
 fn what_a_target_does_not_compute_with_is_refused_before_the_compiler_starts() {
     let checkpoint =
-        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")).unwrap();
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
+            .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
     let numerics = Numerics { precision: Precision::Native, operand: BF16, kv: BF16 };
     let target = resolved("vulkan-spirv:rdna3");
-    let error = ProgramCompiler::new(checkpoint.decoder().unwrap(), numerics, target, artifacts).unwrap_err();
+    let writer = writer(&checkpoint.decoder().unwrap(), numerics);
+    let error = ProgramCompiler::new(writer, target, artifacts).unwrap_err();
     assert_eq!((error.kind(), error.context("element_type")), (ErrorKind::Unsupported, Some("bf16")));
     assert_eq!(error.context("target"), Some("vulkan-spirv:rdna3"));
 }

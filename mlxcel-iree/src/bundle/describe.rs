@@ -7,7 +7,7 @@ use mlxcel_models::{Checkpoint, Decoder};
 use super::manifest::{ModelDescription, ProgramDescription, Tensor, outputs_name};
 use super::staging::OPERATION;
 
-/// The results in front of the KV caches.
+/// The results in front of the states.
 const RESULTS: [&str; 2] = ["best", "logits"];
 
 /// The description of a model.
@@ -64,7 +64,7 @@ mod tests {
     use std::path::Path;
 
     use mlxcel_core::Precision;
-    use mlxcel_graph::{Numerics, Outputs, decoder_program};
+    use mlxcel_graph::{Numerics, Outputs, decoder_program, state_layouts};
 
     use super::*;
 
@@ -74,7 +74,9 @@ mod tests {
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
         let numerics = Numerics::new(Precision::Native, &decoder).unwrap();
         let shape = ProgramShape { rows: vec![64, 1], length: 256, outputs: Outputs::Every };
-        let described = program(&decoder_program(&decoder, numerics, &shape).unwrap(), &shape).unwrap();
+        let layouts = state_layouts(&decoder, numerics, 64).unwrap();
+        let written = decoder_program(&decoder, numerics, &layouts, &shape).unwrap();
+        let described = program(&written, &shape).unwrap();
         let signature = |tensors: &[Tensor]| -> Vec<String> {
             let one = |tensor: &Tensor| format!("{} {} {:?}", tensor.name, tensor.element_type, tensor.shape);
             tensors.iter().map(one).collect()
@@ -89,8 +91,8 @@ mod tests {
                 "last i32 [2]",
                 "cos.0 f32 [65, 8]",
                 "sin.0 f32 [65, 8]",
-                "kv.0 bf16 [3, 2, 2, 256, 16]",
-                "kv.1 bf16 [3, 2, 2, 256, 16]",
+                "state.0.0 bf16 [3, 2, 2, 256, 16]",
+                "state.1.0 bf16 [3, 2, 2, 256, 16]",
             ]
         );
         let vocabulary = decoder.vocabulary_size;
@@ -99,7 +101,7 @@ mod tests {
             ["best i32 [65, 2]".to_owned(), format!("logits f32 [65, {vocabulary}]")]
         );
         let over: Vec<_> = described.results.iter().map(|result| result.takes_over.as_deref()).collect();
-        assert_eq!(over, [None, None, Some("kv.0"), Some("kv.1")]);
-        assert_eq!(described.results[3].name, "kv.1");
+        assert_eq!(over, [None, None, Some("state.0.0"), Some("state.1.0")]);
+        assert_eq!(described.results[3].name, "state.1.0");
     }
 }

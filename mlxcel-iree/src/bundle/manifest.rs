@@ -5,7 +5,7 @@ use std::fmt;
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_graph::{GraphModelOptions, Lengths, Outputs, ProgramShape};
 use mlxcel_models::files::parse_json;
-use mlxcel_models::{Decoder, RowSlice, WeightRef};
+use mlxcel_models::{Decoder, Selection, WeightRef};
 use serde::{Deserialize, Serialize};
 
 use super::path::check_path;
@@ -19,7 +19,7 @@ pub(crate) const MANIFEST: &str = "bundle.json";
 const FORMAT: &str = "mlxcel bundle";
 
 /// Changes when an older reader would misunderstand a manifest; fields that it may overlook are no reason.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 pub(super) const OPERATION: &str = "read bundle";
 
@@ -56,7 +56,7 @@ pub struct Manifest {
     /// Smaller numbers of tokens of a prompt for which there are programs too, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub smaller_chunks: Vec<usize>,
-    /// The lengths that KV caches may have, ascending.
+    /// The lengths that programs are for, ascending.
     pub lengths: Vec<usize>,
     /// Whether there are programs that give results at every position.
     pub every_position: bool,
@@ -106,21 +106,61 @@ pub struct Rotary {
     pub inv_freq: Vec<f32>,
     /// What cosines and sines are multiplied with.
     pub attention_factor: f32,
+    /// Other frequencies for sequences that become longer, where there are such: all positions are rotated by them then, and
+    /// computed again where they were rotated otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long: Option<LongRotary>,
 }
 
-/// A weight as a program takes it: a tensor of the checkpoint, or some rows of one.
+/// The frequencies of longer sequences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LongRotary {
+    /// The angle per position of each pair of elements, in radians.
+    pub inv_freq: Vec<f32>,
+    /// The most positions of a sequence that they are not for.
+    pub original_context: usize,
+}
+
+/// A weight as a program takes it: a tensor of the checkpoint, a part of one, or several.
+///
+/// The tensors of [`stack`](Self::stack) are put behind the first along a new outermost dimension, the two innermost dimensions
+/// are swapped where it is [`transposed`](Self::transposed), the [`selection`](Self::selection) is taken, and the result is read in
+/// [`shape`](Self::shape).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Weight {
     /// The tensor's name in the safetensors files.
     pub tensor: String,
-    /// First row and number of rows, where only some are meant.
+    /// The names of further tensors of the same type and shape.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
+    /// Whether the two innermost dimensions are stored the other way round.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transposed: bool,
+    /// The indices of one dimension, where only some are meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rows: Option<(usize, usize)>,
+    pub selection: Option<Selected>,
     /// The element type as safetensors names it: `F32`, `F16`, `BF16`; of packed words `U32`.
     pub element_type: String,
     /// The sizes of the dimensions as stored, outermost first.
     pub shape: Vec<usize>,
+}
+
+/// Indices of one dimension: `runs` times `run` consecutive ones, `stride` apart, from `start` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Selected {
+    /// The dimension.
+    pub axis: usize,
+    /// The first index.
+    pub start: usize,
+    /// How many follow each other.
+    pub run: usize,
+    /// From the beginning of one run to that of the next.
+    pub stride: usize,
+    /// How many runs there are.
+    pub runs: usize,
 }
 
 /// One program: what it is specialised for, what it takes after the weights, what it gives.
@@ -131,7 +171,7 @@ pub struct ProgramDescription {
     pub name: String,
     /// How many tokens each row has room for.
     pub rows: Vec<usize>,
-    /// How many positions the KV cache of each row has.
+    /// How many positions the states of each row have room for, unless a window bounds them.
     pub length: usize,
     /// Which positions give logits: `last` of each row, or `every` one.
     pub outputs: String,
@@ -147,8 +187,11 @@ pub struct ProgramDescription {
 pub struct Tensor {
     /// What it is: `tokens` (each row's ids, padded to its room), `positions` (of each row's first token), `last` (the index
     /// among all tokens of each row's last one that is no padding), `cos.0` and `sin.0` (of each token's position; see
-    /// [`Manifest::rotary`]), `kv.0` (the cache of row 0, zero at first); as results `best` (likeliest token and the bits of
-    /// its log probability), `logits`, and the caches.
+    /// [`Manifest::rotary`]), `state.0.1` (what the second group of layers keeps of row 0, zero at first); as results `best` (most
+    /// likely token and the bits of its log probability), `logits`, and the states.
+    ///
+    /// A cache has a dimension of positions; position `p` lies at `p` modulo its size. So a program for a greater length takes the
+    /// same positions in a larger state, or the same state where a window bounds it.
     pub name: String,
     /// The element type as MLIR names it.
     pub element_type: String,
@@ -251,7 +294,7 @@ impl Manifest {
             smaller_chunks: chunks,
             lengths: options.lengths_for(decoder)?.rungs().to_vec(),
             every_position: options.every_position,
-            rotary: mlxcel_graph::distinct_ropes(decoder).into_iter().map(Rotary::from).collect(),
+            rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
             weights: decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect(),
             programs,
             targets: Vec::new(),
@@ -391,7 +434,12 @@ impl Target {
 
 impl From<&mlxcel_models::Rope> for Rotary {
     fn from(rope: &mlxcel_models::Rope) -> Self {
-        Self { inv_freq: rope.inv_freq.clone(), attention_factor: rope.attention_factor }
+        let mlxcel_models::Rope { rotary_dim: _, inv_freq, attention_factor, interleaved: _, long } = rope;
+        let long = long.as_ref().map(|mlxcel_models::LongRope { inv_freq, original_context }| LongRotary {
+            inv_freq: inv_freq.clone(),
+            original_context: *original_context,
+        });
+        Self { inv_freq: inv_freq.clone(), attention_factor: *attention_factor, long }
     }
 }
 
@@ -399,7 +447,15 @@ impl From<&WeightRef> for Weight {
     fn from(weight: &WeightRef) -> Self {
         Self {
             tensor: weight.tensor.clone(),
-            rows: weight.slice.map(|RowSlice { start, rows }| (start, rows)),
+            stack: weight.stack.clone(),
+            transposed: weight.transposed,
+            selection: weight.selection.map(|Selection { axis, start, run, stride, runs }| Selected {
+                axis,
+                start,
+                run,
+                stride,
+                runs,
+            }),
             element_type: weight.element.to_string(),
             shape: weight.stored_shape(),
         }
@@ -410,8 +466,14 @@ impl fmt::Display for Weight {
     /// As a [`WeightRef`] that is not packed prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tensor)?;
-        if let Some((start, rows)) = self.rows {
-            write!(f, "[{start}..{}]", start.saturating_add(rows))?;
+        if let Some(last) = self.stack.last() {
+            write!(f, " to {last}")?;
+        }
+        if self.transposed {
+            f.write_str(" transposed")?;
+        }
+        if let Some(Selected { axis, start, run, stride, runs }) = self.selection {
+            write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?;
         }
         write!(f, " {} {:?}", self.element_type, self.shape)
     }

@@ -66,7 +66,8 @@ mod tests;
 
 pub(crate) use describe::file_stem;
 pub use manifest::{
-    FileEntry, Manifest, ModelDescription, ProgramDescription, Rotary, Target, Tensor, Weight,
+    FileEntry, LongRotary, Manifest, ModelDescription, ProgramDescription, Rotary, Selected, Target, Tensor,
+    Weight,
 };
 pub use open::Bundle;
 pub(crate) use open::BundledPrograms;

@@ -1,15 +1,16 @@
 //! What a bundle is written for.
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_graph::{ENTRY, Numerics, ProgramShape, decoder_program};
+use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape};
 use mlxcel_models::Decoder;
 
 use super::options::{BundleOptions, STABLEHLO};
 use super::staging::OPERATION;
 use crate::IreeBackend;
-use crate::engine::ProgramCompiler;
+use crate::backend::ResolvedTarget;
+use crate::engine::{ProgramCompiler, ProgramWriter};
 use crate::lowering::layout::layout_name;
-use crate::lowering::{EXPORT_ENTRY, export, weight_lanes};
+use crate::lowering::{EXPORT_ENTRY, attends_in_use, export, weight_lanes};
 use crate::target::CompileTarget;
 use crate::target::cpu::Code;
 
@@ -34,23 +35,43 @@ pub(super) struct BundleTarget {
 enum Programs {
     Compiler(Box<ProgramCompiler>),
     /// Nobody: they are written as they are.
-    Text(Box<Decoder>, Numerics),
+    Text(Box<ProgramWriter>),
 }
 
 impl BundleTarget {
-    /// Everything that `options` ask for, each once.
+    /// Everything that `options` ask for, each once, with programs for sessions of `graph`, which is told where kernels of ours
+    /// attend.
+    ///
+    /// All targets have the same programs, so lengths are wide only where that costs nothing on any.
     pub(super) fn all(
         engine: &IreeBackend,
         options: &BundleOptions,
         decoder: &Decoder,
-        numerics: Numerics,
+        graph: &mut GraphModelOptions,
     ) -> Result<Vec<Self>> {
-        let mut targets: Vec<Self> = Vec::new();
         let named = options.targets.iter().map(|name| Some(name.as_str()));
-        for name in named.chain(options.targets.is_empty().then_some(None)) {
-            let target = match name {
-                Some(STABLEHLO) => Self::text(decoder, numerics),
-                _ => Self::compiled(engine, name, decoder, numerics)?,
+        let named = named.chain(options.targets.is_empty().then_some(None));
+        let resolved = named.map(|name| match name {
+            Some(STABLEHLO) => Ok(None),
+            _ => {
+                let target: Option<CompileTarget> = name.map(str::parse).transpose()?;
+                engine.resolve(target.as_ref(), HERE).map(Some)
+            }
+        });
+        let resolved = resolved.collect::<Result<Vec<_>>>()?;
+        let in_use = |target: &Option<ResolvedTarget>| match target {
+            Some(target) => attends_in_use(decoder, target),
+            None => Ok(false),
+        };
+        if resolved.iter().map(in_use).collect::<Result<Vec<_>>>()?.into_iter().all(|in_use| in_use) {
+            *graph = graph.clone().for_kernels();
+        }
+        let writer = ProgramWriter::new(decoder.clone(), graph)?;
+        let mut targets: Vec<Self> = Vec::with_capacity(resolved.len());
+        for target in resolved {
+            let target = match target {
+                Some(target) => Self::compiled(engine, target, writer.clone())?,
+                None => Self::text(writer.clone()),
             };
             if targets.iter().any(|known| known.name == target.name) {
                 return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "a target is named twice")
@@ -61,25 +82,17 @@ impl BundleTarget {
         Ok(targets)
     }
 
-    fn text(decoder: &Decoder, numerics: Numerics) -> Self {
-        let programs = Programs::Text(Box::new(decoder.clone()), numerics);
+    fn text(writer: ProgramWriter) -> Self {
         Self {
             name: STABLEHLO.to_owned(),
             required_features: Vec::new(),
             weight_layout: layout_name(None),
-            programs,
+            programs: Programs::Text(Box::new(writer)),
         }
     }
 
-    fn compiled(
-        engine: &IreeBackend,
-        name: Option<&str>,
-        decoder: &Decoder,
-        numerics: Numerics,
-    ) -> Result<Self> {
-        let target: Option<CompileTarget> = name.map(str::parse).transpose()?;
-        let target = engine.resolve(target.as_ref(), HERE)?;
-        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target.clone(), engine.artifacts()?)?;
+    fn compiled(engine: &IreeBackend, target: ResolvedTarget, writer: ProgramWriter) -> Result<Self> {
+        let compiler = ProgramCompiler::new(writer, target.clone(), engine.artifacts()?)?;
         Ok(Self {
             name: target.to_string(),
             required_features: required_features(target.target())?,
@@ -93,21 +106,11 @@ impl BundleTarget {
         matches!(self.programs, Programs::Compiler(_))
     }
 
-    /// Whether attention takes as long as the positions in use say.
-    pub(super) fn attends_in_use(&self) -> Result<bool> {
-        match &self.programs {
-            Programs::Compiler(compiler) => compiler.attends_in_use(),
-            Programs::Text(..) => Ok(false),
-        }
-    }
-
     /// The content of a program's file.
     pub(super) fn make(&self, shape: &ProgramShape, options: &BundleOptions) -> Result<Vec<u8>> {
         match &self.programs {
             Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.cancel.as_ref())?.bytes),
-            Programs::Text(decoder, numerics) => {
-                Ok(export(&decoder_program(decoder, *numerics, shape)?.module)?.into_bytes())
-            }
+            Programs::Text(writer) => Ok(export(&writer.program(shape)?.module)?.into_bytes()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, ProgramShape, decoder_program};
+use mlxcel_graph::{GraphModelOptions, ProgramShape};
 use mlxcel_models::Checkpoint;
 
 use super::checkpoint_files::side_files;
@@ -15,6 +15,7 @@ use super::staging::{OPERATION, Staging};
 use super::targets::BundleTarget;
 use super::{BundleOptions, describe, trust};
 use crate::IreeBackend;
+use crate::engine::ProgramWriter;
 
 /// Writes a bundle of the model in `source` to the folder `destination`, compiling with the compiler and the cache of
 /// `engine`, and answers its manifest.
@@ -56,18 +57,13 @@ pub fn write(
     graph.capacity = options.capacity;
     graph.sequences = options.sequences;
     graph.every_position = options.every_position;
-    let numerics = graph.numerics(&decoder)?;
-    let targets = BundleTarget::all(engine, options, &decoder, numerics)?;
-    // All targets have the same programs, so lengths are wide only where that costs nothing on any.
-    let in_use = targets.iter().map(BundleTarget::attends_in_use).collect::<Result<Vec<_>>>()?;
-    if in_use.into_iter().all(|in_use| in_use) {
-        graph = graph.for_kernels();
-    }
+    let targets = BundleTarget::all(engine, options, &decoder, &mut graph)?;
+    let writer = ProgramWriter::new(decoder.clone(), &graph)?;
     let shapes = graph.programs(&decoder)?;
 
     let programs = shapes
         .iter()
-        .map(|shape| describe::program(&decoder_program(&decoder, numerics, shape)?, shape))
+        .map(|shape| describe::program(&writer.program(shape)?, shape))
         .collect::<Result<_>>()?;
     let mut manifest = Manifest::new(describe::model(&checkpoint, &decoder), &decoder, &graph, programs)?;
     manifest.targets = compile(&targets, &shapes, &staging, options, &control)?;

@@ -103,7 +103,7 @@ mod tests {
     use std::path::Path;
 
     use mlxcel_core::{ErrorKind, Precision};
-    use mlxcel_graph::{Numerics, Outputs, ProgramShape, decoder_program};
+    use mlxcel_graph::{Numerics, Outputs, ProgramShape, decoder_program, state_layouts};
     use mlxcel_models::Checkpoint;
 
     use super::*;
@@ -119,7 +119,8 @@ mod tests {
         let decoder = decoder();
         let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
         let shape = ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last };
-        let module = decoder_program(&decoder, numerics, &shape).unwrap().module;
+        let layouts = state_layouts(&decoder, numerics, 64).unwrap();
+        let module = decoder_program(&decoder, numerics, &layouts, &shape).unwrap().module;
         lower(&module, &resolved("llvm-cpu:x86-64-v3"), Precision::Exact).unwrap()
     }
 

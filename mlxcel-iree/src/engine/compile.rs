@@ -1,7 +1,7 @@
 //! From a shape to a compiled program: the graph is written, lowered for the target, and compiled or found in the cache.
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_graph::{Numerics, ProgramShape, decoder_program};
+use mlxcel_graph::{GraphModelOptions, Numerics, Program, ProgramShape, StateLayout, decoder_program};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
@@ -9,31 +9,54 @@ use super::blame::blame;
 use crate::artifact::{Artifact, Artifacts};
 use crate::backend::ResolvedTarget;
 use crate::compiler::{CompileOptions, Compiler};
-use crate::lowering::{CPU, attends_in_use, lower};
+use crate::lowering::{CPU, lower};
+
+/// Writes the programs of one model as graphs.
+#[derive(Clone, Debug)]
+pub(crate) struct ProgramWriter {
+    pub(crate) decoder: Decoder,
+    pub(crate) numerics: Numerics,
+    pub(crate) layouts: Vec<StateLayout>,
+}
+
+impl ProgramWriter {
+    /// Programs of `decoder` for sessions with `options`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`GraphModelOptions::layouts`].
+    pub(crate) fn new(decoder: Decoder, options: &GraphModelOptions) -> Result<Self> {
+        let (numerics, layouts) = (options.numerics(&decoder)?, options.layouts(&decoder)?);
+        Ok(Self { decoder, numerics, layouts })
+    }
+
+    /// The program for `shape`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`decoder_program`].
+    pub(crate) fn program(&self, shape: &ProgramShape) -> Result<Program> {
+        decoder_program(&self.decoder, self.numerics, &self.layouts, shape)
+    }
+}
 
 /// Compiles the programs of one model for one target.
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramCompiler {
-    decoder: Decoder,
-    numerics: Numerics,
+    writer: ProgramWriter,
     target: ResolvedTarget,
     artifacts: Artifacts,
 }
 
 impl ProgramCompiler {
-    /// Programs of `decoder` that compute with `numerics`.
+    /// Compiles what `writer` writes.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] where programs for the target do not compute in that type: for some the compiler does not
     /// come to an end.
-    pub(crate) fn new(
-        decoder: Decoder,
-        numerics: Numerics,
-        target: ResolvedTarget,
-        artifacts: Artifacts,
-    ) -> Result<Self> {
-        for element in [numerics.operand, numerics.kv] {
+    pub(crate) fn new(writer: ProgramWriter, target: ResolvedTarget, artifacts: Artifacts) -> Result<Self> {
+        for element in [writer.numerics.operand, writer.numerics.kv] {
             // Bytes are no type to compute in, yet what is kept in them can be on a processor.
             let kept = element == ElementType::I8 && target.target().backend() == CPU;
             if !kept && target.element_type_for(element) != element {
@@ -44,7 +67,7 @@ impl ProgramCompiler {
                     .with_context("target", target));
             }
         }
-        Ok(Self { decoder, numerics, target, artifacts })
+        Ok(Self { writer, target, artifacts })
     }
 
     /// What the programs are compiled for.
@@ -52,15 +75,14 @@ impl ProgramCompiler {
         &self.target
     }
 
-    /// Whether attention takes as long as the positions in use say: then lengths may be wide.
-    pub(crate) fn attends_in_use(&self) -> Result<bool> {
-        attends_in_use(&self.decoder, &self.target)
+    /// The graph for `shape`.
+    pub(crate) fn program(&self, shape: &ProgramShape) -> Result<Program> {
+        self.writer.program(shape)
     }
 
     /// The text that the compiler is given for `shape`.
     pub(crate) fn text(&self, shape: &ProgramShape) -> Result<String> {
-        let program = decoder_program(&self.decoder, self.numerics, shape)?;
-        lower(&program.module, &self.target, self.numerics.precision)
+        lower(&self.program(shape)?.module, &self.target, self.writer.numerics.precision)
     }
 
     /// The compiled program for `shape`.
@@ -69,10 +91,11 @@ impl ProgramCompiler {
     ///
     /// Those of writing the graph and of [`Artifacts::get`].
     pub(crate) fn compile(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Artifact> {
+        let ProgramWriter { decoder, numerics, .. } = &self.writer;
         let text = self.text(shape)?;
-        let label = format!("{} {shape} {}", self.decoder.model_type, self.numerics.operand.mlir());
+        let label = format!("{} {shape} {}", decoder.model_type, numerics.operand.mlir());
         let made = self.artifacts.get(&text, &self.options().with_label(label), cancel);
-        let artifact = made.map_err(|error| blame(error, &text, &self.decoder))?;
+        let artifact = made.map_err(|error| blame(error, &text, decoder))?;
         tracing::debug!(program = %shape, target = %self.target, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
         Ok(artifact)
     }
@@ -90,7 +113,7 @@ impl ProgramCompiler {
         cancel: Option<&CancelToken>,
     ) -> Result<Vec<u8>> {
         compiler.revision(cancel)?;
-        compiler.compile(text, options, cancel).map_err(|error| blame(error, text, &self.decoder))
+        compiler.compile(text, options, cancel).map_err(|error| blame(error, text, &self.writer.decoder))
     }
 
     /// How programs are compiled.

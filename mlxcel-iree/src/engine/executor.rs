@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_graph::{Executor, KvLayout, ProgramShape, StepInputs, StepOutputs};
-use mlxcel_stablehlo::ElementType;
+use mlxcel_graph::{Executor, ProgramShape, StateLayout, StepInputs, StepOutputs};
+use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::programs::Programs;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device};
@@ -19,15 +19,14 @@ pub(super) struct IreeExecutor {
     profiler: Option<Profiler>,
 }
 
-/// The KV cache of one sequence.
-pub(super) struct IreeCache {
+/// What one group of layers keeps of a sequence.
+pub(super) struct IreeState {
     buffer: Buffer,
-    layout: KvLayout,
-    length: usize,
+    ty: TensorType,
 }
 
 #[cfg(test)]
-impl IreeCache {
+impl IreeState {
     pub(super) fn buffer(&self) -> &Buffer {
         &self.buffer
     }
@@ -51,22 +50,22 @@ impl IreeExecutor {
 }
 
 impl Executor for IreeExecutor {
-    type Cache = IreeCache;
+    type State = IreeState;
 
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration> {
         self.programs.prepare(shape, cancel)
     }
 
-    fn allocate(&self, layout: &KvLayout, length: usize) -> Result<IreeCache> {
-        let buffer = self.device.allocate(layout.bytes(length))?;
-        Ok(IreeCache { buffer, layout: *layout, length })
+    fn allocate(&self, layout: &StateLayout, length: usize) -> Result<IreeState> {
+        let ty = layout.tensor_type(length);
+        Ok(IreeState { buffer: self.device.allocate(ty.bytes())?, ty })
     }
 
     fn copy(
         &self,
-        layout: &KvLayout,
-        (from, from_length): (&IreeCache, usize),
-        (to, to_length): (&mut IreeCache, usize),
+        layout: &StateLayout,
+        (from, from_length): (&IreeState, usize),
+        (to, to_length): (&mut IreeState, usize),
         positions: usize,
     ) -> Result<()> {
         layout
@@ -74,37 +73,43 @@ impl Executor for IreeExecutor {
             .try_for_each(|part| from.buffer.copy_to(part.from, &to.buffer, part.to, part.bytes))
     }
 
-    fn read(&self, layout: &KvLayout, cache: &IreeCache, length: usize, positions: usize) -> Result<Vec<u8>> {
+    fn read(
+        &self,
+        layout: &StateLayout,
+        state: &IreeState,
+        length: usize,
+        positions: usize,
+    ) -> Result<Vec<u8>> {
         let mut bytes = vec![0; layout.bytes(positions)];
         for part in layout.copy_segments(length, positions, positions) {
-            cache.buffer.read(part.from, &mut bytes[part.to..part.to + part.bytes])?;
+            state.buffer.read(part.from, &mut bytes[part.to..part.to + part.bytes])?;
         }
         Ok(bytes)
     }
 
     fn write(
         &self,
-        layout: &KvLayout,
-        cache: &mut IreeCache,
+        layout: &StateLayout,
+        state: &mut IreeState,
         length: usize,
         positions: usize,
         bytes: &[u8],
     ) -> Result<()> {
         layout
             .copy_segments(positions, length, positions)
-            .try_for_each(|part| cache.buffer.write(part.to, &bytes[part.from..part.from + part.bytes]))
+            .try_for_each(|part| state.buffer.write(part.to, &bytes[part.from..part.from + part.bytes]))
     }
 
     fn run(
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
-        caches: &mut [&mut IreeCache],
+        states: &mut [&mut [IreeState]],
         logits: &[usize],
     ) -> Result<StepOutputs> {
         match &self.profiler {
-            None => self.pass(shape, inputs, caches, logits),
-            Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, caches, logits)),
+            None => self.pass(shape, inputs, states, logits),
+            Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, states, logits)),
         }
     }
 }
@@ -121,23 +126,22 @@ impl IreeExecutor {
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
-        caches: &mut [&mut IreeCache],
+        states: &mut [&mut [IreeState]],
         logits: &[usize],
     ) -> Result<StepOutputs> {
         let function = self.programs.get(shape)?;
         let (step, parts) = self.upload(inputs, shape)?;
-        let shapes: Vec<[usize; 5]> = caches.iter().map(|cache| cache.layout.shape(cache.length)).collect();
         let step_arguments = parts.iter().map(|part| Argument {
             buffer: &step,
             offset: part.offset,
             shape: &part.shape,
             element: part.element,
         });
-        let cache_arguments = caches
+        let state_arguments = states
             .iter()
-            .zip(&shapes)
-            .map(|(cache, shape)| Argument::new(&cache.buffer, shape, cache.layout.element));
-        let arguments: Vec<_> = step_arguments.chain(cache_arguments).collect();
+            .flat_map(|row| row.iter())
+            .map(|state| Argument::new(&state.buffer, &state.ty.shape, state.ty.element));
+        let arguments: Vec<_> = step_arguments.chain(state_arguments).collect();
         let mut results = function.invoke(&self.weights, &arguments)?.into_iter();
         let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
             return Err(missing_result());
@@ -150,13 +154,13 @@ impl IreeExecutor {
             )
             .with_context("shape", format_args!("{:?}", all_logits.ty.shape)));
         }
-        for cache in caches.iter_mut() {
+        for state in states.iter_mut().flat_map(|row| row.iter_mut()) {
             let updated = results.next().ok_or_else(missing_result)?.buffer;
-            // Right either way, but a copy of the cache in every step would be worth knowing.
-            if !updated.shares_storage_with(&cache.buffer) {
-                tracing::debug!(program = %shape, "the cache was copied instead of updated in place");
+            // Right either way, but a copy of the state in every step would be worth knowing.
+            if !updated.shares_storage_with(&state.buffer) {
+                tracing::debug!(program = %shape, "a state was copied instead of updated in place");
             }
-            cache.buffer = updated;
+            state.buffer = updated;
         }
         let mut words = vec![0u32; 2 * shape.output_rows()];
         best.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;

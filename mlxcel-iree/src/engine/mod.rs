@@ -1,4 +1,4 @@
-//! The engine: a [`Backend`] that compiles decoder graphs with IREE and runs them with weights and KV caches on the device.
+//! The engine: a [`Backend`] that compiles decoder graphs with IREE and runs them with weights and the states of sequences on the device.
 
 mod blame;
 mod compile;
@@ -28,9 +28,10 @@ use crate::bundle::{Bundle, Offer, Trust};
 use crate::cache::Cache;
 use crate::compiler::Compiler;
 use crate::ffi::{Device, DeviceOptions, Driver};
+use crate::lowering::attends_in_use;
 use crate::profile::Profiler;
 use crate::target::{CompileTarget, DeviceDescription};
-pub(crate) use compile::ProgramCompiler;
+pub(crate) use compile::{ProgramCompiler, ProgramWriter};
 use executor::IreeExecutor;
 use programs::{ProgramSource, Programs};
 
@@ -208,13 +209,13 @@ impl IreeBackend {
     ) -> Result<(GraphModelOptions, ProgramSource)> {
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
-        let numerics = graph.numerics(decoder)?;
         let target = self.resolve(None, driver.name())?;
         target.check_device(&DeviceDescription::of_driver(driver.name()))?;
-        let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, self.artifacts()?)?;
-        if compiler.attends_in_use()? {
+        if attends_in_use(decoder, &target)? {
             graph = graph.for_kernels();
         }
+        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+        let compiler = ProgramCompiler::new(writer, target, self.artifacts()?)?;
         Ok((graph, ProgramSource::Compiler(Box::new(compiler))))
     }
 

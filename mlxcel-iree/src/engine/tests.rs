@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mlxcel_core::{ErrorKind, GenerateExt, GenerateOptions, Precision, SessionOptions};
-use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, StepInputs};
+use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, StepInputs, state_layouts};
 
 use super::*;
 use crate::compiler::Compiler;
@@ -61,8 +61,10 @@ fn caches_are_updated_in_place() {
     let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())).unwrap());
-    let compiler =
-        ProgramCompiler::new(decoder.clone(), numerics, crate::backend::host(), artifacts).unwrap();
+    let layouts = state_layouts(&decoder, numerics, 64).unwrap();
+    let layout = layouts[0].clone();
+    let writer = ProgramWriter { decoder: decoder.clone(), numerics, layouts };
+    let compiler = ProgramCompiler::new(writer, crate::backend::host(), artifacts).unwrap();
     let source = ProgramSource::Compiler(Box::new(compiler));
     let lanes = source.lanes().unwrap();
     let programs = Programs::new(device.clone(), source, None);
@@ -72,15 +74,9 @@ fn caches_are_updated_in_place() {
 
     let shape = ProgramShape { rows: vec![1, 1], length: 256, outputs: Outputs::Last };
     executor.prepare(&shape, None).unwrap();
-    let layout = mlxcel_graph::KvLayout {
-        layers: decoder.layers.len(),
-        kv_heads: 2,
-        head_dim: 16,
-        element: mlxcel_stablehlo::ElementType::F32,
-    };
-    let mut first = executor.allocate(&layout, 256).unwrap();
-    let mut second = executor.allocate(&layout, 256).unwrap();
-    let (before_first, before_second) = (first.buffer().clone(), second.buffer().clone());
+    let mut first = [executor.allocate(&layout, 256).unwrap()];
+    let mut second = [executor.allocate(&layout, 256).unwrap()];
+    let (before_first, before_second) = (first[0].buffer().clone(), second[0].buffer().clone());
     let table = vec![0.5f32; 2 * 8];
     let inputs = StepInputs {
         tokens: vec![5, 6],
@@ -90,10 +86,10 @@ fn caches_are_updated_in_place() {
     };
     let outputs = executor.run(&shape, &inputs, &mut [&mut first, &mut second], &[1]).unwrap();
     assert_eq!((outputs.best.len(), outputs.logits.len(), outputs.logits[0].len()), (2, 1, vocabulary));
-    assert!(first.buffer().shares_storage_with(&before_first));
-    assert!(second.buffer().shares_storage_with(&before_second));
+    assert!(first[0].buffer().shares_storage_with(&before_first));
+    assert!(second[0].buffer().shares_storage_with(&before_second));
     // The second row stands at position 9 and wrote nothing else.
-    let written = executor.read(&layout, &second, 256, 11).unwrap();
+    let written = executor.read(&layout, &second[0], 256, 11).unwrap();
     let row = 16 * 4;
     let is_zero = |position: usize| written[position * row..][..row].iter().all(|&byte| byte == 0);
     assert_eq!((0..11).map(is_zero).collect::<Vec<_>>(), [[true; 9].as_slice(), &[false, true]].concat());

@@ -4,6 +4,7 @@
 //! threads of the device, piece by piece out of the mapped file. Other programs read them where they lie in the file, if they
 //! lie aligned.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ struct Tensor<'a> {
     weight: &'a WeightRef,
     ty: TensorType,
     contents: Contents,
-    bytes: &'a [u8],
+    bytes: Cow<'a, [u8]>,
 }
 
 impl<'a> Tensor<'a> {
@@ -108,8 +109,14 @@ fn as_stored(
 ) -> Result<Vec<Buffer>> {
     let import = |tensor: &Tensor<'_>| {
         control.check(OPERATION)?;
-        let stored = Stored { checkpoint: Arc::clone(checkpoint), weight: tensor.weight.clone() };
-        let buffer = device.import(&Arc::new(stored), 0..tensor.bytes.len());
+        let range = 0..tensor.bytes.len();
+        let buffer = match &tensor.bytes {
+            Cow::Borrowed(_) => {
+                let stored = Stored { checkpoint: Arc::clone(checkpoint), weight: tensor.weight.clone() };
+                device.import(&Arc::new(stored), range)
+            }
+            Cow::Owned(bytes) => device.import(&Arc::new(bytes.clone()), range),
+        };
         let buffer = buffer.map_err(|error| error.with_context("tensor", &tensor.weight.tensor))?;
         progress.add(tensor.bytes.len());
         Ok(buffer)
@@ -117,7 +124,7 @@ fn as_stored(
     tensors.iter().map(import).collect()
 }
 
-/// The bytes of one weight, which keep the checkpoint's files mapped.
+/// The bytes of one weight that lie together in a file, which they keep mapped.
 struct Stored {
     checkpoint: Arc<Checkpoint>,
     weight: WeightRef,
@@ -126,7 +133,10 @@ struct Stored {
 impl AsRef<[u8]> for Stored {
     fn as_ref(&self) -> &[u8] {
         // It was there when this was made; were it not, no bytes would be too few for any use of them.
-        self.checkpoint.weight(&self.weight).map_or(&[], |view| view.bytes)
+        match self.checkpoint.weight(&self.weight).map(|view| view.bytes) {
+            Ok(Cow::Borrowed(bytes)) => bytes,
+            Ok(Cow::Owned(_)) | Err(_) => &[],
+        }
     }
 }
 
@@ -208,7 +218,12 @@ impl Piece<'_> {
 }
 
 /// Cuts a tensor into pieces that begin where panels do.
-fn cut<'a>(tensor: &Tensor<'a>, packer: Option<Packer>, target: &'a mut [u8], pieces: &mut Vec<Piece<'a>>) {
+fn cut<'a>(
+    tensor: &'a Tensor<'_>,
+    packer: Option<Packer>,
+    target: &'a mut [u8],
+    pieces: &mut Vec<Piece<'a>>,
+) {
     let panel = packer.map_or(1, |packer| packer.panel_bytes()).max(1);
     let len = (PIECE_BYTES / panel).max(1).saturating_mul(panel);
     let matrix = tensor.matrix_bytes();
@@ -257,10 +272,10 @@ mod tests {
                 for (buffer, tensor) in buffers.iter().zip(&tensors) {
                     let mut expected = vec![0; tensor.bytes.len()];
                     match tensor.packer(lanes) {
-                        Some(packer) => packer.pack(tensor.bytes, &mut expected),
-                        None => expected.copy_from_slice(tensor.bytes),
+                        Some(packer) => packer.pack(&tensor.bytes, &mut expected),
+                        None => expected.copy_from_slice(&tensor.bytes),
                     }
-                    permuted += usize::from(expected != tensor.bytes);
+                    permuted += usize::from(expected != *tensor.bytes);
                     let mut found = vec![0; buffer.len()];
                     buffer.read(0, &mut found).unwrap();
                     assert_eq!(found, expected, "{}", tensor.weight);
@@ -280,7 +295,7 @@ mod tests {
         for (buffer, tensor) in buffers.iter().zip(&tensors) {
             let mut found = vec![0; buffer.len()];
             buffer.read(0, &mut found).unwrap();
-            assert_eq!(found, tensor.bytes, "{}", tensor.weight);
+            assert_eq!(found, *tensor.bytes, "{}", tensor.weight);
         }
     }
 

@@ -36,13 +36,14 @@ use mlxcel_core::{
     CancelToken, Control, Error, ErrorKind, LoadProgress, LoadStage, ModelSource, Precision, ProgressFn,
     Result,
 };
-use mlxcel_graph::{GraphModelOptions, Numerics, ProgramShape, decoder_program};
+use mlxcel_graph::{GraphModelOptions, ProgramShape};
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::IreeBackend;
 use crate::bundle::file_stem;
 use crate::compiler::CompileOptions;
-use crate::engine::ProgramCompiler;
+use crate::engine::{ProgramCompiler, ProgramWriter};
+use crate::lowering::attends_in_use;
 use crate::target::CompileTarget;
 
 pub use summary::{Dispatch, Summary};
@@ -157,12 +158,12 @@ pub fn inspect(
     graph.precision = options.precision;
     graph.capacity = options.capacity;
     graph.sequences = options.sequences.unwrap_or(1);
-    let numerics = graph.numerics(&decoder)?;
     let target = engine.resolve(options.target.as_ref(), HERE)?;
-    let compiler = ProgramCompiler::new(decoder.clone(), numerics, target, engine.artifacts()?)?;
-    if compiler.attends_in_use()? {
+    if attends_in_use(&decoder, &target)? {
         graph = graph.for_kernels();
     }
+    let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+    let compiler = ProgramCompiler::new(writer, target, engine.artifacts()?)?;
     let shapes = match options.all_programs {
         true => graph.programs(&decoder)?,
         false => graph.first_programs(&decoder)?,
@@ -177,7 +178,7 @@ pub fn inspect(
     for (done, shape) in shapes.iter().enumerate() {
         control.check(OPERATION)?;
         report(done);
-        let summary = one(engine, &compiler, &folder, shape, numerics, &decoder, options)
+        let summary = one(engine, &compiler, &folder, shape, &decoder, options)
             .map_err(|error| error.with_context("program", shape))?;
         summaries.push(summary);
     }
@@ -194,7 +195,6 @@ fn one(
     compiler: &ProgramCompiler,
     folder: &Folder,
     shape: &ProgramShape,
-    numerics: Numerics,
     decoder: &Decoder,
     options: &InspectOptions,
 ) -> Result<Summary> {
@@ -220,8 +220,7 @@ fn one(
     folder.write("program.vmfb", &vmfb)?;
     let flow = flow::read(&phases.find("flow.mlir")?);
     let statistics = Statistics::read(&statistics)?;
-    let program = decoder_program(decoder, numerics, shape)?;
-    Summary::new(shape, compiler.target(), decoder, &program, flow, &statistics)
+    Summary::new(shape, compiler.target(), decoder, &compiler.program(shape)?, flow, &statistics)
 }
 
 /// A folder that is written into.

@@ -41,7 +41,7 @@ pub struct Summary {
     /// Bytes of weights that a step has to read, whatever the compiler does: each once, and of the embedding table the rows of
     /// the tokens.
     pub weight_bytes: u64,
-    /// Bytes of the KV caches that a step attends over.
+    /// Bytes of the states that a step reads: caches at their whole length.
     pub kv_bytes: u64,
     /// Bytes that all dispatches read, by the tensors that they load; caches that keep a tensor between two of them are not
     /// considered. Of a table whose rows are picked, as many bytes count as are written.
@@ -100,7 +100,7 @@ impl Summary {
 
 /// The bytes of weights that a step needs.
 fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
-    let table = &decoder.embedding.weight;
+    let table = decoder.weight(decoder.embedding.weight);
     let rows = table.shape.first().copied().unwrap_or(1).max(1);
     let table_bytes: usize = table.tensors().map(WeightRef::byte_len).sum();
     let picked = table_bytes / rows * shape.tokens().min(rows);
@@ -108,14 +108,14 @@ fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
     decoder.weight_bytes() - whole as u64 + picked as u64
 }
 
-/// The bytes of a program's caches.
+/// The bytes of a program's states.
 fn kv_bytes(program: &Program) -> u64 {
     let function = program.module.function(ENTRY);
-    let caches = function.into_iter().flat_map(|function| {
-        let caches = function.arguments.iter().filter(|argument| argument.aliases_result.is_some());
-        caches.map(|cache| function.value_type(cache.value))
+    let states = function.into_iter().flat_map(|function| {
+        let states = function.arguments.iter().filter(|argument| argument.aliases_result.is_some());
+        states.map(|state| function.value_type(state.value))
     });
-    caches.map(|ty| ty.element.bytes_for(ty.elements()) as u64).sum()
+    states.map(|ty| ty.element.bytes_for(ty.elements()) as u64).sum()
 }
 
 /// A number of bytes for people.

@@ -34,7 +34,8 @@ fn manifests_without_a_layout_of_weights_mean_rows() {
 #[test]
 fn the_layout_of_weights_is_that_of_each_targets_instructions() {
     let decoder = mlxcel_models::Checkpoint::open(fixture("llama")).unwrap().decoder().unwrap();
-    let numerics = mlxcel_graph::Numerics::new(Precision::Exact, &decoder).unwrap();
+    let mut graph = mlxcel_graph::GraphModelOptions::default();
+    graph.precision = Precision::Exact;
     let expected = [
         ("llvm-cpu:x86-64-v4", "panels-16"),
         ("llvm-cpu:x86-64-v3", "panels-8"),
@@ -44,7 +45,7 @@ fn the_layout_of_weights_is_that_of_each_targets_instructions() {
         (STABLEHLO, "rows"),
     ];
     let options = short().with_targets(expected.map(|(target, _)| target));
-    let targets = BundleTarget::all(&without_compiler(), &options, &decoder, numerics).unwrap();
+    let targets = BundleTarget::all(&without_compiler(), &options, &decoder, &mut graph).unwrap();
     let found: Vec<&str> = targets.iter().map(|target| target.weight_layout.as_str()).collect();
     assert_eq!(found, expected.map(|(_, layout)| layout));
 }
