@@ -9,8 +9,8 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 
 use crate::config::{Config, Fields};
 use crate::decoder::{Decoder, WeightRef};
-use crate::gather::{self, WeightView};
 use crate::element::ElementType;
+use crate::gather::{self, WeightView};
 use crate::source::Source;
 use crate::weights::{Stored, Weights};
 use crate::{families, fingerprint};
@@ -270,9 +270,12 @@ fn stop_tokens(source: &Source, config: Fields<'_>, model_type: &str) -> Result<
             return Ok(ids);
         }
     }
-    if let Some(ids) = config.token_ids(KEY)? {
-        return Ok(ids);
+    let text = families::TextModel::of(model_type, config)?;
+    for config in [config, text.config] {
+        if let Some(ids) = config.token_ids(KEY)? {
+            return Ok(ids);
+        }
     }
-    let assumed = families::find(model_type).and_then(|family| family.assumed_stop_token);
-    Ok(assumed.filter(|_| !config.mentions(KEY)).into_iter().collect())
+    let assumed = families::find(text.model_type).map_or(&[][..], |family| family.stop_tokens);
+    Ok(if config.mentions(KEY) || text.config.mentions(KEY) { Vec::new() } else { assumed.to_vec() })
 }

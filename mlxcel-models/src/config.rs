@@ -146,6 +146,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A list of finite numbers above zero.
+    pub(crate) fn positives(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        let range = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
+        self.list(key, "numbers above zero", |value| value.as_f64().filter(|number| range.contains(number)))
+    }
+
     /// A list of texts.
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
         self.list(key, "texts", Value::as_str)

@@ -28,7 +28,10 @@ pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result
         Error::new(
             ErrorKind::InvalidInput,
             "read weight",
-            format!("the reference to {weight} does not fit the tensor {} {:?}", first.element_type, first.shape),
+            format!(
+                "the reference to {weight} does not fit the tensor {} {:?}",
+                first.element_type, first.shape
+            ),
         )
         .with_context("tensor", &weight.tensor)
         .with_context("path", location)

@@ -41,10 +41,11 @@ mod weights;
 
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
-    Activation, Arrangement, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, ExpertGroups,
-    Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer,
-    Mlp, Norm, NormKind, NormScope, Operation, PositionScale, PositionTable, Router, Scoring, Selection, SharedExpert,
-    ShortConvolution, StateGroup, StateShape, StateSlot, StateSpace, WeightId, WeightRef, WeightTable,
+    Activation, Arrangement, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding,
+    ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm, LatentAttention,
+    LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, PositionScale,
+    PositionTable, Router, Scoring, Selection, SharedExpert, ShortConvolution, StateGroup, StateShape,
+    StateSlot, StateSpace, WeightId, WeightRef, WeightTable,
 };
 pub use element::ElementType;
 pub use families::supported_model_types;

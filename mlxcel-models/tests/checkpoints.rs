@@ -59,7 +59,8 @@ fn an_embedded_checkpoint_equals_the_folder() {
 
 #[test]
 fn a_model_source_leads_to_its_checkpoint() {
-    let folder = Checkpoint::from_source(&ModelSource::from(repository("fixtures/architectures/llama"))).unwrap();
+    let folder =
+        Checkpoint::from_source(&ModelSource::from(repository("fixtures/architectures/llama"))).unwrap();
     assert_eq!(folder.path(), Some(&*repository("fixtures/architectures/llama")));
     assert_eq!(Checkpoint::from_source(&ModelSource::Embedded(STORYTELLER)).unwrap().path(), None);
     let error = Checkpoint::from_source(&ModelSource::BuiltIn("toy".to_owned())).unwrap_err();

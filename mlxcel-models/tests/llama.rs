@@ -78,7 +78,8 @@ fn both_fixtures_are_described() {
     let decoder = Checkpoint::open(repository("fixtures/architectures/llama")).unwrap().decoder().unwrap();
     assert_eq!((decoder.layers.len(), decoder.context_length, decoder.head.tied), (3, 512, true));
     assert_eq!(decoder.element_type, ElementType::BF16);
-    let decoder = Checkpoint::open(repository("fixtures/architectures/llama-linear")).unwrap().decoder().unwrap();
+    let decoder =
+        Checkpoint::open(repository("fixtures/architectures/llama-linear")).unwrap().decoder().unwrap();
     assert_eq!(decoder.head.weight, WeightRef::new("lm_head.weight", ElementType::BF16, [256, 64]));
     assert!(!decoder.head.tied);
     assert_eq!(attention(&decoder, 0).rope.inv_freq[0], 0.25);

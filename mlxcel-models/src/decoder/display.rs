@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, Block, Decoder, Experts, Gating, Head, LatentAttention, Layer,
-    Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring,
+    Activation, Arrangement, Attention, AttentionCore, Block, Decoder, Experts, Gating, Head,
+    LatentAttention, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring,
 };
 use crate::rope::Rope;
 
@@ -42,6 +42,9 @@ impl fmt::Display for Decoder {
             "{}: {parameters} parameters in {bytes}, activations {}",
             self.model_type, self.element_type
         )?;
+        for note in &self.notes {
+            writeln!(f, "  note       {note}")?;
+        }
         let table = self.weight(self.embedding.weight);
         writeln!(f, "  context    {} positions", self.context_length)?;
         write!(f, "  embedding  {} × {} {}", self.vocabulary_size, self.hidden_size, table.storage())?;

@@ -37,6 +37,8 @@ pub use weight::{Selection, WeightRef};
 pub struct Decoder {
     /// The architecture's name in `config.json`, such as `llama`.
     pub model_type: String,
+    /// What a user should know about what is left out, such as that images are not supported; a sentence each.
+    pub notes: Vec<String>,
     /// The number of token ids, and of logits.
     pub vocabulary_size: usize,
     /// The width of the stream that the layers read and add to.

@@ -59,7 +59,11 @@ impl Selection {
 
     /// One more than the last index.
     pub fn end(&self) -> usize {
-        self.runs.saturating_sub(1).saturating_mul(self.stride).saturating_add(self.run).saturating_add(self.start)
+        self.runs
+            .saturating_sub(1)
+            .saturating_mul(self.stride)
+            .saturating_add(self.run)
+            .saturating_add(self.start)
     }
 
     /// Whether the indices are consecutive.
@@ -95,7 +99,10 @@ impl WeightRef {
         let others: Vec<_> = others.into_iter().collect();
         if let Some(quantization) = &mut self.quantization {
             let part = |pick: fn(&Quantization) -> Option<&Self>| {
-                others.iter().filter_map(|other| pick(other.quantization.as_deref()?).cloned()).collect::<Vec<_>>()
+                others
+                    .iter()
+                    .filter_map(|other| pick(other.quantization.as_deref()?).cloned())
+                    .collect::<Vec<_>>()
             };
             quantization.scales = quantization.scales.clone().stacked(part(|q| Some(&q.scales)));
             quantization.biases =
@@ -232,7 +239,9 @@ impl fmt::Display for WeightRef {
                 match (axis, selection.is_contiguous()) {
                     (0, true) => write!(f, "[{start}..{end}]")?,
                     (_, true) => write!(f, "[{start}..{end} of dimension {axis}]")?,
-                    (_, false) => write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?,
+                    (_, false) => {
+                        write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?
+                    }
                 }
             }
             None => {}

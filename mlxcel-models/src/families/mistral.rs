@@ -5,21 +5,36 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::llama::{LARGEST_CONTEXT, Variant, describe_variant};
-use crate::checkpoint::Checkpoint;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, window};
 use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["mistral"], assumed_stop_token: Some(2), describe };
+pub(super) const FAMILY: Family = Family { model_types: &["mistral"], stop_tokens: &[2], describe };
 
-fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
-    let config = checkpoint.config();
-    // `null` turns the window off; only where nothing is said is it 4,096.
-    let window = match config.size("sliding_window", 1..=LARGEST_CONTEXT)? {
-        None if !config.mentions("sliding_window") => Some(4096),
-        window => window,
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 32_000,
+        hidden: 4096,
+        intermediate: 14_336,
+        layers: 32,
+        query_heads: 32,
+        kv_heads: Some(8),
+        head_dim: None,
+        context: 4096 * 32,
     };
-    describe_variant(
-        checkpoint,
-        &Variant { context_length: 4096 * 32, kv_heads: Some(8), biases: false, window },
-    )
+    let sizes = Sizes::read(config, &defaults)?;
+    // `null` turns the window off; only where nothing is said is it 4,096.
+    let window = window(config, "sliding_window", Some(4096))?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let variant = Variant {
+        epsilon: 1e-6,
+        attention_biases: AttentionBiases::all(false),
+        mlp_biases: false,
+        tied: false,
+    };
+    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), window, Some(&rope)))
 }

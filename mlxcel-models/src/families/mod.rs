@@ -2,11 +2,18 @@
 //!
 //! A new one is a file here, with a [`Family`] that is listed in [`FAMILIES`].
 
+mod blocks;
 mod llama;
 mod mistral;
+mod outline;
 mod roles;
+mod settings;
+mod text;
 
 use mlxcel_core::{Result, TokenId};
+
+use roles::Roles;
+pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Decoder;
@@ -16,10 +23,10 @@ use crate::quantization::refuse_quantized_activations;
 pub(crate) struct Family {
     /// The values of `model_type` in `config.json`.
     model_types: &'static [&'static str],
-    /// The token that ends a text where no file mentions one, from the default of the settings class in transformers.
-    pub(crate) assumed_stop_token: Option<TokenId>,
+    /// The tokens that end a text where no file mentions one, from the default of the settings class in transformers.
+    pub(crate) stop_tokens: &'static [TokenId],
     /// Reads settings and weights into a description.
-    describe: fn(&Checkpoint) -> Result<Decoder>,
+    describe: fn(&Roles<'_>) -> Result<Decoder>,
 }
 
 /// Every supported family.
@@ -37,17 +44,17 @@ pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
 
 /// The decoder of a checkpoint of any family.
 pub(crate) fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
-    let config = checkpoint.config();
-    let Some(family) = find(checkpoint.model_type()) else {
+    let text = TextModel::of(checkpoint.model_type(), checkpoint.config())?;
+    let Some(family) = find(text.model_type) else {
         let supported = supported_model_types().collect::<Vec<_>>().join(", ");
         let message = format!(
             "the model type '{}' is not known; supported: {supported}",
-            checkpoint.model_type().escape_debug()
+            text.model_type.escape_debug()
         );
-        return Err(config.unsupported("model_type", message));
+        return Err(text.config.unsupported("model_type", message));
     };
-    if let Some(error) = refuse_quantized_activations(config) {
+    if let Some(error) = refuse_quantized_activations(checkpoint.config()) {
         return Err(error);
     }
-    (family.describe)(checkpoint)
+    (family.describe)(&Roles::new(checkpoint, text))
 }

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
+use super::text::TextModel;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::{Activation, Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
+use crate::decoder::{Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
 use crate::quantization::{Declared, Quantization, QuantizationMode, Scheme};
 
@@ -14,20 +15,59 @@ const OPERATION: &str = "describe decoder";
 
 /// A checkpoint whose tensors are given roles, and the table of those that have one.
 pub(super) struct Roles<'a> {
-    pub(super) checkpoint: &'a Checkpoint,
+    checkpoint: &'a Checkpoint,
+    text: TextModel<'a>,
+    /// The settings of the text model.
     pub(super) config: Fields<'a>,
     table: RefCell<WeightTable>,
 }
 
 impl<'a> Roles<'a> {
     /// No tensor has a role yet.
-    pub(super) fn new(checkpoint: &'a Checkpoint) -> Self {
-        Self { checkpoint, config: checkpoint.config(), table: RefCell::default() }
+    pub(super) fn new(checkpoint: &'a Checkpoint, text: TextModel<'a>) -> Self {
+        Self { checkpoint, text, config: text.config, table: RefCell::default() }
     }
 
-    /// The weights that were added, in their order.
-    pub(super) fn into_weights(self) -> WeightTable {
-        self.table.into_inner()
+    /// The decoder's name, and what its user is told about what is left out.
+    pub(super) fn title(&self) -> (String, Vec<String>) {
+        (self.text.model_type.to_owned(), self.text.notes())
+    }
+
+    /// The weights that were added, in their order; none is left here.
+    pub(super) fn take_weights(&self) -> WeightTable {
+        self.table.take()
+    }
+
+    /// What stands before the names of the model's modules: `base`, or nothing where the model was saved without its head, after
+    /// what wraps a text model. The module `probe` shows which.
+    pub(super) fn base(&self, base: &str, probe: &str) -> String {
+        let candidates =
+            self.text.prefixes().iter().flat_map(|outer| [format!("{outer}{base}"), (*outer).to_owned()]);
+        let found = candidates.into_iter().find(|prefix| self.has(&format!("{prefix}{probe}.weight")));
+        found.unwrap_or_else(|| base.to_owned())
+    }
+
+    /// Whether the head is the embedding's `table`, and its weight. `tied` is what the settings say; those of models that wrap a
+    /// text model contradict each other, so there the head is its own if it is in the files, as in transformers.
+    pub(super) fn head(&self, name: &str, table: WeightRef, tied: bool) -> Result<(bool, WeightRef)> {
+        let own = self.text.prefixes().iter().map(|outer| format!("{outer}{name}"));
+        let own = own.into_iter().find(|name| self.has(&format!("{name}.weight")));
+        let tied = if self.text.wrapper.is_some() { own.is_none() } else { tied };
+        if tied {
+            return Ok((true, table));
+        }
+        let [vocabulary, hidden] = table.shape[..] else { return Ok((true, table)) };
+        let weight = self.matrix(own.as_deref().unwrap_or(name), vocabulary, hidden)?;
+        Ok((false, weight))
+    }
+
+    /// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the values of `table`.
+    pub(super) fn activation_type(&self, table: &WeightRef) -> Result<ElementType> {
+        let named = match element_type(self.config)? {
+            Some(element) => Some(element),
+            None => element_type(self.checkpoint.config())?,
+        };
+        Ok(named.unwrap_or_else(|| table.value_type()))
     }
 
     /// Gives a weight a role.
@@ -65,6 +105,13 @@ impl<'a> Roles<'a> {
         let weight = self.add(self.matrix(name, outputs, inputs)?);
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[outputs])?) } else { None };
         Ok(Linear { weight, bias, inputs, outputs })
+    }
+
+    /// The projection by a weight `[outputs, inputs]`, or a stack of those for experts, and a bias.
+    pub(super) fn projection(&self, weight: WeightRef, bias: Option<WeightRef>) -> Linear {
+        let size = |back: usize| weight.shape.len().checked_sub(back).map_or(1, |index| weight.shape[index]);
+        let (outputs, inputs) = (size(2), size(1));
+        Linear { weight: self.add(weight), bias: bias.map(|bias| self.add(bias)), inputs, outputs }
     }
 
     /// The root-mean-square norm whose tensor is `{name}.weight`.
@@ -181,32 +228,14 @@ fn packed(checkpoint: &Checkpoint, module: &str, shape: &[usize], scheme: Scheme
     Ok(WeightRef::new(weight, ElementType::U32, shape).with_quantization(quantization))
 }
 
-/// The function that a field such as `hidden_act` names, by the names of transformers' `ACT2FN`.
-pub(super) fn activation(config: Fields<'_>, key: &str, default: Activation) -> Result<Activation> {
-    Ok(match config.text(key)? {
-        None => default,
-        Some("silu" | "swish") => Activation::Silu,
-        Some("gelu") => Activation::Gelu,
-        Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
-        Some("relu") => Activation::Relu,
-        Some(other) => {
-            let message = format!(
-                "the activation '{}' is not known; silu, gelu, gelu_pytorch_tanh and relu are",
-                other.escape_debug()
-            );
-            return Err(config.unsupported(key, message));
-        }
-    })
-}
-
-/// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the values of `fallback`.
-pub(super) fn activation_type(config: Fields<'_>, fallback: &WeightRef) -> Result<ElementType> {
+/// The type that `dtype` or `torch_dtype` names.
+fn element_type(config: Fields<'_>) -> Result<Option<ElementType>> {
     let key = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
     Ok(match config.text(key)? {
-        None => fallback.value_type(),
-        Some("bfloat16") => ElementType::BF16,
-        Some("float16") => ElementType::F16,
-        Some("float32") => ElementType::F32,
+        None => None,
+        Some("bfloat16") => Some(ElementType::BF16),
+        Some("float16") => Some(ElementType::F16),
+        Some("float32") => Some(ElementType::F32),
         Some(other) => {
             let message = format!(
                 "activations of type '{}' are not supported; bfloat16, float16 and float32 are",

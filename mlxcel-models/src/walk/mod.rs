@@ -8,9 +8,7 @@ mod ops;
 
 pub use ops::Ops;
 
-use crate::decoder::{
-    Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot,
-};
+use crate::decoder::{Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot};
 
 /// A decoder's walk, with what is worked out once for all of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +57,12 @@ impl Walk {
     /// # Errors
     ///
     /// Those of the operations.
-    pub fn logits<O: Ops>(&self, decoder: &Decoder, hidden: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    pub fn logits<O: Ops>(
+        &self,
+        decoder: &Decoder,
+        hidden: &O::Value,
+        ops: &mut O,
+    ) -> Result<O::Value, O::Error> {
         let Head { projection, tied: _, scale, soft_cap } = &decoder.head;
         let normed = ops.norm(hidden, &decoder.norm)?;
         let mut logits = ops.linear(&normed, projection)?;

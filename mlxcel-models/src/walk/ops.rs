@@ -83,7 +83,12 @@ pub trait Ops {
     fn softmax(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// The gate of an MLP with its up projection. Engines that fuse the two override it.
-    fn gate(&mut self, gating: Gating, gate: &Self::Value, up: &Self::Value) -> Result<Self::Value, Self::Error> {
+    fn gate(
+        &mut self,
+        gating: Gating,
+        gate: &Self::Value,
+        up: &Self::Value,
+    ) -> Result<Self::Value, Self::Error> {
         match gating {
             Gating::Activated(activation) => {
                 let gate = self.activate(gate, activation)?;
@@ -118,7 +123,11 @@ pub trait Ops {
     fn deinterleave(&mut self, x: &Self::Value, rotary_dim: usize) -> Result<Self::Value, Self::Error>;
 
     /// `[tokens, heads, width]` times the scale at each token's position.
-    fn scale_by_position(&mut self, x: &Self::Value, scale: &PositionScale) -> Result<Self::Value, Self::Error>;
+    fn scale_by_position(
+        &mut self,
+        x: &Self::Value,
+        scale: &PositionScale,
+    ) -> Result<Self::Value, Self::Error>;
 
     /// Only the tokens whose logits are wanted; asked for once the last mixer is through, so that what follows is not
     /// computed for the others.
@@ -184,8 +193,12 @@ pub trait Ops {
 
     /// Scores (`[tokens, experts]`) with all that are not in the `kept` best groups at −∞; a group is `experts / groups`
     /// consecutive ones, and its score the sum of its two best.
-    fn keep_groups(&mut self, scores: &Self::Value, groups: usize, kept: usize)
-    -> Result<Self::Value, Self::Error>;
+    fn keep_groups(
+        &mut self,
+        scores: &Self::Value,
+        groups: usize,
+        kept: usize,
+    ) -> Result<Self::Value, Self::Error>;
 
     /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers, largest first; of equals the
     /// lowest index first.

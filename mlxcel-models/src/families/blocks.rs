@@ -1,0 +1,150 @@
+//! The blocks that layers are made of, from tensors by the names that most families give them.
+
+use mlxcel_core::Result;
+
+use super::roles::Roles;
+use super::settings::Sizes;
+use crate::decoder::{
+    Activation, Arrangement, Attention, AttentionCore, Block, Gating, HeadNorm, Layer, Mixer, Mlp, Norm,
+    NormScope, Operation,
+};
+use crate::rope::Rope;
+
+impl From<Attention> for Operation {
+    fn from(attention: Attention) -> Self {
+        Self::Mixer(Mixer::Attention(attention))
+    }
+}
+
+impl From<Mlp> for Operation {
+    fn from(mlp: Mlp) -> Self {
+        Self::Mlp(mlp)
+    }
+}
+
+/// An operation behind a norm.
+pub(super) fn pre_norm(norm: Norm, operation: impl Into<Operation>) -> Block {
+    Block { norm_before: Some(norm), operation: operation.into(), norm_after: None, residual_scale: 1.0 }
+}
+
+/// An operation in front of a norm.
+pub(super) fn post_norm(operation: impl Into<Operation>, norm: Norm) -> Block {
+    Block { norm_before: None, operation: operation.into(), norm_after: Some(norm), residual_scale: 1.0 }
+}
+
+/// An operation between two norms.
+pub(super) fn between_norms(before: Norm, operation: impl Into<Operation>, after: Norm) -> Block {
+    Block { norm_after: Some(after), ..pre_norm(before, operation) }
+}
+
+/// Blocks of which each reads what the one before left.
+pub(super) fn sequential(blocks: impl Into<Vec<Block>>) -> Layer {
+    Layer { blocks: blocks.into(), arrangement: Arrangement::Sequential }
+}
+
+/// Blocks that all read the layer's input.
+pub(super) fn parallel(blocks: impl Into<Vec<Block>>) -> Layer {
+    Layer { blocks: blocks.into(), arrangement: Arrangement::Parallel }
+}
+
+/// Attention with a scale, over a window or everything, rotated or not, and nothing else.
+pub(super) fn core(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> AttentionCore {
+    AttentionCore { scale, window, rope: rope.cloned(), soft_cap: None, sinks: None, query_scale: None }
+}
+
+/// A norm of queries or keys, each head by itself.
+pub(super) fn by_head(norm: Norm) -> Option<HeadNorm> {
+    Some(HeadNorm { norm, scope: NormScope::Head })
+}
+
+/// A norm of queries or keys over all heads.
+pub(super) fn over_heads(norm: Norm) -> Option<HeadNorm> {
+    Some(HeadNorm { norm, scope: NormScope::Full })
+}
+
+/// Which projections of attention have biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AttentionBiases {
+    /// Those of queries, keys and values.
+    pub(super) inputs: bool,
+    /// The one behind the heads.
+    pub(super) output: bool,
+}
+
+impl AttentionBiases {
+    /// All or none.
+    pub(super) fn all(biases: bool) -> Self {
+        Self { inputs: biases, output: biases }
+    }
+
+    /// Those of queries, keys and values, or none.
+    pub(super) fn inputs(biases: bool) -> Self {
+        Self { inputs: biases, output: false }
+    }
+}
+
+impl Roles<'_> {
+    /// Attention with the projections `q_proj`, `k_proj`, `v_proj` and `o_proj` of the module `name`, without norms.
+    pub(super) fn attention(
+        &self,
+        name: &str,
+        sizes: &Sizes,
+        biases: AttentionBiases,
+        core: AttentionCore,
+    ) -> Result<Attention> {
+        let input =
+            |part, outputs| self.linear(&format!("{name}.{part}"), outputs, sizes.hidden, biases.inputs);
+        Ok(Attention {
+            query_heads: sizes.query_heads,
+            kv_heads: sizes.kv_heads,
+            head_dim: sizes.head_dim,
+            query: input("q_proj", sizes.query_width())?,
+            key: input("k_proj", sizes.kv_width())?,
+            value: input("v_proj", sizes.kv_width())?,
+            output: self.linear(
+                &format!("{name}.o_proj"),
+                sizes.hidden,
+                sizes.query_width(),
+                biases.output,
+            )?,
+            query_norm: None,
+            key_norm: None,
+            clip: None,
+            gate: None,
+            core,
+        })
+    }
+
+    /// The gated MLP with the projections `gate_proj`, `up_proj` and `down_proj` of the module `name`.
+    pub(super) fn gated_mlp(
+        &self,
+        name: &str,
+        [hidden, intermediate]: [usize; 2],
+        activation: Activation,
+        biases: bool,
+    ) -> Result<Mlp> {
+        let linear = |part, outputs, inputs| self.linear(&format!("{name}.{part}"), outputs, inputs, biases);
+        Ok(Mlp::Gated {
+            gating: Gating::Activated(activation),
+            gate: linear("gate_proj", intermediate, hidden)?,
+            up: linear("up_proj", intermediate, hidden)?,
+            down: linear("down_proj", hidden, intermediate)?,
+        })
+    }
+
+    /// The gated MLP whose `gate_up_proj` has the rows of the gate and behind them those of the up projection.
+    pub(super) fn fused_gated_mlp(
+        &self,
+        name: &str,
+        [hidden, intermediate]: [usize; 2],
+        activation: Activation,
+    ) -> Result<Mlp> {
+        let fused = self.matrix(&format!("{name}.gate_up_proj"), 2 * intermediate, hidden)?;
+        Ok(Mlp::Gated {
+            gating: Gating::Activated(activation),
+            gate: self.projection(fused.clone().rows(0, intermediate), None),
+            up: self.projection(fused.rows(intermediate, intermediate), None),
+            down: self.linear(&format!("{name}.down_proj"), hidden, intermediate, false)?,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! What is around the layers: embedding, final norm, head.
+
+use mlxcel_core::Result;
+
+use super::roles::Roles;
+use super::settings::Sizes;
+use crate::decoder::{Decoder, Embedding, Head, Layer, Norm, PositionTable};
+
+/// The parts of a decoder that are not its layers.
+#[derive(Clone, Debug)]
+pub(super) struct Outline {
+    pub(super) vocabulary: usize,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    pub(super) context: usize,
+    /// The module of the token embedding.
+    pub(super) embedding: String,
+    pub(super) embedding_scale: f32,
+    /// The module of learned positions, with as many rows as there are positions.
+    pub(super) positions: Option<String>,
+    /// The module of the norm after the last layer.
+    pub(super) norm: String,
+    /// The module of the head, if it is not the embedding.
+    pub(super) head: String,
+    /// Whether the head is the embedding.
+    pub(super) tied: bool,
+    pub(super) logit_scale: f32,
+    pub(super) logit_soft_cap: Option<f32>,
+}
+
+impl Outline {
+    /// An outline with the modules `embed_tokens` and `norm` of `base`, and `lm_head` beside it.
+    pub(super) fn new(sizes: &Sizes, base: &str, tied: bool) -> Self {
+        Self {
+            vocabulary: sizes.vocabulary,
+            hidden: sizes.hidden,
+            layers: sizes.layers,
+            context: sizes.context,
+            embedding: format!("{base}embed_tokens"),
+            embedding_scale: 1.0,
+            positions: None,
+            norm: format!("{base}norm"),
+            head: "lm_head".to_owned(),
+            tied,
+            logit_scale: 1.0,
+            logit_soft_cap: None,
+        }
+    }
+}
+
+impl Roles<'_> {
+    /// The decoder of this outline: `norm` makes the norm of a module, `layer` the layer of an index.
+    pub(super) fn decoder(
+        &self,
+        outline: Outline,
+        norm: impl Fn(&str) -> Result<Norm>,
+        layer: impl Fn(usize) -> Result<Layer>,
+    ) -> Result<Decoder> {
+        let Outline {
+            vocabulary,
+            hidden,
+            layers,
+            context,
+            embedding,
+            embedding_scale,
+            positions,
+            norm: norm_name,
+            head,
+            tied,
+            logit_scale,
+            logit_soft_cap,
+        } = outline;
+        let table = self.matrix(&embedding, vocabulary, hidden)?;
+        let element_type = self.activation_type(&table)?;
+        let weight = self.add(table.clone());
+        let positions = match positions {
+            Some(name) => {
+                let weight = self.tensor(&format!("{name}.weight"), &[context, hidden])?;
+                Some(PositionTable { weight, offset: 0 })
+            }
+            None => None,
+        };
+        let embedding = Embedding { weight, scale: embedding_scale, positions };
+        // Each layer has tensors of its own, so their number is bounded by what is in the files.
+        let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
+        let norm = norm(&norm_name)?;
+        let (tied, weight) = self.head(&head, table, tied)?;
+        let (model_type, notes) = self.title();
+        Ok(Decoder {
+            model_type,
+            notes,
+            vocabulary_size: vocabulary,
+            hidden_size: hidden,
+            context_length: context,
+            element_type,
+            embedding,
+            layers,
+            norm,
+            head: Head {
+                projection: self.projection(weight, None),
+                tied,
+                scale: logit_scale,
+                soft_cap: logit_soft_cap,
+            },
+            weights: self.take_weights(),
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! Rotary position embedding: the frequencies that a configuration asks for.
+
+mod llama3;
+mod longrope;
+mod settings;
+mod yarn;
+
+pub(crate) use settings::{Kinds, LayerRopes, Partial, RopeSettings};
+
+/// Rotary position embedding (Su et al., 2021, "RoFormer").
+///
+/// Element `i` of the first `rotary_dim / 2` elements of a query or key head is rotated together with element
+/// `i + rotary_dim / 2`, as transformers' `rotate_half` does: with `a` and `b` the two,
+/// `a' = a·cos − b·sin` and `b' = b·cos + a·sin`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// How many elements of each head are rotated; even.
+    pub rotary_dim: usize,
+    /// The angle per position of each pair, in radians: `rotary_dim / 2` numbers, scaling included.
+    pub inv_freq: Vec<f32>,
+    /// What the cosines and sines are multiplied with.
+    pub attention_factor: f32,
+    /// Whether element `2i` is rotated together with `2i + 1` instead, in their places: what checkpoints in the layout of the
+    /// original RoFormer want.
+    pub interleaved: bool,
+    /// Other frequencies for sequences beyond the original context.
+    pub long: Option<LongRope>,
+}
+
+/// The frequencies of a sequence that is longer than the original context (Ding et al., 2024, "LongRoPE"): all of its
+/// positions are rotated by them, so what was computed before the sequence grew beyond it is computed again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// The angle per position of each pair, in radians.
+    pub inv_freq: Vec<f32>,
+    /// The most positions of a sequence that [`Rope::inv_freq`] is for.
+    pub original_context: usize,
+}
+
+impl Rope {
+    /// The cosine and sine of each pair at `position` in a sequence of `length` positions, times
+    /// [`attention_factor`](Self::attention_factor).
+    ///
+    /// `cos` and `sin` have room for `rotary_dim / 2` numbers each; of shorter ones only what they hold is computed.
+    /// As in transformers the angle is a product in single precision; its cosine and sine are evaluated in double
+    /// precision and rounded, so they do not depend on how a platform reduces large angles.
+    pub fn cos_sin(&self, position: usize, length: usize, cos: &mut [f32], sin: &mut [f32]) {
+        for ((frequency, cos), sin) in self.frequencies(length).iter().zip(cos).zip(sin) {
+            let angle = f64::from(position as f32 * frequency);
+            *cos = angle.cos() as f32 * self.attention_factor;
+            *sin = angle.sin() as f32 * self.attention_factor;
+        }
+    }
+
+    /// The frequencies of a sequence of `length` positions.
+    pub fn frequencies(&self, length: usize) -> &[f32] {
+        match &self.long {
+            Some(long) if length > long.original_context => &long.inv_freq,
+            _ => &self.inv_freq,
+        }
+    }
+}
+
+/// `theta^(−2i/dim)`, rounded where transformers rounds: exponent, power and reciprocal in single precision.
+fn frequencies(theta: f64, dim: usize) -> Vec<f32> {
+    periods(theta, dim).into_iter().map(|period| 1.0 / period).collect()
+}
+
+/// `theta^(2i/dim)`: of each pair the positions for an angle of one.
+fn periods(theta: f64, dim: usize) -> Vec<f32> {
+    let theta = f64::from(theta as f32);
+    let pair = |i| {
+        let exponent = (2 * i) as f32 / dim as f32;
+        // Evaluated in double precision and rounded once, which is the closest any single-precision power comes.
+        theta.powf(f64::from(exponent)) as f32
+    };
+    (0..dim.div_ceil(2)).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! What `config.json` says about rotary embeddings, in either layout.
+
+use mlxcel_core::Result;
+
+use super::llama3::Llama3;
+use super::longrope::LongFactors;
+use super::yarn::Yarn;
+use super::{LongRope, Rope, frequencies};
+use crate::config::Fields;
+
+const ORIGINAL: &str = "original_max_position_embeddings";
+const PARTIAL: &str = "partial_rotary_factor";
+const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
+
+/// How a family reads its rotary embedding, and what it assumes where the settings are silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeSettings<'a> {
+    /// The model's settings.
+    pub(crate) config: Fields<'a>,
+    /// The width of a head.
+    pub(crate) head_dim: usize,
+    /// The most positions of a sequence.
+    pub(crate) context_length: usize,
+    /// The key beside `rope_scaling` that gives the base of the frequencies.
+    pub(crate) theta_key: &'static str,
+    /// The base where no setting gives one.
+    pub(crate) theta: f64,
+    /// Whether only a part of each head is rotated.
+    pub(crate) partial: Partial,
+    /// Whether adjacent elements are pairs.
+    pub(crate) interleaved: bool,
+    /// Which kinds of scaling the family knows.
+    pub(crate) kinds: Kinds,
+}
+
+/// Whether a family rotates parts of heads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Partial {
+    /// Whole heads.
+    Whole,
+    /// The part that `partial_rotary_factor` gives within the object of rotary settings, or else this key beside it.
+    Part {
+        /// The key.
+        key: &'static str,
+        /// The factor where there is none.
+        default: f64,
+    },
+}
+
+/// Which kinds of scaling a family knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kinds {
+    /// All that there are.
+    All,
+    /// Phi-3's: none, or LongRoPE, for which `su` and `yarn` are older names.
+    LongRope {
+        /// The original context where the settings have none.
+        original_context: usize,
+    },
+}
+
+/// The rotary embeddings of layers that see everything and of those that see a window.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerRopes {
+    pub(crate) full: Rope,
+    pub(crate) sliding: Rope,
+}
+
+/// Where settings of one rotary embedding are looked for.
+struct Place<'a> {
+    /// The object of rotary settings.
+    scaling: Option<Fields<'a>>,
+    /// The object that says whether YaRN truncates.
+    truncate: Option<Fields<'a>>,
+    theta: f64,
+    /// The original context where `scaling` has none; one outside of it goes before it.
+    outer_original: Option<f64>,
+}
+
+impl<'a> RopeSettings<'a> {
+    /// Whole heads of `head_dim`, halves in pairs, a base of 10,000, any kind: what most families have.
+    pub(crate) fn new(config: Fields<'a>, head_dim: usize, context_length: usize) -> Self {
+        Self {
+            config,
+            head_dim,
+            context_length,
+            theta_key: "rope_theta",
+            theta: 10_000.0,
+            partial: Partial::Whole,
+            interleaved: false,
+            kinds: Kinds::All,
+        }
+    }
+
+    /// Reads one rotary embedding for all layers, in either layout: `rope_parameters` with all settings, or `rope_theta` beside
+    /// `rope_scaling`. A theta inside the object goes before one outside, and `rope_scaling` before `rope_parameters`, as in
+    /// transformers.
+    pub(crate) fn read(&self) -> Result<Rope> {
+        let scaling = match self.config.object("rope_scaling")? {
+            Some(scaling) => Some(scaling),
+            None => self.config.object("rope_parameters")?,
+        };
+        for layer_type in LAYER_TYPES {
+            if let Some(nested) = scaling.filter(|scaling| scaling.get(layer_type).is_some()) {
+                let message =
+                    "rotary settings by layer type are not supported for this model_type".to_owned();
+                return Err(nested.unsupported(layer_type, message));
+            }
+        }
+        let outer = self.config.positive(ORIGINAL)?;
+        let outer_original = match self.kinds {
+            Kinds::All => outer,
+            Kinds::LongRope { original_context } => Some(outer.unwrap_or(original_context as f64)),
+        };
+        let theta = self.config.positive(self.theta_key)?.unwrap_or(self.theta);
+        self.read_at(&Place { scaling, truncate: scaling, theta, outer_original })
+    }
+
+    /// Reads one for each type of layer: `rope_parameters.full_attention` and `rope_parameters.sliding_attention`, or in the older
+    /// layout `rope_theta` and `rope_scaling` for the former and `local.0` for the latter, whose base defaults to `local.1`.
+    pub(crate) fn read_by_layer_type(&self, local: (Option<&str>, f64)) -> Result<LayerRopes> {
+        let parameters = self.config.object("rope_parameters")?;
+        let nested = |layer_type: &str| match parameters {
+            Some(parameters) => parameters.object(layer_type),
+            None => Ok(None),
+        };
+        let [full, sliding] = [nested(LAYER_TYPES[0])?, nested(LAYER_TYPES[1])?];
+        let theta_of = |object: Option<Fields<'a>>| match object {
+            Some(object) => object.positive("rope_theta"),
+            None => Ok(None),
+        };
+        let theta = match theta_of(full)? {
+            Some(theta) => theta,
+            None => self.config.positive(self.theta_key)?.unwrap_or(self.theta),
+        };
+        let scaling = self.config.object("rope_scaling")?.or(full);
+        let full = self.read_at(&Place { scaling, truncate: parameters, theta, outer_original: None })?;
+        let theta = match local.0 {
+            Some(key) => self.config.positive(key)?.unwrap_or(local.1),
+            None => local.1,
+        };
+        let sliding =
+            self.read_at(&Place { scaling: sliding, truncate: parameters, theta, outer_original: None })?;
+        Ok(LayerRopes { full, sliding })
+    }
+
+    fn read_at(&self, place: &Place<'a>) -> Result<Rope> {
+        let &Place { scaling, truncate, theta, outer_original } = place;
+        let theta = match scaling {
+            Some(scaling) => scaling.positive("rope_theta")?.unwrap_or(theta),
+            None => theta,
+        };
+        let dim = self.rotated(scaling)?;
+        let mut rope = Rope {
+            rotary_dim: dim.next_multiple_of(2),
+            inv_freq: frequencies(theta, dim),
+            attention_factor: 1.0,
+            interleaved: self.interleaved,
+            long: None,
+        };
+        let Some(scaling) = scaling else { return Ok(rope) };
+        let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
+        let kind = scaling.text(key)?.unwrap_or("default");
+        // transformers lets the outer field win where both are there.
+        let original = || match outer_original {
+            Some(length) => Ok(length),
+            None => Ok(scaling.positive(ORIGINAL)?.unwrap_or(self.context_length as f64)),
+        };
+        match (self.kinds, kind) {
+            (_, "default") => {}
+            (Kinds::All, "linear") => {
+                let factor = scaling.required_positive("factor")? as f32;
+                rope.inv_freq.iter_mut().for_each(|frequency| *frequency /= factor);
+            }
+            (Kinds::All, "llama3") => Llama3::read(scaling, original()?)?.apply(&mut rope.inv_freq),
+            (Kinds::All, "yarn") => {
+                let truncate = match truncate {
+                    Some(object) => object.flag("truncate")?.unwrap_or(true),
+                    None => true,
+                };
+                let yarn = Yarn::read(scaling, truncate, original()?, self.context_length)?;
+                rope.inv_freq = yarn.frequencies(theta, dim);
+                rope.attention_factor = yarn.attention_factor;
+            }
+            (_, "longrope") | (Kinds::LongRope { .. }, "su" | "yarn") => {
+                let factors =
+                    LongFactors::read(scaling, rope.inv_freq.len(), original()?, self.context_length)?;
+                let (short, long) = factors.frequencies(theta, dim);
+                rope.attention_factor = factors.attention_factor;
+                rope.inv_freq = short;
+                rope.long = Some(long);
+            }
+            (kinds, other) => {
+                let known = match kinds {
+                    Kinds::All => "default, linear, llama3, yarn and longrope are",
+                    Kinds::LongRope { .. } => "default and longrope are",
+                };
+                let message = format!(
+                    "rope of type '{}' is not supported for this model_type; {known}",
+                    other.escape_debug()
+                );
+                return Err(scaling.unsupported(key, message));
+            }
+        }
+        let long = rope.long.iter().flat_map(|LongRope { inv_freq, .. }| inv_freq);
+        if rope.inv_freq.iter().chain(long).all(|frequency| frequency.is_finite())
+            && rope.attention_factor.is_finite()
+        {
+            return Ok(rope);
+        }
+        Err(scaling.wrong(key, "the frequencies that these settings make are not finite".to_owned()))
+    }
+
+    /// How many elements of a head are rotated; an odd number has a pair of its own for the last.
+    fn rotated(&self, scaling: Option<Fields<'_>>) -> Result<usize> {
+        let inner = scaling.filter(|scaling| scaling.get(PARTIAL).is_some());
+        let (fields, key) = match (inner, self.partial) {
+            (Some(inner), _) => (inner, PARTIAL),
+            (None, Partial::Part { key, .. }) => (self.config, key),
+            (None, Partial::Whole) => (self.config, PARTIAL),
+        };
+        let factor = match (fields.number(key)?, self.partial) {
+            (Some(factor), Partial::Part { .. }) => factor,
+            (None, Partial::Part { default, .. }) => default,
+            (None, Partial::Whole) => 1.0,
+            (Some(factor), Partial::Whole) if factor == 1.0 => 1.0,
+            (Some(factor), Partial::Whole) => {
+                let message =
+                    format!("rotating only {factor} of each head is not supported for this model_type");
+                return Err(fields.unsupported(key, message));
+            }
+        };
+        let dim = (self.head_dim as f64 * factor) as usize;
+        if dim == 0 || dim.next_multiple_of(2) > self.head_dim {
+            let message = match self.partial {
+                Partial::Whole => "the number should be even".to_owned(),
+                Partial::Part { .. } => {
+                    format!("{factor} of them are rotated, which should be an even number")
+                }
+            };
+            let message =
+                format!("heads of {} elements cannot be rotated in pairs; {message}", self.head_dim);
+            return Err(self.config.wrong("head_dim", message));
+        }
+        Ok(dim)
+    }
+}
