@@ -159,7 +159,9 @@ impl<'a> Fields<'a> {
 
     /// A list of whole numbers.
     pub(crate) fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>> {
-        self.list(key, "whole numbers", |value| value.as_u64().and_then(|number| usize::try_from(number).ok()))
+        self.list(key, "whole numbers", |value| {
+            value.as_u64().and_then(|number| usize::try_from(number).ok())
+        })
     }
 
     fn list<T>(&self, key: &str, of: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<Vec<T>>> {
@@ -236,7 +238,8 @@ fn quote_special_floats(content: &[u8]) -> Option<Vec<u8>> {
     let (mut at, mut in_text, mut found) = (0, false, false);
     while let Some(&byte) = content.get(at) {
         let rest = content.get(at..).unwrap_or_default();
-        let special = ["-Infinity", "Infinity", "NaN"].into_iter().find(|name| rest.starts_with(name.as_bytes()));
+        let special =
+            ["-Infinity", "Infinity", "NaN"].into_iter().find(|name| rest.starts_with(name.as_bytes()));
         match special {
             Some(name) if !in_text => {
                 quoted.extend_from_slice(format!("{{\"{SPECIAL_FLOAT}\": \"{name}\"}}").as_bytes());

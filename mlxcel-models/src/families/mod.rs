@@ -3,11 +3,31 @@
 //! A new one is a file here, with a [`Family`] that is listed in [`FAMILIES`].
 
 mod blocks;
+mod cohere2;
+mod ernie4_5;
+mod exaone4;
+mod gemma;
+mod gemma2;
+mod gemma3_text;
+mod glm4;
+mod gpt2;
+mod gpt_neox;
+mod granite;
 mod llama;
+mod ministral3;
 mod mistral;
+mod olmo2;
+mod olmo3;
 mod outline;
+mod phi3;
+mod qwen2;
+mod qwen3;
 mod roles;
+mod seed_oss;
 mod settings;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 mod text;
 
 use mlxcel_core::{Result, TokenId};
@@ -30,7 +50,30 @@ pub(crate) struct Family {
 }
 
 /// Every supported family.
-const FAMILIES: &[Family] = &[llama::FAMILY, mistral::FAMILY];
+const FAMILIES: &[Family] = &[
+    cohere2::FAMILY,
+    ernie4_5::FAMILY,
+    exaone4::FAMILY,
+    gemma::FAMILY,
+    gemma2::FAMILY,
+    gemma3_text::FAMILY,
+    glm4::FAMILY,
+    gpt2::FAMILY,
+    gpt_neox::FAMILY,
+    granite::FAMILY,
+    llama::FAMILY,
+    ministral3::FAMILY,
+    mistral::FAMILY,
+    olmo2::FAMILY,
+    olmo3::FAMILY,
+    phi3::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    seed_oss::FAMILY,
+    smollm3::FAMILY,
+    stablelm::FAMILY,
+    starcoder2::FAMILY,
+];
 
 /// The values of `model_type` that [`Checkpoint::decoder`] knows.
 pub fn supported_model_types() -> impl Iterator<Item = &'static str> {

@@ -96,7 +96,13 @@ impl<'a> Roles<'a> {
     }
 
     /// The matrices `[count, rows, columns]` that `{module}.weight` holds, dense or packed; they have no role yet.
-    pub(super) fn matrices(&self, module: &str, count: usize, rows: usize, columns: usize) -> Result<WeightRef> {
+    pub(super) fn matrices(
+        &self,
+        module: &str,
+        count: usize,
+        rows: usize,
+        columns: usize,
+    ) -> Result<WeightRef> {
         matrix(self.checkpoint, module, &[count, rows, columns])
     }
 
@@ -118,6 +124,11 @@ impl<'a> Roles<'a> {
     pub(super) fn rms_norm(&self, name: &str, width: usize, epsilon: f32) -> Result<Norm> {
         let weight = Some(self.tensor(&format!("{name}.weight"), &[width])?);
         Ok(Norm { kind: NormKind::Rms, weight, bias: None, epsilon, offset: 0.0, width })
+    }
+
+    /// The root-mean-square norm whose tensor is `{name}.weight`, of factors less one.
+    pub(super) fn offset_rms_norm(&self, name: &str, width: usize, epsilon: f32) -> Result<Norm> {
+        Ok(Norm { offset: 1.0, ..self.rms_norm(name, width, epsilon)? })
     }
 
     /// The layer norm whose tensors are `{name}.weight` and, if `bias`, `{name}.bias`.

@@ -115,6 +115,11 @@ pub(super) fn flag(config: Fields<'_>, key: &str, default: bool) -> Result<bool>
     Ok(config.flag(key)?.unwrap_or(default))
 }
 
+/// The number in the field `key`, as engines want it.
+pub(super) fn number(config: Fields<'_>, key: &str, default: f64) -> Result<f32> {
+    Ok(config.number(key)?.unwrap_or(default) as f32)
+}
+
 /// The number above zero in the field `key`, as engines want it.
 pub(super) fn positive(config: Fields<'_>, key: &str, default: f64) -> Result<f32> {
     Ok(config.positive(key)?.unwrap_or(default) as f32)

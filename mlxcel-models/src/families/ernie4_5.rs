@@ -1,0 +1,44 @@
+//! ERNIE 4.5: Llama with adjacent elements rotated.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Ernie4_5Config` and `Ernie4_5ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, flag};
+use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["ernie4_5"], stop_tokens: &[2], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 103_424,
+        hidden: 1024,
+        intermediate: 3072,
+        layers: 18,
+        query_heads: 16,
+        kv_heads: Some(2),
+        head_dim: Some(128),
+        context: 131_072,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let rope = RopeSettings {
+        theta: 500_000.0,
+        interleaved: true,
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let rope = rope.read()?;
+    let biases = flag(config, "use_bias", false)?;
+    let variant = Variant {
+        epsilon: 1e-5,
+        attention_biases: AttentionBiases::all(biases),
+        mlp_biases: biases,
+        tied: true,
+    };
+    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+}

@@ -1,0 +1,79 @@
+//! EXAONE 4: norms behind each operation and of queries and keys by head; where layers see a window, those that see everything do
+//! not rotate.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Exaone4Config` and `Exaone4ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, by_head, core, post_norm, sequential};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
+    positive, window,
+};
+use crate::decoder::{Activation, Attention, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["exaone4"], stop_tokens: &[2], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    const PATTERN: &str = "sliding_window_pattern";
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 102_400,
+        hidden: 4096,
+        intermediate: 16_384,
+        layers: 32,
+        query_heads: 32,
+        kv_heads: Some(32),
+        head_dim: None,
+        context: 2048,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let window = window(config, "sliding_window", Some(4096))?;
+    let listed = config.get("layer_types").is_some();
+    let pattern = match config.get(PATTERN) {
+        // Letters are for the reader where types are listed too.
+        Some(letters) if letters.is_string() && !listed => {
+            let message = "a pattern of letters is not supported; list the layers in layer_types".to_owned();
+            return Err(config.unsupported(PATTERN, message));
+        }
+        Some(number) if !listed && window.is_some() && !number.is_string() => {
+            config.size(PATTERN, 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4)
+        }
+        _ => 4,
+    };
+    let default = |index| if window.is_none() || (index + 1) % pattern == 0 { FULL } else { SLIDING };
+    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
+    let windows = layer_windows(config, &types, window)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let head_norm = |name: &str| roles.rms_norm(name, sizes.head_dim, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let rope = Some(&rope).filter(|_| window.is_none() || types[index] == SLIDING);
+        let core = core(sizes.scale(), windows[index], rope);
+        Ok(sequential([
+            post_norm(
+                Attention {
+                    query_norm: by_head(head_norm(&name("self_attn.q_norm"))?),
+                    key_norm: by_head(head_norm(&name("self_attn.k_norm"))?),
+                    ..roles.attention(&name("self_attn"), &sizes, AttentionBiases::all(false), core)?
+                },
+                norm(&name("post_attention_layernorm"))?,
+            ),
+            post_norm(
+                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
+                norm(&name("post_feedforward_layernorm"))?,
+            ),
+        ]))
+    };
+    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}

@@ -1,0 +1,71 @@
+//! Gemma 2: Gemma with norms on both sides, soft caps, and a window in every other layer.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Gemma2Config` and `Gemma2ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, between_norms, core, sequential};
+use super::gemma::embedding_scale;
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    FULL, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types, layer_windows,
+    optional_positive, positive, window,
+};
+use crate::decoder::{Activation, AttentionCore, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["gemma2"], stop_tokens: &[1], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 256_000,
+        hidden: 2304,
+        intermediate: 9216,
+        layers: 26,
+        query_heads: 8,
+        kv_heads: Some(4),
+        head_dim: Some(256),
+        context: 8192,
+    };
+    expect_flag(config, "use_bidirectional_attention", false)?;
+    let sizes = Sizes::read(config, &defaults)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;
+    let tied = flag(config, "tie_word_embeddings", true)?;
+    let scale = positive(config, "query_pre_attn_scalar", 256.0)?.powf(-0.5);
+    let score_cap = optional_positive(config, "attn_logit_softcapping", Some(50.0))?;
+    let logit_cap = optional_positive(config, "final_logit_softcapping", Some(30.0))?;
+    let default = |index| if index % 2 == 0 { SLIDING } else { FULL };
+    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
+    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.offset_rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let core = AttentionCore { soft_cap: score_cap, ..core(scale, windows[index], Some(&rope)) };
+        Ok(sequential([
+            between_norms(
+                norm(&name("input_layernorm"))?,
+                roles.attention(&name("self_attn"), &sizes, biases, core)?,
+                norm(&name("post_attention_layernorm"))?,
+            ),
+            between_norms(
+                norm(&name("pre_feedforward_layernorm"))?,
+                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
+                norm(&name("post_feedforward_layernorm"))?,
+            ),
+        ]))
+    };
+    let outline = Outline {
+        embedding_scale: embedding_scale(&sizes),
+        logit_soft_cap: logit_cap,
+        ..Outline::new(&sizes, &base, tied)
+    };
+    roles.decoder(outline, norm, layer)
+}

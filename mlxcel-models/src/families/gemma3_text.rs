@@ -1,0 +1,80 @@
+//! Gemma 3: Gemma 2 with norms of queries and keys instead of soft caps, five layers with a window for one without, and a base
+//! of rotary embeddings for each of the two.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`, which reads
+//! `attn_logit_softcapping` and does not use it.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
+use super::gemma::embedding_scale;
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types,
+    layer_windows, optional_positive, positive, window,
+};
+use crate::decoder::{Activation, Attention, Decoder};
+use crate::rope::{LayerRopes, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["gemma3_text"], stop_tokens: &[1], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 262_208,
+        hidden: 2304,
+        intermediate: 9216,
+        layers: 26,
+        query_heads: 8,
+        kv_heads: Some(4),
+        head_dim: Some(256),
+        context: 131_072,
+    };
+    expect_flag(config, "use_bidirectional_attention", false)?;
+    let sizes = Sizes::read(config, &defaults)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;
+    let tied = flag(config, "tie_word_embeddings", true)?;
+    let scale = positive(config, "query_pre_attn_scalar", 256.0)?.powf(-0.5);
+    let logit_cap = optional_positive(config, "final_logit_softcapping", None)?;
+    let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(6);
+    let default = |index| if (index + 1) % pattern == 0 { FULL } else { SLIDING };
+    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
+    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let rope = RopeSettings { theta: 1e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.offset_rms_norm(name, sizes.hidden, epsilon);
+    let head_norm = |name: &str| roles.offset_rms_norm(name, sizes.head_dim, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let rope = if types[index] == SLIDING { &sliding } else { &full };
+        let core = core(scale, windows[index], Some(rope));
+        Ok(sequential([
+            between_norms(
+                norm(&name("input_layernorm"))?,
+                Attention {
+                    query_norm: by_head(head_norm(&name("self_attn.q_norm"))?),
+                    key_norm: by_head(head_norm(&name("self_attn.k_norm"))?),
+                    ..roles.attention(&name("self_attn"), &sizes, biases, core)?
+                },
+                norm(&name("post_attention_layernorm"))?,
+            ),
+            between_norms(
+                norm(&name("pre_feedforward_layernorm"))?,
+                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
+                norm(&name("post_feedforward_layernorm"))?,
+            ),
+        ]))
+    };
+    let outline = Outline {
+        embedding_scale: embedding_scale(&sizes),
+        logit_soft_cap: logit_cap,
+        ..Outline::new(&sizes, &base, tied)
+    };
+    roles.decoder(outline, norm, layer)
+}

@@ -1,0 +1,104 @@
+//! GPT-2: learned positions, layer norms, plain MLPs, and weights stored as inputs by outputs.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `GPT2Config` and `GPT2LMHeadModel`. In single precision
+//! `reorder_and_upcast_attn` changes nothing.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{core, pre_norm, sequential};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, Sizes,
+    activation, expect_flag, flag, head_dim, positive,
+};
+use crate::config::Fields;
+use crate::decoder::{Activation, Attention, Decoder, Mlp, WeightRef};
+
+pub(super) const FAMILY: Family = Family { model_types: &["gpt2"], stop_tokens: &[50_256], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    expect_flag(config, "add_cross_attention", false)?;
+    let sizes = sizes(config)?;
+    let epsilon = positive(config, "layer_norm_epsilon", 1e-5)?;
+    let activation = activation(config, "activation_function", Activation::GeluTanh)?;
+    let tied = flag(config, "tie_word_embeddings", true)?;
+    let scale = if flag(config, "scale_attn_weights", true)? { sizes.scale() } else { 1.0 };
+    let by_layer = flag(config, "scale_attn_by_inverse_layer_idx", false)?;
+
+    let base = roles.base("transformer.", "wte");
+    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
+    // A module whose weight is stored as inputs by outputs, and its bias.
+    let module = |name: &str, outputs: usize, inputs: usize| -> Result<[WeightRef; 2]> {
+        let weight = roles.dense(&format!("{name}.weight"), &[inputs, outputs])?.transposed();
+        Ok([weight, roles.dense(&format!("{name}.bias"), &[outputs])?])
+    };
+    let linear = |name: &str, outputs: usize, inputs: usize| {
+        let [weight, bias] = module(name, outputs, inputs)?;
+        Ok(roles.projection(weight, Some(bias)))
+    };
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}h.{index}.{part}");
+        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+        let before = norm(&name("ln_1"))?;
+        let [weight, bias] = module(&name("attn.c_attn"), 3 * hidden, hidden)?;
+        let third = |index: usize| {
+            let rows = |part: &WeightRef| part.clone().rows(index * hidden, hidden);
+            roles.projection(rows(&weight), Some(rows(&bias)))
+        };
+        let attention = Attention {
+            query_heads: sizes.query_heads,
+            kv_heads: sizes.kv_heads,
+            head_dim: sizes.head_dim,
+            query: third(0),
+            key: third(1),
+            value: third(2),
+            output: linear(&name("attn.c_proj"), hidden, hidden)?,
+            query_norm: None,
+            key_norm: None,
+            clip: None,
+            gate: None,
+            core: core(if by_layer { scale / (index + 1) as f32 } else { scale }, None, None),
+        };
+        Ok(sequential([
+            pre_norm(before, attention),
+            pre_norm(
+                norm(&name("ln_2"))?,
+                Mlp::Plain {
+                    activation,
+                    up: linear(&name("mlp.c_fc"), intermediate, hidden)?,
+                    down: linear(&name("mlp.c_proj"), hidden, intermediate)?,
+                },
+            ),
+        ]))
+    };
+    let outline = Outline {
+        embedding: format!("{base}wte"),
+        positions: Some(format!("{base}wpe")),
+        norm: format!("{base}ln_f"),
+        ..Outline::new(&sizes, &base, tied)
+    };
+    roles.decoder(outline, norm, layer)
+}
+
+/// The sizes, each by its old name or the one that all families have.
+fn sizes(config: Fields<'_>) -> Result<Sizes> {
+    let size = |names: [&str; 2], largest, default| -> Result<usize> {
+        let first = config.size(names[0], 1..=largest)?;
+        Ok(first.or(config.size(names[1], 1..=largest)?).unwrap_or(default))
+    };
+    let hidden = size(["n_embd", "hidden_size"], LARGEST_WIDTH, 768)?;
+    let heads = size(["n_head", "num_attention_heads"], LARGEST_HEAD_COUNT, 12)?;
+    Ok(Sizes {
+        vocabulary: config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(50_257),
+        hidden,
+        intermediate: config.size("n_inner", 1..=LARGEST_WIDTH)?.unwrap_or(4 * hidden),
+        layers: size(["n_layer", "num_hidden_layers"], LARGEST_LAYER_COUNT, 12)?,
+        query_heads: heads,
+        kv_heads: heads,
+        head_dim: head_dim(config, "n_head", hidden, heads)?,
+        context: size(["n_positions", "max_position_embeddings"], LARGEST_CONTEXT, 1024)?,
+    })
+}

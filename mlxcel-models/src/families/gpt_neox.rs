@@ -1,0 +1,95 @@
+//! GPT-NeoX and Pythia: layer norms, plain MLPs, a quarter of each head rotated, attention and MLP side by side.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `GPTNeoXConfig` and `GPTNeoXForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{core, parallel, pre_norm, sequential};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
+use crate::decoder::{Activation, Attention, Decoder, Mlp, Selection};
+use crate::rope::{Partial, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["gpt_neox"], stop_tokens: &[2], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 50_432,
+        hidden: 6144,
+        intermediate: 24_576,
+        layers: 44,
+        query_heads: 64,
+        kv_heads: None,
+        head_dim: None,
+        context: 2048,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes {
+        kv_heads: sizes.query_heads,
+        head_dim: head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?,
+        ..sizes
+    };
+    let epsilon = positive(config, "layer_norm_eps", 1e-5)?;
+    let biases = flag(config, "attention_bias", true)?;
+    let side_by_side = flag(config, "use_parallel_residual", true)?;
+    let activation = activation(config, "hidden_act", Activation::Gelu)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let rope = RopeSettings {
+        theta_key: "rotary_emb_base",
+        partial: Partial::Part { key: "rotary_pct", default: 0.25 },
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let rope = rope.read()?;
+
+    let base = roles.base("gpt_neox.", "embed_in");
+    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
+    let attention = |name: &str| {
+        let (hidden, heads, width) = (sizes.hidden, sizes.query_heads, sizes.head_dim);
+        let fused = roles.matrix(&format!("{name}.query_key_value"), 3 * hidden, hidden)?;
+        let bias = biases.then(|| roles.dense(&format!("{name}.query_key_value.bias"), &[3 * hidden]));
+        let bias = bias.transpose()?;
+        // Of each head the query, the key and the value follow each other.
+        let third = |index: usize| {
+            let rows =
+                Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads };
+            roles.projection(fused.clone().select(rows), bias.clone().map(|bias| bias.select(rows)))
+        };
+        Ok(Attention {
+            query_heads: heads,
+            kv_heads: heads,
+            head_dim: width,
+            query: third(0),
+            key: third(1),
+            value: third(2),
+            output: roles.linear(&format!("{name}.dense"), hidden, hidden, biases)?,
+            query_norm: None,
+            key_norm: None,
+            clip: None,
+            gate: None,
+            core: core(sizes.scale(), None, Some(&rope)),
+        })
+    };
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let attention = pre_norm(norm(&name("input_layernorm"))?, attention(&name("attention"))?);
+        let mlp = Mlp::Plain {
+            activation,
+            up: roles.linear(&name("mlp.dense_h_to_4h"), sizes.intermediate, sizes.hidden, true)?,
+            down: roles.linear(&name("mlp.dense_4h_to_h"), sizes.hidden, sizes.intermediate, true)?,
+        };
+        let mlp = pre_norm(norm(&name("post_attention_layernorm"))?, mlp);
+        Ok(if side_by_side { parallel([attention, mlp]) } else { sequential([attention, mlp]) })
+    };
+    // Newer checkpoints call the head as all families do.
+    let head = if roles.has("embed_out.weight") { "embed_out" } else { "lm_head" };
+    let outline = Outline {
+        embedding: format!("{base}embed_in"),
+        norm: format!("{base}final_layer_norm"),
+        head: head.to_owned(),
+        ..Outline::new(&sizes, &base, tied)
+    };
+    roles.decoder(outline, norm, layer)
+}

@@ -1,0 +1,59 @@
+//! Granite 3: Llama with multipliers of embeddings, scores, residuals and logits.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `GraniteConfig` and `GraniteForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag, number, positive};
+use crate::decoder::{Activation, Block, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["granite"], stop_tokens: &[2], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 32_000,
+        hidden: 4096,
+        intermediate: 11_008,
+        layers: 32,
+        query_heads: 32,
+        kv_heads: None,
+        head_dim: None,
+        context: 2048,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let mlp_biases = flag(config, "mlp_bias", false)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let scale = number(config, "attention_multiplier", 1.0)?;
+    let residual_scale = number(config, "residual_multiplier", 1.0)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let attention = pre_norm(
+            norm(&name("input_layernorm"))?,
+            roles.attention(&name("self_attn"), &sizes, biases, core(scale, None, Some(&rope)))?,
+        );
+        let mlp = pre_norm(
+            norm(&name("post_attention_layernorm"))?,
+            roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, mlp_biases)?,
+        );
+        Ok(sequential([attention, mlp].map(|block| Block { residual_scale, ..block })))
+    };
+    let outline = Outline {
+        embedding_scale: number(config, "embedding_multiplier", 1.0)?,
+        logit_scale: 1.0 / positive(config, "logits_scaling", 1.0)?,
+        ..Outline::new(&sizes, &base, tied)
+    };
+    roles.decoder(outline, norm, layer)
+}

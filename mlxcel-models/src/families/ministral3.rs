@@ -1,0 +1,68 @@
+//! Ministral 3: Mistral stretched by YaRN, with queries that grow with the position.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Ministral3Config` and `Ministral3ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, window};
+use crate::config::{Config, Fields};
+use crate::decoder::{AttentionCore, Decoder, PositionScale};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["ministral3"], stop_tokens: &[2], describe };
+
+/// The rotary settings where there are none.
+const ROPE: &[u8] = br#"{"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+    "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1}}"#;
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 131_072,
+        hidden: 4096,
+        intermediate: 14_336,
+        layers: 34,
+        query_heads: 32,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        context: 262_144,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let window = window(config, "sliding_window", None)?;
+    let assumed = Config::parse("defaults of ministral3".to_owned(), ROPE)?;
+    let rotary = ["rope_scaling", "rope_parameters"].iter().any(|key| config.get(key).is_some());
+    let rotary = if rotary { config } else { assumed.fields() };
+    let rope = RopeSettings::new(rotary, sizes.head_dim, sizes.context).read()?;
+    let query_scale = query_scale(rotary, sizes.context)?;
+    let variant = Variant {
+        epsilon: 1e-5,
+        attention_biases: AttentionBiases::all(false),
+        mlp_biases: false,
+        tied: false,
+    };
+    decoder(roles, &sizes, &variant, |_| AttentionCore {
+        query_scale,
+        ..core(sizes.scale(), window, Some(&rope))
+    })
+}
+
+/// How queries grow: from each multiple of the original context on by a little more.
+fn query_scale(config: Fields<'_>, context: usize) -> Result<Option<PositionScale>> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let rotary = match config.object("rope_scaling")? {
+        Some(rotary) => Some(rotary),
+        None => config.object("rope_parameters")?,
+    };
+    let Some(rotary) = rotary else { return Ok(None) };
+    let Some(beta) = rotary.number("llama_4_scaling_beta")? else { return Ok(None) };
+    let original_context = match config.size(ORIGINAL, 1..=LARGEST_CONTEXT)? {
+        Some(original) => original,
+        None => rotary.size(ORIGINAL, 1..=LARGEST_CONTEXT)?.unwrap_or(context),
+    };
+    Ok(Some(PositionScale { beta: beta as f32, original_context }))
+}

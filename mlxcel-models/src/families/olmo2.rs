@@ -1,0 +1,65 @@
+//! OLMo 2: norms behind each operation instead of in front, and over all heads of queries and keys.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Olmo2Config` and `Olmo2ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, over_heads, post_norm, sequential};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["olmo2"], stop_tokens: &[50_279], describe };
+
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 50_304,
+    hidden: 4096,
+    intermediate: 11_008,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    context: 2048,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let sizes = Sizes::read(roles.config, &DEFAULTS)?;
+    let rope = RopeSettings::new(roles.config, sizes.head_dim, sizes.context).read()?;
+    decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
+}
+
+/// The decoder of a checkpoint with the structure of OLMo 2; `core` is the attention of a layer.
+pub(super) fn decoder(
+    roles: &Roles<'_>,
+    sizes: &Sizes,
+    core: impl Fn(usize) -> AttentionCore,
+) -> Result<Decoder> {
+    let config = roles.config;
+    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str, width| roles.rms_norm(name, width, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        Ok(sequential([
+            post_norm(
+                Attention {
+                    query_norm: over_heads(norm(&name("self_attn.q_norm"), sizes.query_width())?),
+                    key_norm: over_heads(norm(&name("self_attn.k_norm"), sizes.kv_width())?),
+                    ..roles.attention(&name("self_attn"), sizes, biases, core(index))?
+                },
+                norm(&name("post_attention_layernorm"), sizes.hidden)?,
+            ),
+            post_norm(
+                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
+                norm(&name("post_feedforward_layernorm"), sizes.hidden)?,
+            ),
+        ]))
+    };
+    roles.decoder(Outline::new(sizes, &base, tied), |name| norm(name, sizes.hidden), layer)
+}

@@ -1,0 +1,31 @@
+//! OLMo 3: OLMo 2 with a window in three of four layers, and rotary scaling only in those without.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Olmo3Config` and `Olmo3ForCausalLM`, where a `rope_theta`
+//! beside `rope_scaling` is that of layers without a window.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::core;
+use super::olmo2::{DEFAULTS, decoder};
+use super::roles::Roles;
+use super::settings::{FULL, SLIDING, Sizes, layer_types, layer_windows, window};
+use crate::decoder::Decoder;
+use crate::rope::{LayerRopes, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["olmo3"], stop_tokens: &[50_279], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    const THETA: f64 = 500_000.0;
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let default = |index| if (index + 1) % 4 == 0 { FULL } else { SLIDING };
+    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
+    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let rope = RopeSettings { theta: THETA, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let LayerRopes { full, sliding } = rope.read_by_layer_type((None, THETA))?;
+    decoder(roles, &sizes, |index| {
+        let rope = if types[index] == SLIDING { &sliding } else { &full };
+        core(sizes.scale(), windows[index], Some(rope))
+    })
+}

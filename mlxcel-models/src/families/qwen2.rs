@@ -1,0 +1,54 @@
+//! Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Qwen2Config` and `Qwen2ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, expect_flag, flag, layer_types, layer_windows,
+    window,
+};
+use crate::config::Fields;
+use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["qwen2"], stop_tokens: &[], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 151_936,
+        hidden: 4096,
+        intermediate: 22_016,
+        layers: 32,
+        query_heads: 32,
+        kv_heads: Some(32),
+        head_dim: None,
+        context: 32_768,
+    };
+    expect_flag(config, "use_mrope", false)?;
+    let sizes = Sizes::read(config, &defaults)?;
+    let windows = windows(config, sizes.layers)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let variant = Variant {
+        epsilon: 1e-6,
+        attention_biases: AttentionBiases::inputs(true),
+        mlp_biases: false,
+        tied: false,
+    };
+    decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
+}
+
+/// Of each layer how many positions it sees: if `use_sliding_window`, `sliding_window` from layer `max_window_layers` on.
+pub(super) fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
+    let sliding = flag(config, "use_sliding_window", false)?;
+    let window = if sliding { window(config, "sliding_window", Some(4096))? } else { None };
+    let first = config.size("max_window_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(28);
+    let default = |index| if window.is_some() && index >= first { SLIDING } else { FULL };
+    let types = layer_types(config, layers, &[FULL, SLIDING], default)?;
+    layer_windows(config, &types, window)
+}

@@ -1,0 +1,41 @@
+//! Seed-OSS: Llama with biases on queries, keys and values.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `SeedOssConfig` and `SeedOssForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, flag};
+use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["seed_oss"], stop_tokens: &[2], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 155_136,
+        hidden: 4096,
+        intermediate: 27_648,
+        layers: 64,
+        query_heads: 80,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        context: 524_288,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let variant = Variant {
+        epsilon: 1e-6,
+        attention_biases: AttentionBiases {
+            inputs: flag(config, "attention_bias", true)?,
+            output: flag(config, "attention_out_bias", false)?,
+        },
+        mlp_biases: flag(config, "mlp_bias", false)?,
+        tied: false,
+    };
+    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+}

@@ -1,0 +1,64 @@
+//! SmolLM3: Llama with layers that do not rotate queries and keys.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `SmolLM3Config` and `SmolLM3ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, window,
+};
+use crate::config::Fields;
+use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["smollm3"], stop_tokens: &[128_001], describe };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 128_256,
+        hidden: 2048,
+        intermediate: 11_008,
+        layers: 36,
+        query_heads: 16,
+        kv_heads: Some(4),
+        head_dim: None,
+        context: 32_768,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let rotated = rotated_layers(config, sizes.layers)?;
+    let window = window(config, "sliding_window", None)?;
+    let sliding = flag(config, "use_sliding_window", false)? && window.is_some();
+    let default = |index: usize| if sliding && !rotated[index] { SLIDING } else { FULL };
+    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
+    let windows = layer_windows(config, &types, window)?;
+    let rope =
+        RopeSettings { theta: 2e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let variant = Variant {
+        epsilon: 1e-6,
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        mlp_biases: flag(config, "mlp_bias", false)?,
+        tied: true,
+    };
+    decoder(roles, &sizes, &variant, |index| {
+        core(sizes.scale(), windows[index], Some(&rope).filter(|_| rotated[index]))
+    })
+}
+
+/// Which layers rotate queries and keys: those with a number other than zero in `no_rope_layers`, whatever its name, or all
+/// but one of every `no_rope_layer_interval`.
+fn rotated_layers(config: Fields<'_>, layers: usize) -> Result<Vec<bool>> {
+    const KEY: &str = "no_rope_layers";
+    let Some(numbers) = config.sizes(KEY)? else {
+        let interval = config.size("no_rope_layer_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
+        return Ok((1..=layers).map(|number| number % interval != 0).collect());
+    };
+    if numbers.len() < layers {
+        return Err(config.wrong(KEY, format!("{} numbers are given for {layers} layers", numbers.len())));
+    }
+    Ok(numbers.into_iter().map(|number| number != 0).collect())
+}
