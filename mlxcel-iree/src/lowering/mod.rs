@@ -118,7 +118,9 @@ fn lower_for_cpu(
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();
             match composite.name {
-                composites::CACHED_ATTENTION => attention::lower(composite, b, context),
+                composites::CACHED_ATTENTION | composites::LATENT_ATTENTION => {
+                    attention::lower(composite, b, context)
+                }
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),

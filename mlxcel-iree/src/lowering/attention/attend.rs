@@ -1,8 +1,12 @@
 //! Attention over the positions in use: block after block of keys and values, with the softmax kept running (Dao et al. 2022).
 
+use mlxcel_stablehlo::ElementType;
+
 use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
 use super::shape::{KEYS, Run, Shape, Tiling};
-use super::vectors::{Memory, broadcast, exponential, reduce, scratch, transpose, vector};
+use super::vectors::{
+    Memory, broadcast, exponential, hyperbolic_tangent, reduce, scratch, transpose, vector,
+};
 use crate::lowering::kernels::Kernel;
 use crate::lowering::writer::Writer;
 
@@ -14,9 +18,9 @@ const MOST_DIRECT: usize = 8;
 
 /// Where a kernel leaves what it computes.
 pub(super) enum Results {
-    /// `[tokens, heads * width]`: the result of the composite.
+    /// `[tokens, heads * value_width]`: the result of the composite.
     Mixed(Memory),
-    /// `[rows, groups, parts, shared, width + 2]` f32: for each part of the positions its weighted sum, the largest score and
+    /// `[rows, groups, parts, shared, value_width + 2]` f32: for each part of the positions its weighted sum, the largest score and
     /// the sum of the weights.
     Parts(Memory),
 }
@@ -25,7 +29,7 @@ pub(super) enum Results {
 struct Scratch {
     /// `[queries, width]`: rotated queries.
     query: Memory,
-    /// `[queries, width]`: running weighted sums of values.
+    /// `[queries, value_width]`: running weighted sums of values.
     sums: Memory,
     /// `[queries, KEYS]`: scores of a block, then their weights.
     weights: Memory,
@@ -35,7 +39,7 @@ struct Scratch {
     totals: Memory,
     /// `[width, KEYS]`: a block of keys, turned.
     keys: Memory,
-    /// `[KEYS, width]`: a block of values, where it is converted first.
+    /// `[KEYS, value_width]`: a block of values, where it is converted first.
     values: Memory,
     /// One row.
     row: Memory,
@@ -52,6 +56,10 @@ struct Attend<'a> {
     end: String,
     /// The position of the workgroup's first token, of type `index`.
     own: String,
+    /// How many positions a token sees, where that is less than all before it.
+    window: Option<usize>,
+    /// In a ring, the last position in slot 0 that is not behind `begin`, of type `index`.
+    round: Option<String>,
 }
 
 /// Adds a run to a kernel: workgroups from number `first` on compute it.
@@ -66,15 +74,15 @@ pub(super) fn attend(
     let tiling = shape.tiling(run);
     let w = &mut kernel.body;
     let Tiling { queries, .. } = tiling;
-    let width = shape.width;
+    let (width, value_width) = (shape.width, shape.value_width);
     let scratch = Scratch {
         query: scratch(w, "query_scratch", queries * width),
-        sums: scratch(w, "sums", queries * width),
+        sums: scratch(w, "sums", queries * value_width),
         weights: scratch(w, "weights", queries * KEYS),
         largest: scratch(w, "largest", queries),
         totals: scratch(w, "totals", queries * shape.lanes),
         keys: scratch(w, "keys", KEYS * width),
-        values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * width } else { 1 }),
+        values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * value_width } else { 1 }),
         row: row_scratch(w, shape),
     };
     let [begin, end] = [first, first + shape.workgroups(run)].map(|number| w.index(number));
@@ -93,14 +101,22 @@ pub(super) fn attend(
         let offset = mul_add(w, "offset", &block, tiling.tokens, &zero);
         let own = w.arith("own", "addi", &place.position, &offset, "index");
         let used = w.offset("used", &own, tiling.tokens);
-        let first = first_seen(w, shape, &own);
+        let ring = shape.ring(run).is_some();
+        let first = first_seen(w, shape.window, !ring, &own);
         let (begin, end) = range(w, (&first, &used), (&part, parts));
-        let attend = Attend { shape, tiling, scratch, place, begin, end, own };
+        let round = ring.then(|| {
+            let (_, slot) = divide(w, "slot", &begin, shape.length);
+            w.arith("round", "subi", &begin, &slot, "index")
+        });
+        // What a ring's only token does not see is not among the positions.
+        let window = shape.window.filter(|_| !ring || tiling.tokens > 1);
+        let attend = Attend { shape, tiling, scratch, place, begin, end, own, window, round };
         if run.tokens == 1 {
             attend.write_own(w, pass);
         }
         let token = w.arith("token", "addi", &attend.place.token, &offset, "index");
         attend.load_queries(w, pass, &token);
+        attend.load_sinks(w, pass, &part);
         attend.blocks(w);
         match results {
             Results::Mixed(mixed) => attend.store(w, mixed, &token),
@@ -113,13 +129,16 @@ pub(super) fn attend(
     });
 }
 
-/// The first position that a token at `own` sees, rounded down to where a block starts.
-fn first_seen(w: &mut Writer, shape: &Shape, own: &str) -> String {
-    let Some(window) = shape.window else { return w.index(0) };
+/// The first position that a token at `own` sees, rounded down to where a block starts if so wanted.
+fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &str) -> String {
+    let Some(window) = window else { return w.index(0) };
     let (one, window, block) = (w.index(1), w.index(window), w.index(KEYS));
     let behind = w.arith("first", "addi", own, &one, "index");
     let reached = w.arith("first", "maxui", &behind, &window, "index");
     let first = w.arith("first", "subi", &reached, &window, "index");
+    if !rounded {
+        return first;
+    }
     let within = w.arith("first", "remui", &first, &block, "index");
     w.arith("first", "subi", &first, &within, "index")
 }
@@ -162,7 +181,7 @@ impl Attend<'_> {
 
     /// Rotates the queries into scratch memory, and clears what runs.
     fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &str) {
-        let Shape { heads, width, lanes, .. } = *self.shape;
+        let Shape { heads, width, value_width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
         for_each(w, self.tiling.tokens, 1, |w, offset| {
             let token = w.arith("token", "addi", token, offset, "index");
@@ -176,12 +195,36 @@ impl Attend<'_> {
             });
         });
         let none = w.constant("dense<0.0>", vector(lanes, "f32"));
-        for_each(w, self.tiling.queries * width, lanes, |w, at| self.scratch.sums.store(w, &none, at, lanes));
+        let sums = self.tiling.queries * value_width;
+        for_each(w, sums, lanes, |w, at| self.scratch.sums.store(w, &none, at, lanes));
         for_each(w, self.tiling.queries * lanes, lanes, |w, at| {
             self.scratch.totals.store(w, &none, at, lanes);
         });
         let hidden = w.constant(HIDDEN, "f32");
         for_each(w, self.tiling.queries, 1, |w, query| self.scratch.largest.store_scalar(w, &hidden, query));
+    }
+
+    /// Lets the softmax of the first part start with the sinks: each is the largest score so far, and its own weight is 1.
+    fn load_sinks(&self, w: &mut Writer, pass: &Pass, part: &str) {
+        let Some(sinks) = &pass.sinks else { return };
+        let Shape { lanes, .. } = *self.shape;
+        let shared = self.shape.shared();
+        let zero = w.index(0);
+        let first = w.set("first", format_args!("arith.cmpi eq, {part}, {zero} : index"));
+        w.if_then(&first, |w| {
+            let one = w.constant("1.0", "f32");
+            for_each(w, self.tiling.queries, 1, |w, query| {
+                let (_, member) = divide(w, "member", query, shared);
+                let head = mul_add(w, "head", &self.place.group, shared, &member);
+                let mut sink = sinks.scalar(w, "sink", &head);
+                if sinks.element != ElementType::F32 {
+                    sink = w.set("sink", format_args!("arith.extf {sink} : {} to f32", sinks.element.mlir()));
+                }
+                self.scratch.largest.store_scalar(w, &sink, query);
+                let at = mul_add(w, "at", query, lanes, &zero);
+                self.scratch.totals.store_scalar(w, &one, &at);
+            });
+        });
     }
 
     /// All blocks of keys and values.
@@ -204,7 +247,16 @@ impl Attend<'_> {
 
     /// Where the key (part 0) or value (part 1) of a position starts in the cache.
     fn kept_at(&self, w: &mut Writer, part: usize, position: &str) -> String {
-        mul_add(w, "kept", position, self.shape.row_width, &self.place.parts[part])
+        let mut slot = position.to_owned();
+        if let Some(round) = &self.round {
+            // Positions that are read are no more than slots, so they begin the ring again once at most. What is less than
+            // nothing is large without a sign.
+            let length = w.index(self.shape.length);
+            slot = w.arith("slot", "subi", position, round, "index");
+            let before = w.arith("slot", "subi", &slot, &length, "index");
+            slot = w.arith("slot", "minui", &slot, &before, "index");
+        }
+        mul_add(w, "kept", &slot, self.shape.row_width, &self.place.parts[part])
     }
 
     /// The keys of a block as columns. Behind the last position it is that one's key again, so that nothing is read which was not
@@ -244,7 +296,7 @@ impl Attend<'_> {
 
     /// The values of a block as float32.
     fn convert_values(&self, w: &mut Writer, first: &str, count: &str) {
-        let Shape { width, lanes, .. } = *self.shape;
+        let Shape { value_width: width, lanes, .. } = *self.shape;
         let (zero, one) = (w.index(0), w.index(1));
         w.for_loop("key", [&zero, count, &one], &[], |w, key, _| {
             let position = w.arith("position", "addi", first, key, "index");
@@ -267,7 +319,10 @@ impl Attend<'_> {
         let count = self.tiling.score_queries;
         let vectors = if KEYS / lanes > 1 { 2 } else { 1 };
         let none = w.constant("dense<0.0>", &ty);
-        let scale = w.constant(format_args!("dense<0x{:08X}>", self.shape.scale.to_bits()), &ty);
+        let splat =
+            |w: &mut Writer, value: f32| w.constant(format_args!("dense<0x{:08X}>", value.to_bits()), &ty);
+        let scale = splat(w, self.shape.scale / self.shape.soft_cap.unwrap_or(1.0));
+        let cap = self.shape.soft_cap.map(|cap| splat(w, cap));
         for_each(w, self.tiling.queries, count, |w, query| {
             for_each(w, KEYS, vectors * lanes, |w, column| {
                 let [zero, one, limit] = [0, 1, width].map(|value| w.index(value));
@@ -305,7 +360,11 @@ impl Attend<'_> {
                 for i in 0..count {
                     let row = w.offset("query", query, i);
                     for (v, key) in keys.iter().enumerate() {
-                        let score = w.arith("score", "mulf", &sums[i * vectors + v], &scale, &ty);
+                        let mut score = w.arith("score", "mulf", &sums[i * vectors + v], &scale, &ty);
+                        if let Some(cap) = &cap {
+                            score = hyperbolic_tangent(w, &score, lanes);
+                            score = w.arith("score", "mulf", &score, cap, &ty);
+                        }
                         let score = self.hide(w, &score, key, &row);
                         let at = mul_add(w, "at", &row, KEYS, column);
                         let at = w.offset("at", &at, v * lanes);
@@ -345,7 +404,7 @@ impl Attend<'_> {
         let upper = w.arith("own", "minsi", &own, &end, "i32");
         let upper = as_vector(w, &upper);
         let mut seen = w.set("seen", format_args!("arith.cmpi sle, {key}, {upper} : {integers}"));
-        if let Some(window) = self.shape.window {
+        if let Some(window) = self.window {
             let window = w.constant(window, "i32");
             let lower = w.arith("own", "subi", &own, &window, "i32");
             let lower = as_vector(w, &lower);
@@ -395,7 +454,7 @@ impl Attend<'_> {
 
     /// Takes up the largest of a block's scores, which is above all before; what runs is scaled to it.
     fn raise(&self, w: &mut Writer, query: &str, scores: &[String]) {
-        let Shape { width, lanes, .. } = *self.shape;
+        let Shape { value_width: width, lanes, .. } = *self.shape;
         let ty = vector(lanes, "f32");
         let Scratch { sums, largest, totals, .. } = &self.scratch;
         let mut highest = largest.broadcast(w, "highest", query, lanes);
@@ -431,7 +490,7 @@ impl Attend<'_> {
 
     /// Adds the values of a block, weighted, to the running sums.
     fn mix(&self, w: &mut Writer, first: &str, count: &str, direct: bool) {
-        let Shape { width, lanes, .. } = *self.shape;
+        let Shape { value_width: width, lanes, .. } = *self.shape;
         let ty = vector(lanes, "f32");
         let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
         let Scratch { sums, weights, values, .. } = &self.scratch;
@@ -486,7 +545,7 @@ impl Attend<'_> {
 
     /// Leaves the weighted means where the composite's result has them.
     fn store(&self, w: &mut Writer, mixed: &Memory, token: &str) {
-        let Shape { heads, width, lanes, .. } = *self.shape;
+        let Shape { heads, value_width: width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
         let ty = vector(lanes, "f32");
         for_each(w, self.tiling.queries, 1, |w, query| {
@@ -509,7 +568,7 @@ impl Attend<'_> {
 
     /// Leaves the sums, the largest scores and the totals for the kernel that puts parts together.
     fn store_part(&self, w: &mut Writer, partial: &Memory, part: &str) {
-        let Shape { width, lanes, .. } = *self.shape;
+        let Shape { value_width: width, lanes, .. } = *self.shape;
         let zero = w.index(0);
         for_each(w, self.tiling.queries, 1, |w, query| {
             let to = mul_add(w, "to", part, self.tiling.queries, query);

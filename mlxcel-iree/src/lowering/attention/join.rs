@@ -10,7 +10,7 @@ use mlxcel_stablehlo::ElementType;
 /// The kernel that makes the composite's result of [`Parts`](super::attend::Results::Parts): parts are scaled to the largest
 /// score of all.
 pub(super) fn kernel(shape: &Shape) -> Kernel {
-    let Shape { rows, groups, width, lanes, .. } = *shape;
+    let Shape { rows, groups, value_width: width, lanes, .. } = *shape;
     let (parts, shared) = (shape.parts(), shape.shared());
     let mut kernel = Kernel::new(label("attention_join", shape), [rows * groups, 1, 1]);
     let binding = kernel.operand("partial");

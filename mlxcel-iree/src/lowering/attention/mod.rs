@@ -27,7 +27,10 @@ use vectors::Memory;
 /// Whether attention of every layer of `decoder` is done by the kernels here, whatever the pass.
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
     decoder.layers.iter().all(|layer| match &layer.mixer {
-        Mixer::Attention(attention) => Shape::has_kernels(attention, instructions),
+        Mixer::Attention(attention) => {
+            let sizes = [attention.query_heads, attention.kv_heads, attention.head_dim];
+            Shape::has_kernels(sizes, instructions)
+        }
         _ => false,
     })
 }
@@ -43,12 +46,12 @@ pub(super) fn lower<'f>(
     let cache_types: Vec<TensorType> = composite.decomposition.result_types().skip(1).cloned().collect();
     if let Some(kernel) = write::kernel(&shape) {
         let caches = context.kernels.call_at(b, &kernel, &operands, cache_types.clone(), &[shape.layer])?;
-        operands.splice(6.., caches);
+        operands.splice(shape.first_cache().., caches);
     }
-    let mixed = TensorType::new(shape.out, [shape.tokens, shape.heads * shape.width]);
+    let mixed = TensorType::new(shape.out, [shape.tokens, shape.heads * shape.value_width]);
     let parts = shape.parts();
-    let partial =
-        TensorType::new(ElementType::F32, [shape.rows, shape.groups, parts, shape.shared(), shape.width + 2]);
+    let partial = [shape.rows, shape.groups, parts, shape.shared(), shape.value_width + 2];
+    let partial = TensorType::new(ElementType::F32, partial);
     let last = if parts == 1 { mixed.clone() } else { partial };
     let results = cache_types.into_iter().chain([last]).collect();
     let mut caches = context.kernels.call_at(b, &kernel(&shape), &operands, results, &[shape.layer])?;
@@ -77,11 +80,12 @@ fn label(word: &str, shape: &Shape) -> String {
 /// The kernel of all rows.
 fn kernel(shape: &Shape) -> Kernel {
     let workgroups = shape.runs.iter().map(|run| shape.workgroups(run)).sum();
-    let mut kernel = Kernel::new(label("attention", shape), [workgroups, 1, 1]);
+    let word = if shape.latent { "latent_attention" } else { "attention" };
+    let mut kernel = Kernel::new(label(word, shape), [workgroups, 1, 1]);
     let pass = Pass::operands(&mut kernel, shape);
     let (word, len, element) = match shape.parts() {
-        1 => ("mixed", shape.tokens * shape.heads * shape.width, shape.out),
-        parts => ("partial", shape.rows * shape.heads * parts * (shape.width + 2), ElementType::F32),
+        1 => ("mixed", shape.tokens * shape.heads * shape.value_width, shape.out),
+        parts => ("partial", shape.rows * shape.heads * parts * (shape.value_width + 2), ElementType::F32),
     };
     let binding = kernel.result(word);
     let ty = Memory::ty(len, element);

@@ -23,11 +23,14 @@ pub(super) fn divide(w: &mut Writer, word: &str, a: &str, divisor: usize) -> (St
 /// The operands of a kernel. They are those of the composite, the caches being written in place.
 pub(super) struct Pass {
     pub(super) query: Memory,
-    pub(super) key: Memory,
-    pub(super) value: Memory,
-    cos: Memory,
-    sin: Memory,
+    key: Memory,
+    /// None where a part of the key is the value.
+    value: Option<Memory>,
+    /// Cosines and sines, where anything is rotated.
+    tables: Option<[Memory; 2]>,
     positions: Memory,
+    /// One more score for each query head, where there are such.
+    pub(super) sinks: Option<Memory>,
     caches: Vec<Memory>,
     /// The layer of the caches, of type `index`.
     layer: String,
@@ -39,6 +42,8 @@ pub(super) struct Place {
     pub(super) cache: Memory,
     /// The position of the row's first token, of type `index`.
     pub(super) position: String,
+    /// Whether positions stand in the cache modulo its length.
+    ring: bool,
     /// The number of the row's first token among those of all rows.
     pub(super) token: String,
     /// The key-value head.
@@ -51,26 +56,28 @@ impl Pass {
     /// Adds the operands to a kernel. `query` is among them where the kernel reads it.
     pub(super) fn operands(kernel: &mut Kernel, shape: &Shape) -> Self {
         use ElementType::{F32, I32};
-        let Shape { tokens, heads, groups, width, pairs, rows, .. } = *shape;
+        let Shape { tokens, heads, width, pairs, rows, .. } = *shape;
         let operand = |kernel: &mut Kernel, word: &str, len: usize, element: ElementType| {
             let binding = kernel.operand(word);
             let ty = Memory::ty(len, element);
             Memory { name: kernel.view(word, &binding, 0, &ty), ty, element }
         };
         let query = operand(kernel, "query", tokens * heads * width, F32);
-        let key = operand(kernel, "key", tokens * groups * width, F32);
-        let value = operand(kernel, "value", tokens * groups * width, F32);
-        let cos = operand(kernel, "cos", tokens * pairs, F32);
-        let sin = operand(kernel, "sin", tokens * pairs, F32);
+        let kept = tokens * shape.kept_heads() * width;
+        let key = operand(kernel, "key", kept, F32);
+        let value = (!shape.latent).then(|| operand(kernel, "value", kept, F32));
+        let tables =
+            (pairs > 0).then(|| ["cos", "sin"].map(|word| operand(kernel, word, tokens * pairs, F32)));
         let positions = operand(kernel, "positions", rows, I32);
+        let sinks = shape.sinks.map(|element| operand(kernel, "sinks", heads, element));
         let mut caches = Vec::with_capacity(rows);
         for row in 0..rows {
             caches.push(operand(kernel, "cache", shape.cache_elements(), shape.cache));
-            kernel.tied_result(6 + row);
+            kernel.tied_result(shape.first_cache() + row);
         }
         let layer = kernel.uniform("layer");
         let layer = kernel.body.set("layer", format_args!("arith.index_cast {layer} : i32 to index"));
-        Self { query, key, value, cos, sin, positions, caches, layer }
+        Self { query, key, value, tables, positions, sinks, caches, layer }
     }
 
     /// The row number `index` of a run, and a key-value head.
@@ -96,34 +103,52 @@ impl Pass {
             );
         }
         // Where a row does not fit behind its position it is written at the cache's end, as the composite says.
+        let ring = shape.ring(run).is_some();
         let position = self.positions.scalar(w, "position", &row);
         let none = w.constant(0, "i32");
-        let most = w.constant(shape.length - run.tokens, "i32");
-        let position = w.arith("position", "maxsi", &position, &none, "i32");
-        let position = w.arith("position", "minsi", &position, &most, "i32");
+        let mut position = w.arith("position", "maxsi", &position, &none, "i32");
+        if !ring {
+            let most = w.constant(shape.length - run.tokens, "i32");
+            position = w.arith("position", "minsi", &position, &most, "i32");
+        }
         let position = w.set("position", format_args!("arith.index_castui {position} : i32 to index"));
+        let parts = self.parts(w, shape, group);
+        Place { cache, position, ring, token, group: group.to_owned(), parts }
+    }
+
+    /// Where the keys and the values of a key-value head start in a cache.
+    fn parts(&self, w: &mut Writer, shape: &Shape, group: &str) -> [String; 2] {
+        let head = w.index(shape.length * shape.row_width);
+        if shape.latent {
+            let entries = w.arith("part", "muli", &self.layer, &head, "index");
+            return [entries.clone(), entries];
+        }
         let groups = w.index(shape.groups);
         let part = w.arith("part", "muli", &self.layer, &groups, "index");
         let keys = mul_add(w, "part", &part, 2, group);
         let values = w.arith("part", "addi", &keys, &groups, "index");
-        let head = w.index(shape.length * shape.row_width);
-        let parts = [keys, values].map(|part| w.arith("part", "muli", &part, &head, "index"));
-        Place { cache, position, token, group: group.to_owned(), parts }
+        [keys, values].map(|part| w.arith("part", "muli", &part, &head, "index"))
     }
 
     /// Writes the keys and values of the token `offset` behind a place's first into its cache.
     pub(super) fn write(&self, w: &mut Writer, shape: &Shape, place: &Place, offset: &str, row: &Memory) {
         let token = w.arith("token", "addi", &place.token, offset, "index");
-        let from = mul_add(w, "from", &token, shape.groups, &place.group);
+        let from =
+            if shape.latent { token.clone() } else { mul_add(w, "from", &token, shape.groups, &place.group) };
         let width = w.index(shape.width);
         let from = w.arith("from", "muli", &from, &width, "index");
-        let position = w.arith("position", "addi", &place.position, offset, "index");
+        let mut position = w.arith("position", "addi", &place.position, offset, "index");
+        if place.ring {
+            (_, position) = divide(w, "slot", &position, shape.length);
+        }
         let [key, value] =
             place.parts.each_ref().map(|part| mul_add(w, "to", &position, shape.row_width, part));
         let zero = w.index(0);
         self.rotate(w, shape, (&self.key, &from), &token, (row, &zero));
         pack(w, shape, (row, &zero), (&place.cache, &key));
-        pack(w, shape, (&self.value, &from), (&place.cache, &value));
+        if let Some(values) = &self.value {
+            pack(w, shape, (values, &from), (&place.cache, &value));
+        }
     }
 
     /// Writes the values of one head from an index on, rotated by the position of `token`, somewhere else.
@@ -135,15 +160,29 @@ impl Pass {
         token: &str,
         (to, to_at): (&Memory, &str),
     ) {
-        let Shape { pairs, width, lanes, .. } = *shape;
+        let Shape { pairs, width, rotated, lanes, .. } = *shape;
+        // What is not rotated, in front of what is and behind it.
+        let others = [(0, rotated), (rotated + 2 * pairs, width)];
+        for (start, end) in others.into_iter().filter(|(start, end)| start < end) {
+            let lanes = dividing(end - start, lanes);
+            let [from_at, to_at] = [from_at, to_at].map(|at| w.offset("rest", at, start));
+            for_each(w, end - start, lanes, |w, at| {
+                let [from_at, to_at] =
+                    [&from_at, &to_at].map(|start| w.arith("rest", "addi", start, at, "index"));
+                let value = from.load(w, "rest", &from_at, lanes);
+                to.store(w, &value, &to_at, lanes);
+            });
+        }
+        let Some(tables) = &self.tables else { return };
+        let [from_at, to_at] = [from_at, to_at].map(|at| w.offset("rotated", at, rotated));
         let zero = w.index(0);
         let angles = mul_add(w, "angle", token, pairs, &zero);
         let lanes_of = dividing(pairs, lanes);
         let ty = vector(lanes_of, "f32");
         for_each(w, pairs, lanes_of, |w, at| {
             let angle = w.arith("angle", "addi", &angles, at, "index");
-            let [cos, sin] = [&self.cos, &self.sin].map(|table| table.load(w, "angle", &angle, lanes_of));
-            let low_at = w.arith("low", "addi", from_at, at, "index");
+            let [cos, sin] = tables.each_ref().map(|table| table.load(w, "angle", &angle, lanes_of));
+            let low_at = w.arith("low", "addi", &from_at, at, "index");
             let high_at = w.offset("high", &low_at, pairs);
             let (low, high) =
                 (from.load(w, "low", &low_at, lanes_of), from.load(w, "high", &high_at, lanes_of));
@@ -152,22 +191,10 @@ impl Pass {
             let [high_cos, low_sin] = [product(&high, &cos), product(&low, &sin)];
             let rotated_low = w.arith("low", "subf", &low_cos, &high_sin, &ty);
             let rotated_high = w.arith("high", "addf", &high_cos, &low_sin, &ty);
-            let low_at = w.arith("low", "addi", to_at, at, "index");
+            let low_at = w.arith("low", "addi", &to_at, at, "index");
             let high_at = w.offset("high", &low_at, pairs);
             to.store(w, &rotated_low, &low_at, lanes_of);
             to.store(w, &rotated_high, &high_at, lanes_of);
-        });
-        let rest = width - 2 * pairs;
-        if rest == 0 {
-            return;
-        }
-        let lanes = dividing(rest, lanes);
-        let [from_at, to_at] = [from_at, to_at].map(|at| w.offset("rest", at, 2 * pairs));
-        for_each(w, rest, lanes, |w, at| {
-            let [from_at, to_at] =
-                [&from_at, &to_at].map(|start| w.arith("rest", "addi", start, at, "index"));
-            let value = from.load(w, "rest", &from_at, lanes);
-            to.store(w, &value, &to_at, lanes);
         });
     }
 }

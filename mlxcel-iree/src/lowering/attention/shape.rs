@@ -1,7 +1,6 @@
 //! What an attention kernel is made for, and how its work is cut.
 
-use mlxcel_models::Attention;
-use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType};
+use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Value, composites};
 
 use super::vectors::dividing;
 use crate::lowering::instructions::Instructions;
@@ -17,6 +16,9 @@ const MOST_QUERIES: usize = 64;
 /// The most values of queries of one workgroup.
 const MOST_QUERY_VALUES: usize = 8192;
 
+/// The most heads of latent attention in one workgroup: so many read values where they are kept.
+const MOST_LATENT_HEADS: usize = 8;
+
 /// The most scratch memory that a workgroup may have: the compiler is told to allow little more.
 const MOST_SCRATCH_BYTES: usize = 200 * 1024;
 
@@ -26,7 +28,7 @@ const ENOUGH_WORKGROUPS: usize = 32;
 /// Caches with room for fewer positions than this for each part are not worth cutting: putting parts together costs a dispatch.
 const POSITIONS_A_PART: usize = 2048;
 
-/// The operands of a composite `mlxcel.cached_attention`, as numbers.
+/// The operands of a composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, as numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// Rows of equally many tokens that stand next to one another.
@@ -37,12 +39,20 @@ pub(super) struct Shape {
     pub(super) tokens: usize,
     /// Query heads.
     pub(super) heads: usize,
-    /// Key-value heads.
+    /// Groups of query heads: each has a workgroup of its own. They are those that share a key-value head; of latent
+    /// attention, whose heads all do, as many as a workgroup has room for.
     pub(super) groups: usize,
-    /// The size of a head.
+    /// The size of a query and of a key.
     pub(super) width: usize,
-    /// How many pairs of dimensions are rotated.
+    /// The size of a value.
+    pub(super) value_width: usize,
+    /// How many pairs of dimensions are rotated; none where there are no tables.
     pub(super) pairs: usize,
+    /// The first dimension that is rotated.
+    pub(super) rotated: usize,
+    /// Whether caches hold entries `[layers, length, width]`, of which the first dimensions are the value, and not keys
+    /// and values `[layers, 2, groups, length, row_width]`.
+    pub(super) latent: bool,
     /// The layers of a cache.
     pub(super) layers: usize,
     /// The positions of a cache.
@@ -55,7 +65,11 @@ pub(super) struct Shape {
     pub(super) out: ElementType,
     /// What scores are multiplied by.
     pub(super) scale: f32,
-    /// How many positions a token sees.
+    /// What scores are bent to stay below.
+    pub(super) soft_cap: Option<f32>,
+    /// The element type of one more score for each query head.
+    pub(super) sinks: Option<ElementType>,
+    /// How many positions a token sees, if that can be less than a cache has.
     pub(super) window: Option<usize>,
     /// The layer of the caches.
     pub(super) layer: i32,
@@ -94,92 +108,99 @@ pub(super) struct Tiling {
 }
 
 impl Shape {
-    /// What `composite` is about, if kernels are written for that.
+    /// What `composite` is about, if kernels are written for all of that.
     pub(super) fn of<'f>(
         composite: &Composite<'_, 'f>,
         b: &Builder<'f>,
         instructions: Instructions,
     ) -> Option<Self> {
-        let [query, key, _, cos, _, positions, cache, ref caches @ ..] = *composite.operands else {
-            return None;
-        };
+        let call = Call::of(composite)?;
+        let latent = call.value.is_none();
         let out = composite.decomposition.result_types().next()?.element;
-        let (&[tokens, heads, width], &[_, groups, _]) = (&b.ty(query).shape[..], &b.ty(key).shape[..])
-        else {
-            return None;
+        let &[tokens, heads, width] = &b.ty(call.query).shape[..] else { return None };
+        let &[rows] = &b.ty(call.positions).shape[..] else { return None };
+        let pairs = match call.tables {
+            Some([cos, _]) => *b.ty(cos).shape.last().filter(|&&pairs| pairs > 0)?,
+            None => 0,
         };
-        let (&[_, pairs], &[rows]) = (&b.ty(cos).shape[..], &b.ty(positions).shape[..]) else { return None };
-        let &[layers, _, _, length, row_width] = &b.ty(cache).shape[..] else { return None };
-        let known = ["layer", "rows", "scale", "window"];
-        if !knows_attributes(composite, &known) || caches.len() + 1 != rows {
-            return None;
-        }
-        let equal = caches.iter().all(|&other| b.ty(other) == b.ty(cache));
-        let (Some(Attribute::Text(row_tokens)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
-            (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
-        else {
-            return None;
+        let (&first, others) = call.caches.split_first()?;
+        let cache = b.ty(first);
+        let (groups, layers, length, row_width) = match cache.shape[..] {
+            [layers, 2, groups, length, row_width] if !latent => (groups, layers, length, row_width),
+            [layers, length, row_width] if latent => (latent_groups(heads, width), layers, length, row_width),
+            _ => return None,
         };
-        let window = match composite.attribute("window") {
-            Some(&Attribute::Int(window)) => Some(usize::try_from(window).ok()?),
-            Some(_) => return None,
-            None => None,
-        };
-        let row_tokens: Vec<usize> =
-            row_tokens.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?;
         let known = [ElementType::F32, ElementType::F16, ElementType::BF16];
-        let cache = b.ty(cache).element;
-        let fits = equal
-            && pairs > 0
-            && row_tokens.len() == rows
-            && known.contains(&out)
-            && (known.contains(&cache) || cache == ElementType::I8);
+        let sinks = call.sinks.map(|sinks| b.ty(sinks).element);
+        let fits = others.iter().all(|&other| b.ty(other) == cache)
+            && call.caches.len() == rows
+            && call.rows.len() == rows
+            && [Some(out), sinks].into_iter().flatten().all(|element| known.contains(&element))
+            && (known.contains(&cache.element) || !latent && cache.element == ElementType::I8);
         let shape = Self {
-            runs: runs(&row_tokens),
+            runs: runs(&call.rows),
             rows,
             tokens,
-            heads,
-            groups,
-            width,
-            pairs,
             layers,
             length,
             row_width,
-            cache,
+            cache: cache.element,
             out,
-            scale,
-            window: window.filter(|&window| window < length),
-            layer: i32::try_from(layer).ok()?,
-            lanes: dividing(width, instructions.lanes()),
-            registers: instructions.registers(),
+            scale: call.scale,
+            soft_cap: call.soft_cap,
+            sinks,
+            window: call.window.filter(|&window| window <= length),
+            layer: call.layer,
+            ..Self::empty([heads, groups, width, pairs], latent, instructions)
         };
         (fits && shape.fits()).then_some(shape)
     }
 
-    /// Whether there are kernels for the attention of a decoder's layer, whatever the pass.
-    pub(super) fn has_kernels(attention: &Attention, instructions: Instructions) -> bool {
-        let Attention { query_heads, kv_heads, head_dim, ref rope, .. } = *attention;
-        let rows = [128, 1];
-        let shape = Self {
-            runs: runs(&rows),
-            rows: rows.len(),
-            tokens: rows.iter().sum(),
-            heads: query_heads,
-            groups: kv_heads,
-            width: head_dim,
-            pairs: rope.rotary_dim / 2,
-            layers: 1,
-            length: 1024,
-            row_width: head_dim,
+    /// Whether there are kernels for attention with `heads` query heads of `width` and `groups` key-value heads, whatever the pass.
+    pub(super) fn has_kernels([heads, groups, width]: [usize; 3], instructions: Instructions) -> bool {
+        let shape = Self::empty([heads, groups, width, 0], false, instructions);
+        Self { runs: runs(&[128, 1]), ..shape }.fits()
+    }
+
+    /// Whether there are kernels for latent attention with `heads` heads over entries of `width`, of which `rotary_dim` are
+    /// rotated, whatever the pass.
+    pub(super) fn has_latent_kernels(
+        [heads, width, rotary_dim]: [usize; 3],
+        instructions: Instructions,
+    ) -> bool {
+        let groups = latent_groups(heads, width);
+        let shape = Self::empty([heads, groups, width, rotary_dim / 2], true, instructions);
+        rotary_dim > 0 && Self { runs: runs(&[128, 1]), ..shape }.fits()
+    }
+
+    /// Attention of heads of these sizes over a cache without positions.
+    fn empty([heads, groups, width, pairs]: [usize; 4], latent: bool, instructions: Instructions) -> Self {
+        let rotated = if latent { width - 2 * pairs } else { 0 };
+        let value_width = if latent { rotated } else { width };
+        Self {
+            runs: Vec::new(),
+            rows: 0,
+            tokens: 0,
+            heads,
+            groups,
+            width,
+            value_width,
+            pairs,
+            rotated,
+            latent,
+            layers: 0,
+            length: 0,
+            row_width: width,
             cache: ElementType::F32,
             out: ElementType::F32,
-            scale: attention.scale,
+            scale: 1.0,
+            soft_cap: None,
+            sinks: None,
             window: None,
             layer: 0,
-            lanes: dividing(head_dim, instructions.lanes()),
+            lanes: dividing(value_width, dividing(width, instructions.lanes())),
             registers: instructions.registers(),
-        };
-        shape.pairs > 0 && shape.fits()
+        }
     }
 
     /// Whether the scratch memory of a workgroup is as much as there is, and positions are numbers of 32 bits.
@@ -193,9 +214,28 @@ impl Shape {
         self.heads / self.groups
     }
 
+    /// The key-value heads of a cache.
+    pub(super) fn kept_heads(&self) -> usize {
+        if self.latent { 1 } else { self.groups }
+    }
+
     /// The elements of a cache.
     pub(super) fn cache_elements(&self) -> usize {
-        self.layers * 2 * self.groups * self.length * self.row_width
+        let parts = if self.latent { 1 } else { 2 * self.groups };
+        self.layers * parts * self.length * self.row_width
+    }
+
+    /// The number of the first cache among the operands.
+    pub(super) fn first_cache(&self) -> usize {
+        let new = if self.latent { 2 } else { 3 };
+        let tables = if self.pairs > 0 { 2 } else { 0 };
+        new + tables + 1 + usize::from(self.sinks.is_some())
+    }
+
+    /// The window of rows whose caches are rings: position `p` stands in slot `p mod length`. That is so where a cache has slots
+    /// for the positions that all tokens of a row see.
+    pub(super) fn ring(&self, run: &Run) -> Option<usize> {
+        self.window.filter(|window| window + run.tokens <= self.length + 1)
     }
 
     /// How a run is cut.
@@ -209,7 +249,7 @@ impl Shape {
             queries,
             score_queries: largest_divisor(queries, self.registers / 4),
             mix_queries: largest_divisor(queries, 4),
-            mix_vectors: largest_divisor(self.width / self.lanes, self.registers * 3 / 16),
+            mix_vectors: largest_divisor(self.value_width / self.lanes, self.registers * 3 / 16),
         }
     }
 
@@ -218,7 +258,7 @@ impl Shape {
     pub(super) fn parts(&self) -> usize {
         let [Run { tokens: 1, count, .. }] = self.runs[..] else { return 1 };
         let wanted = ENOUGH_WORKGROUPS.div_ceil(count * self.groups);
-        wanted.min(self.length / POSITIONS_A_PART).max(1)
+        wanted.min(self.window.unwrap_or(self.length) / POSITIONS_A_PART).max(1)
     }
 
     /// The workgroups of a run.
@@ -229,8 +269,96 @@ impl Shape {
     /// The values of scratch memory that a workgroup of a run uses.
     fn scratch_values(&self, run: &Run) -> usize {
         let queries = self.tiling(run).queries;
-        2 * queries * self.width + queries * (KEYS + 1 + self.lanes) + 2 * KEYS * self.width + 3 * self.width
+        let values = if self.latent { 0 } else { KEYS * self.value_width };
+        let running = self.width + self.value_width + KEYS + 1 + self.lanes;
+        queries * running + KEYS * self.width + values + 3 * self.width
     }
+}
+
+/// How many groups the heads of latent attention make, so that a workgroup has room for one.
+fn latent_groups(heads: usize, width: usize) -> usize {
+    heads / largest_divisor(heads, (MOST_QUERY_VALUES / width.max(1)).clamp(1, MOST_LATENT_HEADS))
+}
+
+/// A composite, taken apart.
+struct Call<'a, 'f> {
+    query: Value<'f>,
+    /// None for latent attention.
+    value: Option<Value<'f>>,
+    tables: Option<[Value<'f>; 2]>,
+    positions: Value<'f>,
+    sinks: Option<Value<'f>>,
+    caches: &'a [Value<'f>],
+    /// How many tokens each row has.
+    rows: Vec<usize>,
+    layer: i32,
+    scale: f32,
+    soft_cap: Option<f32>,
+    window: Option<usize>,
+}
+
+impl<'a, 'f> Call<'a, 'f> {
+    /// None where the composite has attributes that are not known here, or of other types.
+    fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
+        let latent = composite.name == composites::LATENT_ATTENTION;
+        let known: &[_] = if latent {
+            &["layer", "rows", "scale"]
+        } else {
+            &["layer", "rows", "scale", "soft_cap", "window", "rotary", "sinks"]
+        };
+        if !knows_attributes(composite, known) {
+            return None;
+        }
+        let flag = |name, default| match composite.attribute(name) {
+            Some(&Attribute::Bool(value)) => Some(value),
+            Some(_) => None,
+            None => Some(default),
+        };
+        let (rotary, has_sinks) = (flag("rotary", true)?, flag("sinks", false)?);
+        let (Some(Attribute::Text(rows)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
+            (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
+        else {
+            return None;
+        };
+        let soft_cap = match composite.attribute("soft_cap") {
+            Some(&Attribute::Float(cap)) => Some(cap),
+            Some(_) => return None,
+            None => None,
+        };
+        let window = match composite.attribute("window") {
+            Some(&Attribute::Int(window)) => Some(usize::try_from(window).ok()?),
+            Some(_) => return None,
+            None => None,
+        };
+        let (&[query, _], operands) = composite.operands.split_first_chunk()?;
+        let (value, operands) = take(operands, !latent)?;
+        let (cos, operands) = take(operands, rotary)?;
+        let (sin, operands) = take(operands, rotary)?;
+        let (&positions, operands) = operands.split_first()?;
+        let (sinks, caches) = take(operands, has_sinks)?;
+        Some(Self {
+            query,
+            value,
+            tables: cos.zip(sin).map(|(cos, sin)| [cos, sin]),
+            positions,
+            sinks,
+            caches,
+            rows: rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?,
+            layer: i32::try_from(layer).ok()?,
+            scale,
+            soft_cap,
+            window,
+        })
+    }
+}
+
+/// The first of `operands` if it is `wanted`, and those behind it; none where it is missing.
+fn take<'a, 'f>(operands: &'a [Value<'f>], wanted: bool) -> Option<(Option<Value<'f>>, &'a [Value<'f>])> {
+    if !wanted {
+        return Some((None, operands));
+    }
+    let (&first, others) = operands.split_first()?;
+    Some((Some(first), others))
 }
 
 /// The rows of `tokens`, equal neighbours together.

@@ -170,3 +170,33 @@ pub(super) fn exponential(w: &mut Writer, x: &str, lanes: usize) -> String {
     let value = w.arith("power", "addi", &value, &exponent, &bits);
     w.set("power", format_args!("vector.bitcast {value} : {bits} to {ty}"))
 }
+
+/// The hyperbolic tangent with a relative error below 1e-6.
+///
+/// The method is that of `tanhf` of Moshier's Cephes library: below 0.625 a polynomial, above it by the exponential.
+pub(super) fn hyperbolic_tangent(w: &mut Writer, x: &str, lanes: usize) -> String {
+    const POLYNOMIAL: [&str; 4] =
+        ["2.06390887954e-2", "-5.37397155531e-2", "1.33314422036e-1", "-3.33332819422e-1"];
+    let (ty, truths) = (vector(lanes, "f32"), vector(lanes, "i1"));
+    let constant = |w: &mut Writer, value: &str| w.constant(format_args!("dense<{value}>"), &ty);
+    let magnitude = w.set("tangent", format_args!("math.absf {x} : {ty}"));
+    let minus_two = constant(w, "-2.0");
+    let power = w.arith("tangent", "mulf", &magnitude, &minus_two, &ty);
+    let power = exponential(w, &power, lanes);
+    let one = constant(w, "1.0");
+    let fall = w.arith("tangent", "subf", &one, &power, &ty);
+    let sum = w.arith("tangent", "addf", &one, &power, &ty);
+    let large = w.arith("tangent", "divf", &fall, &sum, &ty);
+    let large = w.set("tangent", format_args!("math.copysign {large}, {x} : {ty}"));
+    let square = w.arith("tangent", "mulf", x, x, &ty);
+    let mut value = constant(w, "-5.70498872745e-3");
+    for coefficient in POLYNOMIAL {
+        let coefficient = constant(w, coefficient);
+        value = w.set("tangent", format_args!("vector.fma {value}, {square}, {coefficient} : {ty}"));
+    }
+    let cube = w.arith("tangent", "mulf", &square, x, &ty);
+    let small = w.set("tangent", format_args!("vector.fma {value}, {cube}, {x} : {ty}"));
+    let bound = constant(w, "0.625");
+    let is_small = w.set("is_small", format_args!("arith.cmpf olt, {magnitude}, {bound} : {ty}"));
+    w.set("tangent", format_args!("arith.select {is_small}, {small}, {large} : {truths}, {ty}"))
+}

@@ -11,7 +11,7 @@ const TOKENS: usize = 16;
 /// The kernel for the rows of several tokens, if there are such; rows of one write theirs where they are read.
 pub(super) fn kernel(shape: &Shape) -> Option<Kernel> {
     let several = || shape.runs.iter().filter(|run| run.tokens > 1);
-    let workgroups = |run: &Run| run.count * shape.groups * run.tokens.div_ceil(TOKENS);
+    let workgroups = |run: &Run| run.count * shape.kept_heads() * run.tokens.div_ceil(TOKENS);
     let total: usize = several().map(workgroups).sum();
     if total == 0 {
         return None;
@@ -29,7 +29,7 @@ pub(super) fn kernel(shape: &Shape) -> Option<Kernel> {
         let own = w.arith("own", "andi", &behind, &before, "i1");
         w.if_then(&own, |w| {
             let item = w.arith("item", "subi", &workgroup, &begin, "index");
-            let (item, group) = divide(w, "group", &item, shape.groups);
+            let (item, group) = divide(w, "group", &item, shape.kept_heads());
             let (index, block) = divide(w, "block", &item, run.tokens.div_ceil(TOKENS));
             let place = pass.place(w, shape, run, (&index, &group));
             let size = w.index(TOKENS);
