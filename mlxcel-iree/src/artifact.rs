@@ -42,7 +42,7 @@ impl Artifacts {
     ///
     /// # Errors
     /// Those of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache folder that was
-    /// named and cannot be written.
+    /// named and is full or cannot be written.
     pub(crate) fn get(
         &self,
         program: &str,
@@ -54,11 +54,17 @@ impl Artifacts {
         let sum = ProgramSum::new(program, options);
         let compiler = match Compiler::at_hand(self.compiler.as_deref())? {
             Some(compiler) => compiler,
-            None => match self.cache.read_any(&sum) {
-                Some(found) => return Ok(done(found, false)),
+            None => {
+                let found = self.cache.read_any(&sum);
+                if let Ok(Some(found)) = found {
+                    return Ok(done(found, false));
+                }
                 // Python is started for what has to be compiled and for nothing else.
-                None => Compiler::of_python().ok_or_else(Compiler::nowhere)?,
-            },
+                Compiler::of_python().ok_or_else(|| match found {
+                    Ok(_) => Compiler::nowhere(),
+                    Err(error) => Compiler::nowhere().with_context("cache", error),
+                })?
+            }
         };
         if let Some(known) = self.cache.known_identity(&compiler)
             && compiler.expect_release(&known.revision).is_ok()
@@ -85,7 +91,7 @@ impl Artifacts {
                 target: options.target.to_string(),
                 compiler: identity.revision.to_string(),
             };
-            reservation.store(&label, &bytes);
+            reservation.store(&label, &bytes)?;
         }
         Ok(done(bytes, true))
     }

@@ -8,12 +8,12 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use super::key::Sum;
+use super::key::{Key, ProgramSum};
 
 /// The first bytes of every entry; the last of them is the version of the layout.
-const MAGIC: &[u8; 8] = b"mlxcart\x02";
-/// Magic, checksum of all that follows; then key, length of the label, length of the artifact.
-const HEADER: usize = MAGIC_AND_CHECKSUM + 32 + 8 + 8;
+const MAGIC: &[u8; 8] = b"mlxcart\x03";
+/// Magic, checksum of all that follows; then the key's sums, length of the label, length of the artifact.
+const HEADER: usize = MAGIC_AND_CHECKSUM + 64 + 8 + 8;
 const MAGIC_AND_CHECKSUM: usize = 8 + 32;
 /// The most that a label may be: what is longer is damage.
 const LONGEST_LABEL: u64 = 64 << 10;
@@ -66,40 +66,66 @@ impl Label {
 
 /// What an entry is written from.
 pub(super) struct Content<'a> {
-    pub(super) key: &'a Sum,
+    pub(super) key: &'a Key,
     pub(super) label: &'a Label,
     pub(super) artifact: &'a [u8],
 }
 
-/// Reads an entry and checks that it is whole; `key` may be left out where any artifact of that name will do. The time of
-/// the file becomes that of its last use.
-pub(super) fn read(path: &Path, key: Option<&Sum>) -> io::Result<Entry> {
-    let mut file = match File::open(path) {
+/// What an entry has to be of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    /// This program, made by this compiler.
+    Key(&'a Key),
+    /// This program, whichever compiler made it.
+    Program(&'a ProgramSum),
+}
+
+impl Wanted<'_> {
+    fn is(&self, key: &Key) -> bool {
+        match self {
+            Self::Key(wanted) => key == *wanted,
+            Self::Program(wanted) => key.program() == *wanted,
+        }
+    }
+}
+
+/// Reads an entry and checks that it is whole and what is wanted. The time of the file becomes that of its last use.
+pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
+    let mut file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    Ok(match check(&bytes, key) {
-        Ok(start) => {
+    Ok(match check(&bytes) {
+        Ok((key, start)) if wanted.is(&key) => {
             // In a folder that cannot be written there is nothing to evict either.
             let _ = file.set_modified(SystemTime::now());
             bytes.drain(..start);
             Entry::Sound(bytes)
         }
+        Ok(_) => Entry::Corrupt("it is another program's"),
         Err(reason) => Entry::Corrupt(reason),
     })
 }
 
-/// The key of an entry that is all there.
-pub(super) fn checked_key(bytes: &[u8]) -> Result<&[u8], &'static str> {
-    check(bytes, None).map(|_| &bytes[MAGIC_AND_CHECKSUM..MAGIC_AND_CHECKSUM + 32])
+/// Opens a file of the cache; a pipe in its place is told and not waited for.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    mlxcel_models::files::open_regular(path)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is no regular file"))
+}
+
+/// The key of the entry at `path`, if it is all there; what is wrong with it, if it is not.
+pub(super) fn verify(path: &Path) -> io::Result<Result<Key, &'static str>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(check(&bytes).map(|(key, _)| key))
 }
 
 /// Reads what an entry says of itself, without checking that it is whole; none where it says nothing sensible.
 pub(super) fn label(path: &Path) -> Option<Label> {
-    let mut file = File::open(path).ok()?;
+    let mut file = open(path).ok()?;
     let mut header = [0; HEADER];
     file.read_exact(&mut header).ok()?;
     let (label, _) = lengths(&header)?;
@@ -108,8 +134,8 @@ pub(super) fn label(path: &Path) -> Option<Label> {
     Some(Label::from_text(&text))
 }
 
-/// Where the artifact begins, if all is as it was written.
-fn check(bytes: &[u8], key: Option<&Sum>) -> Result<usize, &'static str> {
+/// The key, and where the artifact begins, if all is as it was written.
+fn check(bytes: &[u8]) -> Result<(Key, usize), &'static str> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER) else {
         return Err("it is shorter than its header");
     };
@@ -123,10 +149,8 @@ fn check(bytes: &[u8], key: Option<&Sum>) -> Result<usize, &'static str> {
     if Sha256::digest(&bytes[MAGIC_AND_CHECKSUM..])[..] != header[MAGIC.len()..MAGIC_AND_CHECKSUM] {
         return Err("its checksum is wrong");
     }
-    if key.is_some_and(|key| key[..] != header[MAGIC_AND_CHECKSUM..MAGIC_AND_CHECKSUM + 32]) {
-        return Err("it is another program's");
-    }
-    Ok(HEADER + label as usize)
+    let sums = header[MAGIC_AND_CHECKSUM..].first_chunk().ok_or("it is shorter than its header")?;
+    Ok((Key::from_bytes(sums), HEADER + label as usize))
 }
 
 /// The lengths of label and artifact that a header states.
@@ -140,7 +164,7 @@ fn lengths(header: &[u8]) -> Option<(u64, u64)> {
 pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Result<()> {
     let label = content.label.to_text();
     let mut header = Vec::with_capacity(HEADER + label.len());
-    header.extend_from_slice(content.key);
+    header.extend_from_slice(&content.key.to_bytes());
     header.extend_from_slice(&(label.len() as u64).to_le_bytes());
     header.extend_from_slice(&(content.artifact.len() as u64).to_le_bytes());
     header.extend_from_slice(label.as_bytes());

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::compiler::{CompileOptions, Identity};
 
 /// Changes when artifacts or their files change their form.
-pub(super) const FORMAT: &str = "mlxcel artifact 2";
+pub(super) const FORMAT: &str = "mlxcel artifact 3";
 
 /// A SHA-256 sum.
 pub(super) type Sum = [u8; 32];
@@ -66,9 +66,26 @@ impl Key {
         Self { program, sum: parts.finish() }
     }
 
-    /// The sum of all of it.
-    pub(super) fn sum(&self) -> &Sum {
-        &self.sum
+    /// The key whose sums were [written down](Self::to_bytes).
+    pub(super) fn from_bytes(bytes: &[u8; 64]) -> Self {
+        let mut sums = [[0; 32]; 2];
+        sums.as_flattened_mut().copy_from_slice(bytes);
+        let [program, sum] = sums;
+        Self { program: ProgramSum(program), sum }
+    }
+
+    /// Both sums: that of the program, and that of all of it.
+    pub(super) fn to_bytes(self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        let (program, sum) = bytes.split_at_mut(32);
+        program.copy_from_slice(&self.program.0);
+        sum.copy_from_slice(&self.sum);
+        bytes
+    }
+
+    /// The sum of the program.
+    pub(super) fn program(&self) -> &ProgramSum {
+        &self.program
     }
 
     /// The name of the entry's file, without extension.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::entry::{self, Entry};
+use super::entry::{self, Entry, Wanted};
 use super::key::ProgramSum;
 use super::{Cache, Key, Label, entry_path};
 use crate::backend::resolved;
@@ -56,7 +56,7 @@ fn writer() {
         let number = random.below(KEYS as u64) as usize;
         let reservation = cache.reserve(&key(number), None).unwrap().unwrap();
         begun.write_all(b".").unwrap();
-        reservation.store(&Label::default(), &artifact(number));
+        reservation.store(&Label::default(), &artifact(number)).unwrap();
     }
 }
 
@@ -80,7 +80,7 @@ fn no_reader_ever_sees_a_bad_entry_however_writers_die() {
     let artifacts: Vec<Vec<u8>> = (0..KEYS).map(artifact).collect();
     let paths: Vec<PathBuf> = (0..KEYS).map(|number| entry_path(&cache, &key(number))).collect();
     let (over, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let check = |number: usize| match entry::read(&paths[number], Some(key(number).sum())).unwrap() {
+    let check = |number: usize| match entry::read(&paths[number], Wanted::Key(&key(number))).unwrap() {
         Entry::Sound(bytes) => {
             assert!(bytes == artifacts[number], "entry {number} holds something else");
             seen.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::entry;
-use super::key::hex;
 use super::{Cache, evict};
 
 /// A compiled program in a [`Cache`].
@@ -72,15 +71,13 @@ impl Cache {
         let failed = |kind, message: &'static str| {
             Error::new(kind, operation, message).with_context("path", entry.path.display())
         };
-        let bytes = match fs::read(&entry.path) {
-            Ok(bytes) => bytes,
-            Err(source) => return Err(Error::io(operation, &entry.path, source)),
-        };
-        let key = entry::checked_key(&bytes).map_err(|reason| failed(ErrorKind::Corrupt, reason))?;
-        match entry.key.rsplit_once('-') {
-            Some((_, beginning)) if hex(key).starts_with(beginning) => Ok(()),
-            _ => Err(failed(ErrorKind::Corrupt, "it is another program's")),
+        let verified =
+            entry::verify(&entry.path).map_err(|source| Error::io(operation, &entry.path, source))?;
+        let key = verified.map_err(|reason| failed(ErrorKind::Corrupt, reason))?;
+        if key.name() == entry.key {
+            return Ok(());
         }
+        Err(failed(ErrorKind::Corrupt, "it is another program's"))
     }
 
     /// Removes an entry; it is no error when it is gone already.

@@ -12,6 +12,9 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 /// does not.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// After how long it is told that somebody else is waited for: most programs are compiled by then.
+const TELL: Duration = Duration::from_secs(30);
+
 /// A lock file. The lock belongs to the open file and ends with it, also when the process dies.
 pub(super) struct Lock {
     file: File,
@@ -21,7 +24,18 @@ pub(super) struct Lock {
 impl Lock {
     /// Opens the lock file, without locking it.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            // A pipe in its place is not waited for.
+            options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+        }
+        let file = options.open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the lock is no regular file"));
+        }
         Ok(Self { file, path: path.to_owned() })
     }
 
@@ -30,6 +44,7 @@ impl Lock {
     pub(super) fn wait(&self, cancel: Option<&CancelToken>) -> Result<()> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
+        let mut told = false;
         loop {
             match fs4::FileExt::try_lock(&self.file) {
                 Ok(()) => return Ok(()),
@@ -45,6 +60,10 @@ impl Lock {
                     "wait for a program to be compiled",
                     "the work was cancelled",
                 ));
+            }
+            if !told && started.elapsed() > TELL {
+                told = true;
+                tracing::warn!(lock = %self.path.display(), "another process has this program's lock: waiting for what it compiles");
             }
             if started.elapsed() > PATIENCE {
                 tracing::warn!(lock = %self.path.display(), "whoever compiles this program does not finish");

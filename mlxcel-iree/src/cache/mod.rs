@@ -35,13 +35,14 @@ mod tests;
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
 use mlxcel_core::{CancelToken, Error, Result};
 
 pub(crate) use entry::Label;
-use entry::{Content, Entry};
+use entry::{Content, Entry, Wanted};
 pub(crate) use key::{Key, ProgramSum};
 pub use list::{CacheEntry, Pruned};
 use lock::Lock;
@@ -111,23 +112,37 @@ impl Cache {
     /// The artifact of `key`, if it is there and whole; a damaged one is removed.
     pub(crate) fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let path = entry_path(self.folder.as_ref()?, key);
-        read_or_remove(&path, Some(key))
+        read_or_remove(&path, Wanted::Key(key)).ok()?
     }
 
     /// An artifact of `program`, whichever compiler made it; for where there is no compiler to disagree.
-    pub(crate) fn read_any(&self, program: &ProgramSum) -> Option<Vec<u8>> {
+    ///
+    /// # Errors
+    /// Where there is none, and something stood in the way of looking.
+    pub(crate) fn read_any(&self, program: &ProgramSum) -> Result<Option<Vec<u8>>> {
+        let Some(folder) = &self.folder else { return Ok(None) };
         let stem = program.stem();
-        let mut entries: Vec<PathBuf> = fs::read_dir(self.folder.as_ref()?)
-            .ok()?
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("look for a compiled program", folder, error)),
+        };
+        let of_program = |name: &str| name.starts_with(&stem) && name.ends_with(".vmfb");
+        let mut entries: Vec<PathBuf> = entries
             .flatten()
-            .filter(|entry| {
-                let name = entry.file_name();
-                name.to_str().is_some_and(|name| name.starts_with(&stem) && name.ends_with(".vmfb"))
-            })
+            .filter(|entry| entry.file_name().to_str().is_some_and(of_program))
             .map(|entry| entry.path())
             .collect();
         entries.sort();
-        entries.iter().find_map(|path| read_or_remove(path, None))
+        let mut failure = None;
+        for path in entries {
+            match read_or_remove(&path, Wanted::Program(program)) {
+                Ok(Some(artifact)) => return Ok(Some(artifact)),
+                Ok(None) => {}
+                Err(error) => failure = Some(Error::io("read a compiled program", &path, error)),
+            }
+        }
+        failure.map_or(Ok(None), Err)
     }
 
     /// Prepares to make and store the artifact of `key`: waits while somebody else is making it. `None` where artifacts
@@ -150,7 +165,13 @@ impl Cache {
             }
         };
         lock.wait(cancel)?;
-        Ok(Some(Reservation { folder: folder.clone(), limit: self.limit, key: *key, lock }))
+        Ok(Some(Reservation {
+            folder: folder.clone(),
+            named: self.named,
+            limit: self.limit,
+            key: *key,
+            lock,
+        }))
     }
 }
 
@@ -172,6 +193,7 @@ fn entry_path(folder: &Path, key: &Key) -> PathBuf {
 /// The right to make an artifact, held against other threads and processes that would make the same.
 pub(crate) struct Reservation {
     folder: PathBuf,
+    named: bool,
     limit: u64,
     key: Key,
     lock: Lock,
@@ -180,39 +202,47 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// The artifact that somebody else made meanwhile.
     pub(crate) fn made_meanwhile(&self) -> Option<Vec<u8>> {
-        read_or_remove(&entry_path(&self.folder, &self.key), Some(&self.key))
+        read_or_remove(&entry_path(&self.folder, &self.key), Wanted::Key(&self.key)).ok()?
     }
 
-    /// Stores the artifact, and makes room for it. It is in memory and good, so a failure (a full disk) is told and not an
-    /// error.
-    pub(crate) fn store(self, label: &Label, artifact: &[u8]) {
+    /// Stores the artifact, and makes room for it.
+    ///
+    /// # Errors
+    /// Where the folder was named, and is full or cannot be written. Elsewhere that is told: the artifact is in memory and good.
+    pub(crate) fn store(self, label: &Label, artifact: &[u8]) -> Result<()> {
         let path = entry_path(&self.folder, &self.key);
-        match entry::write(&self.folder, &path, &Content { key: self.key.sum(), label, artifact }) {
+        match entry::write(&self.folder, &path, &Content { key: &self.key, label, artifact }) {
             Ok(()) => {
                 self.lock.remove();
                 evict::make_room(&self.folder, self.limit, &path);
+                Ok(())
             }
+            Err(error) if self.named => Err(Error::io("store a compiled program in the cache", &path, error)),
             Err(error) => {
                 tracing::warn!(entry = %path.display(), %error, "a compiled program could not be stored");
+                Ok(())
             }
         }
     }
 }
 
 /// Reads an entry; one that is damaged is removed, so that it is made again.
-fn read_or_remove(path: &Path, key: Option<&Key>) -> Option<Vec<u8>> {
-    match entry::read(path, key.map(Key::sum)) {
-        Ok(Entry::Sound(artifact)) => Some(artifact),
-        Ok(Entry::Missing) => None,
+///
+/// # Errors
+/// Those of the operating system, which are told.
+fn read_or_remove(path: &Path, wanted: Wanted<'_>) -> std::io::Result<Option<Vec<u8>>> {
+    match entry::read(path, wanted) {
+        Ok(Entry::Sound(artifact)) => Ok(Some(artifact)),
+        Ok(Entry::Missing) => Ok(None),
         Ok(Entry::Corrupt(reason)) => {
             tracing::warn!(entry = %path.display(), reason, "a stored program is damaged and is made again");
             // If it cannot be removed, it is replaced or fails this check again.
             let _ = fs::remove_file(path);
-            None
+            Ok(None)
         }
         Err(error) => {
             tracing::warn!(entry = %path.display(), %error, "a stored program could not be read");
-            None
+            Err(error)
         }
     }
 }

@@ -2,17 +2,20 @@
 //! its hundreds of megabytes.
 
 use std::fs::{self, Metadata};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::Cache;
 use super::evict::PART;
 use super::key::{Parts, from_hex, hex};
+use super::{Cache, entry};
 use crate::compiler::{Compiler, Identity, Revision};
 
 /// The folder of the notes.
 const FOLDER: &str = "compilers";
+
+/// The most bytes that a note has: a revision and a sum.
+const LONGEST_NOTE: u64 = 4096;
 
 /// How long a file has to be unchanged before its time tells its content apart: the coarsest clock of a file system in use
 /// (FAT) takes steps of two seconds.
@@ -21,7 +24,8 @@ const SETTLED: Duration = Duration::from_secs(2);
 impl Cache {
     /// What the compiler is, if these very files were looked at before.
     pub(crate) fn known_identity(&self, compiler: &Compiler) -> Option<Identity> {
-        let text = fs::read_to_string(self.note(compiler)?).ok()?;
+        let mut text = String::new();
+        entry::open(&self.note(compiler)?).ok()?.take(LONGEST_NOTE).read_to_string(&mut text).ok()?;
         let (revision, checksum) = text.trim_end().split_once('\n')?;
         Some(Identity { revision: Revision::recorded(revision)?, checksum: from_hex(checksum)? })
     }

@@ -140,7 +140,7 @@ fn a_damaged_entry_is_made_again_and_not_trusted() {
     let good = bench.get("program").bytes;
     let entry = bench.entry();
     let key = bench.key("program");
-    assert!(read_or_remove(&entry, Some(&key)).is_some());
+    assert!(read_or_remove(&entry, Wanted::Key(&key)).unwrap().is_some());
     let whole = fs::read(&entry).unwrap();
     let mut damages: Vec<Vec<u8>> =
         vec![vec![], b"mlxcart".to_vec(), whole[..whole.len() - 1].to_vec(), [&whole[..], b"x"].concat()];
@@ -158,7 +158,7 @@ fn a_damaged_entry_is_made_again_and_not_trusted() {
             assert_eq!(repaired.bytes, good);
             assert_eq!(fs::read(&entry).unwrap(), whole);
         } else {
-            assert!(read_or_remove(&entry, Some(&key)).is_none(), "damage {index}");
+            assert!(read_or_remove(&entry, Wanted::Key(&key)).unwrap().is_none(), "damage {index}");
             assert!(!entry.exists());
         }
     }
@@ -307,10 +307,59 @@ fn without_a_compiler_what_is_there_will_do() {
     let bench = Bench::new();
     let made = bench.get("program").bytes;
     let cache = bench.cache();
-    assert_eq!(cache.read_any(&ProgramSum::new("program", &options())), Some(made));
-    assert_eq!(cache.read_any(&ProgramSum::new("another", &options())), None);
+    let any = |program| cache.read_any(&ProgramSum::new(program, &options())).unwrap();
+    assert_eq!(any("program"), Some(made));
+    assert_eq!(any("another"), None);
     fs::write(bench.entry(), "damaged").unwrap();
-    assert_eq!(cache.read_any(&ProgramSum::new("program", &options())), None);
+    assert_eq!(any("program"), None);
+}
+
+#[test]
+fn without_a_compiler_an_entry_under_another_programs_name_is_not_run() {
+    let bench = Bench::new();
+    bench.get("program");
+    let another = ProgramSum::new("another", &options());
+    let name = format!("{}-{}.vmfb", another.stem(), "0".repeat(16));
+    fs::copy(bench.entry(), bench.path("cache").join(&name)).unwrap();
+    assert_eq!(bench.cache().read_any(&another).unwrap(), None);
+    assert!(!bench.path("cache").join(name).exists());
+}
+
+#[test]
+fn pipes_in_the_cache_hold_nobody() {
+    let bench = Bench::new();
+    let good = bench.get("program").bytes;
+    let (entry, key) = (bench.entry(), bench.key("program"));
+    let pipe = |path: &Path| {
+        let _ = fs::remove_file(path);
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    };
+    pipe(&entry);
+    let error = bench.cache().read_any(key.program()).unwrap_err();
+    assert_eq!(error.context("path"), entry.to_str());
+    assert_eq!(bench.get("program").bytes, good, "it is replaced by what is compiled");
+
+    let key = bench.key("another");
+    let lock = bench.path("cache").join(format!("{}.lock", key.name()));
+    pipe(&lock);
+    let error = bench.artifacts().get("another", &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    for note in fs::read_dir(bench.path("cache/compilers")).unwrap() {
+        pipe(&note.unwrap().path());
+    }
+    bench.get("program");
+}
+
+#[test]
+fn a_named_folder_that_is_full_is_told() {
+    let bench = Bench::new();
+    let reservation = bench.cache().reserve(&bench.key("program"), None).unwrap().unwrap();
+    // Nothing can be written there any more.
+    fs::remove_dir_all(bench.path("cache")).unwrap();
+    let error = reservation.store(&Label::default(), b"artifact").unwrap_err();
+    assert!(
+        error.context("path").is_some_and(|path| path.starts_with(bench.path("cache").to_str().unwrap()))
+    );
 }
 
 #[test]
@@ -365,7 +414,7 @@ fn filled(bench: &Bench, ages: &[u64]) -> Vec<Key> {
     let fill = |(number, &age): (usize, &u64)| {
         let key = bench.key(&number.to_string());
         let label = Label { program: format!("program {number}"), ..Label::default() };
-        cache.reserve(&key, None).unwrap().unwrap().store(&label, &[number as u8; 1000]);
+        cache.reserve(&key, None).unwrap().unwrap().store(&label, &[number as u8; 1000]).unwrap();
         let file = fs::File::open(entry_path(&bench.path("cache"), &key)).unwrap();
         file.set_modified(now - Duration::from_secs(age)).unwrap();
         key
@@ -381,7 +430,7 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
     let entry = bench.cache().entries().unwrap()[0].bytes;
     let new = bench.key("new");
     let cache = bench.cache().with_limit(3 * entry + 100);
-    cache.reserve(&new, None).unwrap().unwrap().store(&Label::default(), &[9; 1000]);
+    cache.reserve(&new, None).unwrap().unwrap().store(&Label::default(), &[9; 1000]).unwrap();
     let there = |key: &Key| entry_path(&bench.path("cache"), key).exists();
     assert_eq!(keys.iter().map(there).collect::<Vec<_>>(), [false, true, false, true]);
     assert!(there(&new));
@@ -393,7 +442,7 @@ fn what_is_in_use_stays_however_small_the_cache_is() {
     let keys = filled(&bench, &[5, 500, 0]);
     let new = bench.key("new");
     let cache = bench.cache().with_limit(0);
-    cache.reserve(&new, None).unwrap().unwrap().store(&Label::default(), &[9; 1000]);
+    cache.reserve(&new, None).unwrap().unwrap().store(&Label::default(), &[9; 1000]).unwrap();
     let found: Vec<bool> = keys.iter().chain([&new]).map(|key| cache.read(key).is_some()).collect();
     assert_eq!(found, [true, false, true, true]);
 }
