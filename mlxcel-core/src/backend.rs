@@ -181,6 +181,27 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
+    /// The most threads that may be asked for: more than any machine has cores for, and few enough that the system has them.
+    pub const MAX_THREADS: usize = 256;
+
+    /// How many threads are asked for, for engines to check alike.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for none, and for more than [`MAX_THREADS`](Self::MAX_THREADS).
+    pub fn checked_threads(&self) -> Result<Option<usize>> {
+        match self.threads {
+            None => Ok(None),
+            Some(threads @ 1..=Self::MAX_THREADS) => Ok(Some(threads)),
+            Some(threads) => {
+                let message = format!("there are 1 to {} threads", Self::MAX_THREADS);
+                Err(Error::new(ErrorKind::InvalidInput, "start threads", message)
+                    .with_context("field", "threads")
+                    .with_context("threads", threads))
+            }
+        }
+    }
+
     /// Sets the precision.
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {

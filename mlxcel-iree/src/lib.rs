@@ -55,6 +55,7 @@ pub mod inspect;
 mod lowering;
 pub mod profile;
 mod target;
+mod threads;
 
 pub use affinity::Affinity;
 pub use backend::{CompileBackend, CompileBackends, ResolvedTarget};

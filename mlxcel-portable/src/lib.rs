@@ -111,13 +111,6 @@ fn load<E: Executor>(
 
 /// The number of threads that the options ask for.
 fn threads(options: &LoadOptions) -> Result<usize> {
-    match options.threads {
-        Some(0) => {
-            Err(Error::new(ErrorKind::InvalidInput, "start threads", "there must be at least one thread")
-                .with_context("field", "threads")
-                .with_context("value", 0))
-        }
-        Some(threads) => Ok(threads),
-        None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
-    }
+    let asked = options.checked_threads()?;
+    Ok(asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)))
 }

@@ -44,8 +44,8 @@ pub(crate) fn run(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let started = Instant::now();
     let mut running = Running(spawn(command).map_err(Failure::Start)?);
-    let stdout = running.0.stdout.take().map(Capture::start);
-    let stderr = running.0.stderr.take().map(Capture::start);
+    let stdout = running.0.stdout.take().map(Capture::start).transpose().map_err(Failure::Start)?;
+    let stderr = running.0.stderr.take().map(Capture::start).transpose().map_err(Failure::Start)?;
     let mut pause = Duration::from_millis(1);
     let status = loop {
         match running.0.try_wait() {
@@ -89,7 +89,10 @@ impl Failure {
         match self {
             Self::Start(source) => {
                 let kind = match source.kind() {
-                    std::io::ErrorKind::OutOfMemory => ErrorKind::ResourceExhausted,
+                    // The latter is what there is of processes and threads.
+                    std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::WouldBlock => {
+                        ErrorKind::ResourceExhausted
+                    }
                     _ => kind,
                 };
                 Error::new(kind, operation, message).with_source(source)
@@ -126,11 +129,11 @@ struct Capture {
 }
 
 impl Capture {
-    fn start(mut stream: impl Read + Send + 'static) -> Self {
+    fn start(mut stream: impl Read + Send + 'static) -> std::io::Result<Self> {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let (sender, done) = mpsc::channel();
         let target = Arc::clone(&kept);
-        thread::spawn(move || {
+        let read = move || {
             let mut chunk = [0; 8 << 10];
             while let Ok(count @ 1..) = stream.read(&mut chunk) {
                 let mut kept = target.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,8 +142,9 @@ impl Capture {
             }
             // The receiver is gone when the child was abandoned.
             let _ = sender.send(());
-        });
-        Self { kept, done }
+        };
+        thread::Builder::new().name("mlxcel-compiler".to_owned()).spawn(read)?;
+        Ok(Self { kept, done })
     }
 
     fn finish(self) -> String {

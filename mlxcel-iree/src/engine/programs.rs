@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, LoadProgress, LoadStage, ProgressFn, Result};
@@ -13,9 +14,80 @@ use super::compile::ProgramCompiler;
 use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
 use crate::lowering::weight_lanes;
+use crate::threads::share_out;
 
-/// A place for the program of one shape: locked while it is made, so that it is made once.
-type Slot = Arc<Mutex<Option<Function>>>;
+/// How long somebody who waits for a program goes without looking whether that was cancelled.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A place for the program of one shape, which is made once.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+enum State {
+    /// Nobody has made it, or whoever tried has failed.
+    #[default]
+    Empty,
+    /// Somebody is making it.
+    Making,
+    Ready(Function),
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        *self.state() = state;
+        self.changed.notify_all();
+    }
+
+    /// The right to make the program, or none where it is there; waits while somebody else has it.
+    fn claim(&self, cancel: Option<&CancelToken>) -> Result<Option<Claim<'_>>> {
+        let mut state = self.state();
+        loop {
+            match *state {
+                State::Ready(_) => return Ok(None),
+                State::Empty => {
+                    *state = State::Making;
+                    return Ok(Some(Claim(self)));
+                }
+                State::Making if cancel.is_some_and(CancelToken::is_cancelled) => {
+                    let message = "the work was cancelled";
+                    return Err(Error::new(ErrorKind::Cancelled, "wait for a program", message));
+                }
+                State::Making => {
+                    let waited = self.changed.wait_timeout(state, GLANCE);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+    }
+}
+
+/// The right to make a program; where it is not used, somebody else gets it.
+struct Claim<'a>(&'a Slot);
+
+impl Claim<'_> {
+    fn fill(self, function: Function) {
+        self.0.set(State::Ready(function));
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if matches!(*state, State::Making) {
+            *state = State::Empty;
+        }
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
 
 /// Where compiled programs come from.
 pub(super) enum ProgramSource {
@@ -49,7 +121,7 @@ pub(super) struct Programs {
     device: Device,
     source: ProgramSource,
     progress: Option<ProgressFn>,
-    slots: Mutex<HashMap<ProgramShape, Slot>>,
+    slots: Mutex<HashMap<ProgramShape, Arc<Slot>>>,
 }
 
 impl Programs {
@@ -59,12 +131,11 @@ impl Programs {
 
     /// The program for `shape`, which [`prepare`](Self::prepare) has made.
     pub(super) fn get(&self, shape: &ProgramShape) -> Result<Function> {
-        let slot = self.slot(shape);
-        let function = slot.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        function.ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "run program", "the program was not prepared")
-                .with_context("shape", shape)
-        })
+        match &*self.slot(shape).state() {
+            State::Ready(function) => Ok(function.clone()),
+            _ => Err(Error::new(ErrorKind::Internal, "run program", "the program was not prepared")
+                .with_context("shape", shape)),
+        }
     }
 
     /// Makes the program for `shape` unless it is there, and tells how long compiling took.
@@ -80,16 +151,15 @@ impl Programs {
         report: &dyn Fn(u64),
     ) -> Result<Duration> {
         let slot = self.slot(shape);
-        let mut function = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if function.is_some() {
+        let Some(claim) = slot.claim(cancel).map_err(|error| error.with_context("program", shape))? else {
             return Ok(Duration::ZERO);
-        }
+        };
         let compiles = matches!(self.source, ProgramSource::Compiler(_));
         if compiles {
             report(0);
         }
         let (made, time) = self.make(shape, cancel).map_err(|error| error.with_context("program", shape))?;
-        *function = Some(made);
+        claim.fill(made);
         if compiles {
             report(1);
         }
@@ -110,15 +180,13 @@ impl Programs {
             *done += finished;
             self.report(*done, total);
         };
-        let results: Vec<Result<Duration>> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                shapes.iter().map(|shape| scope.spawn(|| self.make_once(shape, cancel, &report))).collect();
-            let crashed = || Err(Error::new(ErrorKind::Internal, "compile program", "a thread panicked"));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| crashed())).collect()
-        });
-        let compiled =
-            results.into_iter().try_fold(false, |any, time| Ok::<_, Error>(any | !time?.is_zero()))?;
-        Ok(if compiled { started.elapsed() } else { Duration::ZERO })
+        let compiled = AtomicBool::new(false);
+        share_out(shapes.len(), shapes.iter().collect(), |shape| {
+            let time = self.make_once(shape, cancel, &report)?;
+            compiled.fetch_or(!time.is_zero(), Ordering::Relaxed);
+            Ok(())
+        })?;
+        Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
     }
 
     fn report(&self, done: u64, total: u64) {
@@ -127,7 +195,7 @@ impl Programs {
         }
     }
 
-    fn slot(&self, shape: &ProgramShape) -> Slot {
+    fn slot(&self, shape: &ProgramShape) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(shape.clone()).or_default())
     }
@@ -142,5 +210,33 @@ impl Programs {
             ProgramSource::Bundle(programs) => (programs.vmfb(shape)?, Duration::ZERO),
         };
         Ok((Program::load(&self.device, &vmfb)?.function(ENTRY)?, time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_a_program_can_be_cancelled_and_gets_it_where_making_it_failed() {
+        let slot = Slot::default();
+        let claim = slot.claim(None).unwrap().unwrap();
+        let cancel = CancelToken::new();
+        thread::scope(|scope| {
+            let (sender, cancelled) = mpsc::channel();
+            let (slot, cancel) = (&slot, &cancel);
+            scope.spawn(move || sender.send(slot.claim(Some(cancel)).map(|claim| claim.is_some())).unwrap());
+            assert!(cancelled.recv_timeout(Duration::from_millis(100)).is_err(), "it waits");
+            cancel.cancel();
+            let answer = cancelled.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Cancelled);
+
+            let waiting = scope.spawn(|| slot.claim(None).map(|claim| claim.is_some()));
+            drop(claim);
+            assert!(waiting.join().unwrap().unwrap());
+        });
     }
 }

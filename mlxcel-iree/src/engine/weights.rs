@@ -13,9 +13,10 @@ use mlxcel_graph::weight_arguments;
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use mlxcel_stablehlo::TensorType;
 
-use super::work::{Progress, share_out};
+use super::work::Progress;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
 use crate::lowering::layout::{Contents, Packer, WeightLayout, matrices};
+use crate::threads::share_out;
 
 const OPERATION: &str = "load weights";
 

@@ -5,6 +5,8 @@ use std::thread;
 use memmap2::MmapMut;
 use mlxcel_core::{Error, ErrorKind, Result};
 
+use crate::threads::share_out;
+
 /// The alignment, in bytes, that generated code assumes of every argument (`IREE_HAL_HEAP_BUFFER_ALIGNMENT`).
 pub(crate) const ALIGNMENT: usize = 64;
 
@@ -78,9 +80,10 @@ pub(crate) fn copy(target: &mut [u8], source: &[u8]) {
         return;
     }
     let share = source.len().div_ceil(threads).next_multiple_of(ALIGNMENT);
-    thread::scope(|scope| {
-        for (target, source) in target.chunks_mut(share).zip(source.chunks(share)) {
-            scope.spawn(move || target.copy_from_slice(source));
-        }
+    let parts: Vec<_> = target.chunks_mut(share).zip(source.chunks(share)).collect();
+    let copied = share_out(threads, parts, |(target, source)| {
+        target.copy_from_slice(source);
+        Ok(())
     });
+    debug_assert!(copied.is_ok(), "nothing of it fails");
 }

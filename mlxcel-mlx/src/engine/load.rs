@@ -37,7 +37,7 @@ pub(super) fn load(
     let sequences = at_least_one("sequences", options.sequences.unwrap_or(SEQUENCES))?;
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = at_least_one("threads", options.threads.unwrap_or(cores))?;
+    let threads = options.checked_threads()?.unwrap_or(cores);
     let device = device(options)?;
     let checkpoint = Arc::new(Checkpoint::from_source(source)?);
     let decoder = checkpoint.decoder()?;
