@@ -25,8 +25,8 @@ pub(super) enum Results {
     Parts(Memory),
 }
 
-/// The scratch memory of a workgroup.
-struct Scratch {
+/// The scratch memory of a workgroup, with room for the queries of every run.
+pub(super) struct Scratch {
     /// `[queries, width]`: rotated queries.
     query: Memory,
     /// `[queries, value_width]`: running weighted sums of values.
@@ -45,11 +45,28 @@ struct Scratch {
     row: Memory,
 }
 
+impl Scratch {
+    pub(super) fn new(w: &mut Writer, shape: &Shape) -> Self {
+        let queries = shape.most_queries();
+        let (width, value_width) = (shape.width, shape.value_width);
+        Self {
+            query: scratch(w, "query_scratch", queries * width),
+            sums: scratch(w, "sums", queries * value_width),
+            weights: scratch(w, "weights", queries * KEYS),
+            largest: scratch(w, "largest", queries),
+            totals: scratch(w, "totals", queries * shape.lanes),
+            keys: scratch(w, "keys", KEYS * width),
+            values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * value_width } else { 1 }),
+            row: row_scratch(w, shape),
+        }
+    }
+}
+
 /// What is written for one run.
 struct Attend<'a> {
     shape: &'a Shape,
     tiling: Tiling,
-    scratch: Scratch,
+    scratch: &'a Scratch,
     place: Place,
     /// Positions from `begin` up to `end`, of type `index`.
     begin: String,
@@ -66,25 +83,13 @@ struct Attend<'a> {
 pub(super) fn attend(
     kernel: &mut Kernel,
     shape: &Shape,
-    pass: &Pass,
+    (pass, scratch): (&Pass, &Scratch),
     run: &Run,
     (workgroup, first): (&str, usize),
     results: &Results,
 ) {
     let tiling = shape.tiling(run);
     let w = &mut kernel.body;
-    let Tiling { queries, .. } = tiling;
-    let (width, value_width) = (shape.width, shape.value_width);
-    let scratch = Scratch {
-        query: scratch(w, "query_scratch", queries * width),
-        sums: scratch(w, "sums", queries * value_width),
-        weights: scratch(w, "weights", queries * KEYS),
-        largest: scratch(w, "largest", queries),
-        totals: scratch(w, "totals", queries * shape.lanes),
-        keys: scratch(w, "keys", KEYS * width),
-        values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * value_width } else { 1 }),
-        row: row_scratch(w, shape),
-    };
     let [begin, end] = [first, first + shape.workgroups(run)].map(|number| w.index(number));
     let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {begin} : index"));
     let before = w.set("before", format_args!("arith.cmpi ult, {workgroup}, {end} : index"));
@@ -419,7 +424,7 @@ impl Attend<'_> {
     fn weigh(&self, w: &mut Writer, query: &str) {
         let Shape { lanes, .. } = *self.shape;
         let (ty, truths) = (vector(lanes, "f32"), vector(lanes, "i1"));
-        let Scratch { weights, largest, totals, .. } = &self.scratch;
+        let Scratch { weights, largest, totals, .. } = self.scratch;
         let zero = w.index(0);
         let start = mul_add(w, "weight", query, KEYS, &zero);
         let places: Vec<_> = (0..KEYS / lanes).map(|i| w.offset("weight", &start, i * lanes)).collect();
@@ -456,7 +461,7 @@ impl Attend<'_> {
     fn raise(&self, w: &mut Writer, query: &str, scores: &[String]) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let ty = vector(lanes, "f32");
-        let Scratch { sums, largest, totals, .. } = &self.scratch;
+        let Scratch { sums, largest, totals, .. } = self.scratch;
         let mut highest = largest.broadcast(w, "highest", query, lanes);
         for score in scores {
             highest = w.arith("highest", "maximumf", &highest, score, &ty);
@@ -493,7 +498,7 @@ impl Attend<'_> {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let ty = vector(lanes, "f32");
         let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
-        let Scratch { sums, weights, values, .. } = &self.scratch;
+        let Scratch { sums, weights, values, .. } = self.scratch;
         for_each(w, queries, mix_queries, |w, query| {
             for_each(w, width, mix_vectors * lanes, |w, dimension| {
                 let zero = w.index(0);

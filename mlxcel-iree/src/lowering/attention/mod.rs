@@ -5,6 +5,7 @@
 //! for them.
 
 mod attend;
+mod call;
 mod join;
 mod pass;
 mod shape;
@@ -19,19 +20,24 @@ use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Valu
 use super::Context;
 use super::instructions::Instructions;
 use super::kernels::Kernel;
-use attend::{Results, attend};
+use attend::{Results, Scratch, attend};
 use pass::Pass;
 use shape::Shape;
 use vectors::Memory;
 
-/// Whether attention of every layer of `decoder` is done by the kernels here, whatever the pass.
+/// Whether all attention over caches in `decoder` is done by the kernels here, whatever the pass.
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
-    decoder.layers.iter().all(|layer| match &layer.mixer {
+    decoder.mixers().all(|mixer| match mixer {
         Mixer::Attention(attention) => {
             let sizes = [attention.query_heads, attention.kv_heads, attention.head_dim];
             Shape::has_kernels(sizes, instructions)
         }
-        _ => false,
+        Mixer::Latent(latent) => {
+            let sizes = [latent.heads, latent.rank + latent.rope_dim, latent.rope_dim];
+            Shape::has_latent_kernels(sizes, instructions)
+        }
+        // What these keep does not grow.
+        Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => true,
     })
 }
 
@@ -92,9 +98,10 @@ fn kernel(shape: &Shape) -> Kernel {
     let memory = Memory { name: kernel.view(word, &binding, 0, &ty), ty, element };
     let results = if shape.parts() == 1 { Results::Mixed(memory) } else { Results::Parts(memory) };
     let workgroup = kernel.workgroup(0);
+    let scratch = Scratch::new(&mut kernel.body, shape);
     let mut first = 0;
     for run in &shape.runs {
-        attend(&mut kernel, shape, &pass, run, (&workgroup, first), &results);
+        attend(&mut kernel, shape, (&pass, &scratch), run, (&workgroup, first), &results);
         first += shape.workgroups(run);
     }
     kernel

@@ -1,10 +1,10 @@
 //! What an attention kernel is made for, and how its work is cut.
 
-use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Value, composites};
+use mlxcel_stablehlo::{Builder, Composite, ElementType};
 
+use super::call::Call;
 use super::vectors::dividing;
 use crate::lowering::instructions::Instructions;
-use crate::lowering::knows_attributes;
 
 /// Keys that are scored together: two registers of the widest set.
 pub(super) const KEYS: usize = 32;
@@ -205,8 +205,7 @@ impl Shape {
 
     /// Whether the scratch memory of a workgroup is as much as there is, and positions are numbers of 32 bits.
     fn fits(&self) -> bool {
-        let bytes = self.runs.iter().map(|run| self.scratch_values(run) * 4).sum::<usize>();
-        bytes <= MOST_SCRATCH_BYTES && i32::try_from(self.length).is_ok()
+        self.scratch_values() * 4 <= MOST_SCRATCH_BYTES && i32::try_from(self.length).is_ok()
     }
 
     /// How many query heads share a key-value head.
@@ -266,99 +265,22 @@ impl Shape {
         run.count * self.groups * (run.tokens / self.tiling(run).tokens) * self.parts()
     }
 
-    /// The values of scratch memory that a workgroup of a run uses.
-    fn scratch_values(&self, run: &Run) -> usize {
-        let queries = self.tiling(run).queries;
+    /// The most rows of queries of a workgroup.
+    pub(super) fn most_queries(&self) -> usize {
+        self.runs.iter().map(|run| self.tiling(run).queries).max().unwrap_or_default()
+    }
+
+    /// The values of scratch memory that a workgroup uses.
+    fn scratch_values(&self) -> usize {
         let values = if self.latent { 0 } else { KEYS * self.value_width };
         let running = self.width + self.value_width + KEYS + 1 + self.lanes;
-        queries * running + KEYS * self.width + values + 3 * self.width
+        self.most_queries() * running + KEYS * self.width + values + 3 * self.width
     }
 }
 
 /// How many groups the heads of latent attention make, so that a workgroup has room for one.
 fn latent_groups(heads: usize, width: usize) -> usize {
     heads / largest_divisor(heads, (MOST_QUERY_VALUES / width.max(1)).clamp(1, MOST_LATENT_HEADS))
-}
-
-/// A composite, taken apart.
-struct Call<'a, 'f> {
-    query: Value<'f>,
-    /// None for latent attention.
-    value: Option<Value<'f>>,
-    tables: Option<[Value<'f>; 2]>,
-    positions: Value<'f>,
-    sinks: Option<Value<'f>>,
-    caches: &'a [Value<'f>],
-    /// How many tokens each row has.
-    rows: Vec<usize>,
-    layer: i32,
-    scale: f32,
-    soft_cap: Option<f32>,
-    window: Option<usize>,
-}
-
-impl<'a, 'f> Call<'a, 'f> {
-    /// None where the composite has attributes that are not known here, or of other types.
-    fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
-        let latent = composite.name == composites::LATENT_ATTENTION;
-        let known: &[_] = if latent {
-            &["layer", "rows", "scale"]
-        } else {
-            &["layer", "rows", "scale", "soft_cap", "window", "rotary", "sinks"]
-        };
-        if !knows_attributes(composite, known) {
-            return None;
-        }
-        let flag = |name, default| match composite.attribute(name) {
-            Some(&Attribute::Bool(value)) => Some(value),
-            Some(_) => None,
-            None => Some(default),
-        };
-        let (rotary, has_sinks) = (flag("rotary", true)?, flag("sinks", false)?);
-        let (Some(Attribute::Text(rows)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
-            (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
-        else {
-            return None;
-        };
-        let soft_cap = match composite.attribute("soft_cap") {
-            Some(&Attribute::Float(cap)) => Some(cap),
-            Some(_) => return None,
-            None => None,
-        };
-        let window = match composite.attribute("window") {
-            Some(&Attribute::Int(window)) => Some(usize::try_from(window).ok()?),
-            Some(_) => return None,
-            None => None,
-        };
-        let (&[query, _], operands) = composite.operands.split_first_chunk()?;
-        let (value, operands) = take(operands, !latent)?;
-        let (cos, operands) = take(operands, rotary)?;
-        let (sin, operands) = take(operands, rotary)?;
-        let (&positions, operands) = operands.split_first()?;
-        let (sinks, caches) = take(operands, has_sinks)?;
-        Some(Self {
-            query,
-            value,
-            tables: cos.zip(sin).map(|(cos, sin)| [cos, sin]),
-            positions,
-            sinks,
-            caches,
-            rows: rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?,
-            layer: i32::try_from(layer).ok()?,
-            scale,
-            soft_cap,
-            window,
-        })
-    }
-}
-
-/// The first of `operands` if it is `wanted`, and those behind it; none where it is missing.
-fn take<'a, 'f>(operands: &'a [Value<'f>], wanted: bool) -> Option<(Option<Value<'f>>, &'a [Value<'f>])> {
-    if !wanted {
-        return Some((None, operands));
-    }
-    let (&first, others) = operands.split_first()?;
-    Some((Some(first), others))
 }
 
 /// The rows of `tokens`, equal neighbours together.

@@ -91,7 +91,7 @@ fn latent_attention_has_kernels() {
     let cases = [
         case(&[1], &[70], F32),
         case(&[20, 1, 1], &[40, 0, 100], BF16),
-        LatentCase { heads: 16, rank: 512, pairs: 32, ..case(&[5], &[31], BF16) },
+        LatentCase { heads: 16, rank: 512, pairs: 32, ..case(&[5, 1], &[31, 7], BF16) },
         LatentCase { heads: 16, rank: 512, pairs: 32, length: 8192, ..case(&[1], &[600], F16) },
     ];
     let module = LatentCase::module(&cases);
