@@ -4,24 +4,37 @@
 
 mod blocks;
 mod cohere2;
+mod convolution;
+mod deepseek_v3;
 mod ernie4_5;
 mod exaone4;
-mod gemma;
+mod experts;
 mod gemma2;
 mod gemma3_text;
+mod gemma;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
+mod granitemoe;
+mod lfm2;
 mod llama;
+mod mamba2;
 mod ministral3;
 mod mistral;
+mod mixtral;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod outline;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
+mod qwen3_next;
 mod roles;
 mod seed_oss;
 mod settings;
@@ -52,23 +65,34 @@ pub(crate) struct Family {
 /// Every supported family.
 const FAMILIES: &[Family] = &[
     cohere2::FAMILY,
+    deepseek_v3::FAMILY,
     ernie4_5::FAMILY,
     exaone4::FAMILY,
-    gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
+    gemma::FAMILY,
     glm4::FAMILY,
+    glm4_moe::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
+    gpt_oss::FAMILY,
     granite::FAMILY,
+    granitemoe::FAMILY,
+    lfm2::FAMILY,
     llama::FAMILY,
+    mamba2::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,
+    mixtral::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
+    olmoe::FAMILY,
     phi3::FAMILY,
     qwen2::FAMILY,
+    qwen2_moe::FAMILY,
     qwen3::FAMILY,
+    qwen3_moe::FAMILY,
+    qwen3_next::FAMILY,
     seed_oss::FAMILY,
     smollm3::FAMILY,
     stablelm::FAMILY,

@@ -11,7 +11,7 @@ use crate::decoder::{Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
 use crate::quantization::{Declared, Quantization, QuantizationMode, Scheme};
 
-const OPERATION: &str = "describe decoder";
+pub(super) const OPERATION: &str = "describe decoder";
 
 /// A checkpoint whose tensors are given roles, and the table of those that have one.
 pub(super) struct Roles<'a> {
@@ -78,6 +78,11 @@ impl<'a> Roles<'a> {
     /// Whether there is a tensor called `name`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.checkpoint.has(name)
+    }
+
+    /// The shape of the tensor called `name`, if there is one.
+    pub(super) fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.checkpoint.located(name).ok().map(|(view, _)| view.shape)
     }
 
     /// The tensor `name`, dense and of `shape`; it has no role yet.

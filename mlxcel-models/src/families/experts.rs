@@ -1,0 +1,278 @@
+//! Mixtures of experts: where their tensors are, and the settings that many families share.
+
+use std::ops::RangeInclusive;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::roles::{OPERATION, Roles};
+use crate::config::Fields;
+use crate::decoder::{
+    Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert, WeightRef,
+};
+
+/// Far above any published model.
+const MOST_EXPERTS: usize = 1 << 14;
+
+impl From<Experts> for Operation {
+    fn from(experts: Experts) -> Self {
+        Self::Experts(experts)
+    }
+}
+
+/// How many experts there are, and the sizes of each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpertSizes {
+    pub(super) count: usize,
+    /// How many are chosen for each position.
+    pub(super) chosen: usize,
+    pub(super) hidden: usize,
+    /// The intermediate size of each.
+    pub(super) width: usize,
+}
+
+/// The projections of all experts, each `[experts, outputs, inputs]`.
+pub(super) struct ExpertLinears {
+    pub(super) gate: Linear,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+}
+
+impl ExpertLinears {
+    /// The projections with these weights, gate, up and down, and no biases.
+    pub(super) fn new(roles: &Roles<'_>, weights: [WeightRef; 3]) -> Self {
+        let [gate, up, down] = weights.map(|weight| roles.projection(weight, None));
+        Self { gate, up, down }
+    }
+
+    /// The mixture of these experts.
+    pub(super) fn routed(
+        self,
+        ExpertSizes { count, chosen, .. }: ExpertSizes,
+        router: Router,
+        gating: Gating,
+        shared: Option<SharedExpert>,
+    ) -> Experts {
+        let Self { gate, up, down } = self;
+        Experts { count, chosen, router, gating, gate, up, down, shared }
+    }
+}
+
+/// A router that weights experts by a softmax over all of them, or, if `normalised`, over the chosen ones.
+pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
+    Router {
+        projection,
+        scoring: Scoring::Softmax,
+        selection_bias: None,
+        groups: None,
+        normalised,
+        normaliser: 0.0,
+        scale: 1.0,
+    }
+}
+
+/// DeepSeek-V3's router, which Glm4-MoE has too: sigmoids, a bias that only the choice sees, groups, and weights that add up to
+/// `routed_scaling_factor`.
+pub(super) fn sigmoid_router(
+    roles: &Roles<'_>,
+    module: &str,
+    sizes: ExpertSizes,
+    settings: SigmoidSettings,
+) -> Result<Router> {
+    let ExpertSizes { count, hidden, .. } = sizes;
+    let SigmoidSettings { groups, normalised, scale } = settings;
+    let bias = format!("{module}.e_score_correction_bias");
+    Ok(Router {
+        projection: roles.linear(module, count, hidden, false)?,
+        scoring: Scoring::Sigmoid,
+        // Where it is absent, transformers starts with zeros.
+        selection_bias: if roles.has(&bias) { Some(roles.tensor(&bias, &[count])?) } else { None },
+        groups,
+        normalised,
+        normaliser: 1e-20,
+        scale,
+    })
+}
+
+/// The settings of a [`sigmoid_router`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SigmoidSettings {
+    groups: Option<ExpertGroups>,
+    normalised: bool,
+    scale: f32,
+}
+
+impl SigmoidSettings {
+    /// Reads them, with defaults for groups and scale.
+    pub(super) fn read(config: Fields<'_>, sizes: ExpertSizes, groups: ExpertGroups, scale: f64) -> Result<Self> {
+        Ok(Self {
+            groups: expert_groups(config, sizes, groups)?,
+            normalised: config.flag("norm_topk_prob")?.unwrap_or(true),
+            scale: config.number("routed_scaling_factor")?.unwrap_or(scale) as f32,
+        })
+    }
+}
+
+/// What the three projections of one expert are called.
+pub(super) type ExpertNames = [&'static str; 3];
+
+/// The names that most families give them.
+pub(super) const PROJECTIONS: ExpertNames = ["gate_proj", "up_proj", "down_proj"];
+
+/// Reads the number of experts under the first of `keys` that is there, which are names for one setting.
+pub(super) fn expert_count(config: Fields<'_>, keys: &[&str], least: usize, default: usize) -> Result<usize> {
+    aliased_size(config, keys, least..=MOST_EXPERTS).map(|count| count.unwrap_or(default))
+}
+
+/// Reads how many of `count` experts are chosen. Where there are none it does not matter.
+pub(super) fn chosen_count(config: Fields<'_>, count: usize, default: usize) -> Result<usize> {
+    const KEY: &str = "num_experts_per_tok";
+    let chosen = config.size(KEY, 1..=MOST_EXPERTS)?.unwrap_or(default);
+    if count > 0 && chosen > count {
+        return Err(config.wrong(KEY, format!("{chosen} of {count} experts cannot be chosen")));
+    }
+    Ok(chosen)
+}
+
+/// Reads `n_group` and `topk_group`, of which the first has `count` experts to divide.
+fn expert_groups(
+    config: Fields<'_>,
+    ExpertSizes { count, chosen, .. }: ExpertSizes,
+    defaults: ExpertGroups,
+) -> Result<Option<ExpertGroups>> {
+    let groups = config.size("n_group", 1..=MOST_EXPERTS)?.unwrap_or(defaults.count);
+    let kept = config.size("topk_group", 1..=MOST_EXPERTS)?.unwrap_or(defaults.kept);
+    if count % groups != 0 || count / groups < 2 {
+        let message = format!("{count} experts cannot form {groups} groups of at least two");
+        return Err(config.wrong("n_group", message));
+    }
+    if kept > groups || kept * (count / groups) < chosen {
+        let message = format!("{chosen} experts cannot be chosen from {kept} of {groups} groups");
+        return Err(config.wrong("topk_group", message));
+    }
+    Ok((kept < groups).then_some(ExpertGroups { count: groups, kept }))
+}
+
+/// Reads which layers have experts, of which there are `count`: by `mlp_only_layers` and `decoder_sparse_step`.
+pub(super) fn sparse_layers(config: Fields<'_>, count: usize) -> Result<impl Fn(usize) -> bool> {
+    let dense = config.sizes("mlp_only_layers")?.unwrap_or_default();
+    let step = config.size("decoder_sparse_step", 1..=MOST_EXPERTS)?.unwrap_or(1);
+    Ok(move |index: usize| count > 0 && !dense.contains(&index) && (index + 1).is_multiple_of(step))
+}
+
+/// A size under the first of several names that is there.
+fn aliased_size(config: Fields<'_>, keys: &[&str], range: RangeInclusive<usize>) -> Result<Option<usize>> {
+    for key in keys {
+        if let Some(size) = config.size(key, range.clone())? {
+            return Ok(Some(size));
+        }
+    }
+    Ok(None)
+}
+
+impl Roles<'_> {
+    /// The experts of `module`, such as `model.layers.0.mlp`, in whichever of the layouts the checkpoint has them:
+    /// - `{module}.experts.{index}.{name}.weight`: a tensor a projection and expert, as most are published;
+    /// - `{module}.experts.gate_up_proj`, `[experts, 2 · width, hidden]` with gates in front, and `{module}.experts.down_proj`, as
+    ///   transformers keeps them;
+    /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm converts them.
+    ///
+    /// Those of the first and the last may be packed.
+    pub(super) fn experts(&self, module: &str, names: ExpertNames, sizes: ExpertSizes) -> Result<ExpertLinears> {
+        let ExpertSizes { count, hidden, width, .. } = sizes;
+        let fused = format!("{module}.experts.gate_up_proj");
+        let [gate, up, down] = if self.has(&format!("{module}.switch_mlp.gate_proj.weight")) {
+            let stacked =
+                |name, rows, columns| self.matrices(&format!("{module}.switch_mlp.{name}"), count, rows, columns);
+            [
+                stacked("gate_proj", width, hidden)?,
+                stacked("up_proj", width, hidden)?,
+                stacked("down_proj", hidden, width)?,
+            ]
+        } else if self.has(&fused) {
+            let fused = self.dense(&fused, &[count, 2 * width, hidden])?;
+            let down = self.dense(&format!("{module}.experts.down_proj"), &[count, hidden, width])?;
+            let [gate, up] = halves(&fused, width);
+            [gate, up, down]
+        } else {
+            let [gate, up, down] = names;
+            let one_by_one = |name, rows, columns| {
+                let each = |index| self.matrix(&format!("{module}.experts.{index}.{name}"), rows, columns);
+                self.stack((0..count).map(each))
+            };
+            [one_by_one(gate, width, hidden)?, one_by_one(up, width, hidden)?, one_by_one(down, hidden, width)?]
+        };
+        Ok(ExpertLinears::new(self, [gate, up, down]))
+    }
+
+    /// The first of `modules` that has a tensor of this name, or the first where none has.
+    pub(super) fn first_module(&self, modules: &[String], tensor: &str) -> String {
+        let there = modules.iter().find(|module| self.has(&format!("{module}.{tensor}")));
+        there.or(modules.first()).cloned().unwrap_or_default()
+    }
+
+    /// Weights along a new dimension in front of theirs; all must be stored alike.
+    fn stack(&self, weights: impl Iterator<Item = Result<WeightRef>>) -> Result<WeightRef> {
+        let mut weights = weights.collect::<Result<Vec<_>>>()?.into_iter();
+        let Some(first) = weights.next() else {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are no experts"));
+        };
+        let rest = weights.collect::<Vec<_>>();
+        match rest.iter().find(|other| !alike(&first, other)) {
+            None => Ok(first.stacked(rest)),
+            Some(other) => {
+                let message = format!(
+                    "experts that are stored differently are not supported: this one is {}, and {} is {}",
+                    other.storage(),
+                    first.tensor,
+                    first.storage()
+                );
+                Err(Error::unsupported(OPERATION, message).with_context("tensor", &other.tensor))
+            }
+        }
+    }
+}
+
+/// Gates and up projections of experts that have one behind the other: `[experts, 2 · width, …]`.
+pub(super) fn halves(fused: &WeightRef, width: usize) -> [WeightRef; 2] {
+    [0, width].map(|start| fused.clone().select(Selection { axis: 1, start, run: width, stride: width, runs: 1 }))
+}
+
+/// Whether two weights have one type, shape and packing, companions included.
+fn alike(a: &WeightRef, b: &WeightRef) -> bool {
+    let parts = |weight: &WeightRef| weight.tensors().map(|part| (part.element, part.shape.clone())).collect::<Vec<_>>();
+    parts(a) == parts(b) && a.storage() == b.storage()
+}
+
+/// Reads the width of the shared experts, `n_shared_experts` times that of one; zero where there is none.
+pub(super) fn shared_width(config: Fields<'_>, sizes: ExpertSizes) -> Result<usize> {
+    const KEY: &str = "n_shared_experts";
+    let absent = usize::from(!config.mentions(KEY));
+    Ok(config.size(KEY, 0..=64)?.unwrap_or(absent) * sizes.width)
+}
+
+/// The shared experts of a module, which are one MLP of this width.
+pub(super) fn shared_experts(
+    roles: &Roles<'_>,
+    module: &str,
+    [hidden, width]: [usize; 2],
+    activation: Activation,
+) -> Result<Option<SharedExpert>> {
+    if width == 0 {
+        return Ok(None);
+    }
+    let mlp = roles.gated_mlp(module, [hidden, width], activation, false)?;
+    Ok(Some(SharedExpert { mlp, gate: None }))
+}
+
+/// The shared expert of a mixture in `module`, behind a gate of its own.
+pub(super) fn gated_shared_expert(
+    roles: &Roles<'_>,
+    module: &str,
+    [hidden, width]: [usize; 2],
+    activation: Activation,
+) -> Result<SharedExpert> {
+    Ok(SharedExpert {
+        mlp: roles.gated_mlp(&format!("{module}.shared_expert"), [hidden, width], activation, false)?,
+        gate: Some(roles.linear(&format!("{module}.shared_expert_gate"), 1, hidden, false)?),
+    })
+}

@@ -1,0 +1,112 @@
+//! gpt-oss: attention with sinks, a window in every other layer, and experts with biases and a clamped SwiGLU.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `GptOssConfig` and `GptOssForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{FULL, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, positive, window};
+use crate::config::{Config, Fields};
+use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
+use crate::rope::{Rope, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["gpt_oss"], stop_tokens: &[], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 201_088,
+    hidden: 2880,
+    intermediate: 2880,
+    layers: 36,
+    query_heads: 64,
+    kv_heads: Some(8),
+    head_dim: Some(64),
+    context: 131_072,
+};
+const THETA: f64 = 150_000.0;
+/// What the settings class assumes where no rotary embedding is described.
+const ASSUMED_ROPE: &[u8] = br#"{"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "truncate": false, "original_max_position_embeddings": 4096}}"#;
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = rope(config, &sizes)?;
+    let windows = windows(config, sizes.layers)?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", true)?);
+    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
+    let gating = Gating::ClampedSwiglu {
+        alpha: config.number("swiglu_alpha")?.unwrap_or(1.702) as f32,
+        limit: positive(config, "swiglu_limit", 7.0)?,
+    };
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 128)?;
+    let experts =
+        ExpertSizes { count, chosen: chosen_count(config, count, 4)?, hidden: sizes.hidden, width: sizes.intermediate };
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let input_norm = norm(&name("input_layernorm"))?;
+        let window = windows.get(index).copied().flatten();
+        let sinks = Some(roles.tensor(&name("self_attn.sinks"), &[sizes.query_heads])?);
+        let core = AttentionCore { sinks, ..core(sizes.scale(), window, Some(&rope)) };
+        let attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
+        let output_norm = norm(&name("post_attention_layernorm"))?;
+        let router = softmax_router(roles.linear(&name("mlp.router"), count, sizes.hidden, true)?, true);
+        let linears = expert_linears(roles, &name("mlp.experts"), experts)?;
+        let experts = linears.routed(experts, router, gating, None);
+        Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, experts)]))
+    };
+    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// The rotary embedding that the settings describe, or the assumed one.
+fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Rope> {
+    let settings = |config, theta| RopeSettings { theta, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    if config.object("rope_scaling")?.is_some() || config.object("rope_parameters")?.is_some() {
+        return settings(config, THETA).read();
+    }
+    let assumed = Config::parse("config.json".to_owned(), ASSUMED_ROPE)?;
+    settings(assumed.fields(), config.positive("rope_theta")?.unwrap_or(THETA)).read()
+}
+
+/// For each layer its window: by `layer_types`, or in every other one.
+fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
+    let types =
+        layer_types(config, layers, &[FULL, SLIDING], |index| if index % 2 == 0 { SLIDING } else { FULL })?;
+    layer_windows(config, &types, window(config, "sliding_window", Some(128))?)
+}
+
+/// The experts: the rows of gates and up projections take turns in a stack of matrices that are stored the other way round, or there are
+/// three stacks as mlx-lm converts them.
+fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<ExpertLinears> {
+    let ExpertSizes { count, hidden, width, .. } = sizes;
+    let fused = format!("{module}.gate_up_proj");
+    let (weights, biases) = if roles.has(&fused) {
+        let turns = |fused: WeightRef| {
+            [0, 1].map(|start| fused.clone().select(Selection { axis: 1, start, run: 1, stride: 2, runs: width }))
+        };
+        let [gate, up] = turns(roles.dense(&fused, &[count, hidden, 2 * width])?.transposed());
+        let down = roles.dense(&format!("{module}.down_proj"), &[count, width, hidden])?.transposed();
+        let [gate_bias, up_bias] = turns(roles.dense(&format!("{fused}_bias"), &[count, 2 * width])?);
+        let down_bias = roles.dense(&format!("{module}.down_proj_bias"), &[count, hidden])?;
+        ([gate, up, down], [gate_bias, up_bias, down_bias])
+    } else {
+        let [gate, up, down] = PROJECTIONS.map(|name| format!("{module}.{name}"));
+        let bias = |name: &str, outputs| roles.dense(&format!("{name}.bias"), &[count, outputs]);
+        let weights = [
+            roles.matrices(&gate, count, width, hidden)?,
+            roles.matrices(&up, count, width, hidden)?,
+            roles.matrices(&down, count, hidden, width)?,
+        ];
+        (weights, [bias(&gate, width)?, bias(&up, width)?, bias(&down, hidden)?])
+    };
+    let linear = |weight, bias| roles.projection(weight, Some(bias));
+    let ([gate, up, down], [gate_bias, up_bias, down_bias]) = (weights, biases);
+    Ok(ExpertLinears { gate: linear(gate, gate_bias), up: linear(up, up_bias), down: linear(down, down_bias) })
+}

@@ -1,0 +1,78 @@
+//! Granite-MoE: Granite's multipliers, and experts in every layer.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `GraniteMoeConfig` and `GraniteMoeForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, softmax_router};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use crate::decoder::{Activation, Block, Decoder, Gating};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["granitemoe"], stop_tokens: &[2], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 32_000,
+    hidden: 4096,
+    intermediate: 11_008,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    context: 2048,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
+    let multiplier = |key: &str| Ok(config.number(key)?.unwrap_or(1.0) as f32);
+    let attention_scale = multiplier("attention_multiplier")?;
+    let residual_scale = multiplier("residual_multiplier")?;
+    let count = expert_count(config, &["num_local_experts"], 1, 8)?;
+    let experts =
+        ExpertSizes { count, chosen: chosen_count(config, count, 2)?, hidden: sizes.hidden, width: sizes.intermediate };
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let core = core(attention_scale, None, Some(&rope));
+        let attention = pre_norm(
+            norm(&name("input_layernorm"))?,
+            roles.attention(&name("self_attn"), &sizes, biases, core)?,
+        );
+        let output_norm = norm(&name("post_attention_layernorm"))?;
+        // transformers has renamed the module, and reads both.
+        let modules = [name("block_sparse_moe.router.layer"), name("block_sparse_moe.router")];
+        let router = roles.linear(&roles.first_module(&modules, "weight"), count, sizes.hidden, false)?;
+        let linears = expert_linears(roles, &name("block_sparse_moe"), experts)?;
+        let experts = pre_norm(output_norm, linears.routed(experts, softmax_router(router, true), gating, None));
+        Ok(sequential([attention, experts].map(|block| Block { residual_scale, ..block })))
+    };
+    let outline = Outline {
+        embedding_scale: multiplier("embedding_multiplier")?,
+        logit_scale: 1.0 / positive(config, "logits_scaling", 1.0)?,
+        ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
+    };
+    roles.decoder(outline, norm, layer)
+}
+
+/// The experts, whose published names are not those of other families.
+fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<ExpertLinears> {
+    let ExpertSizes { count, hidden, width, .. } = sizes;
+    let input = format!("{module}.input_linear");
+    if !roles.has(&format!("{input}.weight")) {
+        return roles.experts(module, PROJECTIONS, sizes);
+    }
+    let [gate, up] = halves(&roles.matrices(&input, count, 2 * width, hidden)?, width);
+    let down = roles.matrices(&format!("{module}.output_linear"), count, hidden, width)?;
+    Ok(ExpertLinears::new(roles, [gate, up, down]))
+}

@@ -1,0 +1,121 @@
+//! LFM2: short convolutions, and attention in some layers.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Lfm2Config` and `Lfm2ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{by_head, core, pre_norm, sequential};
+use super::convolution::taps;
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{FULL, LARGEST_WIDTH, SizeDefaults, Sizes, flag, layer_types, positive};
+use crate::config::Fields;
+use crate::decoder::{Activation, Attention, AttentionCore, Decoder, Gating, Mixer, Mlp, Operation, ShortConvolution};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["lfm2"], stop_tokens: &[2], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 65_536,
+    hidden: 2560,
+    intermediate: 12_288,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(8),
+    head_dim: None,
+    context: 128_000,
+};
+/// What a layer with a convolution is called in `layer_types`.
+const CONVOLUTION: &str = "conv";
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let rope =
+        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let epsilon = positive(config, "norm_eps", 1e-5)?;
+    let width = intermediate_size(config, sizes.intermediate)?;
+    let taps = taps(config, "conv_L_cache", 3)?;
+    let bias = flag(config, "conv_bias", false)?;
+    // The second is the published name, which transformers prefers.
+    let tied = flag(config, "tie_embedding", flag(config, "tie_word_embeddings", true)?)?;
+    let attending = config.sizes("full_attn_idxs")?;
+    let types = layer_types(config, sizes.layers, &[FULL, CONVOLUTION], |index| {
+        if attending.as_ref().is_none_or(|attending| attending.contains(&index)) { FULL } else { CONVOLUTION }
+    })?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let input_norm = norm(&name("operator_norm"))?;
+        let mixer = if types.get(index) == Some(&FULL) {
+            let core = core(sizes.scale(), None, Some(&rope));
+            Mixer::Attention(attention(roles, &name("self_attn"), &sizes, epsilon, core)?)
+        } else {
+            Mixer::ShortConvolution(ShortConvolution {
+                input: roles.linear(&name("conv.in_proj"), 3 * hidden, hidden, bias)?,
+                convolution: roles.convolution(&name("conv.conv"), [hidden, taps], bias, None)?,
+                output: roles.linear(&name("conv.out_proj"), hidden, hidden, bias)?,
+            })
+        };
+        let output_norm = norm(&name("ffn_norm"))?;
+        let mlp = Mlp::Gated {
+            gating: Gating::Activated(Activation::Silu),
+            gate: roles.linear(&name("feed_forward.w1"), width, hidden, false)?,
+            up: roles.linear(&name("feed_forward.w3"), width, hidden, false)?,
+            down: roles.linear(&name("feed_forward.w2"), hidden, width, false)?,
+        };
+        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, mlp)]))
+    };
+    let outline = Outline { norm: format!("{base}embedding_norm"), ..Outline::new(&sizes, &base, tied) };
+    roles.decoder(outline, norm, layer)
+}
+
+fn attention(
+    roles: &Roles<'_>,
+    module: &str,
+    sizes: &Sizes,
+    epsilon: f32,
+    core: AttentionCore,
+) -> Result<Attention> {
+    let linear = |part, outputs, inputs| roles.linear(&format!("{module}.{part}"), outputs, inputs, false);
+    let head_norm = |part| Ok(by_head(roles.rms_norm(&format!("{module}.{part}"), sizes.head_dim, epsilon)?));
+    Ok(Attention {
+        query_heads: sizes.query_heads,
+        kv_heads: sizes.kv_heads,
+        head_dim: sizes.head_dim,
+        query: linear("q_proj", sizes.query_width(), sizes.hidden)?,
+        key: linear("k_proj", sizes.kv_width(), sizes.hidden)?,
+        value: linear("v_proj", sizes.kv_width(), sizes.hidden)?,
+        output: linear("out_proj", sizes.hidden, sizes.query_width())?,
+        query_norm: head_norm("q_layernorm")?,
+        key_norm: head_norm("k_layernorm")?,
+        clip: None,
+        gate: None,
+        core,
+    })
+}
+
+/// The width of MLPs: what is `given` is that of a plain MLP with as many parameters, unless `block_auto_adjust_ff_dim` is off.
+fn intermediate_size(config: Fields<'_>, given: usize) -> Result<usize> {
+    const MULTIPLIER: &str = "block_ffn_dim_multiplier";
+    // The published name, which transformers prefers.
+    let given = config.size("block_ff_dim", 1..=LARGEST_WIDTH)?.unwrap_or(given);
+    if !flag(config, "block_auto_adjust_ff_dim", true)? {
+        return Ok(given);
+    }
+    let width = 2 * given / 3;
+    if config.mentions(MULTIPLIER) && config.get(MULTIPLIER).is_none() {
+        return Ok(width);
+    }
+    let width = (config.positive(MULTIPLIER)?.unwrap_or(1.0) * width as f64) as usize;
+    let multiple = config.size("block_multiple_of", 1..=LARGEST_WIDTH)?.unwrap_or(256);
+    let width = width.div_ceil(multiple).saturating_mul(multiple);
+    if width == 0 || width > LARGEST_WIDTH {
+        return Err(config.wrong(MULTIPLIER, format!("it makes MLPs {width} wide")));
+    }
+    Ok(width)
+}

@@ -1,0 +1,90 @@
+//! Qwen2-MoE (and Qwen1.5-MoE): biases on queries, keys and values, and a gated shared expert beside the chosen ones.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Qwen2MoeConfig` and `Qwen2MoeForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows, positive, window,
+};
+use crate::config::Fields;
+use crate::decoder::{Activation, Decoder, Gating};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["qwen2_moe"], stop_tokens: &[], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 151_936,
+    hidden: 2048,
+    intermediate: 5632,
+    layers: 24,
+    query_heads: 16,
+    kv_heads: Some(16),
+    head_dim: None,
+    context: 32_768,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let windows = windows(config, sizes.layers)?;
+    let biases = AttentionBiases::inputs(flag(config, "qkv_bias", true)?);
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(5632);
+    let count = expert_count(config, &["num_experts"], 0, 60)?;
+    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1408);
+    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 4)?, hidden: sizes.hidden, width };
+    let normalised = flag(config, "norm_topk_prob", false)?;
+    let is_sparse = sparse_layers(config, count)?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let core = core(sizes.scale(), windows.get(index).copied().flatten(), Some(&rope));
+        let attention = pre_norm(
+            norm(&name("input_layernorm"))?,
+            roles.attention(&name("self_attn"), &sizes, biases, core)?,
+        );
+        let output_norm = norm(&name("post_attention_layernorm"))?;
+        let block = if is_sparse(index) {
+            let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
+            let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
+            let shared = gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation)?;
+            pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), Some(shared)))
+        } else {
+            let mlp = roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?;
+            pre_norm(output_norm, mlp)
+        };
+        Ok(sequential([attention, block]))
+    };
+    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// For each layer its window: none unless `use_sliding_window`, and then by `layer_types`, or in every other one of the first
+/// `max_window_layers`.
+fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
+    const USED: &str = "use_sliding_window";
+    let used = flag(config, USED, false)?;
+    let last = config.size("max_window_layers", 0..=usize::MAX)?.unwrap_or(28);
+    let windowed = |index: usize| used && index % 2 == 0 && index < last;
+    let types =
+        layer_types(config, layers, &[FULL, SLIDING], |index| if windowed(index) { SLIDING } else { FULL })?;
+    if !used && types.contains(&SLIDING) {
+        return Err(config.wrong(USED, "layer_types has windows, and this setting turns them off".to_owned()));
+    }
+    if !used {
+        return Ok(vec![None; layers]);
+    }
+    // In windowed layers transformers takes `null` for no window.
+    let window = window(config, "sliding_window", Some(4096))?;
+    if window.is_none() { Ok(vec![None; layers]) } else { layer_windows(config, &types, window) }
+}

@@ -1,0 +1,195 @@
+//! Qwen3-Next: the gated delta rule in most layers, gated attention in the others, and experts.
+//!
+//! Settings, their defaults and the arithmetic are those of transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`. The layers for
+//! predicting several tokens at once, `mtp`, are no part of generation.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{by_head, core, pre_norm, sequential};
+use super::convolution::taps;
+use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag,
+    layer_types, positive,
+};
+use crate::config::Fields;
+use crate::decoder::{
+    Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Mixer, Norm, Operation, Selection, WeightRef,
+};
+use crate::rope::{Partial, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["qwen3_next"], stop_tokens: &[], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 151_936,
+    hidden: 2048,
+    intermediate: 5632,
+    layers: 48,
+    query_heads: 16,
+    kv_heads: Some(2),
+    head_dim: Some(256),
+    context: 32_768,
+};
+/// What a layer with the gated delta rule is called in `layer_types`.
+const LINEAR: &str = "linear_attention";
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let partial = Partial::Part { key: "partial_rotary_factor", default: 0.25 };
+    let rope = RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let bias = flag(config, "attention_bias", false)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let delta = DeltaSettings::read(config, sizes.hidden, activation, epsilon)?;
+    let interval = config.size("full_attention_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
+    let types = layer_types(config, sizes.layers, &[FULL, LINEAR], |index| {
+        if (index + 1).is_multiple_of(interval) { FULL } else { LINEAR }
+    })?;
+    let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
+    let count = expert_count(config, &["num_experts"], 0, 512)?;
+    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
+    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 10)?, hidden: sizes.hidden, width };
+    let normalised = flag(config, "norm_topk_prob", true)?;
+    let is_sparse = sparse_layers(config, count)?;
+
+    let base = roles.base("model.", "embed_tokens");
+    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, which it stacks the experts of.
+    let is_converted =
+        (0..sizes.layers).any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
+    let offset = if is_converted { 0.0 } else { 1.0 };
+    let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
+    let norm = |name: &str| shifted_norm(name, sizes.hidden);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let input_norm = norm(&name("input_layernorm"))?;
+        let mixer = if types.get(index) == Some(&FULL) {
+            let core = core(sizes.scale(), None, Some(&rope));
+            Mixer::Attention(Attention {
+                query_norm: by_head(shifted_norm(&name("self_attn.q_norm"), sizes.head_dim)?),
+                key_norm: by_head(shifted_norm(&name("self_attn.k_norm"), sizes.head_dim)?),
+                ..gated_attention(roles, &name("self_attn"), &sizes, bias, core)?
+            })
+        } else {
+            Mixer::DeltaRule(delta.describe(roles, &name("linear_attn"))?)
+        };
+        let output_norm = norm(&name("post_attention_layernorm"))?;
+        let block = if is_sparse(index) {
+            let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
+            let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
+            let shared = gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation)?;
+            pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), Some(shared)))
+        } else {
+            let mlp = roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?;
+            pre_norm(output_norm, mlp)
+        };
+        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), block]))
+    };
+    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// Attention whose query projection gives of each head the query, then the gate of its output.
+fn gated_attention(
+    roles: &Roles<'_>,
+    module: &str,
+    sizes: &Sizes,
+    bias: bool,
+    core: AttentionCore,
+) -> Result<Attention> {
+    let &Sizes { hidden, query_heads, kv_heads, head_dim, .. } = sizes;
+    let rows = 2 * sizes.query_width();
+    let both = format!("{module}.q_proj");
+    let weight = roles.matrix(&both, rows, hidden)?;
+    let biases = if bias { Some(roles.dense(&format!("{both}.bias"), &[rows])?) } else { None };
+    let part = |start| {
+        let rows = Selection { axis: 0, start, run: head_dim, stride: 2 * head_dim, runs: query_heads };
+        roles.projection(weight.clone().select(rows), biases.clone().map(|biases| biases.select(rows)))
+    };
+    let linear = |name, outputs, inputs| roles.linear(&format!("{module}.{name}"), outputs, inputs, bias);
+    Ok(Attention {
+        query_heads,
+        kv_heads,
+        head_dim,
+        query: part(0),
+        key: linear("k_proj", sizes.kv_width(), hidden)?,
+        value: linear("v_proj", sizes.kv_width(), hidden)?,
+        output: linear("o_proj", hidden, sizes.query_width())?,
+        query_norm: None,
+        key_norm: None,
+        clip: None,
+        gate: Some(part(head_dim)),
+        core,
+    })
+}
+
+struct DeltaSettings {
+    hidden: usize,
+    key_heads: usize,
+    value_heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+    taps: usize,
+    activation: Activation,
+    epsilon: f32,
+}
+
+impl DeltaSettings {
+    fn read(config: Fields<'_>, hidden: usize, activation: Activation, epsilon: f32) -> Result<Self> {
+        const VALUE_HEADS: &str = "linear_num_value_heads";
+        let heads = |key: &str, default| Ok(config.size(key, 1..=LARGEST_HEAD_COUNT)?.unwrap_or(default));
+        let dim = |key: &str| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(128));
+        let (key_heads, value_heads) = (heads("linear_num_key_heads", 16)?, heads(VALUE_HEADS, 32)?);
+        if value_heads % key_heads != 0 {
+            let message = format!("{key_heads} key heads cannot be shared evenly by {value_heads} value heads");
+            return Err(config.wrong(VALUE_HEADS, message));
+        }
+        Ok(Self {
+            hidden,
+            key_heads,
+            value_heads,
+            key_dim: dim("linear_key_head_dim")?,
+            value_dim: dim("linear_value_head_dim")?,
+            taps: taps(config, "linear_conv_kernel_dim", 4)?,
+            activation,
+            epsilon,
+        })
+    }
+
+    /// The mixer of `module`, whose two input projections have for each key head the rows of query, key, values and gates, and those of
+    /// `beta` and `alpha`.
+    fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
+        let &Self { hidden, key_heads, value_heads, key_dim, value_dim, taps, activation, epsilon } = self;
+        let shared = value_heads / key_heads;
+        let values = shared * value_dim;
+        let name = |part: &str| format!("{module}.{part}");
+        let wide = 2 * (key_dim + values);
+        let main = roles.matrix(&name("in_proj_qkvz"), key_heads * wide, hidden)?;
+        let small = roles.matrix(&name("in_proj_ba"), 2 * value_heads, hidden)?;
+        let part = |weight: &WeightRef, stride, start, run| {
+            let rows = Selection { axis: 0, start, run, stride, runs: key_heads };
+            roles.projection(weight.clone().select(rows), None)
+        };
+        let channels = 2 * key_heads * key_dim + value_heads * value_dim;
+        Ok(DeltaRule {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            query: part(&main, wide, 0, key_dim),
+            key: part(&main, wide, key_dim, key_dim),
+            value: part(&main, wide, 2 * key_dim, values),
+            gate: part(&main, wide, 2 * key_dim + values, values),
+            beta: part(&small, 2 * shared, 0, shared),
+            alpha: part(&small, 2 * shared, shared, shared),
+            convolution: roles.convolution(&name("conv1d"), [channels, taps], false, Some(activation))?,
+            alpha_bias: roles.tensor(&name("dt_bias"), &[value_heads])?,
+            decay: roles.tensor(&name("A_log"), &[value_heads])?,
+            norm: roles.rms_norm(&name("norm"), value_dim, epsilon)?,
+            output: roles.linear(&name("out_proj"), hidden, value_heads * value_dim, false)?,
+        })
+    }
+}
