@@ -1,0 +1,59 @@
+//! Every family's description, walked by operations in plain loops, against what transformers computes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+mod naive;
+
+use common::repository;
+use mlxcel_models::Checkpoint;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Oracle {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    logprobs: Vec<f32>,
+    margins: Vec<f32>,
+    prefill_logits: Vec<f32>,
+}
+
+/// Families with experts or with recurrences.
+const FAMILIES: [&str; 11] = [
+    "deepseek_v3", "glm4_moe", "gpt_oss", "granitemoe", "lfm2", "mamba2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
+    "qwen3_next",
+];
+
+#[test]
+fn descriptions_compute_what_transformers_computes() {
+    for family in FAMILIES {
+        let folder = repository(&format!("fixtures/architectures/{family}"));
+        let oracle = std::fs::read(folder.join("oracle.json")).unwrap();
+        let Oracle { cases } = serde_json::from_slice(&oracle).unwrap();
+        let checkpoint = Checkpoint::open(folder).unwrap();
+        let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{family}: {error}"));
+        for (index, case) in cases.iter().enumerate() {
+            let all = [&case.prompt[..], &case.greedy[..case.greedy.len() - 1]].concat();
+            let logits = naive::logits(&checkpoint, &decoder, &all).unwrap();
+            let rows = logits.rows().skip(case.prompt.len() - 1).collect::<Vec<_>>();
+            let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+            let error = rows[0].iter().zip(&case.prefill_logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+            assert!(error <= 1e-3 * largest, "{family}, case {index}: logits differ by {error} of {largest}");
+            for (step, row) in rows.iter().enumerate() {
+                let token = case.greedy[step] as usize;
+                let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let sum: f32 = row.iter().map(|logit| (logit - best).exp()).sum();
+                let logprob = row[token] - best - sum.ln();
+                let error = (logprob - case.logprobs[step]).abs();
+                assert!(error <= 3e-3, "{family}, case {index}, step {step}: log probabilities differ by {error}");
+                if case.margins[step] > 1e-3 {
+                    assert!(row[token] == best, "{family}, case {index}, step {step}: another token is best");
+                }
+            }
+        }
+    }
+}
