@@ -20,10 +20,11 @@ impl Config {
     /// Parses the content of the file that errors call `location`; it must be an object.
     pub(crate) fn parse(location: String, content: &[u8]) -> Result<Self> {
         const FAULT: &str = "the file is not JSON; download it again";
-        let parsed = parse_json(&location, content, FAULT).or_else(|error| match quote_special_floats(content) {
-            Some(content) => parse_json(&location, &content, FAULT),
-            None => Err(error),
-        });
+        let parsed =
+            parse_json(&location, content, FAULT).or_else(|error| match quote_special_floats(content) {
+                Some(content) => parse_json(&location, &content, FAULT),
+                None => Err(error),
+            });
         match parsed? {
             Value::Object(fields) => Ok(Self { location, fields }),
             _ => Err(Error::new(ErrorKind::Corrupt, OPERATION, "the file should hold a JSON object")
