@@ -224,6 +224,10 @@ Handle concatenate(const Arrays& list, int32_t axis) {
   return give(mx::concatenate(list.items, axis));
 }
 
+Handle contiguous(const array& a) {
+  return give(mx::contiguous(a));
+}
+
 Handle slice(const array& a, Integers start, Integers stop, Integers strides) {
   return give(mx::slice(a, shape_of(start), shape_of(stop), shape_of(strides)));
 }
@@ -267,6 +271,8 @@ Handle binary(BinaryCode code, const array& a, const array& b) {
     case BinaryCode::Multiply: return give(mx::multiply(a, b));
     case BinaryCode::Divide: return give(mx::divide(a, b));
     case BinaryCode::Maximum: return give(mx::maximum(a, b));
+    case BinaryCode::Minimum: return give(mx::minimum(a, b));
+    case BinaryCode::LogAddExp: return give(mx::logaddexp(a, b));
     case BinaryCode::Equal: return give(mx::equal(a, b));
     case BinaryCode::Less: return give(mx::less(a, b));
     case BinaryCode::LessEqual: return give(mx::less_equal(a, b));
@@ -286,6 +292,10 @@ Handle matmul(const array& a, const array& b) {
   return give(mx::matmul(a, b));
 }
 
+Handle gather_mm(const array& a, const array& b, const array& indices, bool sorted) {
+  return give(mx::gather_mm(a, b, std::nullopt, indices, sorted));
+}
+
 Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep) {
   switch (code) {
     case ReduceCode::LogSumExp: return give(mx::logsumexp(a, ints(axes), keep));
@@ -293,6 +303,10 @@ Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep) {
     case ReduceCode::Sum: return give(mx::sum(a, ints(axes), keep));
   }
   throw std::invalid_argument("a reduction that the bridge does not have");
+}
+
+Handle softmax(const array& a, int32_t axis) {
+  return give(mx::softmax(a, axis, true));
 }
 
 Handle argmax(const array& a, int32_t axis, bool keep) {
@@ -317,6 +331,10 @@ Handle partition(const array& a, int32_t kth, int32_t axis) {
 
 Handle rms_norm(const array& x, const array* weight, float eps) {
   return give(mx::fast::rms_norm(x, maybe(weight), eps));
+}
+
+Handle layer_norm(const array& x, const array* weight, const array* bias, float eps) {
+  return give(mx::fast::layer_norm(x, maybe(weight), maybe(bias), eps));
 }
 
 Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
@@ -352,6 +370,13 @@ Handle quantized_matmul(const array& x, const array& w, const array& scales, con
                         int32_t group_size, int32_t bits, rust::Str mode) {
   return give(mx::quantized_matmul(
       x, w, scales, maybe(biases), transposed, positive(group_size), positive(bits), std::string(mode)));
+}
+
+Handle gather_qmm(const array& x, const array& w, const array& scales, const array* biases, const array& indices,
+                  bool transposed, int32_t group_size, int32_t bits, rust::Str mode, bool sorted) {
+  return give(mx::gather_qmm(
+      x, w, scales, maybe(biases), std::nullopt, indices, transposed, positive(group_size), positive(bits),
+      std::string(mode), std::nullopt, sorted));
 }
 
 } // namespace mlxcel

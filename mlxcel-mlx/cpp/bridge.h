@@ -90,6 +90,8 @@ Handle expand_dims(const array& a, Integers axes);
 Handle squeeze(const array& a, Integers axes);
 Handle broadcast_to(const array& a, Integers shape);
 Handle concatenate(const Arrays& list, int32_t axis);
+// The elements one behind the other, in memory that holds nothing else.
+Handle contiguous(const array& a);
 
 // Indexing
 Handle slice(const array& a, Integers start, Integers stop, Integers strides);
@@ -104,9 +106,12 @@ Handle unary(UnaryCode code, const array& a);
 Handle binary(BinaryCode code, const array& a, const array& b);
 Handle select(const array& condition, const array& a, const array& b);
 Handle matmul(const array& a, const array& b);
+// The products of a [.., rows, 1, k] with the matrices of b [experts, k, n] at `indices` [rows].
+Handle gather_mm(const array& a, const array& b, const array& indices, bool sorted);
 
 // Along axes
 Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep);
+Handle softmax(const array& a, int32_t axis);
 Handle argmax(const array& a, int32_t axis, bool keep);
 Handle cumsum(const array& a, int32_t axis, bool reverse, bool inclusive);
 Handle sort(const array& a, int32_t axis);
@@ -115,6 +120,7 @@ Handle partition(const array& a, int32_t kth, int32_t axis);
 
 // Fused operations
 Handle rms_norm(const array& x, const array* weight, float eps);
+Handle layer_norm(const array& x, const array* weight, const array* bias, float eps);
 Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
             const array* freqs);
 Handle rope_at(const array& x, int32_t dims, bool traditional, const float* base, float scale, const array& offset,
@@ -128,5 +134,7 @@ Handle dequantize(const array& w, const array& scales, const array* biases, int3
                   rust::Str mode, ElementCode element);
 Handle quantized_matmul(const array& x, const array& w, const array& scales, const array* biases, bool transposed,
                         int32_t group_size, int32_t bits, rust::Str mode);
+Handle gather_qmm(const array& x, const array& w, const array& scales, const array* biases, const array& indices,
+                  bool transposed, int32_t group_size, int32_t bits, rust::Str mode, bool sorted);
 
 } // namespace mlxcel

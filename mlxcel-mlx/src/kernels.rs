@@ -49,24 +49,24 @@ impl Kernels {
 
     /// [`linear`](Self::linear) with a packed weight; of these in affine quantization only, see [`takes`](Self::takes).
     pub(crate) fn packed_linear(&self, x: &Array, weight: &Packed, bias: Option<&Array>) -> Result<Array> {
-        const OPERATION: &str = "packed linear";
-        let biases = weight.biases.as_ref().filter(|_| weight.mode == QuantizationMode::Affine);
-        let Some(biases) = biases else {
-            return Err(Error::unsupported(OPERATION, "only affine quantization is computed here")
-                .with_context("mode", weight.mode));
-        };
-        let small = |number: usize| {
-            i32::try_from(number).map_err(|_| Error::new(ErrorKind::Internal, OPERATION, "no such packing"))
-        };
-        let tensors = sys::AffineTensor {
-            words: weight.words.tensor(),
-            scales: weight.scales.tensor(),
-            biases: biases.tensor(),
-            group_size: small(weight.group_size)?,
-            bits: small(weight.bits)?,
-        };
+        let tensors = affine(weight)?;
         let answer = sys::kernel_affine_linear(x.tensor(), &tensors, bias.map(Array::tensor), &self.0);
-        Array::made(answer, OPERATION)
+        Array::made(answer, PACKED)
+    }
+
+    /// Each row of `x` (`[rows, inputs]`, float32) times the transposed matrix of `weight` (`[experts, outputs, inputs]`, in the
+    /// types of [`linear`](Self::linear)) that `experts` (`[rows]`, `U32`) names. Matrices that are not named are not read, and
+    /// rows that follow each other and name one read it once.
+    pub(crate) fn expert_linear(&self, x: &Array, experts: &Array, weight: &Array) -> Result<Array> {
+        let answer = sys::kernel_expert_linear(x.tensor(), experts.tensor(), weight.tensor(), &self.0);
+        Array::made(answer, "expert linear")
+    }
+
+    /// [`expert_linear`](Self::expert_linear) with packed matrices, as [`takes`](Self::takes) tells.
+    pub(crate) fn packed_expert_linear(&self, x: &Array, experts: &Array, weight: &Packed) -> Result<Array> {
+        let tensors = affine(weight)?;
+        let answer = sys::kernel_affine_expert_linear(x.tensor(), experts.tensor(), &tensors, &self.0);
+        Array::made(answer, PACKED)
     }
 
     /// Whether [`packed_linear`](Self::packed_linear) computes such a weight.
@@ -114,6 +114,27 @@ impl Kernels {
     pub(crate) fn rotate(&self, x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
         Array::made(sys::kernel_rotate(x.tensor(), cos.tensor(), sin.tensor(), &self.0), "rotate")
     }
+}
+
+const PACKED: &str = "packed linear";
+
+/// The parts of a weight in affine quantization.
+fn affine(weight: &Packed) -> Result<sys::AffineTensor<'_>> {
+    let biases = weight.biases.as_ref().filter(|_| weight.mode == QuantizationMode::Affine);
+    let Some(biases) = biases else {
+        return Err(Error::unsupported(PACKED, "only affine quantization is computed here")
+            .with_context("mode", weight.mode));
+    };
+    let small = |number: usize| {
+        i32::try_from(number).map_err(|_| Error::new(ErrorKind::Internal, PACKED, "no such packing"))
+    };
+    Ok(sys::AffineTensor {
+        words: weight.words.tensor(),
+        scales: weight.scales.tensor(),
+        biases: biases.tensor(),
+        group_size: small(weight.group_size)?,
+        bits: small(weight.bits)?,
+    })
 }
 
 #[cfg(test)]

@@ -65,13 +65,7 @@ fn llama_with_linear_rope_is_exact() {
 fn mistral_with_its_sliding_window_is_exact() {
     exact_matches(&MlxBackend::new(), "mistral");
     exact_matches(&MlxBackend::new().with_prefill_chunk(7), "mistral");
-}
-
-#[test]
-fn mistral_with_a_rotating_cache_is_exact() {
-    exact_matches(&MlxBackend::new().with_rotating_cache(true), "mistral");
-    exact_matches(&MlxBackend::new().with_rotating_cache(true).with_prefill_chunk(7), "mistral");
-    exact_matches(&MlxBackend::new().with_rotating_cache(true).with_prefill_chunk(1), "mistral");
+    exact_matches(&MlxBackend::new().with_prefill_chunk(1), "mistral");
 }
 
 #[test]
@@ -80,13 +74,13 @@ fn the_operations_of_mlx_alone_are_exact() {
     for checkpoint in ["storyteller", "llama", "llama-linear", "mistral", "storyteller-4bit"] {
         exact_matches(&engine, checkpoint);
     }
-    exact_matches(&engine.with_rotating_cache(true).with_prefill_chunk(7), "mistral");
+    exact_matches(&engine.with_prefill_chunk(7), "mistral");
 }
 
 #[test]
 fn looking_ahead_changes_nothing() {
     exact_matches(&MlxBackend::new().with_look_ahead(true), "storyteller");
-    exact_matches(&MlxBackend::new().with_look_ahead(true).with_rotating_cache(true), "mistral");
+    exact_matches(&MlxBackend::new().with_look_ahead(true), "mistral");
 }
 
 #[test]

@@ -21,6 +21,16 @@ Handle kernel_linear(const array& x, const array& w, const array* bias, const Ke
 Handle kernel_affine_linear(const array& x, const array& words, const array& scales, const array& biases,
                             const array* bias, int32_t group_size, int32_t bits, const KernelSettings& settings);
 
+// x [rows, k] float32, experts [rows] uint32, w [experts, n, k]: row r times the transposed w[experts[r]], float32. Rows
+// that follow each other and have one expert read it once.
+Handle kernel_expert_linear(const array& x, const array& experts, const array& w, const KernelSettings& settings);
+
+// The same with w in affine quantization: words [experts, n, k · bits / 32], scales and biases [experts, n, k /
+// group_size].
+Handle kernel_affine_expert_linear(const array& x, const array& experts, const array& words, const array& scales,
+                                   const array& biases, int32_t group_size, int32_t bits,
+                                   const KernelSettings& settings);
+
 // q [tokens, heads, dim] float32, keys and values [kv_heads, length, dim], or that behind an axis of 1: attention of
 // queries that are of the last positions, to their own and those before, or the last `window` of them where it is not
 // 0.

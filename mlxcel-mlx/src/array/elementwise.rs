@@ -83,6 +83,16 @@ impl Array {
         self.binary(BinaryCode::Maximum, other, "maximum")
     }
 
+    /// The smaller of both.
+    pub(crate) fn minimum(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::Minimum, other, "minimum")
+    }
+
+    /// `ln(eᵃ + eᵇ)`, without overflow.
+    pub(crate) fn logaddexp(&self, other: &Self) -> Result<Self> {
+        self.binary(BinaryCode::LogAddExp, other, "logaddexp")
+    }
+
     /// `a = b`, as booleans.
     pub(crate) fn equal(&self, other: &Self) -> Result<Self> {
         self.binary(BinaryCode::Equal, other, "compare")

@@ -55,6 +55,18 @@ impl Array {
         Self::made(ffi::rms_norm(self.tensor(), weight.map(Self::tensor), eps), "rms norm")
     }
 
+    /// The product of each row (`[rows, 1, k]`) with the matrix of `other` (`[n, k, m]`) that `indices` (`[rows]`, `U32`) names;
+    /// `sorted` where these ascend.
+    pub(crate) fn gather_matmul(&self, other: &Self, indices: &Self, sorted: bool) -> Result<Self> {
+        Self::made(sys::gather_mm(self.tensor(), other.tensor(), indices.tensor(), sorted), "gather matmul")
+    }
+
+    /// `(x − mean) / √(variance + eps) · weight + bias` along the last axis, in float32 inside (Ba et al. 2016).
+    pub(crate) fn layer_norm(&self, weight: Option<&Self>, bias: Option<&Self>, eps: f32) -> Result<Self> {
+        let (weight, bias) = (weight.map(Self::tensor), bias.map(Self::tensor));
+        Self::made(ffi::layer_norm(self.tensor(), weight, bias, eps), "layer norm")
+    }
+
     /// `[…, positions, head]` turned by rotary embeddings (Su et al. 2021), the first position being `offset`.
     pub(crate) fn rope(&self, rope: &Rope<'_>, offset: usize) -> Result<Self> {
         const OPERATION: &str = "rope";

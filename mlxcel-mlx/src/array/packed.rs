@@ -51,6 +51,13 @@ impl Packed {
         Array::made(ffi::quantized_matmul(x.tensor(), &self.tensors()?, transposed), "quantized matmul")
     }
 
+    /// [`multiply`](Self::multiply) of each row (`[rows, 1, inputs]`) with the matrix, of several, that `indices` (`[rows]`, `U32`)
+    /// names; `sorted` where these ascend.
+    pub(crate) fn gather_multiply(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
+        let answer = ffi::gather_qmm(x.tensor(), &self.tensors()?, indices.tensor(), true, sorted);
+        Array::made(answer, "gather quantized matmul")
+    }
+
     fn tensors(&self) -> Result<PackedTensor<'_>> {
         Ok(PackedTensor {
             words: self.words.tensor(),

@@ -26,6 +26,11 @@ impl Array {
         self.reduce(ReduceCode::Sum, axes, keep, "sum")
     }
 
+    /// The exponentials relative to their sum, computed in float32.
+    pub(crate) fn softmax(&self, axis: i32) -> Result<Self> {
+        Self::made(sys::softmax(self.tensor(), axis), "softmax")
+    }
+
     /// Where the largest stands, as `U32`; the first of equals.
     pub(crate) fn argmax(&self, axis: i32, keep: bool) -> Result<Self> {
         Self::made(sys::argmax(self.tensor(), axis, keep), "argmax")

@@ -17,10 +17,14 @@ impl Array {
     }
 
     /// Repeated along new axes in front and along axes of size one, without a copy.
-    #[cfg(test)]
     pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
         const OPERATION: &str = "broadcast";
         Self::made(sys::broadcast_to(self.tensor(), &sizes(shape, OPERATION)?), OPERATION)
+    }
+
+    /// The elements one behind the other in memory that holds nothing else: what is kept of a larger array that is not.
+    pub(crate) fn contiguous(&self) -> Result<Self> {
+        Self::made(sys::contiguous(self.tensor()), "copy an array")
     }
 
     /// The elements, in their order, in another shape.

@@ -8,11 +8,12 @@ use mlxcel_core::{
     Capabilities, Control, Error, ErrorKind, LoadOptions, Model, ModelInfo, ModelSource, Precision, Result,
     SamplingField,
 };
-use mlxcel_models::{Checkpoint, Decoder, Layer, Mixer};
+use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
 use super::model::{MlxModel, Shared};
-use super::network::{Network, Numerics};
-use super::ops::Ops;
+use super::compute::Compute;
+use super::network::{Network, Numerics, boundaries};
+use super::state::Layout;
 use super::thread::Engine;
 use super::weights::{Treatment, Weights};
 use super::worker::Worker;
@@ -41,11 +42,12 @@ pub(super) fn load(
     let device = device(options)?;
     let checkpoint = Arc::new(Checkpoint::from_source(source)?);
     let decoder = checkpoint.decoder()?;
+    // The operations take the whole vocabulary apart.
+    decoder.require(&FeatureSet::all(), NAME)?;
     let numerics = numerics(options.precision, device, &decoder)?;
     let capacity = capacity(options, &decoder)?;
-    // What leaves a window is missed by nobody where no sequence is longer than it.
-    let least_window = decoder.layers.iter().filter_map(window).min();
-    let rotates = backend.rotating_cache && least_window.is_some_and(|window| window < capacity);
+    let rewind = Layout::new(&decoder, numerics.kv, capacity).is_rewindable();
+    let boundaries = boundaries(&decoder);
     let treatment = Treatment {
         expand: backend.expand_quantized.then_some(match options.precision {
             Precision::Exact => DType::F32,
@@ -55,7 +57,7 @@ pub(super) fn load(
     };
 
     let kernels = device == Device::Cpu && backend.cpu_kernels;
-    let ops = Ops::new(kernels.then(|| Kernels::new(threads)));
+    let compute = Compute::new(kernels.then(|| Kernels::new(threads)));
     let info = info(backend, options, &checkpoint, &decoder, capacity);
     let vocabulary = decoder.vocabulary_size;
     let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
@@ -65,9 +67,9 @@ pub(super) fn load(
     let worker = Worker::start(move || {
         device.select()?;
         let weights = Weights::load(&checkpoint, &decoder, treatment, &load_options)?;
-        let network = Network::new(&decoder, &weights, ops, numerics, rotates)?;
+        let network = Network::new(decoder, weights, compute, numerics, capacity)?;
         #[allow(unused_mut, reason = "tests change it")]
-        let mut engine = Engine::new(network, vocabulary, weights.bytes, look_ahead);
+        let mut engine = Engine::new(network, vocabulary, look_ahead);
         #[cfg(test)]
         {
             engine.good_passes = failing_pass;
@@ -85,17 +87,19 @@ pub(super) fn load(
         .with_top_logprobs(top)
         .with_every_position(true)
         .with_token_masks(true)
-        .with_rewind(!rotates)
+        .with_rewind(rewind)
         .with_fork(true)
         .with_snapshot(true)
         .with_sampling(SamplingField::ALL.into_iter().collect());
-    let snapshot_engine =
-        format!("{NAME} kv/1 {:?}{}", numerics.kv, if rotates { " rotating" } else { "" }).to_lowercase();
+    // Where windows are never filled, all of their positions are kept.
+    let kept = if rewind { "" } else { " windows" };
+    let snapshot_engine = format!("{NAME} kv/2 {:?}{kept}", numerics.kv).to_lowercase();
     Ok(Arc::new(MlxModel(Arc::new(Shared {
         worker,
         info,
         capabilities,
         chunk,
+        boundaries,
         snapshot_engine,
         caches: AtomicU64::new(0),
     }))))
@@ -164,14 +168,6 @@ fn capacity(options: &LoadOptions, decoder: &Decoder) -> Result<usize> {
         .with_context("limit", decoder.context_length));
     }
     Ok(capacity)
-}
-
-/// How many positions a layer's positions see, where that is limited.
-fn window(layer: &Layer) -> Option<usize> {
-    match &layer.mixer {
-        Mixer::Attention(attention) => attention.window,
-        _ => None,
-    }
 }
 
 /// What there is to tell about the model before it is loaded.

@@ -1,6 +1,7 @@
 //! The engine: a [`Backend`] that runs decoders as array programs, on a thread of their own.
 
 mod cache;
+mod compute;
 mod load;
 mod model;
 mod network;
@@ -14,6 +15,7 @@ mod rows;
 mod sampling;
 mod session;
 mod snapshot;
+mod state;
 mod thread;
 mod weights;
 mod worker;
@@ -55,7 +57,6 @@ const NAME: &str = "mlx";
 pub struct MlxBackend {
     prefill_chunk: usize,
     look_ahead: Option<bool>,
-    rotating_cache: bool,
     cpu_kernels: bool,
     expand_quantized: bool,
     quantization: Option<WeightQuantization>,
@@ -76,7 +77,6 @@ impl MlxBackend {
         Self {
             prefill_chunk: 256,
             look_ahead: None,
-            rotating_cache: false,
             cpu_kernels: true,
             expand_quantized: false,
             quantization: None,
@@ -104,16 +104,6 @@ impl MlxBackend {
     #[must_use]
     pub fn with_look_ahead(mut self, on: bool) -> Self {
         self.look_ahead = Some(on);
-        self
-    }
-
-    /// Sets whether layers with a sliding window keep the window's positions alone; off by default.
-    ///
-    /// It saves memory once a sequence is longer than the window. What has left the window is gone, though, so a model whose
-    /// sequences may become longer than its window then does not claim [`rewind`](mlxcel_core::Capabilities::rewind).
-    #[must_use]
-    pub fn with_rotating_cache(mut self, on: bool) -> Self {
-        self.rotating_cache = on;
         self
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Shared {
     pub(super) capabilities: Capabilities,
     /// How many tokens of prompts one pass computes.
     pub(super) chunk: usize,
+    /// The lengths beyond which what a sequence's cache holds is computed again.
+    pub(super) boundaries: Vec<usize>,
     /// What tags the snapshots.
     pub(super) snapshot_engine: String,
     pub(super) caches: AtomicU64,

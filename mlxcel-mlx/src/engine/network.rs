@@ -1,15 +1,18 @@
-//! A decoder as operations on arrays.
+//! A decoder with its weights, walked over arrays.
 
-use std::rc::Rc;
+use std::ops::Range;
 
-use mlxcel_core::{Error, Result};
-use mlxcel_models::{Activation, Attention, Decoder, Linear, Mixer, Norm, Rope};
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::walk::Walk;
+use mlxcel_models::{Decoder, Mixer, StateSlot};
 
-use super::cache::{Cache, LayerLayout, Layout};
-use super::ops::{Masks, Ops, embed};
-use super::rotary::{Rotary, Turn};
-use super::weights::{Weight, Weights};
-use crate::array::{Array, DType, concatenate};
+use super::compute::{Compute, Masks};
+use super::ops::PassOps;
+use super::ops::triangles::Triangles;
+use super::rotary::Rotary;
+use super::state::{Layout, States};
+use super::weights::Weights;
+use crate::array::{Array, DType};
 
 /// The element types that a network runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,46 +25,18 @@ pub(super) struct Numerics {
 
 /// A decoder with its weights.
 pub(super) struct Network {
-    pub(super) ops: Ops,
-    embedding: Rc<Weight>,
-    layers: Vec<NetworkLayer>,
-    norm: RmsNorm,
-    head: Rc<Weight>,
+    decoder: Decoder,
+    walk: Walk,
+    pub(super) weights: Weights,
+    pub(super) compute: Compute,
     /// The rotary embeddings in use, each once.
     ropes: Vec<Rotary>,
+    /// Of each state group the rotary embedding of each of its layers.
+    rope_of: Vec<Vec<Option<usize>>>,
     pub(super) layout: Layout,
     pub(super) numerics: Numerics,
-}
-
-struct NetworkLayer {
-    mixer_norm: RmsNorm,
-    attention: NetworkAttention,
-    mlp_norm: RmsNorm,
-    gate: Projection,
-    up: Projection,
-    down: Projection,
-    activation: Activation,
-}
-
-struct NetworkAttention {
-    query_heads: usize,
-    scale: f32,
-    /// The index of its rotary embedding.
-    rope: usize,
-    query: Projection,
-    key: Projection,
-    value: Projection,
-    output: Projection,
-}
-
-struct Projection {
-    weight: Rc<Weight>,
-    bias: Option<Array>,
-}
-
-struct RmsNorm {
-    weight: Array,
-    epsilon: f32,
+    /// The lengths beyond which rotary embeddings change, ascending.
+    pub(super) boundaries: Vec<usize>,
 }
 
 /// The part of one sequence among the tokens that run together.
@@ -72,189 +47,135 @@ pub(super) struct Span {
     pub(super) count: usize,
     /// Where its first token stands in its sequence.
     pub(super) position: usize,
+    /// The length of the sequence by which rotary embeddings are chosen.
+    pub(super) length: usize,
 }
 
-/// What layers need besides activations: computed once for all of them.
-struct Surroundings<'a> {
-    spans: &'a [Span],
-    /// Each rotary embedding at the positions of the spans.
-    turns: Vec<Turn<'a>>,
-    masks: Masks,
+impl Span {
+    /// The positions of its tokens.
+    pub(super) fn positions(&self) -> Range<usize> {
+        self.position..self.position + self.count
+    }
+}
+
+/// The tokens whose logits are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    None,
+    All,
+    /// By their indices (`[wanted]`, `U32`).
+    Some(&'a Array),
 }
 
 impl Network {
-    /// The network of `decoder`; `rotates` where caches of sliding windows keep the window alone.
+    /// The network of `decoder`, for sequences of up to `capacity` positions.
     pub(super) fn new(
-        decoder: &Decoder,
-        weights: &Weights,
-        ops: Ops,
+        decoder: Decoder,
+        weights: Weights,
+        compute: Compute,
         numerics: Numerics,
-        rotates: bool,
+        capacity: usize,
     ) -> Result<Self> {
-        let mut ropes = Vec::new();
-        let (mut layers, mut layouts) = (Vec::new(), Vec::new());
-        for layer in &decoder.layers {
-            let Mixer::Attention(attention) = &layer.mixer else {
-                return Err(Error::unsupported("load model", "of mixers, only attention is computed"));
-            };
-            layouts.push(LayerLayout {
-                kv_heads: attention.kv_heads,
-                head_dim: attention.head_dim,
-                window: attention.window,
-                rotates: rotates && attention.window.is_some(),
-            });
-            layers.push(NetworkLayer {
-                mixer_norm: RmsNorm::new(&layer.mixer_norm, weights)?,
-                attention: NetworkAttention::new(attention, weights, &mut ropes)?,
-                mlp_norm: RmsNorm::new(&layer.mlp_norm, weights)?,
-                gate: Projection::new(&layer.mlp.gate, weights)?,
-                up: Projection::new(&layer.mlp.up, weights)?,
-                down: Projection::new(&layer.mlp.down, weights)?,
-                activation: layer.mlp.activation,
-            });
-        }
         // Where activations are rounded more coarsely than MLX's own angles.
         let fused = numerics.activation != DType::F32;
+        let ropes = decoder.ropes().into_iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?;
         Ok(Self {
-            ops,
-            embedding: weights.get(&decoder.embedding.weight)?,
-            layers,
-            norm: RmsNorm::new(&decoder.norm, weights)?,
-            head: weights.get(&decoder.head.weight)?,
-            ropes: ropes.iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?,
-            layout: Layout { layers: layouts, element: numerics.kv },
+            walk: Walk::new(&decoder),
+            weights,
+            compute,
+            ropes,
+            rope_of: rope_of(&decoder),
+            layout: Layout::new(&decoder, numerics.kv, capacity),
             numerics,
+            boundaries: boundaries(&decoder),
+            decoder,
         })
     }
 
-    /// The hidden states (`[wanted, hidden]`, not yet normed) of `tokens`, those of all spans one behind the other, and each span's
-    /// cache with its positions in it. `wanted` are the indices of the tokens whose states are asked for; all where none are given.
+    /// The logits (`[wanted, vocabulary]`, float32) of `tokens`, those of all spans one behind the other, and each span's states
+    /// after its positions.
     pub(super) fn run(
         &self,
         tokens: &Array,
         spans: &[Span],
-        caches: &[Option<&Cache>],
-        wanted: Option<&Array>,
-    ) -> Result<(Array, Vec<Cache>)> {
-        let mut around = Surroundings {
+        states: &[Option<&States>],
+        wanted: Wanted<'_>,
+    ) -> Result<(Option<Array>, Vec<States>)> {
+        let mut ops = PassOps {
+            network: self,
+            tokens,
             spans,
-            turns: self.ropes.iter().map(|rope| rope.at(spans)).collect::<Result<_>>()?,
+            states,
+            filled: spans.iter().map(|_| States::default()).collect(),
+            wanted,
+            rotations: self.ropes.iter().map(|rope| rope.at(spans)).collect::<Result<_>>()?,
             masks: Masks::default(),
+            triangles: Triangles::default(),
         };
-        let mut filled: Vec<Cache> = spans.iter().map(|_| Cache::default()).collect();
-        let mut hidden = embed(&self.embedding, tokens, self.numerics.activation)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let normed = layer.mixer_norm.apply(&self.ops, &hidden)?;
-            let mut mixed =
-                self.attend(index, &layer.attention, &normed, &mut around, caches, &mut filled)?;
-            // From here on positions do not see each other.
-            if let Some(wanted) = wanted.filter(|_| index + 1 == self.layers.len()) {
-                (hidden, mixed) = (hidden.take(wanted, 0)?, mixed.take(wanted, 0)?);
+        let hidden = self.walk.hidden(&self.decoder, &mut ops)?;
+        let logits = match wanted {
+            Wanted::None => None,
+            Wanted::All | Wanted::Some(_) => {
+                Some(self.walk.logits(&self.decoder, &hidden, &mut ops)?.astype(DType::F32)?)
             }
-            hidden = hidden.add(&layer.attention.output.apply(&self.ops, &mixed)?)?;
-            let normed = layer.mlp_norm.apply(&self.ops, &hidden)?;
-            hidden = hidden.add(&layer.mlp(&self.ops, &normed)?)?;
-        }
-        Ok((hidden, filled))
-    }
-
-    /// The logits (`[rows, vocabulary]`, float32) of hidden states (`[rows, hidden]`).
-    pub(super) fn logits(&self, hidden: &Array) -> Result<Array> {
-        self.ops.linear(&self.norm.apply(&self.ops, hidden)?, &self.head, None)?.astype(DType::F32)
-    }
-
-    /// The bytes that [`run`](Self::run) sends to the device besides tokens.
-    pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
-        self.ropes.iter().map(|rope| rope.uploaded_bytes(tokens)).sum()
-    }
-
-    /// Attention of each span over its own cache, into which its keys and values go first; not yet projected.
-    fn attend(
-        &self,
-        index: usize,
-        attention: &NetworkAttention,
-        x: &Array,
-        around: &mut Surroundings<'_>,
-        caches: &[Option<&Cache>],
-        filled: &mut [Cache],
-    ) -> Result<Array> {
-        let layout = self.layout.layers[index];
-        let heads = |projection: &Projection, heads: usize| -> Result<Array> {
-            projection.apply(&self.ops, x)?.reshape(&[x.dim(0), heads, layout.head_dim])
         };
-        let turn = |x: &Array| around.turns[attention.rope].apply(&self.ops, x, around.spans);
-        let query = turn(&heads(&attention.query, attention.query_heads)?)?;
-        let key = turn(&heads(&attention.key, layout.kv_heads)?)?.astype(self.numerics.kv)?;
-        let value = heads(&attention.value, layout.kv_heads)?.astype(self.numerics.kv)?;
-        let mut mixed = Vec::with_capacity(around.spans.len());
-        for (number, (span, cache)) in around.spans.iter().zip(caches).enumerate() {
-            let own = |x: &Array| heads_first(x, span);
-            let before = cache.and_then(|cache| cache.layers.get(index));
-            let (layer, visible) =
-                layout.extend(before, span.position, &own(&key)?, &own(&value)?, self.numerics.kv)?;
-            filled[number].layers.push(layer);
-            let own = query.slice_axis(0, span.start, span.start + span.count)?;
-            mixed.push(self.ops.attention(&own, &visible, attention.scale, &mut around.masks)?);
+        Ok((logits, ops.filled))
+    }
+
+    /// The bytes that [`run`](Self::run) sends to the device for so many tokens, besides these.
+    pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
+        let positions = if self.decoder.embedding.positions.is_some() { tokens * size_of::<u32>() } else { 0 };
+        positions + self.ropes.iter().map(|rope| rope.uploaded_bytes(tokens)).sum::<usize>()
+    }
+
+    /// The rotary embedding of the layer at a slot.
+    pub(super) fn rope_of(&self, slot: StateSlot) -> Option<usize> {
+        self.rope_of.get(slot.group)?.get(slot.layer).copied().flatten()
+    }
+
+    /// How many of [`boundaries`](Self::boundaries) a sequence of `length` positions is beyond.
+    pub(super) fn epoch(&self, length: usize) -> usize {
+        epoch(&self.boundaries, length)
+    }
+}
+
+/// How many of `boundaries` a sequence of `length` positions is beyond. What was computed in one epoch is not what another
+/// computes: a sequence that goes from one to the next is computed again.
+pub(super) fn epoch(boundaries: &[usize], length: usize) -> usize {
+    boundaries.iter().filter(|&&boundary| length > boundary).count()
+}
+
+/// The lengths beyond which rotary embeddings of `decoder` change, ascending.
+pub(super) fn boundaries(decoder: &Decoder) -> Vec<usize> {
+    let long = decoder.ropes().into_iter().filter_map(|rope| rope.long.as_ref());
+    let mut boundaries: Vec<usize> = long.map(|long| long.original_context).collect();
+    boundaries.sort_unstable();
+    boundaries.dedup();
+    boundaries
+}
+
+/// Of each state group the index, among [`Decoder::ropes`], of each layer's rotary embedding.
+fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
+    let ropes = decoder.ropes();
+    let mut groups: Vec<Vec<Option<usize>>> =
+        decoder.state_groups().iter().map(|group| vec![None; group.layers]).collect();
+    for (mixer, slots) in decoder.mixers().zip(decoder.state_slots()) {
+        let rope = match mixer {
+            Mixer::Attention(attention) => attention.core.rope.as_ref(),
+            Mixer::Latent(latent) => Some(&latent.rope),
+            Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => None,
+        };
+        let index = rope.and_then(|rope| ropes.iter().position(|known| *known == rope));
+        for slot in slots {
+            if let Some(place) = groups.get_mut(slot.group).and_then(|group| group.get_mut(slot.layer)) {
+                *place = index;
+            }
         }
-        match &mixed[..] {
-            [only] => Ok(only.clone()),
-            several => concatenate(several, 0),
-        }
     }
+    groups
 }
 
-impl NetworkLayer {
-    fn mlp(&self, ops: &Ops, x: &Array) -> Result<Array> {
-        let (gate, up) = (self.gate.apply(ops, x)?, self.up.apply(ops, x)?);
-        self.down.apply(ops, &ops.gated(self.activation, &gate, &up)?)
-    }
-}
-
-impl NetworkAttention {
-    fn new(attention: &Attention, weights: &Weights, ropes: &mut Vec<Rope>) -> Result<Self> {
-        let known = ropes.iter().position(|rope| *rope == attention.rope);
-        let rope = known.unwrap_or_else(|| {
-            ropes.push(attention.rope.clone());
-            ropes.len() - 1
-        });
-        Ok(Self {
-            query_heads: attention.query_heads,
-            scale: attention.scale,
-            rope,
-            query: Projection::new(&attention.query, weights)?,
-            key: Projection::new(&attention.key, weights)?,
-            value: Projection::new(&attention.value, weights)?,
-            output: Projection::new(&attention.output, weights)?,
-        })
-    }
-}
-
-impl Projection {
-    fn new(linear: &Linear, weights: &Weights) -> Result<Self> {
-        let bias = linear.bias.as_ref().map(|bias| weights.vector(bias)).transpose()?;
-        Ok(Self { weight: weights.get(&linear.weight)?, bias })
-    }
-
-    fn apply(&self, ops: &Ops, x: &Array) -> Result<Array> {
-        ops.linear(x, &self.weight, self.bias.as_ref())
-    }
-}
-
-impl RmsNorm {
-    fn new(norm: &Norm, weights: &Weights) -> Result<Self> {
-        Ok(Self { weight: weights.vector(&norm.weight)?, epsilon: norm.epsilon })
-    }
-
-    fn apply(&self, ops: &Ops, x: &Array) -> Result<Array> {
-        ops.rms_norm(x, &self.weight, self.epsilon)
-    }
-}
-
-/// A span's part of `x` (`[tokens of all spans, heads, head_dim]`) as `[1, heads, tokens, head_dim]`.
-fn heads_first(x: &Array, span: &Span) -> Result<Array> {
-    let part = x.slice_axis(0, span.start, span.start + span.count)?;
-    if span.count == 1 {
-        return part.reshape(&[1, x.dim(1), 1, x.dim(2)]);
-    }
-    part.transpose(&[1, 0, 2])?.expand_dims(&[0])
+/// The error for a decoder that asks for what its description does not have.
+pub(super) fn inconsistent(what: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, "step", what)
 }

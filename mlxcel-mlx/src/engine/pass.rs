@@ -2,17 +2,17 @@
 
 use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob};
 
-use super::cache::Cache;
-use super::network::{Network, Span};
-use super::ops::Ops;
+use super::compute::Compute;
+use super::network::{Network, Span, Wanted};
 use super::request::{CacheId, Output, RowAnswer, RowRequest};
 use super::sampling::{self, Counted};
+use super::state::States;
 use crate::array::{Array, DType, concatenate};
 
 /// A pass as a graph, of which nothing is computed yet.
 pub(super) struct Pass {
-    /// The caches of its rows with the pass in them, in the rows' order.
-    pub(super) caches: Vec<Cache>,
+    /// The states of its rows after the pass, in the rows' order.
+    pub(super) states: Vec<States>,
     /// What is to be read; none where nothing is wanted.
     pub(super) results: Option<Results>,
 }
@@ -35,14 +35,14 @@ impl Results {
 
 /// Where the logits of the rows come from: rows of the hidden states in this order.
 #[derive(Default)]
-struct Wanted {
+struct Logits {
     /// Indices into the tokens of the pass.
     indices: Vec<u32>,
     tokens: usize,
     logits: usize,
 }
 
-impl Wanted {
+impl Logits {
     /// First the rows that want a token, then those that want logits, then those that want every position.
     fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
         let mut wanted = Self::default();
@@ -71,7 +71,7 @@ impl Wanted {
 /// The spans of `rows`, whose `tokens` lie one behind the other.
 fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
     let lay = |start: &mut usize, row: &RowRequest| {
-        let span = Span { start: *start, count: row.tokens.len(), position: row.position };
+        let span = Span { start: *start, count: row.tokens.len(), position: row.position, length: row.length };
         *start += span.count;
         Some(span)
     };
@@ -79,44 +79,49 @@ fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
 }
 
 impl Pass {
-    /// The graph of `rows`, whose tokens are in `tokens` and whose caches are `caches`. `counted` is what the penalties of rows that
+    /// The graph of `rows`, whose tokens are in `tokens` and whose states are `states`. `counted` is what the penalties of rows that
     /// want a token count.
     pub(super) fn build(
         network: &Network,
         rows: &[RowRequest],
         tokens: &Array,
-        caches: &[Option<&Cache>],
+        states: &[Option<&States>],
         counted: Vec<Option<Counted>>,
     ) -> Result<Self> {
         let spans = spans_of(rows);
-        let wanted = Wanted::of(rows, &spans);
+        let wanted = Logits::of(rows, &spans);
         let everything = (0..).take(tokens.len()).eq(wanted.indices.iter().copied());
-        let some = match wanted.indices.len() {
+        let indices = match wanted.indices.len() {
             count if count > 0 && !everything => Some(Array::from_slice(&wanted.indices, &[count])?),
             _ => None,
         };
-        let (hidden, caches) = network.run(tokens, &spans, caches, some.as_ref())?;
-        if wanted.indices.is_empty() {
-            return Ok(Self { caches, results: None });
-        }
-        let results = read_out(network.ops, rows, &spans, &wanted, &network.logits(&hidden)?, counted)?;
-        Ok(Self { caches, results: Some(results) })
+        let some = match &indices {
+            Some(indices) => Wanted::Some(indices),
+            None if everything => Wanted::All,
+            None => Wanted::None,
+        };
+        let (logits, states) = network.run(tokens, &spans, states, some)?;
+        let results = match logits {
+            Some(logits) => Some(read_out(network.compute, rows, &spans, &wanted, &logits, counted)?),
+            None => None,
+        };
+        Ok(Self { states, results })
     }
 }
 
 /// What `rows` want of `logits`.
 fn read_out(
-    ops: Ops,
+    compute: Compute,
     rows: &[RowRequest],
     spans: &[Span],
-    wanted: &Wanted,
+    wanted: &Logits,
     logits: &Array,
     counted: Vec<Option<Counted>>,
 ) -> Result<Results> {
     let mut parts = Vec::new();
     let chosen = match wanted.tokens {
         0 => None,
-        count => Some(choose(ops, rows, spans, &logits.slice_axis(0, 0, count)?, &counted, &mut parts)?),
+        count => Some(choose(compute, rows, spans, &logits.slice_axis(0, 0, count)?, &counted, &mut parts)?),
     };
     let mut next = wanted.tokens;
     if wanted.logits > 0 {
@@ -133,9 +138,9 @@ fn read_out(
         follow.push(following.unwrap_or(0));
         let follow = Array::from_slice(&follow, &[span.count, 1])?;
         parts.push(words(&best)?);
-        parts.push(words(&ops.logprobs(&own, &best)?)?);
-        parts.push(words(&ops.logprobs(&own, &follow)?)?);
-        push_top(ops, &own, top, &mut parts)?;
+        parts.push(words(&compute.logprobs(&own, &best)?)?);
+        parts.push(words(&compute.logprobs(&own, &follow)?)?);
+        push_top(compute, &own, top, &mut parts)?;
     }
     Ok(Results { words: concatenate(&parts, 0)?, chosen, counted })
 }
@@ -143,7 +148,7 @@ fn read_out(
 /// Chooses the tokens of the rows that want one, of `logits` with a row for each, and adds them to `parts` with their log
 /// probabilities and what else is wanted of them.
 fn choose(
-    ops: Ops,
+    compute: Compute,
     rows: &[RowRequest],
     spans: &[Span],
     logits: &Array,
@@ -165,19 +170,19 @@ fn choose(
         concatenate(&each.collect::<Result<Vec<_>>>()?, 0)?
     };
     parts.push(chosen.clone());
-    parts.push(words(&ops.logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
+    parts.push(words(&compute.logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
     for (index, (choice, _)) in choices.iter().enumerate() {
-        push_top(ops, &logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;
+        push_top(compute, &logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;
     }
     Ok(chosen)
 }
 
 /// Adds the `count` likeliest tokens of each row of `logits` to `parts`, and their log probabilities.
-fn push_top(ops: Ops, logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
+fn push_top(compute: Compute, logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
     if count > 0 {
         let top = sampling::top(logits, usize::from(count))?;
         parts.push(words(&top)?);
-        parts.push(words(&ops.logprobs(logits, &top)?)?);
+        parts.push(words(&compute.logprobs(logits, &top)?)?);
     }
     Ok(())
 }

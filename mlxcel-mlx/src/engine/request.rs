@@ -18,6 +18,8 @@ pub(super) struct RowRequest {
     pub(super) cache: CacheId,
     /// Where its first token goes.
     pub(super) position: usize,
+    /// The length of the sequence by which rotary embeddings are chosen: one at which it is computed as it is at the row's end.
+    pub(super) length: usize,
     pub(super) tokens: Vec<TokenId>,
     /// How many positions the sequence has room for.
     pub(super) capacity: usize,

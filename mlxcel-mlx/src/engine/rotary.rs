@@ -4,7 +4,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Rope;
 
 use super::network::Span;
-use super::ops::Ops;
+use super::compute::Compute;
 use crate::array::{self, Array, concatenate};
 
 /// How one rotary embedding of a model is computed.
@@ -14,7 +14,7 @@ pub(super) enum Rotary {
     Tables(Rope),
     /// By MLX's operation, which makes cosines and sines itself.
     Fused {
-        /// How many elements of a head turn.
+        /// How many elements of a head are rotated.
         dims: usize,
         /// What positions are divided by: `dims / 2` float32.
         freqs: Array,
@@ -23,7 +23,7 @@ pub(super) enum Rotary {
 
 /// A rotary embedding at the positions of a pass.
 #[derive(Debug)]
-pub(super) enum Turn<'a> {
+pub(super) enum RotaryAt<'a> {
     /// `[tokens, 1, pairs]` each, float32.
     Tables { cos: Array, sin: Array },
     /// MLX's operation; where every span is one token, with their positions (`[tokens]`, `I32`).
@@ -33,11 +33,13 @@ pub(super) enum Turn<'a> {
 impl Rotary {
     /// `rope` as it is, or, where `fused`, by MLX's operation as far as that can do it.
     pub(super) fn new(rope: &Rope, fused: bool) -> Result<Self> {
-        if !fused || rope.attention_factor != 1.0 {
+        // Pairs of adjacent elements come here as halves.
+        let Rope { rotary_dim, inv_freq, attention_factor, interleaved: _, long } = rope;
+        if !fused || *attention_factor != 1.0 || long.is_some() {
             return Ok(Self::Tables(rope.clone()));
         }
-        let divisors: Vec<f32> = rope.inv_freq.iter().map(|frequency| 1.0 / frequency).collect();
-        Ok(Self::Fused { dims: rope.rotary_dim, freqs: Array::from_slice(&divisors, &[divisors.len()])? })
+        let divisors: Vec<f32> = inv_freq.iter().map(|frequency| 1.0 / frequency).collect();
+        Ok(Self::Fused { dims: *rotary_dim, freqs: Array::from_slice(&divisors, &[divisors.len()])? })
     }
 
     /// The bytes that [`at`](Self::at) sends to the device for so many tokens.
@@ -49,19 +51,19 @@ impl Rotary {
     }
 
     /// The embedding at the positions of `spans`.
-    pub(super) fn at(&self, spans: &[Span]) -> Result<Turn<'_>> {
+    pub(super) fn at(&self, spans: &[Span]) -> Result<RotaryAt<'_>> {
         match self {
             Self::Tables(rope) => {
                 let pairs = rope.rotary_dim / 2;
                 let tokens = spans.iter().map(|span| span.count).sum::<usize>();
                 let (mut cos, mut sin) = (vec![0.0; tokens * pairs], vec![0.0; tokens * pairs]);
-                let positions = spans.iter().flat_map(|span| span.position..span.position + span.count);
-                for (index, position) in positions.enumerate() {
-                    let row = index * pairs..(index + 1) * pairs;
-                    rope.cos_sin(position, &mut cos[row.clone()], &mut sin[row]);
+                let rows = cos.chunks_exact_mut(pairs.max(1)).zip(sin.chunks_exact_mut(pairs.max(1)));
+                let positions = spans.iter().flat_map(|span| span.positions().map(|at| (at, span.length)));
+                for ((cos, sin), (position, length)) in rows.zip(positions) {
+                    rope.cos_sin(position, length, cos, sin);
                 }
                 let of = |table: &[f32]| Array::from_slice(table, &[tokens, 1, pairs]);
-                Ok(Turn::Tables { cos: of(&cos)?, sin: of(&sin)? })
+                Ok(RotaryAt::Tables { cos: of(&cos)?, sin: of(&sin)? })
             }
             Self::Fused { dims, freqs } => {
                 let rope = array::Rope {
@@ -72,27 +74,27 @@ impl Rotary {
                     freqs: Some(freqs),
                 };
                 let decoding = spans.iter().all(|span| span.count == 1);
-                Ok(Turn::Fused { rope, positions: decoding.then(|| positions(spans)).transpose()? })
+                Ok(RotaryAt::Fused { rope, positions: decoding.then(|| positions(spans)).transpose()? })
             }
         }
     }
 }
 
-impl Turn<'_> {
-    /// Queries or keys (`[tokens, heads, head_dim]`) of `spans`, turned.
-    pub(super) fn apply(&self, ops: &Ops, x: &Array, spans: &[Span]) -> Result<Array> {
+impl RotaryAt<'_> {
+    /// Queries or keys (`[tokens, heads, head_dim]`) of `spans`, rotated.
+    pub(super) fn apply(&self, compute: &Compute, x: &Array, spans: &[Span]) -> Result<Array> {
         match self {
-            Self::Tables { cos, sin } => ops.rotate(x, cos, sin),
+            Self::Tables { cos, sin } => compute.rotate(x, cos, sin),
             Self::Fused { rope, positions: Some(positions) } => {
                 x.expand_dims(&[2])?.rope_at(rope, positions)?.squeeze(&[2])
             }
             Self::Fused { rope, positions: None } => {
-                let turned = spans.iter().map(|span| {
+                let rotated = spans.iter().map(|span| {
                     let own = x.slice_axis(0, span.start, span.start + span.count)?;
                     let own = own.transpose(&[1, 0, 2])?.expand_dims(&[0])?.rope(rope, span.position)?;
                     own.squeeze(&[0])?.transpose(&[1, 0, 2])
                 });
-                concatenate(&turned.collect::<Result<Vec<_>>>()?, 0)
+                concatenate(&rotated.collect::<Result<Vec<_>>>()?, 0)
             }
         }
     }
@@ -115,30 +117,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mlx_turns_as_the_tables_do() {
+    fn mlx_rotates_as_the_tables_do() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
-        let mlxcel_models::Mixer::Attention(attention) = &decoder.layers[0].mixer else {
-            panic!("no attention")
-        };
-        let (tables, fused) = (Rotary::new(&attention.rope, false), Rotary::new(&attention.rope, true));
+        let rope = decoder.ropes()[0];
+        let (tables, fused) = (Rotary::new(rope, false), Rotary::new(rope, true));
         let (tables, fused) = (tables.unwrap(), fused.unwrap());
-        let (heads, width) = (attention.query_heads, attention.head_dim);
-        let chunk = [Span { start: 0, count: 5, position: 300 }, Span { start: 5, count: 1, position: 7 }];
-        let decoding = [(0, 3), (1, 900), (2, 0)].map(|(start, position)| Span { start, count: 1, position });
+        let (heads, width) = (3, rope.rotary_dim);
+        let chunk = [Span { start: 0, count: 5, position: 300, length: 305 }, Span { start: 5, count: 1, position: 7, length: 8 }];
+        let decoding = [(0, 3), (1, 900), (2, 0)].map(|(start, position)| Span { start, count: 1, position, length: position + 1 });
         for spans in [&chunk[..], &decoding[..]] {
             let tokens = spans.iter().map(|span| span.count).sum::<usize>();
             let values: Vec<f32> =
                 (0..tokens * heads * width).map(|i| (i * 31 % 17) as f32 / 8.0 - 1.0).collect();
             let x = Array::from_slice(&values, &[tokens, heads, width]).unwrap();
-            let turned = [&tables, &fused].map(|rotary| {
-                let turned = rotary.at(spans).unwrap().apply(&Ops::new(None), &x, spans).unwrap();
-                assert_eq!(turned.shape(), x.shape());
-                turned.to_vec::<f32>().unwrap()
+            let rotated = [&tables, &fused].map(|rotary| {
+                let rotated = rotary.at(spans).unwrap().apply(&Compute::new(None), &x, spans).unwrap();
+                assert_eq!(rotated.shape(), x.shape());
+                rotated.to_vec::<f32>().unwrap()
             });
-            let error = turned[0].iter().zip(&turned[1]).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+            let error = rotated[0].iter().zip(&rotated[1]).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
             assert!(error < 3e-4, "{error}");
-            assert!(turned[0] != values);
+            assert!(rotated[0] != values);
         }
     }
 
@@ -146,10 +146,8 @@ mod tests {
     fn what_mlx_does_not_multiply_stays_with_the_tables() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
-        let mlxcel_models::Mixer::Attention(attention) = &decoder.layers[0].mixer else {
-            panic!("no attention")
-        };
-        let mut rope = attention.rope.clone();
+        let rope = decoder.ropes()[0];
+        let mut rope = rope.clone();
         assert!(matches!(Rotary::new(&rope, true).unwrap(), Rotary::Fused { .. }));
         rope.attention_factor = 1.25;
         assert!(matches!(Rotary::new(&rope, true).unwrap(), Rotary::Tables(_)));

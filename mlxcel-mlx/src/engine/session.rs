@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use mlxcel_core::{
     Capabilities, Control, Error, ErrorKind, InferenceSession, Result, Row, SequenceId, SequenceState,
-    SessionStats, Snapshot, StepOutput, TokenId, check_rows,
+    SessionStats, Snapshot, StepOutput, TokenId, Want, check_rows,
 };
 
 use super::model::Shared;
+use super::network::epoch;
 use super::plan::{Feed, next_pass};
-use super::request::{CacheId, PassRequest, RowRequest};
+use super::request::{CacheId, Output, PassRequest, RowAnswer, RowRequest};
 use super::rows::Work;
-use super::snapshot;
+use super::snapshot::{self, Contents};
 
 /// Sequences of one model.
 pub(super) struct MlxSession {
@@ -27,8 +28,31 @@ pub(super) struct MlxSession {
 struct Sequence {
     cache: CacheId,
     tokens: Vec<TokenId>,
+    /// How many of them the cache holds: all, but for where they are to be computed again because the epoch changes.
+    cached: usize,
+    /// Of which epoch what the cache holds is; see [`epoch`].
+    epoch: usize,
     poisoned: bool,
     kv_bytes: u64,
+}
+
+/// What a row feeds next.
+struct Outlook {
+    /// The epoch in which it runs.
+    epoch: usize,
+    /// How many of the sequence's tokens the cache holds of that epoch.
+    start: usize,
+    /// How many tokens the sequence has.
+    position: usize,
+    /// How many it has where the epoch ends or the row does.
+    length: usize,
+}
+
+impl Outlook {
+    /// Whether tokens of the sequence are to be computed again before those of the row.
+    fn is_behind(&self) -> bool {
+        self.start < self.position
+    }
 }
 
 impl MlxSession {
@@ -75,11 +99,35 @@ impl MlxSession {
         .with_context("sequences", self.capabilities.sequences))
     }
 
-    fn insert(&mut self, cache: CacheId, tokens: Vec<TokenId>, kv_bytes: u64) -> SequenceId {
+    fn insert(&mut self, sequence: Sequence) -> SequenceId {
         let id = SequenceId::new(self.opened);
         self.opened += 1;
-        self.sequences.insert(id, Sequence { cache, tokens, poisoned: false, kv_bytes });
+        self.sequences.insert(id, sequence);
         id
+    }
+
+    /// What a row feeds next.
+    fn outlook(&self, work: &Work<'_>) -> Result<Outlook> {
+        let sequence = self.sequence("step", work.row.sequence)?;
+        let position = sequence.tokens.len();
+        let mut length = position + work.remaining();
+        if matches!(work.row.want, Want::EveryPosition { .. }) {
+            // What a position says depends on those before it alone: it is of the epoch that ends with it.
+            let next = self.shared.boundaries.iter().find(|&&boundary| boundary > position);
+            length = next.map_or(length, |&next| length.min(next));
+        }
+        let epoch = epoch(&self.shared.boundaries, length);
+        let start = if epoch == sequence.epoch { sequence.cached } else { 0 };
+        Ok(Outlook { epoch, start, position, length })
+    }
+
+    /// How many tokens a row feeds before its answer, or before it goes on with others.
+    fn remaining(&self, work: &Work<'_>) -> usize {
+        match self.outlook(work) {
+            Ok(outlook) if work.remaining() > 0 && outlook.is_behind() => outlook.position - outlook.start,
+            Ok(outlook) => outlook.length - outlook.position,
+            Err(_) => 0,
+        }
     }
 
     /// Has the thread free a cache.
@@ -90,16 +138,26 @@ impl MlxSession {
     /// Runs one pass; where that fails, its rows are answered with the error.
     fn run_pass(&mut self, pass: &[Feed], works: &mut [Work<'_>]) -> Result<()> {
         let mut rows = Vec::with_capacity(pass.len());
+        let mut outlooks = Vec::with_capacity(pass.len());
         for feed in pass {
             let work = &works[feed.row];
             let sequence = self.sequence("step", work.row.sequence)?;
+            let outlook = self.outlook(work)?;
+            let (tokens, output) = match outlook.is_behind() {
+                true => {
+                    (&sequence.tokens[outlook.start..outlook.start + feed.tokens], Output::Nothing)
+                }
+                false => (work.next(feed.tokens), work.output(feed.tokens, &sequence.tokens)),
+            };
             rows.push(RowRequest {
                 cache: sequence.cache,
-                position: sequence.tokens.len(),
-                tokens: work.next(feed.tokens).to_vec(),
+                position: outlook.start,
+                length: outlook.length,
+                tokens: tokens.to_vec(),
                 capacity: self.capacity(),
-                output: work.output(feed.tokens, &sequence.tokens),
+                output,
             });
+            outlooks.push(outlook);
         }
         let request = PassRequest { rows };
         let reply = self.shared.worker.call("step", move |engine| Ok(engine.run(request)));
@@ -109,14 +167,21 @@ impl MlxSession {
                 self.stats.passes += 1;
                 self.stats.uploaded_bytes += reply.uploaded_bytes;
                 self.stats.read_back_bytes += reply.read_back_bytes;
-                for (feed, row) in pass.iter().zip(reply.rows) {
+                for ((feed, outlook), row) in pass.iter().zip(outlooks).zip(reply.rows) {
                     self.stats.tokens += feed.tokens as u64;
                     let work = &mut works[feed.row];
                     if let Some(sequence) = self.sequences.get_mut(&work.row.sequence) {
-                        sequence.tokens.extend_from_slice(work.next(feed.tokens));
+                        if !outlook.is_behind() {
+                            sequence.tokens.extend_from_slice(work.next(feed.tokens));
+                        }
+                        sequence.cached = outlook.start + feed.tokens;
+                        sequence.epoch = outlook.epoch;
                         sequence.kv_bytes = row.kv_bytes;
                     }
-                    work.absorb(feed.tokens, row.answer);
+                    match (outlook.is_behind(), row.answer) {
+                        (true, RowAnswer::Nothing) => {}
+                        (_, answer) => work.absorb(feed.tokens, answer),
+                    }
                 }
                 return Ok(());
             }
@@ -145,7 +210,14 @@ impl InferenceSession for MlxSession {
     fn open(&mut self) -> Result<SequenceId> {
         self.check_room("open sequence")?;
         let cache = self.shared.new_cache();
-        Ok(self.insert(cache, Vec::new(), 0))
+        Ok(self.insert(Sequence {
+            cache,
+            tokens: Vec::new(),
+            cached: 0,
+            epoch: 0,
+            poisoned: false,
+            kv_bytes: 0,
+        }))
     }
 
     fn close(&mut self, sequence: SequenceId) -> Result<()> {
@@ -169,7 +241,7 @@ impl InferenceSession for MlxSession {
         let mut works: Vec<Work<'_>> =
             rows.iter().zip(checked).map(|(row, checked)| Work::new(*row, checked)).collect();
         loop {
-            let remaining: Vec<usize> = works.iter().map(Work::remaining).collect();
+            let remaining: Vec<usize> = works.iter().map(|work| self.remaining(work)).collect();
             let pass = next_pass(&remaining, self.shared.chunk, self.capabilities.batch_rows);
             if pass.is_empty() {
                 break;
@@ -208,6 +280,7 @@ impl InferenceSession for MlxSession {
         // What stands in the cache behind the position is not looked at, and written over.
         if let Some(found) = self.sequences.get_mut(&sequence) {
             found.tokens.truncate(position);
+            found.cached = found.cached.min(position);
         }
         Ok(())
     }
@@ -216,18 +289,18 @@ impl InferenceSession for MlxSession {
         let source = self.healthy("fork", sequence)?;
         self.check_room("fork")?;
         let (from, to) = (source.cache, self.shared.new_cache());
-        let (tokens, kv_bytes) = (source.tokens.clone(), source.kv_bytes);
+        let copy = Sequence { cache: to, tokens: source.tokens.clone(), ..*source };
         self.shared.worker.call("fork", move |engine| engine.fork(from, to))?;
-        Ok(self.insert(to, tokens, kv_bytes))
+        Ok(self.insert(copy))
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let source = self.healthy("snapshot", sequence)?;
-        let (cache, tokens) = (source.cache, source.tokens.clone());
-        let position = tokens.len();
-        let kv = self.shared.worker.call("snapshot", move |engine| engine.read(cache, position))?;
-        self.stats.read_back_bytes += kv.len() as u64;
-        let payload = snapshot::encode(&tokens, kv);
+        let (cache, cached, epoch) = (source.cache, source.cached, source.epoch);
+        let (tokens, position) = (source.tokens.clone(), source.tokens.len());
+        let states = self.shared.worker.call("snapshot", move |engine| engine.read(cache, cached))?;
+        self.stats.read_back_bytes += states.len() as u64;
+        let payload = Contents { tokens, cached, epoch, states }.encode();
         let model = self.shared.info.fingerprint.clone();
         Ok(Snapshot::new(self.shared.snapshot_engine.clone(), model, position, payload))
     }
@@ -245,12 +318,14 @@ impl InferenceSession for MlxSession {
             .with_context("tokens", position)
             .with_context("capacity", self.capacity()));
         }
-        let (tokens, kv) = snapshot::decode(snapshot, self.shared.info.vocabulary_size)?;
-        let (cache, uploaded) = (self.shared.new_cache(), kv.len() as u64);
+        let contents =
+            snapshot::decode(snapshot, self.shared.info.vocabulary_size, self.shared.boundaries.len())?;
+        let Contents { tokens, cached, epoch, states } = contents;
+        let (cache, uploaded) = (self.shared.new_cache(), states.len() as u64);
         let kv_bytes =
-            self.shared.worker.call("restore", move |engine| engine.write(cache, position, &kv))?;
+            self.shared.worker.call("restore", move |engine| engine.write(cache, cached, &states))?;
         self.stats.uploaded_bytes += uploaded;
-        Ok(self.insert(cache, tokens, kv_bytes))
+        Ok(self.insert(Sequence { cache, tokens, cached, epoch, poisoned: false, kv_bytes }))
     }
 }
 

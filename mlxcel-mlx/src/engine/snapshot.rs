@@ -1,39 +1,60 @@
-//! The payload of a snapshot: the sequence's tokens (32 bits each, little-endian), then what its cache holds.
+//! The payload of a snapshot, in numbers of 32 bits, little-endian: the sequence's tokens, how many of them its cache holds, of which
+//! epoch; then what the cache holds.
 
 use mlxcel_core::{Error, ErrorKind, Result, Snapshot, TokenId};
 
-const TOKEN_BYTES: usize = size_of::<TokenId>();
+const WORD: usize = size_of::<u32>();
 
-/// The payload of a sequence of `tokens` whose cache holds `kv`.
-pub(super) fn encode(tokens: &[TokenId], kv: Vec<u8>) -> Vec<u8> {
-    let mut payload: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-    payload.extend(kv);
-    payload
+/// What a snapshot holds of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) tokens: Vec<TokenId>,
+    /// How many of them the cache holds.
+    pub(super) cached: usize,
+    pub(super) epoch: usize,
+    /// What the cache holds.
+    pub(super) states: Vec<u8>,
 }
 
-/// The tokens in a snapshot's payload, and what its cache held.
+impl Contents {
+    /// The payload.
+    pub(super) fn encode(self) -> Vec<u8> {
+        // Sequences are shorter than MLX's dimensions, which are counted by 31 bits.
+        let numbers = [self.cached, self.epoch].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        let words = self.tokens.iter().chain(&numbers);
+        let mut payload: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+        payload.extend(self.states);
+        payload
+    }
+}
+
+/// What a snapshot's payload holds, of a model whose tokens are below `vocabulary_size` and whose epochs are up to `last_epoch`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] where it does not begin with as many tokens of the vocabulary as the snapshot says.
-pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize) -> Result<(Vec<TokenId>, Vec<u8>)> {
+/// [`ErrorKind::Corrupt`] where it does not begin with as many tokens of the vocabulary as the snapshot says, or with numbers that
+/// cannot be.
+pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: usize) -> Result<Contents> {
     let position = snapshot.position();
-    let split =
-        position.checked_mul(TOKEN_BYTES).and_then(|bytes| snapshot.payload().split_at_checked(bytes));
-    let parsed = split.map(|(head, kv)| {
-        let tokens: Vec<TokenId> = head
-            .chunks_exact(TOKEN_BYTES)
-            .filter_map(|word| Some(TokenId::from_le_bytes(word.try_into().ok()?)))
-            .collect();
-        (tokens, kv.to_vec())
-    });
-    parsed.filter(|(tokens, _)| tokens.iter().all(|&token| (token as usize) < vocabulary_size)).ok_or_else(
-        || {
+    parse(snapshot.payload(), position)
+        .filter(|contents| {
+            contents.tokens.iter().all(|&token| (token as usize) < vocabulary_size)
+                && contents.cached <= position
+                && contents.epoch <= last_epoch
+        })
+        .ok_or_else(|| {
             Error::new(ErrorKind::Corrupt, "restore", "the snapshot's payload does not begin with its tokens")
                 .with_context("bytes", snapshot.payload().len())
                 .with_context("tokens", position)
-        },
-    )
+        })
+}
+
+fn parse(payload: &[u8], position: usize) -> Option<Contents> {
+    let (head, states) = payload.split_at_checked(position.checked_add(2)?.checked_mul(WORD)?)?;
+    let words = head.chunks_exact(WORD).map(|word| Some(u32::from_le_bytes(word.try_into().ok()?)));
+    let mut tokens = words.collect::<Option<Vec<u32>>>()?;
+    let (epoch, cached) = (tokens.pop()? as usize, tokens.pop()? as usize);
+    Some(Contents { tokens, cached, epoch, states: states.to_vec() })
 }
 
 #[cfg(test)]
@@ -41,15 +62,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_and_cache_come_back_and_tokens_that_cannot_be_are_noticed() {
+    fn tokens_and_states_come_back_and_what_cannot_be_is_noticed() {
         let of = |position, payload: Vec<u8>| Snapshot::new("mlx", "model", position, payload);
-        let payload = encode(&[3, 700], vec![1, 2, 3]);
-        assert_eq!(decode(&of(2, payload.clone()), 701).unwrap(), (vec![3, 700], vec![1, 2, 3]));
-        assert_eq!(decode(&of(0, vec![]), 701).unwrap(), (vec![], vec![]));
-        for (snapshot, vocabulary) in
-            [(of(2, payload.clone()), 700), (of(3, payload.clone()), 701), (of(usize::MAX, payload), 701)]
-        {
-            assert_eq!(decode(&snapshot, vocabulary).unwrap_err().kind(), ErrorKind::Corrupt);
+        let contents = Contents { tokens: vec![3, 700], cached: 1, epoch: 1, states: vec![1, 2, 3] };
+        let payload = contents.clone().encode();
+        assert_eq!(decode(&of(2, payload.clone()), 701, 1).unwrap(), contents);
+        let ahead = Contents { cached: 3, ..contents }.encode();
+        for (snapshot, vocabulary, last_epoch) in [
+            (of(2, payload.clone()), 700, 1),
+            (of(2, payload.clone()), 701, 0),
+            (of(2, ahead), 701, 1),
+            (of(4, payload.clone()), 701, 1),
+            (of(usize::MAX, payload), 701, 1),
+            (of(0, vec![]), 701, 1),
+        ] {
+            let error = decode(&snapshot, vocabulary, last_epoch).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
         }
     }
 }

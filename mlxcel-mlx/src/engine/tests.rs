@@ -54,25 +54,23 @@ mod quantized {
     suite!(subject(&MlxBackend::new(), "storyteller-4bit"), Expectations::none());
 }
 
-mod rotating {
+mod windowed {
     use super::*;
 
     suite!(
-        subject(&MlxBackend::new().with_rotating_cache(true).with_look_ahead(true), "mistral"),
+        subject(&MlxBackend::new().with_look_ahead(true), "mistral"),
         Expectations::none()
     );
 }
 
 #[test]
 fn a_model_claims_what_its_caches_can() {
-    let load = |engine: MlxBackend, capacity| {
+    let load = |capacity| {
         let options = LoadOptions::default().with_capacity(capacity);
-        engine.load(&folder("mistral").into(), &options).unwrap().capabilities().clone()
+        MlxBackend::new().load(&folder("mistral").into(), &options).unwrap().capabilities().clone()
     };
-    let rotating = || MlxBackend::new().with_rotating_cache(true);
-    assert!(load(MlxBackend::new(), 160).rewind);
-    assert!(!load(rotating(), 160).rewind && load(rotating(), 160).fork);
-    assert!(load(rotating(), 4).rewind, "nothing leaves a window that is never filled");
+    assert!(!load(160).rewind && load(160).fork && load(160).snapshot);
+    assert!(load(4).rewind, "nothing leaves a window that is never filled");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What lives on the engine's thread: the network, the caches, and the step that is begun ahead of its request.
+//! What lives on the engine's thread: the network, the states of sequences, and the step that is begun ahead of its request.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,19 @@ use std::collections::HashMap;
 use mlxcel_core::ErrorKind;
 use mlxcel_core::{Error, Result, TokenId};
 
-use super::cache::Cache;
 use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
 use super::request::{CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest};
 use super::sampling::Counted;
+use super::state::{Recurrent, States};
 use crate::array::{Array, eval, eval_async};
 
 /// The state of the engine's thread.
 pub(super) struct Engine {
     network: Network,
     vocabulary: usize,
-    weight_bytes: u64,
     look_ahead: bool,
-    caches: HashMap<CacheId, Cache>,
+    caches: HashMap<CacheId, States>,
     /// Caches that were lost by a pass that nobody had asked for yet, and why.
     lost: HashMap<CacheId, Error>,
     /// Passes that were begun before anybody asked for them, each over other caches.
@@ -33,6 +32,8 @@ pub(super) struct Engine {
 struct Ahead {
     rows: Vec<RowRequest>,
     results: Option<Results>,
+    /// What the rows' recurrent states were before it, where there are such states.
+    before: Vec<Recurrent>,
 }
 
 impl Ahead {
@@ -48,6 +49,7 @@ impl Ahead {
             choices
                 && own.cache == other.cache
                 && own.position == other.position
+                && own.length == other.length
                 && own.tokens == other.tokens
         };
         self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(same)
@@ -59,11 +61,10 @@ impl Ahead {
 }
 
 impl Engine {
-    pub(super) fn new(network: Network, vocabulary: usize, weight_bytes: u64, look_ahead: bool) -> Self {
+    pub(super) fn new(network: Network, vocabulary: usize, look_ahead: bool) -> Self {
         Self {
             network,
             vocabulary,
-            weight_bytes,
             look_ahead,
             caches: HashMap::new(),
             lost: HashMap::new(),
@@ -75,18 +76,19 @@ impl Engine {
 
     /// The bytes of weights on the device.
     pub(super) fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
+        self.network.weights.bytes
     }
 
     /// Frees a cache.
     pub(super) fn forget(&mut self, cache: CacheId) {
-        self.ahead.retain(|ahead| !ahead.touches(cache));
+        self.take_back(&[cache]);
         self.caches.remove(&cache);
         self.lost.remove(&cache);
     }
 
     /// Makes a cache `to` with the content of `from`. Nothing is copied before one of the two is written to.
     pub(super) fn fork(&mut self, from: CacheId, to: CacheId) -> Result<()> {
+        self.take_back_recurrent(from);
         if let Some(cache) = self.cache(from)? {
             let copy = cache.clone();
             self.caches.insert(to, copy);
@@ -96,6 +98,7 @@ impl Engine {
 
     /// What a cache holds of the first `position` positions.
     pub(super) fn read(&mut self, cache: CacheId, position: usize) -> Result<Vec<u8>> {
+        self.take_back_recurrent(cache);
         match self.cache(cache)? {
             Some(cache) if position > 0 => cache.read(&self.network.layout, position),
             _ => Ok(Vec::new()),
@@ -104,14 +107,14 @@ impl Engine {
 
     /// Makes a cache of what [`read`](Self::read) gave, and answers the bytes that it takes.
     pub(super) fn write(&mut self, cache: CacheId, position: usize, bytes: &[u8]) -> Result<u64> {
-        let written = Cache::from_bytes(&self.network.layout, position, bytes)?;
+        let written = States::from_bytes(&self.network.layout, position, bytes)?;
         let size = written.bytes();
         self.caches.insert(cache, written);
         Ok(size)
     }
 
     /// A cache; none before the first token.
-    fn cache(&self, id: CacheId) -> Result<Option<&Cache>> {
+    fn cache(&self, id: CacheId) -> Result<Option<&States>> {
         match self.lost.get(&id) {
             Some(error) => Err(error.clone()),
             None => Ok(self.caches.get(&id)),
@@ -124,7 +127,7 @@ impl Engine {
         let begun = self.ahead.iter().position(|ahead| ahead.is(&rows));
         let begun = begun.map(|index| self.ahead.swap_remove(index).results);
         // What else was begun over these caches was begun with another token than the one that came.
-        self.ahead.retain(|ahead| !cache_ids(&rows).any(|cache| ahead.touches(cache)));
+        self.take_back(&cache_ids(&rows).collect::<Vec<_>>());
         let results = match begun {
             Some(results) => results,
             None => self.begin(&rows)?,
@@ -149,7 +152,7 @@ impl Engine {
         Pass::build(&self.network, rows, &tokens, &self.caches_of(rows)?, counted.collect::<Result<_>>()?)
     }
 
-    fn caches_of(&self, rows: &[RowRequest]) -> Result<Vec<Option<&Cache>>> {
+    fn caches_of(&self, rows: &[RowRequest]) -> Result<Vec<Option<&States>>> {
         cache_ids(rows).map(|cache| self.cache(cache)).collect()
     }
 
@@ -157,9 +160,9 @@ impl Engine {
     ///
     /// An array is written to in place if nobody else has a handle on it, so the caches of before must be gone by then.
     fn start(&mut self, rows: &[RowRequest], pass: Pass) -> Result<Option<Results>> {
-        self.caches.extend(cache_ids(rows).zip(pass.caches));
+        self.caches.extend(cache_ids(rows).zip(pass.states));
         let caches = cache_ids(rows).filter_map(|cache| self.caches.get(&cache));
-        let arrays = caches.flat_map(Cache::arrays).chain(pass.results.as_ref().map(Results::array));
+        let arrays = caches.flat_map(States::arrays).chain(pass.results.as_ref().map(Results::array));
         if self.look_ahead {
             eval_async(arrays)?
         } else {
@@ -170,11 +173,15 @@ impl Engine {
 
     /// Begins the decoding pass that most likely comes next. Where that fails, whoever asks for it is told.
     fn begin_next(&mut self, rows: &[RowRequest], results: Option<&Results>) {
-        let Some(results) = results.filter(|_| self.look_ahead && rows.iter().all(may_go_on)) else { return };
+        let Some(results) = results.filter(|_| self.look_ahead && rows.iter().all(|row| self.may_go_on(row))) else { return };
         // Not even begun: nothing is lost.
         let Ok(Some((next, pass))) = self.build_next(rows, results) else { return };
+        let before = match self.network.layout.is_recurrent() {
+            true => cache_ids(&next).filter_map(|id| self.caches.get(&id)).map(States::recurrent).collect(),
+            false => Vec::new(),
+        };
         match self.start(&next, pass) {
-            Ok(results) => self.ahead.push(Ahead { rows: next, results }),
+            Ok(results) => self.ahead.push(Ahead { rows: next, results, before }),
             Err(error) => {
                 drop(self.fail(&next, error.clone()));
                 self.lost.extend(cache_ids(&next).map(|cache| (cache, error.clone())));
@@ -220,7 +227,7 @@ impl Engine {
             ahead.rows.iter_mut().zip(tokens).for_each(|(row, token)| row.tokens = vec![token]);
         }
         let count = rows.iter().map(|row| row.tokens.len()).sum::<usize>();
-        let kv_bytes = |row: &RowRequest| self.caches.get(&row.cache).map_or(0, Cache::bytes);
+        let kv_bytes = |row: &RowRequest| self.caches.get(&row.cache).map_or(0, States::bytes);
         Ok(PassReply {
             rows: answers
                 .into_iter()
@@ -232,9 +239,40 @@ impl Engine {
         })
     }
 
+    /// Whether the token that a row chooses may be fed next, by a plan that does not change from step to step.
+    fn may_go_on(&self, row: &RowRequest) -> bool {
+        let next = row.position + row.tokens.len();
+        next < row.capacity
+            && self.network.epoch(next + 1) == self.network.epoch(row.length)
+            && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
+    }
+
+    /// Throws away what was begun ahead over any of these caches. Positions that it wrote are written again; recurrent states
+    /// become what they were.
+    fn take_back(&mut self, caches: &[CacheId]) {
+        let (taken, kept) = std::mem::take(&mut self.ahead)
+            .into_iter()
+            .partition::<Vec<_>, _>(|ahead| caches.iter().any(|&cache| ahead.touches(cache)));
+        self.ahead = kept;
+        for ahead in taken {
+            for (id, before) in cache_ids(&ahead.rows).zip(ahead.before) {
+                if let Some(states) = self.caches.get_mut(&id) {
+                    states.set_recurrent(before);
+                }
+            }
+        }
+    }
+
+    /// [`take_back`](Self::take_back) for a cache that is about to be read, where what was begun shows in it.
+    fn take_back_recurrent(&mut self, cache: CacheId) {
+        if self.network.layout.is_recurrent() {
+            self.take_back(&[cache]);
+        }
+    }
+
     /// Gives up the caches of rows whose pass has failed.
     fn fail(&mut self, rows: &[RowRequest], error: Error) -> PassFailure {
-        self.ahead.retain(|ahead| !cache_ids(rows).any(|cache| ahead.touches(cache)));
+        self.take_back(&cache_ids(rows).collect::<Vec<_>>());
         for cache in cache_ids(rows) {
             self.caches.remove(&cache);
         }
@@ -265,12 +303,6 @@ fn choices(rows: &[RowRequest]) -> impl Iterator<Item = &Choice> {
     })
 }
 
-/// Whether the token that a row chooses may be fed next, by a plan that does not change from step to step.
-fn may_go_on(row: &RowRequest) -> bool {
-    let next = row.position + row.tokens.len();
-    next < row.capacity && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
-}
-
 /// The row after `row`, with a token that is not known yet.
 fn next_row(row: &RowRequest) -> RowRequest {
     let output = match &row.output {
@@ -282,6 +314,7 @@ fn next_row(row: &RowRequest) -> RowRequest {
     RowRequest {
         cache: row.cache,
         position: row.position + row.tokens.len(),
+        length: row.position + row.tokens.len() + 1,
         // In place of the one that is not known yet.
         tokens: vec![TokenId::MAX],
         capacity: row.capacity,

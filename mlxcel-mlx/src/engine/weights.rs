@@ -1,13 +1,13 @@
 //! Weights as arrays: where they lie in the mapped checkpoint, expanded, or quantized while loading.
 
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
-use mlxcel_models::{Checkpoint, Decoder, WeightRef};
+use mlxcel_models::{Checkpoint, Decoder, WeightId, WeightRef};
 
-use super::ops;
+use super::compute;
 use super::options::WeightQuantization;
 use crate::array::{Array, DType, Packed, eval};
 
@@ -31,18 +31,34 @@ pub(super) struct Treatment {
     pub(super) quantize: Option<WeightQuantization>,
 }
 
-/// The weights of a decoder by their references.
+/// The weights of a decoder, in the order of its table.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
-    loaded: HashMap<WeightRef, Rc<Weight>>,
+    loaded: Vec<Loaded>,
     /// The bytes that they take on the device.
     pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    weight: Weight,
+    /// What is made of it when it is first used.
+    derived: OnceCell<(Derived, Array)>,
+}
+
+/// What steps use in place of a weight itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Derived {
+    /// Its values in float32, with a number added to each.
+    Plus(f32),
+    /// Its values in float32, with rows and columns swapped.
+    Transposed,
 }
 
 impl Weights {
     /// Loads the weights of `decoder`.
     ///
-    /// Bytes that lie aligned in a mapped file are used where they are on a CPU.
+    /// Bytes that lie together and aligned in a mapped file are used where they are on a CPU.
     ///
     /// # Errors
     ///
@@ -61,7 +77,7 @@ impl Weights {
             let loaded = load(checkpoint, weight, treatment)
                 .map_err(|error| error.with_context("tensor", &weight.tensor))?;
             weights.bytes += loaded.bytes();
-            weights.loaded.insert(weight.clone(), Rc::new(loaded));
+            weights.loaded.push(Loaded { weight: loaded, derived: OnceCell::new() });
             done += weight.tensors().map(|tensor| tensor.byte_len() as u64).sum::<u64>();
             if let Some(progress) = &options.progress {
                 progress(LoadProgress::new(LoadStage::Weights, done, total));
@@ -70,23 +86,50 @@ impl Weights {
         Ok(weights)
     }
 
-    /// One of the decoder's weights.
-    pub(super) fn get(&self, weight: &WeightRef) -> Result<Rc<Weight>> {
-        self.loaded.get(weight).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::Internal, OPERATION, "this weight is not among the decoder's")
-                .with_context("tensor", &weight.tensor)
-        })
+    /// Weights that a test has made.
+    #[cfg(test)]
+    pub(super) fn of(arrays: Vec<Array>) -> Self {
+        let loaded = |array| Loaded { weight: Weight::Dense(array), derived: OnceCell::new() };
+        Self { loaded: arrays.into_iter().map(loaded).collect(), bytes: 0 }
     }
 
-    /// One of the decoder's weights that cannot be quantized: a norm's factors or a bias.
-    pub(super) fn vector(&self, weight: &WeightRef) -> Result<Array> {
-        match &*self.get(weight)? {
-            Weight::Dense(values) => Ok(values.clone()),
-            Weight::Packed(_) => {
-                Err(Error::unsupported(OPERATION, "factors and biases must not be quantized")
-                    .with_context("tensor", &weight.tensor))
-            }
+    /// One of the decoder's weights.
+    pub(super) fn get(&self, weight: WeightId) -> Result<&Weight> {
+        self.loaded(weight).map(|loaded| &loaded.weight)
+    }
+
+    /// One of the decoder's weights that cannot be packed: a norm's factors or a bias.
+    pub(super) fn dense(&self, weight: WeightId) -> Result<&Array> {
+        match self.get(weight)? {
+            Weight::Dense(values) => Ok(values),
+            Weight::Packed(_) => Err(Error::unsupported("step", "factors and biases must not be quantized")
+                .with_context("weight", weight.index())),
         }
+    }
+
+    /// What is made of such a weight, computed when it is first asked for.
+    pub(super) fn derived(&self, weight: WeightId, derived: Derived) -> Result<Array> {
+        let loaded = self.loaded(weight)?;
+        match loaded.derived.get() {
+            Some((known, array)) if *known == derived => return Ok(array.clone()),
+            _ => {}
+        }
+        let values = self.dense(weight)?.astype(DType::F32)?;
+        let array = match derived {
+            Derived::Plus(0.0) => values,
+            Derived::Plus(summand) => values.add_scalar(summand)?,
+            Derived::Transposed => values.transpose(&[1, 0])?.contiguous()?,
+        };
+        // A weight that has two uses keeps what the first one made.
+        loaded.derived.set((derived, array.clone())).ok();
+        Ok(array)
+    }
+
+    fn loaded(&self, weight: WeightId) -> Result<&Loaded> {
+        self.loaded.get(weight.index()).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "step", "this weight is not among the decoder's")
+                .with_context("weight", weight.index())
+        })
     }
 }
 
@@ -121,29 +164,35 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
         return Ok(Weight::Dense(values));
     };
     let Some(dtype) = treatment.expand else { return Ok(Weight::Packed(packed)) };
-    let expanded = ops::dequantize(&packed, dtype)?;
+    let expanded = compute::dequantize(&packed, dtype)?;
     eval([&expanded])?;
     Ok(Weight::Dense(expanded))
 }
 
-/// Whether `weight` is a matrix whose rows are whole groups.
+/// Whether `weight` is a matrix, or several, whose rows are whole groups.
 fn is_packable(weight: &WeightRef, scheme: WeightQuantization) -> bool {
-    matches!(weight.shape[..], [_, columns] if columns.is_multiple_of(scheme.group_size()))
+    matches!(weight.shape[..], [_, columns] | [_, _, columns] if columns.is_multiple_of(scheme.group_size()))
 }
 
 /// A tensor of the checkpoint as it is stored.
 fn stored(checkpoint: &Arc<Checkpoint>, weight: &WeightRef) -> Result<Array> {
     // A reference that does not fit is noticed here, so that it need not be where its bytes are taken.
-    checkpoint.weight(weight)?;
+    let view = checkpoint.weight(weight)?;
     let dtype = DType::of(weight.element).ok_or_else(|| {
         Error::unsupported(OPERATION, "this element type is not computed with")
             .with_context("element_type", weight.element)
     })?;
-    let bytes = Arc::new(Stored { checkpoint: Arc::clone(checkpoint), weight: weight.clone() });
-    Array::from_shared(&bytes, &weight.stored_shape(), dtype)
+    let shape = weight.stored_shape();
+    match view.bytes {
+        Cow::Borrowed(_) => {
+            let bytes = Arc::new(Stored { checkpoint: Arc::clone(checkpoint), weight: weight.clone() });
+            Array::from_shared(&bytes, &shape, dtype)
+        }
+        Cow::Owned(bytes) => Array::from_shared(&Arc::new(bytes), &shape, dtype),
+    }
 }
 
-/// The bytes of one tensor, which keep the checkpoint's files mapped.
+/// The bytes of a weight that lie together, which keep the checkpoint's files mapped.
 struct Stored {
     checkpoint: Arc<Checkpoint>,
     weight: WeightRef,
@@ -151,7 +200,10 @@ struct Stored {
 
 impl AsRef<[u8]> for Stored {
     fn as_ref(&self) -> &[u8] {
-        // It was there when this was made; were it not, no bytes would be too few for any use of them.
-        self.checkpoint.weight(&self.weight).map_or(&[], |view| view.bytes)
+        // They were there when this was made; were they not, no bytes would be too few for any use of them.
+        match self.checkpoint.weight(&self.weight).map(|view| view.bytes) {
+            Ok(Cow::Borrowed(bytes)) => bytes,
+            _ => &[],
+        }
     }
 }

@@ -47,6 +47,8 @@ pub(crate) mod sys {
         Multiply,
         Divide,
         Maximum,
+        Minimum,
+        LogAddExp,
         Equal,
         Less,
         LessEqual,
@@ -119,9 +121,9 @@ pub(crate) mod sys {
         fn transpose(a: &Tensor, axes: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn expand_dims(a: &Tensor, axes: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn squeeze(a: &Tensor, axes: &[i32]) -> Result<UniquePtr<Tensor>>;
-        #[allow(dead_code, reason = "tests alone make such arrays")]
         fn broadcast_to(a: &Tensor, shape: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn concatenate(list: &Arrays, axis: i32) -> Result<UniquePtr<Tensor>>;
+        fn contiguous(a: &Tensor) -> Result<UniquePtr<Tensor>>;
 
         fn slice(a: &Tensor, start: &[i32], stop: &[i32], strides: &[i32]) -> Result<UniquePtr<Tensor>>;
         fn slice_update(
@@ -150,8 +152,10 @@ pub(crate) mod sys {
         fn binary(code: BinaryCode, a: &Tensor, b: &Tensor) -> Result<UniquePtr<Tensor>>;
         fn select(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<UniquePtr<Tensor>>;
         fn matmul(a: &Tensor, b: &Tensor) -> Result<UniquePtr<Tensor>>;
+        fn gather_mm(a: &Tensor, b: &Tensor, indices: &Tensor, sorted: bool) -> Result<UniquePtr<Tensor>>;
 
         fn reduce(code: ReduceCode, a: &Tensor, axes: &[i32], keep: bool) -> Result<UniquePtr<Tensor>>;
+        fn softmax(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn argmax(a: &Tensor, axis: i32, keep: bool) -> Result<UniquePtr<Tensor>>;
         fn cumsum(a: &Tensor, axis: i32, reverse: bool, inclusive: bool) -> Result<UniquePtr<Tensor>>;
         fn sort(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
@@ -161,6 +165,14 @@ pub(crate) mod sys {
         /// # Safety
         /// Pointers are null or to live arrays.
         unsafe fn rms_norm(x: &Tensor, weight: *const Tensor, eps: f32) -> Result<UniquePtr<Tensor>>;
+        /// # Safety
+        /// Pointers are null or to live arrays.
+        unsafe fn layer_norm(
+            x: &Tensor,
+            weight: *const Tensor,
+            bias: *const Tensor,
+            eps: f32,
+        ) -> Result<UniquePtr<Tensor>>;
         /// # Safety
         /// Pointers are null or to live values.
         unsafe fn rope(
@@ -219,6 +231,19 @@ pub(crate) mod sys {
             bits: i32,
             mode: &str,
         ) -> Result<UniquePtr<Tensor>>;
-
+        /// # Safety
+        /// Pointers are null or to live arrays.
+        unsafe fn gather_qmm(
+            x: &Tensor,
+            w: &Tensor,
+            scales: &Tensor,
+            biases: *const Tensor,
+            indices: &Tensor,
+            transposed: bool,
+            group_size: i32,
+            bits: i32,
+            mode: &str,
+            sorted: bool,
+        ) -> Result<UniquePtr<Tensor>>;
     }
 }

@@ -10,7 +10,8 @@ use super::error::Caught;
 use super::sys::Tensor;
 
 pub(crate) use bound::{
-    KernelSettings, kernel_implementations, kernel_log_sum_exp, kernel_rotate, kernel_silu_mul,
+    KernelSettings, kernel_expert_linear, kernel_implementations, kernel_log_sum_exp, kernel_rotate,
+    kernel_silu_mul,
 };
 
 #[cxx::bridge(namespace = "mlxcel")]
@@ -48,6 +49,22 @@ mod bound {
             scales: &Tensor,
             biases: &Tensor,
             bias: *const Tensor,
+            group_size: i32,
+            bits: i32,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        fn kernel_expert_linear(
+            x: &Tensor,
+            experts: &Tensor,
+            w: &Tensor,
+            settings: &KernelSettings,
+        ) -> Result<UniquePtr<Tensor>>;
+        fn kernel_affine_expert_linear(
+            x: &Tensor,
+            experts: &Tensor,
+            words: &Tensor,
+            scales: &Tensor,
+            biases: &Tensor,
             group_size: i32,
             bits: i32,
             settings: &KernelSettings,
@@ -128,6 +145,24 @@ pub(crate) fn kernel_affine_linear(
             settings,
         )
     }
+}
+
+pub(crate) fn kernel_affine_expert_linear(
+    x: &Tensor,
+    experts: &Tensor,
+    w: &AffineTensor<'_>,
+    settings: &KernelSettings,
+) -> Caught<Handle> {
+    bound::kernel_affine_expert_linear(
+        x,
+        experts,
+        w.words,
+        w.scales,
+        w.biases,
+        w.group_size,
+        w.bits,
+        settings,
+    )
 }
 
 pub(crate) fn kernel_rms_norm(

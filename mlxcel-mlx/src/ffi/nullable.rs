@@ -43,6 +43,11 @@ pub(crate) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Caught<
     unsafe { sys::rms_norm(x, pointer(weight), eps) }
 }
 
+pub(crate) fn layer_norm(x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f32) -> Caught<Handle> {
+    // SAFETY: as above.
+    unsafe { sys::layer_norm(x, pointer(weight), pointer(bias), eps) }
+}
+
 pub(crate) fn rope(x: &Tensor, terms: &RopeTerms<'_>, offset: i32) -> Caught<Handle> {
     let freqs = pointer(terms.freqs);
     // SAFETY: as above; `base` points into `terms`.
@@ -82,4 +87,29 @@ pub(crate) fn quantized_matmul(x: &Tensor, w: &PackedTensor<'_>, transposed: boo
     let biases = pointer(w.biases);
     // SAFETY: as above.
     unsafe { sys::quantized_matmul(x, w.words, w.scales, biases, transposed, w.group_size, w.bits, w.mode) }
+}
+
+pub(crate) fn gather_qmm(
+    x: &Tensor,
+    w: &PackedTensor<'_>,
+    indices: &Tensor,
+    transposed: bool,
+    sorted: bool,
+) -> Caught<Handle> {
+    let biases = pointer(w.biases);
+    // SAFETY: as above.
+    unsafe {
+        sys::gather_qmm(
+            x,
+            w.words,
+            w.scales,
+            biases,
+            indices,
+            transposed,
+            w.group_size,
+            w.bits,
+            w.mode,
+            sorted,
+        )
+    }
 }

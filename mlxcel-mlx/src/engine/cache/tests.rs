@@ -1,11 +1,12 @@
 //! What caches keep and show, on keys that say their position.
 
 use super::*;
+use crate::array::eval;
 
 const F32: DType = DType::F32;
 
-fn layout(window: Option<usize>, rotates: bool) -> LayerLayout {
-    LayerLayout { kv_heads: 2, head_dim: 1, window, rotates }
+fn layout(window: Option<usize>) -> CacheLayout {
+    CacheLayout { heads: 2, width: 1, has_values: true, window }
 }
 
 /// Keys (`[1, 2, count, 1]`) of the positions from `first` on: the position, and in the second head its negative.
@@ -24,11 +25,11 @@ fn positions(keys: &Array) -> Vec<usize> {
 }
 
 /// Feeds `counts` tokens after one another; checks what each feed sees, and gives the cache.
-fn fed(layout: &LayerLayout, counts: &[usize]) -> (LayerCache, usize) {
+fn fed(layout: &CacheLayout, counts: &[usize]) -> (LayerCache, usize) {
     let (mut cache, mut position): (Option<LayerCache>, usize) = (None, 0);
     for &count in counts {
         let new = keys(position, count);
-        let (filled, visible) = layout.extend(cache.as_ref(), position, &new, &new, F32).unwrap();
+        let (filled, visible) = layout.extend(cache.as_ref(), position, &new, Some(&new), F32).unwrap();
         let end = position + count;
         let first = layout.window.map_or(0, |window| (position + 1).saturating_sub(window));
         let mut seen = positions(&visible.keys);
@@ -37,7 +38,7 @@ fn fed(layout: &LayerLayout, counts: &[usize]) -> (LayerCache, usize) {
             seen.sort_unstable();
         }
         assert_eq!(seen, (first..end).collect::<Vec<_>>(), "{counts:?} at {position}");
-        assert_eq!(positions(&visible.values).len(), seen.len());
+        assert_eq!(positions(visible.values.as_ref().unwrap()).len(), seen.len());
         let limited = layout.window.is_some_and(|window| end > window);
         assert_eq!(matches!(visible.order, Order::Window(_)), limited && count > 1);
         (cache, position) = (Some(filled), end);
@@ -56,60 +57,46 @@ fn every_feed_sees_its_window_and_the_last_positions_are_kept() {
         &[20, 2, 1, 7],
         &[10, 5, 5, 1],
     ] {
-        for (window, rotates) in [(None, false), (Some(5), false), (Some(5), true), (Some(100), true)] {
-            let layout = layout(window, rotates);
+        for window in [None, Some(5), Some(100)] {
+            let layout = layout(window);
             let (cache, position) = fed(&layout, counts);
             let kept = layout.kept(position);
             let in_order = positions(&layout.in_order(&cache.keys, position, kept).unwrap());
             assert_eq!(in_order, (position - kept..position).collect::<Vec<_>>(), "{counts:?} {window:?}");
-            assert_eq!(kept, if rotates { position.min(window.unwrap()) } else { position });
+            assert_eq!(kept, window.map_or(position, |window| position.min(window)));
         }
     }
 }
 
 #[test]
-fn bytes_bring_back_what_was_kept() {
-    let layers = vec![layout(None, false), layout(Some(5), true), layout(Some(5), false)];
-    for counts in [&[3][..], &[5], &[4, 4, 1], &[11, 1, 1]] {
-        let (filled, end): (Vec<_>, Vec<_>) = layers.iter().map(|layer| fed(layer, counts)).unzip();
-        let (cache, position) = (Cache { layers: filled }, end[0]);
-        let layout = Layout { layers: layers.clone(), element: F32 };
-        let bytes = cache.read(&layout, position).unwrap();
-        let restored = Cache::from_bytes(&layout, position, &bytes).unwrap();
-        assert_eq!(restored.read(&layout, position).unwrap(), bytes);
-        for ((layer, before), after) in layers.iter().zip(&cache.layers).zip(&restored.layers) {
-            let next = |cache: &LayerCache| {
-                let new = keys(position, 1);
-                let (_, visible) = layer.extend(Some(cache), position, &new, &new, F32).unwrap();
-                let mut seen = positions(&visible.keys);
-                seen.sort_unstable();
-                seen
-            };
-            assert_eq!(next(after), next(before));
-        }
-        for wrong in [&bytes[1..], &[&bytes[..], &[0; 8]].concat()] {
-            let error = Cache::from_bytes(&layout, position, wrong).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt);
-        }
-        assert!(Cache::from_bytes(&layout, usize::MAX, &bytes).is_err());
-    }
+fn latents_have_no_values() {
+    let layout = CacheLayout { heads: 1, width: 3, has_values: false, window: None };
+    let rows = |first: usize, count: usize| {
+        let values: Vec<f32> = (first * 3..(first + count) * 3).map(|value| value as f32).collect();
+        Array::from_slice(&values, &[1, 1, count, 3]).unwrap()
+    };
+    let (cache, _) = layout.extend(None, 0, &rows(0, 4), None, F32).unwrap();
+    let (cache, visible) = layout.extend(Some(&cache), 4, &rows(4, 1), None, F32).unwrap();
+    assert!(cache.values.is_none() && visible.values.is_none());
+    assert_eq!(visible.keys.to_vec::<f32>().unwrap(), rows(0, 5).to_vec::<f32>().unwrap());
+    assert!(layout.extend(Some(&cache), 5, &rows(5, 1), Some(&rows(5, 1)), F32).is_err());
 }
 
 #[test]
 fn a_cache_is_written_in_place_until_it_is_shared() {
-    for layout in [layout(None, false), layout(Some(STEP), true)] {
+    for layout in [layout(None), layout(Some(STEP))] {
         let mut cache = fed(&layout, &[STEP - 4]).0;
-        eval([&cache.keys, &cache.values]).unwrap();
+        eval(cache.arrays()).unwrap();
         let address = cache.keys.address().unwrap();
         let step = |cache: LayerCache, position: usize| {
             let new = keys(position, 1);
-            let (filled, visible) = layout.extend(Some(&cache), position, &new, &new, F32).unwrap();
+            let (filled, visible) = layout.extend(Some(&cache), position, &new, Some(&new), F32).unwrap();
             // As the engine does: nobody holds what was before when it is computed.
             drop(cache);
-            eval([&filled.keys, &filled.values, &visible.keys]).unwrap();
+            eval(filled.arrays().chain([&visible.keys])).unwrap();
             filled
         };
-        let last = if layout.rotates { STEP + 3 } else { STEP - 1 };
+        let last = if layout.window.is_some() { STEP + 3 } else { STEP - 1 };
         for position in STEP - 4..last {
             cache = step(cache, position);
             assert_eq!(cache.keys.address().unwrap(), address, "{layout:?} at {position}");
@@ -128,9 +115,9 @@ fn a_cache_is_written_in_place_until_it_is_shared() {
 
 #[test]
 fn lengths_grow_in_steps_that_grow() {
-    let all = layout(None, false);
+    let all = layout(None);
     let lengths = [1, 256, 257, 2048, 2049, 5000, 100_000].map(|positions| all.length_for(positions));
     assert_eq!(lengths, [256, 256, 512, 2048, 2304, 5376, 100_352]);
-    let rotating = layout(Some(300), true);
+    let rotating = layout(Some(300));
     assert_eq!([1, 257, 300, 5000].map(|positions| rotating.length_for(positions)), [256, 300, 300, 300]);
 }

@@ -8,8 +8,8 @@ use mlxcel_models::Checkpoint;
 
 use super::*;
 use crate::array::DType;
+use crate::engine::compute::Compute;
 use crate::engine::network::Numerics;
-use crate::engine::ops::Ops;
 use crate::engine::request::{Occurrence, RowAnswer};
 use crate::engine::weights::{Treatment, Weights};
 
@@ -23,8 +23,9 @@ fn engine(look_ahead: bool) -> Engine {
     let as_stored = Treatment { expand: None, quantize: None };
     let weights = Weights::load(&checkpoint, &decoder, as_stored, &LoadOptions::default()).unwrap();
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
-    let network = Network::new(&decoder, &weights, Ops::new(None), numerics, false).unwrap();
-    Engine::new(network, decoder.vocabulary_size, weights.bytes, look_ahead)
+    let vocabulary = decoder.vocabulary_size;
+    let network = Network::new(decoder, weights, Compute::new(None), numerics, 20).unwrap();
+    Engine::new(network, vocabulary, look_ahead)
 }
 
 fn choice(plan: SamplingPlan, history: Vec<Occurrence>) -> Choice {
@@ -33,7 +34,8 @@ fn choice(plan: SamplingPlan, history: Vec<Occurrence>) -> Choice {
 
 fn row(cache: CacheId, position: usize, tokens: &[TokenId], choice: Choice) -> RowRequest {
     let output = Output::Token(Box::new(choice));
-    RowRequest { cache, position, tokens: tokens.to_vec(), capacity: 20, output }
+    let length = position + tokens.len();
+    RowRequest { cache, position, length, tokens: tokens.to_vec(), capacity: 20, output }
 }
 
 fn greedy(cache: CacheId, position: usize, tokens: &[TokenId]) -> RowRequest {

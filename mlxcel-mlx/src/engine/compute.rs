@@ -13,16 +13,27 @@ use crate::kernels::Kernels;
 
 /// How operations are computed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ops {
+pub(super) struct Compute {
     /// Our kernels, which take float32 activations; none where MLX computes everything.
     kernels: Option<Kernels>,
 }
 
-/// Masks of sliding windows, for MLX's attention; the layers of a pass share them.
+/// How attention makes weights of products of queries and keys.
+#[derive(Clone, Debug)]
+pub(super) struct Scoring {
+    /// What the products are multiplied with.
+    pub(super) scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub(super) soft_cap: Option<f32>,
+    /// A score for each head (`[heads]`) that takes part in its softmax and has no value.
+    pub(super) sinks: Option<Array>,
+}
+
+/// Masks for MLX's attention; the layers of a pass share them.
 #[derive(Debug, Default)]
 pub(super) struct Masks(HashMap<(usize, usize, usize), Array>);
 
-impl Ops {
+impl Compute {
     pub(super) fn new(kernels: Option<Kernels>) -> Self {
         Self { kernels }
     }
@@ -46,10 +57,10 @@ impl Ops {
     }
 
     /// `x / √(mean(x²) + epsilon) · weight` along the last axis, in the type of `x`.
-    pub(super) fn rms_norm(&self, x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
+    pub(super) fn rms_norm(&self, x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
         match self.kernels {
-            Some(kernels) => kernels.rms_norm(x, Some(weight), epsilon),
-            None => x.rms_norm(Some(weight), epsilon)?.astype(x.dtype()?),
+            Some(kernels) => kernels.rms_norm(x, weight, epsilon),
+            None => x.rms_norm(weight, epsilon)?.astype(x.dtype()?),
         }
     }
 
@@ -89,34 +100,141 @@ impl Ops {
         turned.astype(dtype)
     }
 
-    /// Attention of queries (`[tokens, heads, head_dim]`) over what they see: `[tokens, heads · head_dim]`, in their type.
+    /// Attention of queries (`[tokens, heads, width]`) over what they see: `[tokens, heads · width of values]`, in their type.
+    /// Where there are no values, they are the first `value_width` elements of the keys.
     pub(super) fn attention(
         &self,
         queries: &Array,
         visible: &Visible,
-        scale: f32,
+        value_width: usize,
+        scoring: &Scoring,
         masks: &mut Masks,
     ) -> Result<Array> {
-        let (tokens, width) = (queries.dim(0), queries.dim(1) * queries.dim(2));
+        let (tokens, width) = (queries.dim(0), queries.dim(1) * value_width);
         let Visible { keys, values, order } = visible;
-        if let Some(kernels) = self.kernels {
+        let values = match values {
+            Some(values) => values.clone(),
+            None => keys.slice_axis(-1, 0, value_width)?,
+        };
+        let Scoring { scale, soft_cap, sinks } = scoring;
+        if let Some(kernels) = self.kernels.filter(|_| soft_cap.is_none() && sinks.is_none()) {
             // The one query that sees all keys is of the last position, whatever their order.
             let window = if let Order::Window(window) = order { Some(*window) } else { None };
-            return kernels.attention(queries, keys, values, scale, window)?.reshape(&[tokens, width]);
+            return kernels.attention(queries, keys, &values, *scale, window)?.reshape(&[tokens, width]);
         }
         let dtype = queries.dtype()?;
+        let (keys, values) = (keys.astype(dtype)?, values.astype(dtype)?);
+        if let Some(cap) = *soft_cap {
+            let mask = masks.of(*order, tokens, keys.dim(2))?;
+            let attended = capped(queries, &keys, &values, *scale, cap, sinks.as_ref(), mask)?;
+            return attended.astype(dtype)?.reshape(&[tokens, width]);
+        }
         let mask = match *order {
             Order::All => Mask::None,
             Order::Causal => Mask::Causal,
             Order::Window(window) => Mask::Array(masks.get(tokens, keys.dim(2), window)?),
         };
+        let sinks = sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
         let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
-        let attended = queries.attention(&keys.astype(dtype)?, &values.astype(dtype)?, scale, mask, None)?;
+        let attended = queries.attention(&keys, &values, *scale, mask, sinks.as_ref())?;
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
+    }
+
+    /// Each row of `x` (`[rows, inputs]`) through the matrix of `weight` (`[experts, outputs, inputs]`) that `experts` (`[rows]`,
+    /// `U32`) names, in the type of `x`; `sorted` where these ascend.
+    pub(super) fn expert_linear(
+        &self,
+        x: &Array,
+        experts: &Array,
+        sorted: bool,
+        weight: &Weight,
+    ) -> Result<Array> {
+        match (self.kernels, weight) {
+            (Some(kernels), Weight::Dense(values)) => return kernels.expert_linear(x, experts, values),
+            (Some(kernels), Weight::Packed(packed)) if Kernels::takes(packed) => {
+                return kernels.packed_expert_linear(x, experts, packed);
+            }
+            _ => {}
+        }
+        let dtype = x.dtype()?;
+        let rows = x.expand_dims(&[1])?;
+        let product = match weight {
+            Weight::Packed(packed) => packed.gather_multiply(&rows, experts, sorted)?,
+            Weight::Dense(values) if values.dtype()? == dtype => {
+                rows.gather_matmul(&values.transpose(&[0, 2, 1])?, experts, sorted)?
+            }
+            // Of the chosen alone, so that no others are converted.
+            Weight::Dense(values) if x.dim(0) < values.dim(0) => {
+                rows.matmul(&values.take(experts, 0)?.astype(dtype)?.transpose(&[0, 2, 1])?)?
+            }
+            Weight::Dense(values) => {
+                rows.gather_matmul(&values.astype(dtype)?.transpose(&[0, 2, 1])?, experts, sorted)?
+            }
+        };
+        product.squeeze(&[1])?.astype(dtype)
+    }
+
+    /// Each head of `x` (`[tokens, heads, inputs]`) through a matrix of its own: `x · weightᵀ` of `[heads, outputs, inputs]`, or
+    /// where `transposed` `x · weight` of `[heads, inputs, outputs]`. `[tokens, heads, outputs]`, in the type of `x`.
+    pub(super) fn head_linear(&self, x: &Array, weight: &Weight, transposed: bool) -> Result<Array> {
+        let dtype = x.dtype()?;
+        let x = x.transpose(&[1, 0, 2])?;
+        let product = match weight {
+            Weight::Packed(packed) => packed.multiply(&x, !transposed)?,
+            Weight::Dense(values) if transposed => x.matmul(&values.astype(dtype)?)?,
+            Weight::Dense(values) => x.matmul(&values.astype(dtype)?.transpose(&[0, 2, 1])?)?,
+        };
+        product.transpose(&[1, 0, 2])?.astype(dtype)
     }
 }
 
+/// Attention with capped scores, in float32: queries `[tokens, heads, width]`, keys and values `[1, kv_heads, n, width]`; gives
+/// `[tokens, heads, width of values]`.
+fn capped(
+    queries: &Array,
+    keys: &Array,
+    values: &Array,
+    scale: f32,
+    cap: f32,
+    sinks: Option<&Array>,
+    mask: Option<&Array>,
+) -> Result<Array> {
+    let (tokens, heads, kv_heads) = (queries.dim(0), queries.dim(1), keys.dim(1));
+    let grouped = [kv_heads, heads / kv_heads, tokens, queries.dim(2)];
+    let queries = queries.multiply_scalar(scale)?.transpose(&[1, 0, 2])?.reshape(&grouped)?;
+    let per_group = |x: &Array| x.squeeze(&[0])?.expand_dims(&[1]);
+    let (keys, values) = (per_group(keys)?, per_group(values)?);
+    let scores = queries.matmul(&keys.transpose(&[0, 1, 3, 2])?)?.astype(DType::F32)?;
+    let mut scores = soft_cap(&scores, cap)?;
+    if let Some(mask) = mask {
+        scores = mask.select(&scores, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?;
+    }
+    let seen = scores.dim(-1);
+    if let Some(sinks) = sinks {
+        let sinks = sinks.astype(DType::F32)?.reshape(&[kv_heads, heads / kv_heads, 1, 1])?;
+        let sinks = sinks.broadcast_to(&[kv_heads, heads / kv_heads, tokens, 1])?;
+        scores = concatenate([&scores, &sinks], -1)?;
+    }
+    let weights = scores.softmax(-1)?.slice_axis(-1, 0, seen)?.astype(values.dtype()?)?;
+    let attended = weights.matmul(&values)?.reshape(&[heads, tokens, values.dim(-1)])?;
+    attended.transpose(&[1, 0, 2])
+}
+
+/// `cap · tanh(x / cap)`, in the type of `x`.
+pub(super) fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
+    x.divide(&Array::scalar(cap, x.dtype()?)?)?.tanh()?.multiply_scalar(cap)
+}
+
 impl Masks {
+    /// The mask of an order; none where each query sees all.
+    fn of(&mut self, order: Order, queries: usize, seen: usize) -> Result<Option<&Array>> {
+        match order {
+            Order::All => Ok(None),
+            Order::Causal => self.get(queries, seen, seen).map(Some),
+            Order::Window(window) => self.get(queries, seen, window).map(Some),
+        }
+    }
+
     /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), the last ones being of the same position:
     /// its own and those before, `window` in all.
     fn get(&mut self, queries: usize, seen: usize, window: usize) -> Result<&Array> {
@@ -174,10 +292,15 @@ pub(super) fn dequantize(packed: &Packed, dtype: DType) -> Result<Array> {
 /// The activation of `x`, in its type.
 ///
 /// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN` names them.
-fn activate(activation: Activation, x: &Array) -> Result<Array> {
+pub(super) fn activate(activation: Activation, x: &Array) -> Result<Array> {
     match activation {
         Activation::Silu => x.multiply(&x.sigmoid()?),
         Activation::Relu => x.maximum(&Array::scalar(0.0, x.dtype()?)?),
+        Activation::ReluSquared => x.maximum(&Array::scalar(0.0, x.dtype()?)?)?.square(),
+        Activation::Sigmoid => x.sigmoid(),
+        Activation::Tanh => x.tanh(),
+        // Above 20, where PyTorch takes x itself, both are x in single precision.
+        Activation::Softplus => x.logaddexp(&Array::scalar(0.0, x.dtype()?)?),
         Activation::Gelu => {
             let erf = x.multiply_scalar(std::f32::consts::FRAC_1_SQRT_2)?.erf()?;
             x.multiply_scalar(0.5)?.multiply(&erf.add_scalar(1.0)?)
@@ -188,9 +311,19 @@ fn activate(activation: Activation, x: &Array) -> Result<Array> {
             let inner = x.add(&cubic)?.multiply_scalar((2.0 / std::f64::consts::PI).sqrt() as f32)?;
             x.multiply_scalar(0.5)?.multiply(&inner.tanh()?.add_scalar(1.0)?)
         }
-        other => Err(Error::unsupported("load model", "this activation is not computed")
-            .with_context("activation", format_args!("{other:?}"))),
     }
+}
+
+/// Each element of `x` limited to a range, in its type; an end that is infinite limits nothing.
+pub(super) fn clamp(x: &Array, least: f32, most: f32) -> Result<Array> {
+    let mut limited = x.clone();
+    if least > f32::NEG_INFINITY {
+        limited = limited.maximum(&Array::scalar(least, x.dtype()?)?)?;
+    }
+    if most < f32::INFINITY {
+        limited = limited.minimum(&Array::scalar(most, x.dtype()?)?)?;
+    }
+    Ok(limited)
 }
 
 #[cfg(test)]

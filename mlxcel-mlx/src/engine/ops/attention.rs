@@ -1,0 +1,123 @@
+//! Attention of each row over its own cache.
+
+use mlxcel_core::Result;
+use mlxcel_models::{AttentionCore, LatentAttention, StateSlot};
+
+use super::PassOps;
+use crate::array::{Array, concatenate};
+use crate::engine::compute::Scoring;
+use crate::engine::network::{Span, inconsistent};
+use crate::engine::state::{LayerState, StateLayout};
+
+impl PassOps<'_> {
+    /// [`Ops::attention`](mlxcel_models::walk::Ops::attention).
+    pub(super) fn attend(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        value: &Array,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        // The window is the cache's, the rotary embedding is known by the slot, and queries are scaled.
+        let AttentionCore { scale, window: _, rope: _, soft_cap, sinks, query_scale: _ } = core;
+        let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
+        let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
+        let kv = self.network.numerics.kv;
+        let query = self.narrow(&self.rotated(query, slot)?)?;
+        let key = self.rotated(key, slot)?.astype(kv)?;
+        self.attend_rows(&query, &key, Some(&value.astype(kv)?), value.dim(2), &scoring, slot)
+    }
+
+    /// [`Ops::latent_attention`](mlxcel_models::walk::Ops::latent_attention).
+    pub(super) fn attend_latent(
+        &mut self,
+        query: &Array,
+        entry: &Array,
+        latent: &LatentAttention,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        let LatentAttention {
+            heads,
+            plain_dim: _,
+            rope_dim,
+            value_dim: _,
+            rank,
+            query: _,
+            down: _,
+            norm: _,
+            key_up: _,
+            value_up: _,
+            output: _,
+            scale,
+            rope: _,
+        } = latent;
+        let (rank, width) = (*rank, rank + rope_dim);
+        let rotate_last = |x: &Array| {
+            let rotary = self.rotated(&x.slice_axis(-1, rank, width)?, slot)?;
+            concatenate([&x.slice_axis(-1, 0, rank)?, &rotary], -1)
+        };
+        let query = self.narrow(&rotate_last(query)?)?;
+        let entry = rotate_last(&entry.expand_dims(&[1])?)?.astype(self.network.numerics.kv)?;
+        let scoring = Scoring { scale: *scale, soft_cap: None, sinks: None };
+        let attended = self.attend_rows(&query, &entry, None, rank, &scoring, slot)?;
+        attended.reshape(&[query.dim(0), *heads, rank])
+    }
+
+    /// Queries or keys (`[tokens, heads, width]`) rotated by the embedding of the layer at `slot`.
+    fn rotated(&self, x: &Array, slot: StateSlot) -> Result<Array> {
+        match self.network.rope_of(slot) {
+            None => Ok(x.clone()),
+            Some(index) => match self.rotations.get(index) {
+                Some(rotary) => rotary.apply(&self.network.compute, x, self.spans),
+                None => Err(inconsistent("a layer has a rotary embedding that is not among the decoder's")),
+            },
+        }
+    }
+
+    /// Attention of each span over its own cache, into which its keys and values go first: `[tokens, heads · value_width]`.
+    fn attend_rows(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        value: Option<&Array>,
+        value_width: usize,
+        scoring: &Scoring,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        let network = self.network;
+        let StateLayout::Cache(layout) = network.layout.at(slot)? else {
+            return Err(inconsistent("attention was given a state that is no cache"));
+        };
+        let mut mixed = Vec::with_capacity(self.spans.len());
+        for (number, (span, states)) in self.spans.iter().zip(self.states).enumerate() {
+            let before = match states.and_then(|states| states.get(slot)) {
+                Some(LayerState::Cache(cache)) => Some(cache),
+                Some(LayerState::Fixed(_)) | None => None,
+            };
+            let key = heads_first(key, span)?;
+            let value = value.map(|value| heads_first(value, span)).transpose()?;
+            let (cache, visible) =
+                layout.extend(before, span.position, &key, value.as_ref(), network.layout.element)?;
+            self.filled[number].push(slot, LayerState::Cache(cache))?;
+            let own = match self.spans.len() {
+                1 => query.clone(),
+                _ => query.slice_axis(0, span.start, span.start + span.count)?,
+            };
+            mixed.push(network.compute.attention(&own, &visible, value_width, scoring, &mut self.masks)?);
+        }
+        match &mixed[..] {
+            [only] => Ok(only.clone()),
+            several => concatenate(several, 0),
+        }
+    }
+}
+
+/// A span's part of `x` (`[tokens of all spans, heads, width]`) as `[1, heads, tokens, width]`.
+fn heads_first(x: &Array, span: &Span) -> Result<Array> {
+    let part = x.slice_axis(0, span.start, span.start + span.count)?;
+    if span.count == 1 {
+        return part.reshape(&[1, x.dim(1), 1, x.dim(2)]);
+    }
+    part.transpose(&[1, 0, 2])?.expand_dims(&[0])
+}

@@ -1,0 +1,90 @@
+//! Mixtures of experts: rows sorted by expert, so that a chosen expert's weights are read once.
+
+use mlxcel_core::Result;
+use mlxcel_models::Linear;
+
+use super::PassOps;
+use crate::array::{Array, DType};
+use crate::engine::sampling::top;
+
+/// How rows for experts come from tokens, and go back.
+#[derive(Debug)]
+pub(crate) struct Routing {
+    /// The expert of each row (`[rows]`, `U32`).
+    experts: Array,
+    /// For each token its rows (`[tokens · chosen]`, `U32`), where rows are not in the order of tokens but sorted by expert.
+    rows_of: Option<Array>,
+    tokens: usize,
+    chosen: usize,
+}
+
+#[cfg(test)]
+impl Routing {
+    /// The expert of each row.
+    pub(super) fn experts(&self) -> &Array {
+        &self.experts
+    }
+}
+
+/// [`Ops::dispatch`](mlxcel_models::walk::Ops::dispatch): `[tokens · chosen, width]`.
+pub(super) fn dispatch(x: &Array, chosen: &Array) -> Result<(Array, Routing)> {
+    let (tokens, count, width) = (x.dim(0), chosen.dim(1), x.dim(1));
+    let rows = tokens * count;
+    let experts = chosen.reshape(&[rows])?;
+    if tokens == 1 {
+        // The experts of a token are different ones.
+        let routing = Routing { experts, rows_of: None, tokens, chosen: count };
+        return Ok((x.broadcast_to(&[rows, width])?, routing));
+    }
+    let order = experts.argsort(-1)?;
+    let token_of: Vec<u32> = (0..).flat_map(|token| std::iter::repeat_n(token, count)).take(rows).collect();
+    let token_of = Array::from_slice(&token_of, &[rows])?.take(&order, 0)?;
+    let routing = Routing {
+        experts: experts.take(&order, 0)?,
+        rows_of: Some(order.argsort(-1)?),
+        tokens,
+        chosen: count,
+    };
+    Ok((x.take(&token_of, 0)?, routing))
+}
+
+/// [`Ops::combine`](mlxcel_models::walk::Ops::combine).
+pub(super) fn combine(x: &Array, routing: &Routing, weights: &Array) -> Result<Array> {
+    let Routing { experts: _, rows_of, tokens, chosen } = routing;
+    let x = match rows_of {
+        Some(rows) => x.take(rows, 0)?,
+        None => x.clone(),
+    };
+    let x = x.reshape(&[*tokens, *chosen, x.dim(1)])?;
+    x.multiply(&weights.expand_dims(&[2])?)?.sum(&[1], false)
+}
+
+/// [`Ops::keep_groups`](mlxcel_models::walk::Ops::keep_groups).
+pub(super) fn keep_groups(scores: &Array, groups: usize, kept: usize) -> Result<Array> {
+    let (tokens, experts) = (scores.dim(0), scores.dim(1));
+    let size = experts / groups.max(1);
+    let grouped = scores.reshape(&[tokens, groups, size])?;
+    let best = grouped.sort(-1)?.slice_axis(-1, size.saturating_sub(2), size)?.sum(&[-1], false)?;
+    let kept = top(&best, kept)?;
+    let ones = Array::full(&kept.shape(), 1.0, DType::F32)?;
+    let kept = Array::zeros(&[tokens, groups], DType::F32)?.put_along_axis(&kept, &ones, -1)?;
+    let kept = kept.astype(DType::Bool)?.expand_dims(&[2])?;
+    let least = Array::scalar(f32::NEG_INFINITY, scores.dtype()?)?;
+    kept.select(&grouped, &least)?.reshape(&[tokens, experts])
+}
+
+impl PassOps<'_> {
+    /// [`Ops::expert_linear`](mlxcel_models::walk::Ops::expert_linear).
+    pub(super) fn run_expert_linear(&self, x: &Array, routing: &Routing, linear: &Linear) -> Result<Array> {
+        let Linear { weight, bias, inputs: _, outputs: _ } = *linear;
+        let Routing { experts, rows_of, tokens: _, chosen: _ } = routing;
+        let weights = &self.network.weights;
+        let x = self.narrow(x)?;
+        let sorted = rows_of.is_some();
+        let product = self.network.compute.expert_linear(&x, experts, sorted, weights.get(weight)?)?;
+        match bias {
+            Some(bias) => self.narrow(&product.add(&weights.dense(bias)?.take(experts, 0)?)?),
+            None => Ok(product),
+        }
+    }
+}

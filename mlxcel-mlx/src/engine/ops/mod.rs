@@ -1,0 +1,299 @@
+//! The operations of a decoder's walk, on arrays of MLX.
+//!
+//! Rows of a pass lie one behind the other and are not padded. What looks at other positions (attention, convolutions,
+//! recurrences) goes row by row over the states of each; everything else takes the tokens of all rows at once.
+
+mod attention;
+mod experts;
+mod recurrent;
+pub(super) mod triangles;
+
+use mlxcel_core::{Error, Result};
+use mlxcel_models::walk::Ops;
+use mlxcel_models::{
+    Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, NormKind,
+    PositionScale, StateSlot, WeightId,
+};
+
+use self::experts::Routing;
+use self::triangles::Triangles;
+use super::compute::{self, Masks, activate, clamp, embed};
+use super::network::{Network, Span, Wanted};
+use super::rotary::RotaryAt;
+use super::state::States;
+use super::weights::Derived;
+use crate::array::{Array, DType, concatenate};
+
+/// The operations for one pass.
+pub(super) struct PassOps<'a> {
+    pub(super) network: &'a Network,
+    /// The tokens of all spans (`[tokens]`, `U32`).
+    pub(super) tokens: &'a Array,
+    pub(super) spans: &'a [Span],
+    /// Each span's states before the pass.
+    pub(super) states: &'a [Option<&'a States>],
+    /// Each span's states after it, as far as the walk has come.
+    pub(super) filled: Vec<States>,
+    pub(super) wanted: Wanted<'a>,
+    /// Each rotary embedding at the positions of the spans.
+    pub(super) rotations: Vec<RotaryAt<'a>>,
+    pub(super) masks: Masks,
+    pub(super) triangles: Triangles,
+}
+
+impl PassOps<'_> {
+    /// `x` in the type of activations: what goes into products.
+    fn narrow(&self, x: &Array) -> Result<Array> {
+        match self.network.numerics.activation {
+            // Nothing is wider.
+            DType::F32 => Ok(x.clone()),
+            narrow => x.astype(narrow),
+        }
+    }
+
+    /// One number a token, by its position, as `[tokens, 1, 1]` in float32.
+    fn by_position(&self, of: impl Fn(usize) -> f32) -> Result<Array> {
+        let values: Vec<f32> = self.spans.iter().flat_map(Span::positions).map(of).collect();
+        Array::from_slice(&values, &[values.len(), 1, 1])
+    }
+}
+
+impl Ops for PassOps<'_> {
+    type Value = Array;
+    type Routing = Routing;
+    type Error = Error;
+
+    fn embed(&mut self, table: WeightId) -> Result<Array> {
+        embed(self.network.weights.get(table)?, self.tokens, self.network.numerics.activation)
+    }
+
+    fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Array> {
+        let position = |position: usize| u32::try_from(position + offset).unwrap_or(u32::MAX);
+        let rows: Vec<u32> = self.spans.iter().flat_map(Span::positions).map(position).collect();
+        let rows = Array::from_slice(&rows, &[rows.len()])?;
+        embed(self.network.weights.get(table)?, &rows, self.network.numerics.activation)
+    }
+
+    fn vector(&mut self, weight: WeightId) -> Result<Array> {
+        self.network.weights.derived(weight, Derived::Plus(0.0))?.expand_dims(&[0])
+    }
+
+    fn linear(&mut self, x: &Array, linear: &Linear) -> Result<Array> {
+        let Linear { weight, bias, inputs: _, outputs: _ } = *linear;
+        let weights = &self.network.weights;
+        let bias = bias.map(|bias| weights.dense(bias)).transpose()?;
+        self.network.compute.linear(&self.narrow(x)?, weights.get(weight)?, bias)
+    }
+
+    fn head_linear(&mut self, x: &Array, linear: &HeadLinear) -> Result<Array> {
+        let HeadLinear { weight, transposed, heads: _, inputs: _, outputs: _ } = *linear;
+        let weight = self.network.weights.get(weight)?;
+        self.network.compute.head_linear(&self.narrow(x)?, weight, transposed)
+    }
+
+    fn norm(&mut self, x: &Array, norm: &Norm) -> Result<Array> {
+        let Norm { kind, weight, bias, epsilon, offset, width: _ } = *norm;
+        let weights = &self.network.weights;
+        let factors = |id: WeightId| match offset {
+            0.0 => weights.dense(id).cloned(),
+            offset => weights.derived(id, Derived::Plus(offset)),
+        };
+        let weight = weight.map(factors).transpose()?;
+        let bias = bias.map(|bias| weights.dense(bias)).transpose()?;
+        // Factors of each head go on after the norm.
+        let fused = weight.as_ref().is_none_or(|weight| weight.rank() == 1);
+        let inside = weight.as_ref().filter(|_| fused);
+        let mut normed = match kind {
+            NormKind::Rms => self.network.compute.rms_norm(x, inside, epsilon)?,
+            NormKind::Layer => x.layer_norm(inside, bias.filter(|_| fused), epsilon)?,
+        };
+        if let Some(weight) = weight.filter(|_| !fused) {
+            normed = normed.multiply(&weight)?;
+        }
+        match bias.filter(|_| !fused || kind == NormKind::Rms) {
+            Some(bias) => self.narrow(&normed.add(bias)?),
+            None => self.narrow(&normed),
+        }
+    }
+
+    fn unit_norm(&mut self, x: &Array, epsilon: f32) -> Result<Array> {
+        // By the mean in place of the sum.
+        let width = x.dim(-1) as f32;
+        let normed = self.network.compute.rms_norm(&x.astype(DType::F32)?, None, epsilon / width)?;
+        normed.multiply_scalar(width.sqrt().recip())
+    }
+
+    fn activate(&mut self, x: &Array, activation: Activation) -> Result<Array> {
+        activate(activation, x)
+    }
+
+    fn exp(&mut self, x: &Array) -> Result<Array> {
+        x.exp()
+    }
+
+    fn clamp(&mut self, x: &Array, least: f32, most: f32) -> Result<Array> {
+        clamp(x, least, most)
+    }
+
+    fn soft_cap(&mut self, x: &Array, cap: f32) -> Result<Array> {
+        compute::soft_cap(x, cap)
+    }
+
+    fn scale(&mut self, x: &Array, factor: f32) -> Result<Array> {
+        x.multiply_scalar(factor)
+    }
+
+    fn offset(&mut self, x: &Array, summand: f32) -> Result<Array> {
+        x.add_scalar(summand)
+    }
+
+    fn add(&mut self, a: &Array, b: &Array) -> Result<Array> {
+        a.add(b)
+    }
+
+    fn multiply(&mut self, a: &Array, b: &Array) -> Result<Array> {
+        a.multiply(b)
+    }
+
+    fn divide(&mut self, a: &Array, b: &Array) -> Result<Array> {
+        a.divide(b)
+    }
+
+    fn sum(&mut self, x: &Array) -> Result<Array> {
+        x.sum(&[-1], true)
+    }
+
+    fn softmax(&mut self, x: &Array) -> Result<Array> {
+        x.astype(DType::F32)?.softmax(-1)
+    }
+
+    fn gate(&mut self, gating: Gating, gate: &Array, up: &Array) -> Result<Array> {
+        match gating {
+            Gating::Activated(activation) => self.network.compute.gated(activation, gate, up),
+            Gating::ClampedSwiglu { alpha, limit } => {
+                let gate = clamp(gate, f32::NEG_INFINITY, limit)?;
+                let up = clamp(up, -limit, limit)?.add_scalar(1.0)?;
+                let gate = gate.multiply(&gate.multiply_scalar(alpha)?.sigmoid()?)?;
+                up.multiply(&gate)
+            }
+        }
+    }
+
+    fn split_heads(&mut self, x: &Array, heads: usize) -> Result<Array> {
+        x.reshape(&[x.dim(0), heads, x.dim(-1) / heads.max(1)])
+    }
+
+    fn join_heads(&mut self, x: &Array) -> Result<Array> {
+        x.reshape(&[x.dim(0), x.dim(1) * x.dim(2)])
+    }
+
+    fn slice(&mut self, x: &Array, start: usize, end: usize) -> Result<Array> {
+        x.slice_axis(-1, start, end)
+    }
+
+    fn concatenate(&mut self, values: &[Array]) -> Result<Array> {
+        concatenate(values, -1)
+    }
+
+    fn deinterleave(&mut self, x: &Array, rotary_dim: usize) -> Result<Array> {
+        let (tokens, heads, width) = (x.dim(0), x.dim(1), x.dim(2));
+        let pairs = x.slice_axis(-1, 0, rotary_dim)?.reshape(&[tokens, heads, rotary_dim / 2, 2])?;
+        let halves = pairs.transpose(&[0, 1, 3, 2])?.reshape(&[tokens, heads, rotary_dim])?;
+        if rotary_dim == width {
+            return Ok(halves);
+        }
+        concatenate([&halves, &x.slice_axis(-1, rotary_dim, width)?], -1)
+    }
+
+    fn scale_by_position(&mut self, x: &Array, scale: &PositionScale) -> Result<Array> {
+        let PositionScale { beta, original_context } = *scale;
+        let scale = |position: usize| {
+            let units = (position / original_context.max(1)) as f64;
+            (1.0 + f64::from(beta) * units.ln_1p()) as f32
+        };
+        self.narrow(&x.multiply(&self.by_position(scale)?)?)
+    }
+
+    fn select(&mut self, x: &Array) -> Result<Array> {
+        match self.wanted {
+            Wanted::None | Wanted::All => Ok(x.clone()),
+            Wanted::Some(indices) => x.take(indices, 0),
+        }
+    }
+
+    fn attention(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        value: &Array,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.attend(query, key, value, core, slot)
+    }
+
+    fn latent_attention(
+        &mut self,
+        query: &Array,
+        entry: &Array,
+        latent: &LatentAttention,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.attend_latent(query, entry, latent, slot)
+    }
+
+    fn convolve(&mut self, x: &Array, convolution: &Convolution, slot: StateSlot) -> Result<Array> {
+        self.convolve_rows(x, convolution, slot)
+    }
+
+    fn delta_rule(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        value: &Array,
+        decay: &Array,
+        beta: &Array,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.run_delta_rule([query, key, value, decay, beta], slot)
+    }
+
+    fn state_space(
+        &mut self,
+        x: &Array,
+        dt: &Array,
+        rate: &Array,
+        input: &Array,
+        output: &Array,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.run_state_space([x, dt, input, output], rate, slot)
+    }
+
+    fn keep_groups(&mut self, scores: &Array, groups: usize, kept: usize) -> Result<Array> {
+        experts::keep_groups(scores, groups, kept)
+    }
+
+    fn top(&mut self, x: &Array, count: usize) -> Result<Array> {
+        super::sampling::top(x, count)
+    }
+
+    fn pick(&mut self, x: &Array, indices: &Array) -> Result<Array> {
+        x.take_along_axis(indices, -1)
+    }
+
+    fn dispatch(&mut self, x: &Array, chosen: &Array, _experts: usize) -> Result<(Array, Routing)> {
+        experts::dispatch(x, chosen)
+    }
+
+    fn expert_linear(&mut self, x: &Array, routing: &Routing, linear: &Linear) -> Result<Array> {
+        self.run_expert_linear(x, routing, linear)
+    }
+
+    fn combine(&mut self, x: &Array, routing: &Routing, weights: &Array) -> Result<Array> {
+        self.narrow(&experts::combine(x, routing, weights)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

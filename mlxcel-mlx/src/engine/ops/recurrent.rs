@@ -1,0 +1,218 @@
+//! Convolutions and linear recurrences over the states of each row, in float32.
+//!
+//! One token is one step of the recurrence. Several are computed in chunks: within one by products of matrices over pairs of
+//! tokens, from chunk to chunk by the state, which is the same recurrence written out.
+
+use mlxcel_core::Result;
+use mlxcel_models::{Convolution, StateSlot};
+
+use super::PassOps;
+use crate::array::{Array, DType, concatenate};
+use crate::engine::compute::activate;
+use crate::engine::network::{Span, inconsistent};
+use crate::engine::state::{LayerState, StateLayout};
+use crate::engine::weights::Derived;
+
+/// How many tokens a chunk has: matrices over their pairs take as many products a token.
+const CHUNK: usize = 32;
+
+impl PassOps<'_> {
+    /// What a span's sequence keeps at `slot`: zero before its first position.
+    fn fixed(&self, number: usize, span: &Span, slot: StateSlot) -> Result<Array> {
+        let known = self.states.get(number).copied().flatten().filter(|_| span.position > 0);
+        match (known.and_then(|states| states.get(slot)), self.network.layout.at(slot)?) {
+            (Some(LayerState::Fixed(state)), StateLayout::Fixed(_)) => Ok(state.clone()),
+            (None, StateLayout::Fixed(shape)) => Array::zeros(shape, DType::F32),
+            _ => Err(inconsistent("a recurrence was given a state that is a cache")),
+        }
+    }
+
+    /// Runs `step(own inputs, state)` for each span, which gives its outputs (`[tokens, …]`) and the state after them.
+    fn each_row<const N: usize>(
+        &mut self,
+        inputs: [&Array; N],
+        slot: StateSlot,
+        mut step: impl FnMut(&mut Self, [Array; N], Array) -> Result<(Array, Array)>,
+    ) -> Result<Array> {
+        let mut outputs = Vec::with_capacity(self.spans.len());
+        let inputs = inputs.map(|input| input.astype(DType::F32));
+        let inputs = all(inputs)?;
+        for (number, span) in self.spans.iter().enumerate() {
+            let state = self.fixed(number, span, slot)?;
+            let own = all(inputs.each_ref().map(|input| part(input, span.start, span.start + span.count)))?;
+            let (output, state) = step(self, own, state)?;
+            self.filled[number].push(slot, LayerState::Fixed(state))?;
+            outputs.push(output);
+        }
+        match &outputs[..] {
+            [only] => Ok(only.clone()),
+            several => concatenate(several, 0),
+        }
+    }
+
+    /// [`Ops::convolve`](mlxcel_models::walk::Ops::convolve).
+    pub(super) fn convolve_rows(
+        &mut self,
+        x: &Array,
+        convolution: &Convolution,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        let Convolution { weight, bias, channels, taps, activation } = *convolution;
+        let network = self.network;
+        let weights = &network.weights;
+        // `[taps, channels]`.
+        let factors = weights.derived(weight, Derived::Transposed)?;
+        let mut mixed = self.each_row([x], slot, |_, [x], state| {
+            let count = x.dim(0);
+            let inputs = concatenate([&state.transpose(&[1, 0])?, &x], 0)?;
+            let output = if count == 1 {
+                inputs.multiply(&factors)?.sum(&[0], true)?
+            } else {
+                let tap = |tap: usize| {
+                    inputs.slice_axis(0, tap, tap + count)?.multiply(&factors.slice_axis(0, tap, tap + 1)?)
+                };
+                let first = tap(0)?;
+                (1..taps).try_fold(first, |sum, index| sum.add(&tap(index)?))?
+            };
+            let kept = inputs.slice(&[count, 0], &[count + taps - 1, channels])?;
+            Ok((output, kept.transpose(&[1, 0])?.contiguous()?))
+        })?;
+        if let Some(bias) = bias {
+            mixed = mixed.add(weights.dense(bias)?)?;
+        }
+        match activation {
+            Some(activation) => activate(activation, &mixed),
+            None => Ok(mixed),
+        }
+    }
+
+    /// [`Ops::delta_rule`](mlxcel_models::walk::Ops::delta_rule) of query, key, value, decay and beta (Yang et al., 2024, "Gated Delta
+    /// Networks", in chunks by its equations 8 to 10).
+    pub(super) fn run_delta_rule(&mut self, inputs: [&Array; 5], slot: StateSlot) -> Result<Array> {
+        self.each_row(inputs, slot, |ops, [query, key, value, decay, beta], mut state| {
+            let (count, heads) = (value.dim(0), value.dim(1));
+            let mut outputs = Vec::new();
+            for first in (0..count).step_by(CHUNK) {
+                let last = count.min(first + CHUNK);
+                let of = |x: &Array| part(x, first, last);
+                let shared = |x: &Array| heads_first(&repeated(&of(x)?, heads)?);
+                let per_head = |x: &Array| of(x)?.transpose(&[1, 0]);
+                let (query, key) = (shared(&query)?, shared(&key)?);
+                let value = heads_first(&of(&value)?)?;
+                let (decay, beta) = (per_head(&decay)?, per_head(&beta)?.expand_dims(&[2])?);
+                let output = if last - first == 1 {
+                    let kept = state.multiply(&decay.expand_dims(&[2])?.exp()?)?;
+                    let change = value.subtract(&key.matmul(&kept)?)?.multiply(&beta)?;
+                    state = kept.add(&key.transpose(&[0, 2, 1])?.multiply(&change)?)?;
+                    query.matmul(&state)?
+                } else {
+                    let triangle = ops.triangles.get(last - first)?;
+                    let sums = decay.cumsum(-1, true)?;
+                    let decays = triangle.decays(&sums)?;
+                    let from_start = sums.expand_dims(&[2])?.exp()?;
+                    let transposed = key.transpose(&[0, 2, 1])?;
+                    let inverse =
+                        triangle.inverse(&key.matmul(&transposed)?.multiply(&decays)?.multiply(&beta)?)?;
+                    let seen = key.multiply(&from_start)?.matmul(&state)?;
+                    let changes = inverse.matmul(&value.subtract(&seen)?.multiply(&beta)?)?;
+                    let own = query.matmul(&transposed)?.multiply(&decays)?.matmul(&changes)?;
+                    let output = query.multiply(&from_start)?.matmul(&state)?.add(&own)?;
+                    let to_end = to_end(&sums)?;
+                    let added = key.multiply(&to_end)?.transpose(&[0, 2, 1])?.matmul(&changes)?;
+                    state = state.multiply(&at_end(&from_start)?)?.add(&added)?;
+                    output
+                };
+                outputs.push(output.transpose(&[1, 0, 2])?);
+            }
+            Ok((joined(&outputs)?, state))
+        })
+    }
+
+    /// [`Ops::state_space`](mlxcel_models::walk::Ops::state_space) of x, dt, input and output (Dao and Gu, 2024, "Mamba-2", in chunks by
+    /// its section 6).
+    pub(super) fn run_state_space(
+        &mut self,
+        inputs: [&Array; 4],
+        rate: &Array,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        let rate = rate.astype(DType::F32)?;
+        self.each_row(inputs, slot, |ops, [x, dt, input, output], mut state| {
+            let (count, heads) = (x.dim(0), x.dim(1));
+            let mut outputs = Vec::new();
+            for first in (0..count).step_by(CHUNK) {
+                let last = count.min(first + CHUNK);
+                let of = |x: &Array| part(x, first, last);
+                let shared = |x: &Array| heads_first(&repeated(&of(x)?, heads)?);
+                let (input, output) = (shared(&input)?, shared(&output)?);
+                let dt = of(&dt)?;
+                let added = heads_first(&of(&x)?.multiply(&dt.expand_dims(&[2])?)?)?;
+                // The logarithms of decays, `[heads, tokens]`.
+                let decay = dt.multiply(&rate)?.transpose(&[1, 0])?;
+                let result = if last - first == 1 {
+                    let kept = state.multiply(&decay.expand_dims(&[2])?.exp()?)?;
+                    state = kept.add(&added.transpose(&[0, 2, 1])?.multiply(&input)?)?;
+                    output.matmul(&state.transpose(&[0, 2, 1])?)?
+                } else {
+                    let triangle = ops.triangles.get(last - first)?;
+                    let sums = decay.cumsum(-1, true)?;
+                    let from_start = sums.expand_dims(&[2])?.exp()?;
+                    let pairs = output.matmul(&input.transpose(&[0, 2, 1])?)?;
+                    let own = pairs.multiply(&triangle.decays(&sums)?)?.matmul(&added)?;
+                    let before = output.multiply(&from_start)?.matmul(&state.transpose(&[0, 2, 1])?)?;
+                    let added = added.multiply(&to_end(&sums)?)?.transpose(&[0, 2, 1])?;
+                    state = state.multiply(&at_end(&from_start)?)?.add(&added.matmul(&input)?)?;
+                    own.add(&before)?
+                };
+                outputs.push(result.transpose(&[1, 0, 2])?);
+            }
+            Ok((joined(&outputs)?, state))
+        })
+    }
+}
+
+/// The results, or the first error.
+fn all<const N: usize>(results: [Result<Array>; N]) -> Result<[Array; N]> {
+    let arrays = results.into_iter().collect::<Result<Vec<_>>>()?;
+    arrays.try_into().map_err(|_| inconsistent("an operation lost one of its inputs"))
+}
+
+/// Tokens `first..last` of `x` (`[tokens, …]`).
+fn part(x: &Array, first: usize, last: usize) -> Result<Array> {
+    if first == 0 && last == x.dim(0) { Ok(x.clone()) } else { x.slice_axis(0, first, last) }
+}
+
+/// `[tokens, groups, width]` as `[tokens, heads, width]`, each group for as many consecutive heads.
+fn repeated(x: &Array, heads: usize) -> Result<Array> {
+    let (tokens, groups, width) = (x.dim(0), x.dim(1), x.dim(2));
+    if groups == heads {
+        return Ok(x.clone());
+    }
+    let x = x.expand_dims(&[2])?.broadcast_to(&[tokens, groups, heads / groups.max(1), width])?;
+    x.reshape(&[tokens, heads, width])
+}
+
+/// `[tokens, heads, width]` as `[heads, tokens, width]`.
+fn heads_first(x: &Array) -> Result<Array> {
+    x.transpose(&[1, 0, 2])
+}
+
+/// What is left of each token at the end of its chunk, by the running sums (`[heads, tokens]`): `[heads, tokens, 1]`.
+fn to_end(sums: &Array) -> Result<Array> {
+    let tokens = sums.dim(1);
+    sums.slice_axis(1, tokens - 1, tokens)?.subtract(sums)?.exp()?.expand_dims(&[2])
+}
+
+/// What is left of the state at the end of its chunk: the last of `[heads, tokens, 1]`.
+fn at_end(from_start: &Array) -> Result<Array> {
+    let tokens = from_start.dim(1);
+    from_start.slice_axis(1, tokens - 1, tokens)
+}
+
+/// The outputs of chunks (`[tokens, heads, width]`) one behind the other.
+fn joined(outputs: &[Array]) -> Result<Array> {
+    match outputs {
+        [only] => Ok(only.clone()),
+        several => concatenate(several, 0),
+    }
+}

@@ -1,0 +1,252 @@
+//! What sequences keep between steps: caches and recurrent states, in the groups of the decoder.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::{Decoder, StateGroup, StateShape, StateSlot};
+
+use super::cache::{CacheLayout, LayerCache};
+use crate::array::{Array, DType, eval};
+
+/// What the states of a model look like.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    groups: Vec<GroupLayout>,
+    /// The type of keys, values and latents; recurrent states are float32.
+    pub(super) element: DType,
+}
+
+#[derive(Clone, Debug)]
+struct GroupLayout {
+    state: StateLayout,
+    layers: usize,
+}
+
+/// What a layer keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StateLayout {
+    /// Something for each position.
+    Cache(CacheLayout),
+    /// A tensor of fixed size.
+    Fixed(Vec<usize>),
+}
+
+/// The states of one sequence. A clone shares its arrays until one of the two is written to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct States {
+    groups: Vec<Vec<LayerState>>,
+}
+
+/// The state of one layer.
+#[derive(Clone, Debug)]
+pub(super) enum LayerState {
+    Cache(LayerCache),
+    Fixed(Array),
+}
+
+/// The recurrent states of a sequence as they once were.
+#[derive(Debug, Default)]
+pub(super) struct Recurrent(Vec<Vec<Array>>);
+
+impl Layout {
+    /// The layout of sequences of up to `capacity` positions.
+    pub(super) fn new(decoder: &Decoder, element: DType, capacity: usize) -> Self {
+        let group = |group: StateGroup| {
+            let StateGroup { shape, layers } = group;
+            let state = match shape {
+                StateShape::Cache { kv_heads, head_dim, window } => StateLayout::Cache(CacheLayout {
+                    heads: kv_heads,
+                    width: head_dim,
+                    has_values: true,
+                    // Nothing leaves a window that is never filled.
+                    window: window.filter(|&window| window < capacity),
+                }),
+                StateShape::Latent { width } => {
+                    StateLayout::Cache(CacheLayout { heads: 1, width, has_values: false, window: None })
+                }
+                StateShape::Fixed { shape } => StateLayout::Fixed(shape),
+            };
+            GroupLayout { state, layers }
+        };
+        Self { groups: decoder.state_groups().into_iter().map(group).collect(), element }
+    }
+
+    /// The layout of the layers of a group.
+    pub(super) fn at(&self, slot: StateSlot) -> Result<&StateLayout> {
+        self.groups.get(slot.group).map(|group| &group.state).ok_or_else(|| misplaced(slot))
+    }
+
+    /// Whether an earlier state is had back by forgetting later positions.
+    pub(super) fn is_rewindable(&self) -> bool {
+        self.groups.iter().all(|group| match &group.state {
+            StateLayout::Cache(cache) => cache.window.is_none(),
+            StateLayout::Fixed(_) => false,
+        })
+    }
+
+    /// Whether there are states that a step replaces.
+    pub(super) fn is_recurrent(&self) -> bool {
+        self.groups.iter().any(|group| matches!(group.state, StateLayout::Fixed(_)))
+    }
+
+    /// The states of all layers, in their order.
+    fn layers(&self) -> impl Iterator<Item = &StateLayout> {
+        self.groups.iter().flat_map(|group| std::iter::repeat_n(&group.state, group.layers))
+    }
+
+    /// The bytes that [`States::read`] gives; none where they are too many to count.
+    fn kept_bytes(&self, position: usize) -> Option<usize> {
+        self.layers().try_fold(0usize, |sum, layer| {
+            let bytes = layer.shapes(position).iter().try_fold(0usize, |sum, shape| {
+                let count = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
+                sum.checked_add(count.checked_mul(layer.element(self.element).size())?)
+            });
+            sum.checked_add(bytes?)
+        })
+    }
+}
+
+impl StateLayout {
+    /// The shapes of what is read of `position` positions.
+    fn shapes(&self, position: usize) -> Vec<Vec<usize>> {
+        match self {
+            Self::Cache(cache) => vec![cache.shape(cache.kept(position)).to_vec(); cache.arrays()],
+            Self::Fixed(_) if position == 0 => Vec::new(),
+            Self::Fixed(shape) => vec![shape.clone()],
+        }
+    }
+
+    fn element(&self, cache: DType) -> DType {
+        match self {
+            Self::Cache(_) => cache,
+            Self::Fixed(_) => DType::F32,
+        }
+    }
+}
+
+impl States {
+    /// The arrays that must be evaluated for the states to be filled.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.groups.iter().flatten().flat_map(|layer| {
+            let (cache, fixed) = match layer {
+                LayerState::Cache(cache) => (Some(cache), None),
+                LayerState::Fixed(array) => (None, Some(array)),
+            };
+            cache.into_iter().flat_map(LayerCache::arrays).chain(fixed)
+        })
+    }
+
+    /// The bytes that they take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.arrays().map(|array| array.byte_len() as u64).sum()
+    }
+
+    /// The state at a slot; none before the first position.
+    pub(super) fn get(&self, slot: StateSlot) -> Option<&LayerState> {
+        self.groups.get(slot.group)?.get(slot.layer)
+    }
+
+    /// Adds the state at a slot, which comes behind those of its group so far.
+    pub(super) fn push(&mut self, slot: StateSlot, state: LayerState) -> Result<()> {
+        if self.groups.len() <= slot.group {
+            self.groups.resize_with(slot.group + 1, Vec::new);
+        }
+        match self.groups.get_mut(slot.group).filter(|layers| layers.len() == slot.layer) {
+            Some(layers) => layers.push(state),
+            None => return Err(misplaced(slot)),
+        }
+        Ok(())
+    }
+
+    /// The recurrent states as they are.
+    pub(super) fn recurrent(&self) -> Recurrent {
+        let fixed = |layers: &Vec<LayerState>| {
+            let arrays = layers.iter().filter_map(|layer| match layer {
+                LayerState::Fixed(array) => Some(array.clone()),
+                LayerState::Cache(_) => None,
+            });
+            arrays.collect()
+        };
+        Recurrent(self.groups.iter().map(fixed).collect())
+    }
+
+    /// Makes the recurrent states what they once were.
+    pub(super) fn set_recurrent(&mut self, once: Recurrent) {
+        for (layers, once) in self.groups.iter_mut().zip(once.0) {
+            for (layer, once) in layers.iter_mut().zip(once) {
+                *layer = LayerState::Fixed(once);
+            }
+        }
+    }
+
+    /// The bytes of what they hold of the first `position` positions, layer after layer: of caches keys, then values, of
+    /// [`CacheLayout::kept`] positions in their order; and recurrent states, which are those after `position`.
+    pub(super) fn read(&self, layout: &Layout, position: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(layout.kept_bytes(position).unwrap_or_default());
+        for (state, layer) in self.groups.iter().flatten().zip(layout.layers()) {
+            match (state, layer) {
+                (LayerState::Cache(cache), StateLayout::Cache(layer)) => {
+                    for array in cache.arrays() {
+                        bytes.extend(layer.in_order(array, position, layer.kept(position))?.to_bytes()?);
+                    }
+                }
+                (LayerState::Fixed(array), StateLayout::Fixed(_)) => bytes.extend(array.to_bytes()?),
+                _ => return Err(Error::new(ErrorKind::Internal, "snapshot", "states are not laid out so")),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// States of what [`read`](Self::read) gave.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] where the bytes are not as many as `position` positions have.
+    pub(super) fn from_bytes(layout: &Layout, position: usize, bytes: &[u8]) -> Result<Self> {
+        if layout.kept_bytes(position) != Some(bytes.len()) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "restore",
+                "the snapshot's payload has the wrong size",
+            )
+            .with_context("bytes", bytes.len())
+            .with_context("tokens", position));
+        }
+        if position == 0 {
+            return Ok(Self::default());
+        }
+        let mut remainder = bytes;
+        let mut groups = Vec::with_capacity(layout.groups.len());
+        for group in &layout.groups {
+            let mut layers = Vec::with_capacity(group.layers);
+            for _ in 0..group.layers {
+                let element = group.state.element(layout.element);
+                let arrays = group.state.shapes(position).into_iter().map(|shape| {
+                    let size = shape.iter().product::<usize>() * element.size();
+                    let (head, tail) = remainder.split_at(size);
+                    remainder = tail;
+                    Array::from_bytes(head, &shape, element)
+                });
+                let arrays = arrays.collect::<Result<Vec<_>>>()?;
+                layers.push(match (&group.state, &arrays[..]) {
+                    (StateLayout::Cache(cache), [keys, values @ ..]) => {
+                        LayerState::Cache(cache.filled(keys, values.first(), position, element)?)
+                    }
+                    (StateLayout::Fixed(_), [array]) => LayerState::Fixed(array.clone()),
+                    _ => return Err(Error::new(ErrorKind::Internal, "restore", "a state has no arrays")),
+                });
+            }
+            groups.push(layers);
+        }
+        let states = Self { groups };
+        eval(states.arrays())?;
+        Ok(states)
+    }
+}
+
+fn misplaced(slot: StateSlot) -> Error {
+    Error::new(ErrorKind::Internal, "step", "the decoder has no such state")
+        .with_context("group", slot.group)
+        .with_context("layer", slot.layer)
+}
+
+#[cfg(test)]
+mod tests;
