@@ -42,6 +42,7 @@ mod detokenize;
 mod files;
 mod model;
 mod options;
+mod plain;
 mod sampling;
 mod select;
 mod stream;

@@ -1,6 +1,6 @@
 //! Conversations as prompts: messages, and the chat template that a checkpoint brings.
 
-mod json;
+mod jinja;
 mod template;
 
 use serde::{Deserialize, Serialize};

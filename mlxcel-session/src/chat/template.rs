@@ -1,20 +1,15 @@
 //! Rendering a checkpoint's chat template as transformers renders it.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use minijinja::Environment;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value, ValueKind};
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use serde_json::Map;
 
-use super::{ChatOptions, Message, json};
+use super::jinja::{Template, Variable};
+use super::{ChatOptions, Message};
 use crate::files;
+use crate::plain::plain;
 use crate::tokenizer::SpecialTokens;
-
-/// The steps that one prompt may take: far above any real template, and an end to one that loops.
-const FUEL: u64 = 20_000_000;
 
 /// The template that is used where no other is asked for.
 const DEFAULT: &str = "default";
@@ -25,7 +20,8 @@ const TOOL_USE: &str = "tool_use";
 ///
 /// It sees what transformers' `apply_chat_template` shows it: `messages`, `tools` and `documents` (none unless given in
 /// [`ChatOptions`]), `add_generation_prompt`, the special tokens (`bos_token` and so on), `raise_exception`, `strftime_now`,
-/// `tojson`, loop controls, and Python's methods of strings, lists and dictionaries.
+/// `tojson`, loop controls, and Python's methods of strings, lists and dictionaries. Templates are untrusted: the evaluator knows the
+/// dialect that published templates use, reaches nothing outside, and bounds source, work, memory and recursion.
 ///
 /// ```
 /// use mlxcel_session::{ChatOptions, ChatTemplate, Message};
@@ -37,12 +33,13 @@ const TOOL_USE: &str = "tool_use";
 /// ```
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    /// By name.
+    templates: Arc<Vec<(String, Template)>>,
     special_tokens: Vec<(&'static str, String)>,
 }
 
 impl ChatTemplate {
-    /// Compiles the template `source`.
+    /// Parses the template `source`.
     ///
     /// # Errors
     ///
@@ -51,17 +48,21 @@ impl ChatTemplate {
         Self::with_named([(DEFAULT.to_owned(), source.to_owned())])
     }
 
-    /// Compiles several templates by name.
+    /// Parses several templates by name.
     fn with_named(sources: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        let mut environment = environment();
+        let mut templates = Vec::new();
         for (name, source) in sources {
-            let source = without_generation_tags(&source).into_owned();
-            environment.add_template_owned(name, source).map_err(|error| {
-                Error::new(ErrorKind::Corrupt, "compile chat template", "it is not a valid Jinja template")
-                    .with_source(error)
+            let template = Template::parse(&source).map_err(|fault| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    "read chat template",
+                    "it is not a template that is understood",
+                )
+                .with_source(fault)
             })?;
+            templates.push((name, template));
         }
-        Ok(Self { environment, special_tokens: Vec::new() })
+        Ok(Self { templates: Arc::new(templates), special_tokens: Vec::new() })
     }
 
     /// The template of a checkpoint: `chat_template.jinja`, else `chat_template` of `config`
@@ -101,39 +102,32 @@ impl ChatTemplate {
     /// [`ErrorKind::NotFound`] where the checkpoint has named templates and no default one.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let wants_tools = options.variables.get("tools").is_some_and(|tools| !tools.is_null());
-        let tool_use = wants_tools.then(|| self.environment.get_template(TOOL_USE).ok()).flatten();
-        let template = match tool_use {
-            Some(template) => template,
-            None => self.environment.get_template(DEFAULT).map_err(|error| {
-                let names: Vec<_> = self.environment.templates().map(|(name, _)| name).collect();
-                Error::new(
-                    ErrorKind::NotFound,
-                    "apply chat template",
-                    "the checkpoint has no default template",
-                )
-                .with_context("templates", names.join(", "))
-                .with_source(error)
-            })?,
-        };
-        let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
-        for (name, text) in &self.special_tokens {
-            variables.insert(name, Value::from(text.as_str()));
-        }
-        variables.insert("messages", Value::from(Serde(messages)));
-        // Always there, as in transformers: templates ask whether they are none.
-        variables.insert("tools", Value::from(()));
-        variables.insert("documents", Value::from(()));
-        variables.insert("add_generation_prompt", Value::from(options.add_generation_prompt));
-        for (name, value) in &options.variables {
-            variables.insert(name, Value::from(Serde(value)));
-        }
-        template.render(variables).map_err(|error| {
+        let named =
+            |name| self.templates.iter().find(|(known, _)| known == name).map(|(_, template)| template);
+        let tool_use = if wants_tools { named(TOOL_USE) } else { None };
+        let template = tool_use.or_else(|| named(DEFAULT)).ok_or_else(|| {
+            let names: Vec<_> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
+            Error::new(ErrorKind::NotFound, "apply chat template", "the checkpoint has no default template")
+                .with_context("templates", plain(&names.join(", ")))
+        })?;
+        let mut variables: Vec<_> =
+            self.special_tokens.iter().map(|(name, text)| (*name, Variable::Text(text))).collect();
+        variables.extend([
+            ("messages", Variable::Messages(messages)),
+            // Always there, as in transformers: templates ask whether they are none.
+            ("tools", Variable::None),
+            ("documents", Variable::None),
+            ("add_generation_prompt", Variable::Bool(options.add_generation_prompt)),
+        ]);
+        variables
+            .extend(options.variables.iter().map(|(name, value)| (name.as_str(), Variable::Json(value))));
+        template.render(&variables).map_err(|fault| {
             Error::new(
                 ErrorKind::InvalidInput,
                 "apply chat template",
                 "the model's template does not take these messages",
             )
-            .with_source(error)
+            .with_source(fault)
         })
     }
 }
@@ -150,75 +144,6 @@ fn named_templates(value: &serde_json::Value) -> Option<Vec<(String, String)>> {
 fn unreadable(source: &ModelSource, file: &str) -> Error {
     files::corrupt(source, file, "it is neither a template nor a list of named ones")
         .with_context("field", "chat_template")
-}
-
-/// Jinja as transformers sets it up.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    // Only delimiters can make a syntax invalid, and they are left as they are.
-    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
-        environment.set_syntax(syntax);
-    }
-    environment.set_fuel(Some(FUEL));
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, state, value| match python_text(value) {
-        Some(text) => out.write_str(text).map_err(minijinja::Error::from),
-        None => minijinja::escape_formatter(out, state, value),
-    });
-    environment.add_filter("tojson", json::tojson);
-    // As in Python, where nothing can go through none: templates ask `tools is iterable`.
-    environment.add_test("iterable", |value: &Value| {
-        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
-    });
-    environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-        Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
-    });
-    environment.add_function("strftime_now", strftime_now);
-    environment
-}
-
-/// The text of a value that Python prints in another way than this Jinja does.
-fn python_text(value: &Value) -> Option<&'static str> {
-    match value.kind() {
-        ValueKind::None => Some("None"),
-        ValueKind::Bool => Some(if value.is_true() { "True" } else { "False" }),
-        _ => None,
-    }
-}
-
-/// `strftime_now(format)`: the local time, by the format letters of C and Python.
-fn strftime_now(format: String) -> Result<String, minijinja::Error> {
-    jiff::fmt::strtime::format(&format, &jiff::Zoned::now()).map_err(|error| {
-        minijinja::Error::new(
-            minijinja::ErrorKind::InvalidOperation,
-            "strftime_now does not know this format",
-        )
-        .with_source(error)
-    })
-}
-
-/// The template with `{% generation %}` blocks opened. They mark, for training, what the assistant said; this Jinja does not
-/// know them, and a prompt does not depend on them.
-fn without_generation_tags(source: &str) -> Cow<'_, str> {
-    if !source.contains("generation") {
-        return Cow::Borrowed(source);
-    }
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, tag)) = rest.split_once("{%") {
-        let Some((inside, after)) = tag.split_once("%}") else { break };
-        let word = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        let replacement = match word {
-            "generation" => inside.replace("generation", "if true"),
-            "endgeneration" => inside.replace("endgeneration", "endif"),
-            _ => inside.to_owned(),
-        };
-        result.extend([before, "{%", &replacement, "%}"]);
-        rest = after;
-    }
-    result.push_str(rest);
-    Cow::Owned(result)
 }
 
 #[cfg(test)]

@@ -1,0 +1,57 @@
+//! The arguments of a call, taken by position or by name.
+
+use super::fault::{Fault, Result};
+use super::value::Value;
+
+/// The values that something is called with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Values<'a> {
+    pub(super) positional: Vec<Value<'a>>,
+    pub(super) named: Vec<(&'a str, Value<'a>)>,
+}
+
+impl<'a> Values<'a> {
+    /// The arguments by the names of the parameters of `callee`; undefined where one is not given.
+    pub(super) fn take<const N: usize>(&self, callee: &str, names: [&str; N]) -> Result<[Value<'a>; N]> {
+        let mut values = [const { Value::Undefined }; N];
+        if self.positional.len() > N {
+            return Err(Fault::new(format!("'{callee}' takes at most {N} arguments")));
+        }
+        values[..self.positional.len()].clone_from_slice(&self.positional);
+        for (name, value) in &self.named {
+            match names.iter().position(|known| known == name) {
+                Some(index) if index >= self.positional.len() => values[index] = value.clone(),
+                _ => return Err(Fault::new(format!("'{callee}' does not take the argument '{name}'"))),
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl Value<'_> {
+    /// An integer argument; `default` where it is not given.
+    pub(super) fn int_or(&self, default: i128) -> Result<i128> {
+        match self {
+            Self::Undefined => Ok(default),
+            _ => self.as_int().ok_or_else(|| Fault::new(format!("{} is not an int", self.type_name()))),
+        }
+    }
+
+    /// A size or a count: negative ones are zero.
+    pub(super) fn count_or(&self, default: usize) -> Result<usize> {
+        Ok(usize::try_from(self.int_or(default as i128)?.max(0)).unwrap_or(usize::MAX))
+    }
+
+    /// A text argument; `default` where it is not given.
+    pub(super) fn text_or<'s>(&'s self, default: &'s str) -> Result<&'s str> {
+        match self {
+            Self::Undefined => Ok(default),
+            _ => self.as_text().ok_or_else(|| Fault::new(format!("{} is not a string", self.type_name()))),
+        }
+    }
+
+    /// The argument, where it is given and not none.
+    pub(super) fn given(&self) -> Option<&Self> {
+        (!matches!(self, Self::Undefined | Self::None)).then_some(self)
+    }
+}

@@ -1,0 +1,244 @@
+//! Calling functions, methods and macros.
+
+use super::arguments::Values;
+use super::ast::{Arguments, Expr, Kind, Macro};
+use super::evaluate::Evaluator;
+use super::fault::{Fault, Result};
+use super::meter::DictBuilder;
+use super::operate::name_undefined;
+use super::value::{Function, Value};
+
+/// How many numbers `range` gives at most, as in transformers' Jinja.
+const MOST_RANGE: i128 = 100_000;
+
+/// How long the format of a date may be.
+const MOST_FORMAT: usize = 256;
+
+impl<'a> Evaluator<'a> {
+    /// Computes arguments.
+    pub(super) fn arguments(&mut self, arguments: &'a Arguments) -> Result<Values<'a>> {
+        let mut values = Values::default();
+        for value in &arguments.positional {
+            values.positional.push(self.value(value)?);
+        }
+        for (name, value) in &arguments.named {
+            values.named.push((name, self.value(value)?));
+        }
+        Ok(values)
+    }
+
+    /// Computes a call; a call block hands over its body as `caller`.
+    pub(super) fn call_with(&mut self, expr: &'a Expr, caller: Option<Value<'a>>) -> Result<Value<'a>> {
+        let Kind::Call(callee, arguments) = &expr.kind else {
+            return Err(Fault::at(expr.line, "this is not a call"));
+        };
+        if let Kind::Attribute(inner, name) = &callee.kind {
+            let object = self.value(inner)?;
+            self.at(expr.line);
+            let callee =
+                self.attribute(&object, name).map_err(|fault| name_undefined(fault, &[(inner, &object)]))?;
+            if matches!(callee, Value::Method) {
+                let values = self.arguments(arguments)?;
+                self.at(expr.line);
+                return match object {
+                    Value::Loop(index) => self.loop_method(index, name, values),
+                    _ => self.method(&object, name, &values),
+                };
+            }
+            return self.call(&callee, name, arguments, caller, expr.line);
+        }
+        let value = self.value(callee)?;
+        let name = match &callee.kind {
+            Kind::Name(name) => name.as_str(),
+            _ => "this",
+        };
+        self.call(&value, name, arguments, caller, expr.line)
+    }
+
+    fn call(
+        &mut self,
+        callee: &Value<'a>,
+        name: &str,
+        arguments: &'a Arguments,
+        caller: Option<Value<'a>>,
+        line: u32,
+    ) -> Result<Value<'a>> {
+        let values = self.arguments(arguments)?;
+        self.at(line);
+        match *callee {
+            Value::Macro(index) => self.call_macro(index, values, caller),
+            Value::Function(function) => self.function(function, &values),
+            Value::Undefined => Err(Fault::at(line, format!("'{name}' is undefined"))),
+            _ => Err(Fault::at(line, format!("'{name}' cannot be called"))),
+        }
+    }
+
+    fn call_macro(
+        &mut self,
+        index: usize,
+        values: Values<'a>,
+        caller: Option<Value<'a>>,
+    ) -> Result<Value<'a>> {
+        let (definition, scope) = self.macros[index];
+        self.deeper(|this| {
+            let outer = this.scopes.enter(scope)?;
+            this.bind(definition, values)?;
+            this.scopes.set("caller", caller.unwrap_or(Value::Undefined))?;
+            let text = this.capture(&definition.body)?;
+            this.scopes.leave(outer);
+            Ok(text)
+        })
+    }
+
+    /// Gives parameters their values. Arguments without a parameter are `varargs` and `kwargs`.
+    fn bind(&mut self, definition: &'a Macro, values: Values<'a>) -> Result<()> {
+        let mut positional = values.positional.into_iter();
+        let mut named = values.named;
+        for (name, default) in &definition.parameters {
+            let by_name =
+                named.iter().position(|(given, _)| given == name).map(|index| named.swap_remove(index).1);
+            let value = match (positional.next(), by_name, default) {
+                (Some(_), Some(_), _) => {
+                    return Err(Fault::new(format!("the macro is given '{name}' twice")));
+                }
+                (Some(value), None, _) | (None, Some(value), _) => value,
+                (None, None, Some(default)) => self.value(default)?,
+                (None, None, None) => Value::Undefined,
+            };
+            self.scopes.set(name, value)?;
+        }
+        let (takes_varargs, takes_kwargs) = definition.takes_more;
+        let mut rest = self.list()?;
+        for value in positional {
+            if !takes_varargs {
+                return Err(Fault::new(format!(
+                    "the macro '{}' is given too many arguments",
+                    definition.name
+                )));
+            }
+            rest.push(value)?;
+        }
+        let mut named_rest = DictBuilder::new(&self.meter)?;
+        for (name, value) in named {
+            if !takes_kwargs {
+                let macro_name = &definition.name;
+                return Err(Fault::new(format!(
+                    "the macro '{macro_name}' does not take the argument '{name}'"
+                )));
+            }
+            named_rest.set(Value::text(name), value)?;
+        }
+        if takes_varargs {
+            self.scopes.set("varargs", rest.into_seq(true))?;
+        }
+        if takes_kwargs {
+            self.scopes.set("kwargs", named_rest.finish())?;
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, function: Function, values: &Values<'a>) -> Result<Value<'a>> {
+        match function {
+            Function::Range => {
+                let [first, second, step] = values.take("range", ["start", "stop", "step"])?;
+                let (from, to) = match second {
+                    Value::Undefined => (0, first.int_or(0)?),
+                    _ => (first.int_or(0)?, second.int_or(0)?),
+                };
+                self.range(from, to, step.int_or(1)?)
+            }
+            Function::Dict => {
+                let mut dict = DictBuilder::new(&self.meter)?;
+                for (key, value) in self.entries(values)? {
+                    dict.set(key, value)?;
+                }
+                Ok(dict.finish())
+            }
+            Function::Namespace => {
+                self.kept.grow(64)?;
+                self.namespaces.push(Vec::new());
+                let index = self.namespaces.len() - 1;
+                if !values.positional.is_empty() {
+                    return Err(Fault::new("'namespace' takes arguments with names"));
+                }
+                for (name, value) in &values.named {
+                    self.set_in_namespace(index, name, value.clone())?;
+                }
+                Ok(Value::Namespace(index))
+            }
+            Function::RaiseException => {
+                let [message] = values.take("raise_exception", ["message"])?;
+                let mut text = self.builder()?;
+                super::print::write_str(&mut text, &message)?;
+                Err(Fault::new(text.as_str()))
+            }
+            Function::StrftimeNow => {
+                let [format] = values.take("strftime_now", ["format"])?;
+                let now = now(format.text_or("")?)?;
+                let mut text = self.builder()?;
+                text.push(&now)?;
+                Ok(text.finish())
+            }
+        }
+    }
+
+    /// What `dict` is called with: another dictionary, and entries by name.
+    fn entries(&self, values: &Values<'a>) -> Result<Vec<(Value<'a>, Value<'a>)>> {
+        let named = values.named.iter().map(|(name, value)| (Value::text(name), value.clone()));
+        match values.positional.as_slice() {
+            [] => Ok(named.collect()),
+            [Value::Dict(dict)] => {
+                self.meter.work(dict.entries.len())?;
+                Ok(dict.entries.iter().cloned().chain(named).collect())
+            }
+            _ => Err(Fault::new("'dict' takes a dictionary and arguments with names")),
+        }
+    }
+
+    fn range(&self, from: i128, to: i128, step: i128) -> Result<Value<'a>> {
+        if step == 0 {
+            return Err(Fault::new("the step of a range is zero"));
+        }
+        let mut list = self.list()?;
+        let mut next = from;
+        let mut count = 0;
+        while if step > 0 { next < to } else { next > to } {
+            if count == MOST_RANGE {
+                return Err(Fault::new(format!("a range has more than {MOST_RANGE} numbers")));
+            }
+            list.push(Value::Int(next))?;
+            count += 1;
+            let Some(after) = next.checked_add(step) else { break };
+            next = after;
+        }
+        Ok(list.finish())
+    }
+
+    fn loop_method(&mut self, index: usize, name: &str, values: Values<'a>) -> Result<Value<'a>> {
+        let Some(state) = self.loops.get_mut(index) else { return Err(Fault::new("the loop has ended")) };
+        if name == "cycle" {
+            let values = values.positional;
+            let at = state.index.checked_rem(values.len());
+            return at.map(|at| values[at].clone()).ok_or_else(|| Fault::new("'cycle' is given nothing"));
+        }
+        let before = state.changed.replace(values.positional.clone());
+        let Some(before) = before.filter(|before| before.len() == values.positional.len()) else {
+            return Ok(Value::Bool(true));
+        };
+        for (old, new) in before.iter().zip(&values.positional) {
+            if !old.equals(new, &self.meter)? {
+                return Ok(Value::Bool(true));
+            }
+        }
+        Ok(Value::Bool(false))
+    }
+}
+
+/// The local time, by the format letters of C and Python.
+fn now(format: &str) -> Result<String> {
+    if format.len() > MOST_FORMAT {
+        return Err(Fault::new("the format of a date is too long"));
+    }
+    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
+        .map_err(|error| Fault::new(format!("strftime_now does not know this format: {error}")))
+}

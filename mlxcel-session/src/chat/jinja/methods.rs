@@ -1,0 +1,334 @@
+//! Python's methods of texts, lists and dictionaries. Those that change a value are not there, as in transformers' sandbox.
+
+use super::arguments::Values;
+use super::evaluate::Evaluator;
+use super::fault::{Fault, Result};
+use super::strings::{self, Side};
+use super::value::{Text, Value};
+
+const OF_TEXTS: [&str; 39] = [
+    "strip",
+    "lstrip",
+    "rstrip",
+    "split",
+    "rsplit",
+    "splitlines",
+    "startswith",
+    "endswith",
+    "replace",
+    "upper",
+    "lower",
+    "title",
+    "capitalize",
+    "casefold",
+    "swapcase",
+    "join",
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "count",
+    "isdigit",
+    "isdecimal",
+    "isnumeric",
+    "isalpha",
+    "isalnum",
+    "isspace",
+    "isupper",
+    "islower",
+    "isascii",
+    "format",
+    "zfill",
+    "center",
+    "ljust",
+    "rjust",
+    "removeprefix",
+    "removesuffix",
+    "partition",
+    "rpartition",
+];
+const OF_LISTS: [&str; 3] = ["index", "count", "copy"];
+const OF_DICTS: [&str; 5] = ["items", "keys", "values", "get", "copy"];
+/// What would change a value.
+const CHANGING: [&str; 12] = [
+    "append",
+    "extend",
+    "insert",
+    "pop",
+    "remove",
+    "clear",
+    "sort",
+    "reverse",
+    "update",
+    "setdefault",
+    "popitem",
+    "add",
+];
+
+/// Whether `value` has a method of this name.
+pub(super) fn exists(value: &Value<'_>, name: &str) -> bool {
+    match value {
+        Value::Text(_) => OF_TEXTS.contains(&name),
+        Value::Seq(_) => OF_LISTS.contains(&name) || CHANGING.contains(&name),
+        Value::Dict(_) => {
+            OF_DICTS.contains(&name) || ["pop", "clear", "update", "setdefault", "popitem"].contains(&name)
+        }
+        _ => false,
+    }
+}
+
+impl<'a> Evaluator<'a> {
+    /// Calls a method that [`exists`].
+    pub(super) fn method(&mut self, value: &Value<'a>, name: &str, values: &Values<'a>) -> Result<Value<'a>> {
+        match value {
+            Value::Text(text) => self.text_method(text, name, values),
+            Value::Dict(dict) => match name {
+                "get" => {
+                    let [key, default] = values.take(name, ["key", "default"])?;
+                    let default = if default.is_undefined() { Value::None } else { default };
+                    Ok(dict.get(&key, &self.meter)?.unwrap_or(default))
+                }
+                "copy" => Ok(value.clone()),
+                "items" | "keys" | "values" => {
+                    let [] = values.take(name, [])?;
+                    let mut list = self.list()?;
+                    for (key, value) in &dict.entries {
+                        list.push(match name {
+                            "keys" => key.clone(),
+                            "values" => value.clone(),
+                            _ => self.pair(key.clone(), value.clone())?,
+                        })?;
+                    }
+                    Ok(list.finish())
+                }
+                _ => Err(changes(name)),
+            },
+            Value::Seq(seq) => match name {
+                "copy" => Ok(value.clone()),
+                "index" | "count" => {
+                    let [wanted] = values.take(name, ["value"])?;
+                    let mut count = 0;
+                    for (index, item) in seq.items.iter().enumerate() {
+                        if item.equals(&wanted, &self.meter)? {
+                            if name == "index" {
+                                return Ok(Value::Int(index as i128));
+                            }
+                            count += 1;
+                        }
+                    }
+                    if name == "count" {
+                        Ok(Value::Int(count))
+                    } else {
+                        Err(Fault::new("the list does not hold the value"))
+                    }
+                }
+                _ => Err(changes(name)),
+            },
+            _ => Err(Fault::new(format!("{} has no method '{name}'", value.type_name()))),
+        }
+    }
+
+    /// A tuple of two.
+    pub(super) fn pair(&self, first: Value<'a>, second: Value<'a>) -> Result<Value<'a>> {
+        let mut pair = self.list()?;
+        pair.push(first)?;
+        pair.push(second)?;
+        Ok(pair.into_seq(true))
+    }
+
+    fn text_method(&mut self, text: &Text<'a>, name: &str, values: &Values<'a>) -> Result<Value<'a>> {
+        self.meter.read(text.len())?;
+        match name {
+            "strip" | "lstrip" | "rstrip" => {
+                let [characters] = values.take(name, ["chars"])?;
+                self.strip(text, &characters, (name != "rstrip", name != "lstrip"))
+            }
+            "split" | "rsplit" => {
+                let [separator, count] = values.take(name, ["sep", "maxsplit"])?;
+                self.split(text, &separator, count.int_or(-1)?, name == "rsplit")
+            }
+            "splitlines" => {
+                let [] = values.take(name, [])?;
+                let mut list = self.list()?;
+                for line in strings::lines(text) {
+                    let start = line.as_ptr().addr() - text.as_ptr().addr();
+                    list.push(self.part(text, start..start + line.len())?)?;
+                }
+                Ok(list.finish())
+            }
+            "startswith" | "endswith" => {
+                let [affix] = values.take(name, ["affix"])?;
+                let meets = |affix: &str| {
+                    if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) }
+                };
+                match &affix {
+                    Value::Seq(seq) if seq.tuple => {
+                        self.meter.work(seq.items.len())?;
+                        Ok(Value::Bool(seq.items.iter().filter_map(Value::as_text).any(meets)))
+                    }
+                    Value::Text(affix) => Ok(Value::Bool(meets(affix))),
+                    _ => Err(Fault::new(format!("'{name}' does not take {}", affix.type_name()))),
+                }
+            }
+            "replace" => {
+                let [old, new, count] = values.take(name, ["old", "new", "count"])?;
+                let (Some(old), Some(new)) = (old.as_text(), new.as_text()) else {
+                    return Err(Fault::new("'replace' takes two strings"));
+                };
+                self.replace(text, old, new, count.int_or(-1)?)
+            }
+            "join" => {
+                let [items] = values.take(name, ["iterable"])?;
+                let items = self.iterate(&items)?;
+                if let Some(other) = items.items.iter().find(|item| item.as_text().is_none()) {
+                    return Err(Fault::new(format!("'join' takes strings and not {}", other.type_name())));
+                }
+                self.join(text, &items.items)
+            }
+            "find" | "rfind" | "index" | "rindex" => {
+                let [part] = values.take(name, ["sub"])?;
+                let found = strings::find(text, part.text_or("")?, name.starts_with('r'));
+                match found {
+                    Some(at) => Ok(Value::Int(at as i128)),
+                    None if name.ends_with("find") => Ok(Value::Int(-1)),
+                    None => Err(Fault::new("the string does not hold the other")),
+                }
+            }
+            "count" => {
+                let [part] = values.take(name, ["sub"])?;
+                let part = part.text_or("")?;
+                let count =
+                    if part.is_empty() { text.chars().count() + 1 } else { text.matches(part).count() };
+                Ok(Value::Int(count as i128))
+            }
+            "format" => self.format(text, values),
+            "zfill" => {
+                let [width] = values.take(name, ["width"])?;
+                let sign = usize::from(text.starts_with(['+', '-']));
+                let mut out = self.builder()?;
+                out.push(&text[..sign])?;
+                out.repeat("0", width.count_or(0)?.saturating_sub(text.chars().count()))?;
+                out.push(&text[sign..])?;
+                Ok(out.finish())
+            }
+            "center" | "ljust" | "rjust" => {
+                let [width, fill] = values.take(name, ["width", "fillchar"])?;
+                let fill = fill.text_or(" ")?;
+                if fill.chars().count() != 1 {
+                    return Err(Fault::new("what fills up is one character"));
+                }
+                let side = match name {
+                    "center" => Side::Both,
+                    "ljust" => Side::Right,
+                    _ => Side::Left,
+                };
+                self.pad(text, width.count_or(0)?, fill, side)
+            }
+            "removeprefix" | "removesuffix" => {
+                let [affix] = values.take(name, ["affix"])?;
+                let affix = affix.text_or("")?;
+                if name == "removeprefix" && text.starts_with(affix) {
+                    self.part(text, affix.len()..text.len())
+                } else if name == "removesuffix" && text.ends_with(affix) {
+                    self.part(text, 0..text.len() - affix.len())
+                } else {
+                    Ok(Value::Text(text.clone()))
+                }
+            }
+            "partition" | "rpartition" => {
+                let [separator] = values.take(name, ["sep"])?;
+                let separator = separator.text_or("")?;
+                if separator.is_empty() {
+                    return Err(Fault::new("the separator is empty"));
+                }
+                let at = if name == "partition" { text.find(separator) } else { text.rfind(separator) };
+                let (first, second) = match at {
+                    Some(at) => (0..at, at + separator.len()..text.len()),
+                    None if name == "partition" => (0..text.len(), text.len()..text.len()),
+                    None => (0..0, 0..text.len()),
+                };
+                let between = first.end..second.start;
+                let mut parts = self.list()?;
+                let between = if at.is_some() { between } else { 0..0 };
+                for range in [first, between, second] {
+                    parts.push(self.part(text, range)?)?;
+                }
+                Ok(parts.into_seq(true))
+            }
+            _ => {
+                let [] = values.take(name, [])?;
+                self.plain_text_method(text, name)
+            }
+        }
+    }
+
+    /// The methods without arguments.
+    fn plain_text_method(&mut self, text: &Text<'a>, name: &str) -> Result<Value<'a>> {
+        let all = |holds: fn(char) -> bool| Ok(Value::Bool(!text.is_empty() && text.chars().all(holds)));
+        match name {
+            "upper" => self.upper(text),
+            "lower" | "casefold" => self.lower(text),
+            "capitalize" => self.capitalize(text),
+            "title" => self.title(text, |before| !before.is_alphabetic()),
+            "swapcase" => self.map_text(text, |character, out| {
+                if character.is_uppercase() {
+                    out.extend(character.to_lowercase());
+                } else {
+                    out.extend(character.to_uppercase());
+                }
+            }),
+            "isdigit" | "isdecimal" => all(|c| c.is_ascii_digit()),
+            "isnumeric" => all(char::is_numeric),
+            "isalpha" => all(char::is_alphabetic),
+            "isalnum" => all(char::is_alphanumeric),
+            "isspace" => all(super::lexer::is_space),
+            "isascii" => Ok(Value::Bool(text.is_ascii())),
+            "isupper" => {
+                Ok(Value::Bool(text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase)))
+            }
+            "islower" => {
+                Ok(Value::Bool(text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)))
+            }
+            _ => Err(Fault::new(format!("the method '{name}' is not supported"))),
+        }
+    }
+
+    /// `text.format(…)`, with fields by position and by name, and no more.
+    fn format(&mut self, text: &str, values: &Values<'a>) -> Result<Value<'a>> {
+        let mut out = self.builder()?;
+        let mut next = 0;
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            out.push(&rest[..at])?;
+            let bracket = &rest[at..at + 1];
+            rest = &rest[at + 1..];
+            if rest.starts_with(bracket) {
+                out.push(bracket)?;
+                rest = &rest[1..];
+                continue;
+            }
+            let field = if bracket == "{" { rest.split_once('}') } else { None };
+            let Some((field, after)) = field else {
+                return Err(Fault::new("a field of a format does not end"));
+            };
+            rest = after;
+            let value = if field.is_empty() {
+                next += 1;
+                values.positional.get(next - 1)
+            } else if let Ok(index) = field.parse::<usize>() {
+                values.positional.get(index)
+            } else {
+                values.named.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
+            };
+            let value =
+                value.ok_or_else(|| Fault::new(format!("the format's field '{field}' has no value")))?;
+            super::print::write_str(&mut out, value)?;
+        }
+        out.push(rest)?;
+        Ok(out.finish())
+    }
+}
+
+fn changes(name: &str) -> Fault {
+    Fault::new(format!("'{name}' would change a value, which templates may not"))
+}

@@ -1,0 +1,238 @@
+//! Values as text: Python's `str` and `repr`, and `json.dumps`.
+
+use std::fmt::Write;
+
+use super::fault::{Fault, Result};
+use super::meter::TextBuilder;
+use super::value::{Function, Value};
+
+/// How `json.dumps` is asked to write.
+pub(super) struct JsonStyle {
+    pub(super) indent: Option<String>,
+    pub(super) item: String,
+    pub(super) key: String,
+    pub(super) ascii: bool,
+    pub(super) sorted: bool,
+}
+
+/// Python's `str(value)`; nothing for an undefined one.
+pub(super) fn write_str(out: &mut TextBuilder, value: &Value<'_>) -> Result<()> {
+    match value {
+        Value::Undefined => Ok(()),
+        Value::Text(text) => out.push(text),
+        _ => write_repr(out, value),
+    }
+}
+
+/// Python's `repr(value)`.
+pub(super) fn write_repr(out: &mut TextBuilder, value: &Value<'_>) -> Result<()> {
+    match value {
+        Value::Undefined => out.push("Undefined"),
+        Value::None => out.push("None"),
+        Value::Bool(value) => out.push(if *value { "True" } else { "False" }),
+        Value::Int(value) => out.push(&value.to_string()),
+        Value::Float(value) => out.push(&float(*value)),
+        Value::Text(text) => write_quoted(out, text),
+        Value::Seq(seq) => {
+            let (open, close) = if seq.tuple { ("(", ")") } else { ("[", "]") };
+            out.push(open)?;
+            for (index, item) in seq.items.iter().enumerate() {
+                if index > 0 {
+                    out.push(", ")?;
+                }
+                write_repr(out, item)?;
+            }
+            if seq.tuple && seq.items.len() == 1 {
+                out.push(",")?;
+            }
+            out.push(close)
+        }
+        Value::Dict(dict) => {
+            out.push("{")?;
+            for (index, (key, value)) in dict.entries.iter().enumerate() {
+                if index > 0 {
+                    out.push(", ")?;
+                }
+                write_repr(out, key)?;
+                out.push(": ")?;
+                write_repr(out, value)?;
+            }
+            out.push("}")
+        }
+        // What it holds may be the namespace itself.
+        Value::Namespace(_) => out.push("<Namespace>"),
+        Value::Loop(_) => out.push("<LoopContext>"),
+        Value::Macro(_) => out.push("<Macro>"),
+        Value::Function(Function::Range) => out.push("<function range>"),
+        Value::Function(_) | Value::Method => out.push("<function>"),
+    }
+}
+
+/// A float as Python prints it: the shortest digits that read back, with an exponent from 1e16 on and below 1e-4.
+pub(super) fn float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let magnitude = value.abs();
+    if value == 0.0 || (1e-4..1e16).contains(&magnitude) {
+        return format!("{value:?}");
+    }
+    let text = format!("{value:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn write_quoted(out: &mut TextBuilder, text: &str) -> Result<()> {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push_char(quote)?;
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '\\' => out.push("\\\\")?,
+            '\n' => out.push("\\n")?,
+            '\r' => out.push("\\r")?,
+            '\t' => out.push("\\t")?,
+            _ if character == quote => {
+                out.push("\\")?;
+                out.push_char(character)?;
+            }
+            ' ' => out.push(" ")?,
+            _ if is_printable(character) => out.push_char(character)?,
+            _ => {
+                escaped.clear();
+                // A string takes what is written to it.
+                let _ = match u32::from(character) {
+                    code @ 0..=0xff => write!(escaped, "\\x{code:02x}"),
+                    code @ 0x100..=0xffff => write!(escaped, "\\u{code:04x}"),
+                    code => write!(escaped, "\\U{code:08x}"),
+                };
+                out.push(&escaped)?;
+            }
+        }
+    }
+    out.push_char(quote)
+}
+
+fn is_printable(character: char) -> bool {
+    let formats = matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e000}'..='\u{f8ff}');
+    !character.is_control() && !character.is_whitespace() && !formats
+}
+
+/// `json.dumps(value)`, inside `depth` others.
+pub(super) fn write_json(
+    out: &mut TextBuilder,
+    value: &Value<'_>,
+    style: &JsonStyle,
+    depth: usize,
+) -> Result<()> {
+    match value {
+        Value::None => out.push("null"),
+        Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
+        Value::Int(value) => out.push(&value.to_string()),
+        Value::Float(value) => out.push(&json_float(*value)),
+        Value::Text(text) => write_json_string(out, text, style.ascii),
+        Value::Seq(seq) => {
+            out.push("[")?;
+            for (index, item) in seq.items.iter().enumerate() {
+                separate(out, style, index, depth + 1)?;
+                write_json(out, item, style, depth + 1)?;
+            }
+            finish(out, style, seq.items.len(), depth)?;
+            out.push("]")
+        }
+        Value::Dict(dict) => {
+            out.push("{")?;
+            let mut entries: Vec<_> = dict.entries.iter().collect();
+            if style.sorted {
+                if entries.iter().any(|(key, _)| key.as_text().is_none()) {
+                    return Err(Fault::new("tojson sorts keys that are strings"));
+                }
+                entries.sort_by(|(a, _), (b, _)| a.as_text().cmp(&b.as_text()));
+            }
+            for (index, (key, value)) in entries.into_iter().enumerate() {
+                separate(out, style, index, depth + 1)?;
+                write_json_key(out, key, style.ascii)?;
+                out.push(&style.key)?;
+                write_json(out, value, style, depth + 1)?;
+            }
+            finish(out, style, dict.entries.len(), depth)?;
+            out.push("}")
+        }
+        _ => Err(Fault::new(format!("JSON cannot hold {}", value.type_name()))),
+    }
+}
+
+/// Goes to element `index` of a container.
+fn separate(out: &mut TextBuilder, style: &JsonStyle, index: usize, depth: usize) -> Result<()> {
+    if index > 0 {
+        out.push(&style.item)?;
+    }
+    break_line(out, style, depth)
+}
+
+fn finish(out: &mut TextBuilder, style: &JsonStyle, count: usize, depth: usize) -> Result<()> {
+    if count == 0 { Ok(()) } else { break_line(out, style, depth) }
+}
+
+fn break_line(out: &mut TextBuilder, style: &JsonStyle, depth: usize) -> Result<()> {
+    let Some(indent) = &style.indent else { return Ok(()) };
+    out.push("\n")?;
+    out.repeat(indent, depth)
+}
+
+fn json_float(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_owned()
+    } else if value.is_infinite() {
+        if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
+    } else {
+        float(value)
+    }
+}
+
+fn write_json_key(out: &mut TextBuilder, key: &Value<'_>, ascii: bool) -> Result<()> {
+    let text = match key {
+        Value::Text(text) => return write_json_string(out, text, ascii),
+        Value::None => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Int(value) => value.to_string(),
+        Value::Float(value) => json_float(*value),
+        _ => return Err(Fault::new(format!("JSON has no key that is {}", key.type_name()))),
+    };
+    write_json_string(out, &text, ascii)
+}
+
+fn write_json_string(out: &mut TextBuilder, text: &str, ascii: bool) -> Result<()> {
+    out.push("\"")?;
+    let mut plain = 0;
+    let mut escaped = String::new();
+    for (at, character) in text.char_indices() {
+        escaped.clear();
+        match character {
+            '"' => escaped.push_str("\\\""),
+            '\\' => escaped.push_str("\\\\"),
+            '\n' => escaped.push_str("\\n"),
+            '\r' => escaped.push_str("\\r"),
+            '\t' => escaped.push_str("\\t"),
+            '\x08' => escaped.push_str("\\b"),
+            '\x0c' => escaped.push_str("\\f"),
+            _ if character < ' ' || (ascii && !(' '..='\x7e').contains(&character)) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    // A string takes what is written to it.
+                    let _ = write!(escaped, "\\u{unit:04x}");
+                }
+            }
+            _ => continue,
+        }
+        out.push(&text[plain..at])?;
+        out.push(&escaped)?;
+        plain = at + character.len_utf8();
+    }
+    out.push(&text[plain..])?;
+    out.push("\"")
+}

@@ -1,0 +1,101 @@
+//! `'%s' % value` and the filter `format`.
+
+use super::evaluate::Evaluator;
+use super::fault::{Fault, Result};
+use super::print::{write_repr, write_str};
+use super::value::Value;
+
+impl<'a> Evaluator<'a> {
+    /// Python's `format % arguments`, for strings and numbers.
+    pub(super) fn printf(&mut self, format: &str, arguments: &[Value<'a>]) -> Result<Value<'a>> {
+        let mut out = self.builder()?;
+        let mut arguments = arguments.iter();
+        let mut rest = format;
+        while let Some((before, spec)) = rest.split_once('%') {
+            out.push(before)?;
+            let flags = spec.len() - spec.trim_start_matches(['-', '+', ' ', '0', '#']).len();
+            let (flags, spec) = spec.split_at(flags);
+            let (width, spec) = number(spec)?;
+            let (precision, spec) = match spec.strip_prefix('.') {
+                Some(spec) => {
+                    let (precision, spec) = number(spec)?;
+                    (Some(precision), spec)
+                }
+                None => (None, spec),
+            };
+            let Some(kind) = spec.chars().next() else { return Err(Fault::new("a format ends after '%'")) };
+            rest = &spec[kind.len_utf8()..];
+            if kind == '%' {
+                out.push("%")?;
+                continue;
+            }
+            let value = arguments.next().ok_or_else(|| Fault::new("a format has too few arguments"))?;
+            let mut piece = self.builder()?;
+            match kind {
+                's' => write_str(&mut piece, value)?,
+                'r' => write_repr(&mut piece, value)?,
+                'd' | 'i' | 'u' | 'x' | 'X' | 'f' | 'F' => {
+                    let text = number_text(kind, value, precision)?;
+                    if flags.contains('+') && !text.starts_with('-') {
+                        piece.push("+")?;
+                    }
+                    piece.push(&text)?;
+                }
+                _ => return Err(Fault::new(format!("the format '%{kind}' is not supported"))),
+            }
+            let mut text = piece.as_str();
+            if let (Some(precision), 's' | 'r') = (precision, kind) {
+                text = text.char_indices().nth(precision).map_or(text, |(at, _)| &text[..at]);
+            }
+            self.meter.read(text.len())?;
+            let missing = width.saturating_sub(text.chars().count());
+            if flags.contains('-') {
+                out.push(text)?;
+                out.repeat(" ", missing)?;
+            } else if flags.contains('0') && !matches!(kind, 's' | 'r') {
+                let sign = usize::from(text.starts_with(['-', '+']));
+                out.push(&text[..sign])?;
+                out.repeat("0", missing)?;
+                out.push(&text[sign..])?;
+            } else {
+                out.repeat(" ", missing)?;
+                out.push(text)?;
+            }
+        }
+        if arguments.next().is_some() {
+            return Err(Fault::new("a format has too many arguments"));
+        }
+        out.push(rest)?;
+        Ok(out.finish())
+    }
+}
+
+/// The number that `text` begins with, or zero, and what follows it.
+fn number(text: &str) -> Result<(usize, &str)> {
+    let length = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(length);
+    let value = if digits.is_empty() { Some(0) } else { digits.parse().ok() };
+    value.map(|value| (value, rest)).ok_or_else(|| Fault::new("a width is too large"))
+}
+
+fn number_text(kind: char, value: &Value<'_>, precision: Option<usize>) -> Result<String> {
+    let no_number = || Fault::new(format!("the format '%{kind}' does not take {}", value.type_name()));
+    if matches!(kind, 'f' | 'F') {
+        let precision = precision.unwrap_or(6);
+        if precision > 1000 {
+            return Err(Fault::new("a precision is too large"));
+        }
+        return Ok(format!("{:.precision$}", value.as_float().ok_or_else(no_number)?));
+    }
+    let value = match value {
+        Value::Float(value) if !matches!(kind, 'x' | 'X') => super::numbers::truncate(*value),
+        value => value.as_int(),
+    };
+    let value = value.ok_or_else(no_number)?;
+    let (sign, magnitude) = if value < 0 { ("-", value.unsigned_abs()) } else { ("", value.unsigned_abs()) };
+    Ok(match kind {
+        'x' => format!("{sign}{magnitude:x}"),
+        'X' => format!("{sign}{magnitude:X}"),
+        _ => format!("{sign}{magnitude}"),
+    })
+}

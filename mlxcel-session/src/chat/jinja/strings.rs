@@ -1,0 +1,265 @@
+//! Python's operations on texts, that methods and filters share.
+
+use super::evaluate::Evaluator;
+use super::fault::{Fault, Result};
+use super::lexer::is_space;
+use super::value::{Text, Value};
+
+impl<'a> Evaluator<'a> {
+    /// A text that `write` writes from each character of `text`.
+    pub(super) fn map_text(&self, text: &str, mut write: impl FnMut(char, &mut String)) -> Result<Value<'a>> {
+        let mut out = self.builder()?;
+        let mut piece = String::new();
+        for character in text.chars() {
+            piece.clear();
+            write(character, &mut piece);
+            out.push(&piece)?;
+        }
+        Ok(out.finish())
+    }
+
+    pub(super) fn upper(&self, text: &str) -> Result<Value<'a>> {
+        self.map_text(text, |character, out| out.extend(character.to_uppercase()))
+    }
+
+    pub(super) fn lower(&self, text: &str) -> Result<Value<'a>> {
+        self.map_text(text, |character, out| out.extend(character.to_lowercase()))
+    }
+
+    pub(super) fn capitalize(&self, text: &str) -> Result<Value<'a>> {
+        let mut first = true;
+        self.map_text(text, |character, out| {
+            if std::mem::take(&mut first) {
+                out.extend(character.to_uppercase());
+            } else {
+                out.extend(character.to_lowercase());
+            }
+        })
+    }
+
+    /// Capitals at the beginning of words, which are what `begins` says, by the character before.
+    pub(super) fn title(&self, text: &str, begins: impl Fn(char) -> bool) -> Result<Value<'a>> {
+        let mut at_start = true;
+        self.map_text(text, |character, out| {
+            if at_start {
+                out.extend(character.to_uppercase());
+            } else {
+                out.extend(character.to_lowercase());
+            }
+            at_start = begins(character);
+        })
+    }
+
+    /// `text.strip(characters)`, on the sides that are asked for; spaces where no characters are given.
+    pub(super) fn strip(
+        &self,
+        text: &Text<'a>,
+        characters: &Value<'a>,
+        sides: (bool, bool),
+    ) -> Result<Value<'a>> {
+        let set = match characters.given() {
+            None => None,
+            Some(characters) => Some(characters.text_or("")?),
+        };
+        let work = set.map_or(1, |set| 1 + set.len() / 8);
+        self.meter.read(text.len().saturating_mul(work))?;
+        let strips = |c: char| set.map_or(is_space(c), |set| set.contains(c));
+        let start = if sides.0 { text.len() - text.trim_start_matches(strips).len() } else { 0 };
+        let end = if sides.1 { text.trim_end_matches(strips).len() } else { text.len() };
+        self.part(text, start..end.max(start))
+    }
+
+    /// `text.replace(old, new, count)`; all of them where the count is negative.
+    pub(super) fn replace(&self, text: &str, old: &str, new: &str, count: i128) -> Result<Value<'a>> {
+        self.meter.read(text.len())?;
+        let mut out = self.builder()?;
+        let mut left = if count < 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
+        if old.is_empty() {
+            // Python finds nothing before each character and at the end.
+            for (index, character) in text.chars().map(Some).chain([None]).enumerate() {
+                if index < left {
+                    out.push(new)?;
+                }
+                if let Some(character) = character {
+                    out.push_char(character)?;
+                }
+            }
+            return Ok(out.finish());
+        }
+        let mut rest = text;
+        while left > 0 {
+            let Some((before, after)) = rest.split_once(old) else { break };
+            out.push(before)?;
+            out.push(new)?;
+            rest = after;
+            left -= 1;
+        }
+        out.push(rest)?;
+        Ok(out.finish())
+    }
+
+    /// `text.split(separator, count)`, from either end; at spaces where no separator is given.
+    pub(super) fn split(
+        &self,
+        text: &Text<'a>,
+        separator: &Value<'a>,
+        count: i128,
+        from_end: bool,
+    ) -> Result<Value<'a>> {
+        self.meter.read(text.len())?;
+        let most = if count < 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
+        let ranges = match separator.given() {
+            Some(separator) => {
+                let separator = separator.text_or("")?;
+                if separator.is_empty() {
+                    return Err(Fault::new("the separator is empty"));
+                }
+                self.split_at(text, separator, most, from_end)?
+            }
+            None => self.split_at_spaces(text, most, from_end)?,
+        };
+        let mut list = self.list()?;
+        for range in ranges {
+            list.push(self.part(text, range)?)?;
+        }
+        Ok(list.finish())
+    }
+
+    fn split_at(
+        &self,
+        text: &str,
+        separator: &str,
+        most: usize,
+        from_end: bool,
+    ) -> Result<Vec<std::ops::Range<usize>>> {
+        let mut ranges = Vec::new();
+        let mut rest = 0..text.len();
+        while ranges.len() < most {
+            let inside = &text[rest.clone()];
+            let found = if from_end { inside.rfind(separator) } else { inside.find(separator) };
+            let Some(at) = found.map(|at| rest.start + at) else { break };
+            self.meter.work(4)?;
+            if from_end {
+                ranges.push(at + separator.len()..rest.end);
+                rest.end = at;
+            } else {
+                ranges.push(rest.start..at);
+                rest.start = at + separator.len();
+            }
+        }
+        ranges.push(rest);
+        if from_end {
+            ranges.reverse();
+        }
+        Ok(ranges)
+    }
+
+    fn split_at_spaces(
+        &self,
+        text: &str,
+        most: usize,
+        from_end: bool,
+    ) -> Result<Vec<std::ops::Range<usize>>> {
+        let mut ranges = Vec::new();
+        let (mut start, mut end) = (0, text.len());
+        loop {
+            self.meter.work(4)?;
+            let inside = &text[start..end];
+            if from_end {
+                end = start + inside.trim_end_matches(is_space).len();
+            } else {
+                start = end - inside.trim_start_matches(is_space).len();
+            }
+            let inside = &text[start..end];
+            if inside.is_empty() {
+                break;
+            }
+            let at = if ranges.len() == most {
+                None
+            } else if from_end {
+                inside.char_indices().rfind(|(_, c)| is_space(*c)).map(|(at, c)| at + c.len_utf8())
+            } else {
+                inside.find(is_space)
+            };
+            match at {
+                None => {
+                    ranges.push(start..end);
+                    break;
+                }
+                Some(at) if from_end => {
+                    ranges.push(start + at..end);
+                    end = start + at;
+                }
+                Some(at) => {
+                    ranges.push(start..start + at);
+                    start += at;
+                }
+            }
+        }
+        if from_end {
+            ranges.reverse();
+        }
+        Ok(ranges)
+    }
+
+    /// `separator.join(items)`; what is no text is written as one.
+    pub(super) fn join(&self, separator: &str, items: &[Value<'a>]) -> Result<Value<'a>> {
+        let mut out = self.builder()?;
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                out.push(separator)?;
+            }
+            super::print::write_str(&mut out, item)?;
+        }
+        Ok(out.finish())
+    }
+
+    /// `text` with `fill` before and after it, so that it has `width` characters.
+    pub(super) fn pad(&self, text: &str, width: usize, fill: &str, side: Side) -> Result<Value<'a>> {
+        self.meter.read(text.len())?;
+        let missing = width.saturating_sub(text.chars().count());
+        let before = match side {
+            Side::Left => missing,
+            Side::Right => 0,
+            // As Python divides what is odd.
+            Side::Both => missing / 2 + (missing & width & 1),
+        };
+        let mut out = self.builder()?;
+        out.repeat(fill, before)?;
+        out.push(text)?;
+        out.repeat(fill, missing - before)?;
+        Ok(out.finish())
+    }
+}
+
+/// Where a text is filled up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+    Both,
+}
+
+/// Python's `text.splitlines()`.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let breaks =
+            |c: char| matches!(c, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        let Some(at) = rest.find(breaks) else { return Some(std::mem::take(&mut rest)) };
+        let (line, after) = rest.split_at(at);
+        let length =
+            if after.starts_with("\r\n") { 2 } else { after.chars().next().map_or(0, char::len_utf8) };
+        rest = &after[length..];
+        Some(line)
+    })
+}
+
+/// Where a part begins in a text, in characters.
+pub(super) fn find(text: &str, part: &str, from_end: bool) -> Option<usize> {
+    let at = if from_end { text.rfind(part) } else { text.find(part) }?;
+    Some(text[..at].chars().count())
+}
