@@ -8,6 +8,7 @@ mod attend;
 mod call;
 mod join;
 mod pass;
+mod scores;
 mod shape;
 #[cfg(test)]
 mod tests;
