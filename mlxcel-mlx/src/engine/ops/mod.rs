@@ -227,6 +227,7 @@ impl Ops for PassOps<'_> {
         key: &Array,
         value: &Array,
         core: &AttentionCore,
+        _reader: Option<&Linear>,
         slot: StateSlot,
     ) -> Result<Array> {
         self.attend(query, key, value, core, slot)

@@ -30,6 +30,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
     let block = Block { norm_before: None, operation, norm_after: None, residual_scale: 1.0 };
     let decoder = Decoder {
         model_type: "hand-made".into(),
+        notes: Vec::new(),
         vocabulary_size: 3,
         hidden_size: 4,
         context_length: 100,
