@@ -170,6 +170,16 @@ impl Checkpoint {
         gather::view(self, weight)
     }
 
+    /// The bytes of a weight where they lie in the mapped files: in one part, or in one for each of the tensors that it is
+    /// [stacked](WeightRef::stack) of. `None` where they must be gathered, which [`weight`](Self::weight) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`weight`](Self::weight).
+    pub fn mapped_weight(&self, weight: &WeightRef) -> Result<Option<Vec<&[u8]>>> {
+        gather::mapped(self, weight)
+    }
+
     /// What network this is: every layer, and for each role in it the weight that plays it.
     ///
     /// # Errors

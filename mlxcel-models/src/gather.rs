@@ -24,18 +24,7 @@ pub struct WeightView<'a> {
 /// The weight's bytes in `checkpoint`.
 pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<WeightView<'a>> {
     let (first, location) = checkpoint.located(&weight.tensor)?;
-    let differs = || {
-        Error::new(
-            ErrorKind::InvalidInput,
-            "read weight",
-            format!(
-                "the reference to {weight} does not fit the tensor {} {:?}",
-                first.element_type, first.shape
-            ),
-        )
-        .with_context("tensor", &weight.tensor)
-        .with_context("path", location)
-    };
+    let differs = || differs(weight, &first, location);
     let shape = weight.stored_shape();
     let bits = first.element_type.bits();
     if weight.element != first.element_type || !bits.is_multiple_of(8) {
@@ -63,6 +52,45 @@ pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result
     // A whole tensor is read in its own shape, or in one that differs by dimensions of size one or by a regrouping that the
     // family asked for.
     Ok(WeightView { element_type: first.element_type, shape, bytes })
+}
+
+/// The bytes of `weight` in the mapped files, one part for each of the tensors that it is stacked of; none where they are not
+/// together in those.
+pub(crate) fn mapped<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<Option<Vec<&'a [u8]>>> {
+    if weight.is_contiguous() {
+        return Ok(match view(checkpoint, weight)?.bytes {
+            Cow::Borrowed(bytes) => Some(vec![bytes]),
+            Cow::Owned(_) => None,
+        });
+    }
+    if weight.stack.is_empty() || weight.transposed || weight.selection.is_some() {
+        return Ok(None);
+    }
+    let (first, location) = checkpoint.located(&weight.tensor)?;
+    let mut parts = vec![first.bytes];
+    for name in &weight.stack {
+        let (other, _) = checkpoint.located(name)?;
+        parts.push(other.bytes);
+        if other.shape != first.shape || other.element_type != first.element_type {
+            return Err(differs(weight, &first, location).with_context("other", name));
+        }
+    }
+    let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+    if weight.element != first.element_type || bytes != weight.byte_len() {
+        return Err(differs(weight, &first, location));
+    }
+    Ok(Some(parts))
+}
+
+/// That a reference is none to this checkpoint's tensor.
+fn differs(weight: &WeightRef, first: &TensorView<'_>, location: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        "read weight",
+        format!("the reference to {weight} does not fit the tensor {} {:?}", first.element_type, first.shape),
+    )
+    .with_context("tensor", &weight.tensor)
+    .with_context("path", location)
 }
 
 /// All tensors of the weight, one behind the other, and their common shape.

@@ -75,8 +75,9 @@ fn weights_that_memory_does_not_hold_are_an_error() {
     // Of memory that the process has to itself; what is mapped from a file does not count.
     let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Data) };
     setrlimit(Resource::Data, limit).unwrap();
-    let load =
-        |lanes| weights::on_device(&device, &checkpoint, &decoder, lanes, &LoadOptions::default()).map(drop);
+    let load = |lanes| {
+        weights::on_device(&device, &checkpoint, &decoder, lanes, &[], &LoadOptions::default()).map(drop)
+    };
     let error = load(Some(16)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
     assert!(error.context("bytes").is_some(), "{error}");
@@ -114,6 +115,10 @@ fn opening_takes_at_most_half_as_long_again_as_a_copy() {
     let decoder = checkpoint.decoder().unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let (_, file) = checkpoint.weight_files().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let graph = mlxcel_graph::GraphModelOptions::from(&LoadOptions::default());
+    let writer = super::ProgramWriter::new(decoder.clone(), &graph).unwrap();
+    let shape = &graph.first_programs(&decoder).unwrap()[0];
+    let read = crate::lowering::weights_in_panels(&writer.program(shape).unwrap().module);
     let engine = IreeBackend::new();
     engine.load(&folder.as_path().into(), &LoadOptions::default()).unwrap();
     let (mut copies, mut opens) = (Vec::new(), Vec::new());
@@ -123,7 +128,8 @@ fn opening_takes_at_most_half_as_long_again_as_a_copy() {
         let started = Instant::now();
         let lanes = Some(16);
         let packed =
-            weights::on_device(&device, &checkpoint, &decoder, lanes, &LoadOptions::default()).unwrap();
+            weights::on_device(&device, &checkpoint, &decoder, lanes, &read, &LoadOptions::default())
+                .unwrap();
         let packing = started.elapsed();
         drop(packed);
         let before = private_bytes();

@@ -28,7 +28,7 @@ use crate::bundle::{Bundle, Offer, Trust};
 use crate::cache::Cache;
 use crate::compiler::Compiler;
 use crate::ffi::{Device, DeviceOptions, Driver};
-use crate::lowering::attends_in_use;
+use crate::lowering::{attends_in_use, weights_in_panels};
 use crate::profile::Profiler;
 use crate::target::{CompileTarget, DeviceDescription};
 pub(crate) use compile::{ProgramCompiler, ProgramWriter};
@@ -254,7 +254,14 @@ impl IreeBackend {
         let lanes = programs.lanes()?;
         let programs = Programs::new(device.clone(), programs, options.progress.clone());
         let compile_time = programs.prepare_all(&first_programs, options.cancel.as_ref())?;
-        let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, options)?;
+        // Whatever its shape, a program has the same products.
+        let kernels_read = match (lanes, first_programs.first()) {
+            (Some(_), Some(shape)) => {
+                weights_in_panels(&ProgramWriter::new(decoder.clone(), &graph)?.program(shape)?.module)
+            }
+            _ => Vec::new(),
+        };
+        let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &kernels_read, options)?;
 
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;

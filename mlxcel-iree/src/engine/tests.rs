@@ -64,15 +64,16 @@ fn caches_are_updated_in_place() {
     let layouts = state_layouts(&decoder, numerics, 64).unwrap();
     let layout = layouts[0].clone();
     let writer = ProgramWriter { decoder: decoder.clone(), numerics, layouts };
+    let shape = ProgramShape { rows: vec![1, 1], length: 256, outputs: Outputs::Last };
+    let read = weights_in_panels(&writer.program(&shape).unwrap().module);
     let compiler = ProgramCompiler::new(writer, crate::backend::host(), artifacts).unwrap();
     let source = ProgramSource::Compiler(Box::new(compiler));
     let lanes = source.lanes().unwrap();
     let programs = Programs::new(device.clone(), source, None);
-    let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &options()).unwrap();
+    let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &read, &options()).unwrap();
     let vocabulary = decoder.vocabulary_size;
     let executor = IreeExecutor::new(device, programs, weights, vocabulary);
 
-    let shape = ProgramShape { rows: vec![1, 1], length: 256, outputs: Outputs::Last };
     executor.prepare(&shape, None).unwrap();
     let mut first = [executor.allocate(&layout, 256).unwrap()];
     let mut second = [executor.allocate(&layout, 256).unwrap()];

@@ -1,7 +1,7 @@
 //! Blocks of rows with an expert each: a workgroup belongs to one block, looks its expert up, and reads that expert's matrix of
 //! the stacked ones alone.
 
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, GatherDimensions, Result, Value};
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, GatherDimensions, Result, Value};
 
 use super::kernels::{Binding, Kernel};
 use super::writer::Writer;
@@ -160,13 +160,4 @@ pub(crate) fn add_bias<'f>(
     let bias = b.select(chosen, bias, zero)?;
     let bias = b.expand(bias, &shape, &[1])?;
     b.add(sum, bias)
-}
-
-/// That a layer has something which its kernel does not know, where only kernels can read its weights.
-pub(crate) fn unknown(name: &str, what: &str) -> Error {
-    Error::new(
-        ErrorKind::Structure,
-        name,
-        format!("{what}, and its weights lie in panels, which only kernels read"),
-    )
 }

@@ -13,10 +13,12 @@ pub(crate) mod layout;
 mod linear;
 mod panels;
 mod quantized;
+mod reads;
 mod spirv;
 mod writer;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
@@ -25,6 +27,7 @@ use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
 use instructions::Instructions;
 use kernels::Kernels;
 use layout::{Contents, WeightLayout};
+pub(crate) use reads::weights as weights_in_panels;
 
 use crate::backend::ResolvedTarget;
 
@@ -93,6 +96,8 @@ pub(crate) struct Context {
     pub(crate) precision: Precision,
     /// The lanes of the panels in which weights lie; none where they lie as stored.
     lanes: Option<usize>,
+    /// The arguments that kernels alone read, by name, and what they are.
+    weights: HashMap<String, Contents>,
     /// The kernels so far.
     pub(crate) kernels: Kernels,
 }
@@ -101,7 +106,8 @@ impl Context {
     /// Whether `value` is a weight that lies in panels, if its elements are `contents`.
     pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: Contents) -> bool {
         let layout = WeightLayout::of(contents, &b.ty(value).shape, self.lanes);
-        b.is_argument(value) && layout != WeightLayout::Rows
+        let read = b.argument_name(value).and_then(|name| self.weights.get(name));
+        read == Some(&contents) && layout != WeightLayout::Rows
     }
 }
 
@@ -113,7 +119,9 @@ fn lower_for_cpu(
     precision: Precision,
     lanes: Option<usize>,
 ) -> Result<String> {
-    let context = RefCell::new(Context { instructions, precision, lanes, kernels: Kernels::default() });
+    let weights = reads::by_name(module);
+    let kernels = Kernels::default();
+    let context = RefCell::new(Context { instructions, precision, lanes, weights, kernels });
     let lowered = module
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();

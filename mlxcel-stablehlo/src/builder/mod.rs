@@ -211,7 +211,13 @@ impl<'f> Builder<'f> {
 
     /// Whether `value` is an argument of the function, and not made by an operation or an argument of a region.
     pub fn is_argument(&self, value: Value<'f>) -> bool {
-        self.arguments.iter().any(|argument| argument.value == value.id)
+        self.argument_name(value).is_some()
+    }
+
+    /// The name of `value` if it is an [argument](Self::is_argument).
+    pub fn argument_name(&self, value: Value<'f>) -> Option<&str> {
+        let found = self.arguments.iter().find(|argument| argument.value == value.id);
+        found.map(|argument| argument.name.as_str())
     }
 
     /// The type of `value`.

@@ -46,9 +46,6 @@ pub(super) fn lower<'f>(
 }
 
 /// Replaces a linear layer whose blocks of rows have an expert each.
-///
-/// # Errors
-/// A layer that has something unknown, where its weight lies in panels.
 pub(super) fn lower_experts<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,
@@ -56,14 +53,13 @@ pub(super) fn lower_experts<'f>(
 ) -> Result<Option<Vec<Value<'f>>>> {
     let [x, weight, experts, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    if !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
+    let known = bias.len() < 2 && knows_attributes(composite, &[]);
+    if !known || !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
         return Ok(None);
     }
     let blocks = Blocks::of(b, x, experts, b.shape(weight)[0]);
     let product = Product::new(b.ty(x), b.ty(weight), context.instructions, blocks);
-    let (Some(product), Some(_), [], [] | [_]) = (product, blocks, composite.attributes, bias) else {
-        return Err(experts::unknown(composite.name, "its form has no kernel"));
-    };
+    let (Some(product), Some(_)) = (product, blocks) else { return Ok(None) };
     let x = product.arranged(b, x)?;
     let result = out.with_element(ElementType::F32);
     let mut sum = context.kernels.call(b, &product.kernel(), &[x, weight, experts], vec![result])?[0];

@@ -15,12 +15,34 @@ mod tests;
 
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
+use super::Context;
 use super::experts::{self, Blocks};
 use super::layout::Contents;
-use super::{Context, knows_attributes};
 use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
+
+/// The bits of a packed weight that there are kernels for, of a composite with these attributes; its parts are of these types.
+pub(super) fn known_bits(
+    attributes: &[(String, Attribute)],
+    words: &TensorType,
+    scales: &TensorType,
+    biases: &TensorType,
+) -> Option<usize> {
+    let size = |wanted: &str| match attributes.iter().find(|(name, _)| name == wanted)?.1 {
+        Attribute::Int(value) => usize::try_from(value).ok(),
+        _ => None,
+    };
+    let (bits, group_size) = (size("bits")?, size("group_size")?);
+    let inputs = words.shape.last()?.checked_mul(32)?.checked_div(bits)?;
+    let fits = attributes.len() == 2
+        && [4, 8].contains(&bits)
+        && group_size > 0
+        && group_size.is_multiple_of(prepare::LANES)
+        && inputs.is_multiple_of(group_size)
+        && biases.element == scales.element;
+    fits.then_some(bits)
+}
 
 /// The form of the packed weight of `[words, scales, biases]`, if it is one that lies in panels; of stacked ones, that of each.
 fn form<'f>(
@@ -29,27 +51,22 @@ fn form<'f>(
     context: &Context,
     [words, scales, biases]: [Value<'f>; 3],
 ) -> Option<Form> {
-    let size = |name| match composite.attribute(name)? {
-        Attribute::Int(value) => usize::try_from(*value).ok(),
-        _ => None,
-    };
-    let (bits, group_size) = (size("bits")?, size("group_size")?);
-    let &[.., outputs, row_words] = &b.ty(words).shape[..] else { return None };
     let scale = b.ty(scales).element;
-    let inputs = row_words.checked_mul(32)?.checked_div(bits)?;
-    let in_panels = knows_attributes(composite, &["bits", "group_size"])
-        && context.in_panels(b, words, Contents::Packed { bits })
-        && [scales, biases]
-            .iter()
-            .all(|&part| context.in_panels(b, part, Contents::Groups(b.ty(part).element)));
+    let bits = known_bits(composite.attributes, b.ty(words), b.ty(scales), b.ty(biases))?;
+    let in_panels = context.in_panels(b, words, Contents::Packed { bits })
+        && [scales, biases].iter().all(|&part| context.in_panels(b, part, Contents::Groups(scale)));
+    let &[.., outputs, row_words] = &b.ty(words).shape[..] else { return None };
+    let &[.., groups] = &b.ty(scales).shape[..] else { return None };
+    let inputs = row_words * 32 / bits;
     let lanes = context.instructions.lanes();
-    let fits = in_panels
-        && [4, 8].contains(&bits)
-        && group_size > 0
-        && group_size.is_multiple_of(prepare::LANES)
-        && inputs.is_multiple_of(group_size)
-        && b.ty(biases).element == scale;
-    (fits && outputs > 0 && inputs > 0).then_some(Form { outputs, inputs, bits, group_size, scale, lanes })
+    (in_panels && outputs > 0 && groups > 0).then(|| Form {
+        outputs,
+        inputs,
+        bits,
+        group_size: inputs / groups,
+        scale,
+        lanes,
+    })
 }
 
 /// A linear layer: activations are made ready, which layers with the same input share, and multiplied. The bias, which is rare
@@ -79,9 +96,6 @@ pub(super) fn lower_linear<'f>(
 }
 
 /// A linear layer whose blocks of rows have an expert each.
-///
-/// # Errors
-/// A layer that has something unknown, where its weights lie in panels.
 pub(super) fn lower_expert_linear<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,
@@ -89,19 +103,9 @@ pub(super) fn lower_expert_linear<'f>(
 ) -> Result<Option<Vec<Value<'f>>>> {
     let [x, words, scales, biases, experts, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    let known = composite.attributes.iter().all(|(name, _)| ["bits", "group_size"].contains(&name.as_str()));
-    let blocks = Blocks::of(b, x, experts, b.shape(words)[0]);
     let form = form(composite, b, context, [words, scales, biases]);
-    let (Some(form), Some(blocks), true, [] | [_]) = (form, blocks, known, bias) else {
-        return if [scales, biases]
-            .iter()
-            .any(|&part| context.in_panels(b, part, Contents::Groups(b.ty(part).element)))
-        {
-            Err(experts::unknown(composite.name, "its form has no kernel"))
-        } else {
-            Ok(None)
-        };
-    };
+    let blocks = Blocks::of(b, x, experts, b.shape(words)[0]);
+    let (Some(form), Some(blocks), [] | [_]) = (form, blocks, bias) else { return Ok(None) };
     let result = out.with_element(ElementType::F32);
     let mut sum = sums(b, context, form, [x, words, scales, biases], Rows::Blocks(blocks, experts), result)?;
     if let &[bias] = bias {
