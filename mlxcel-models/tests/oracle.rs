@@ -42,7 +42,8 @@ fn descriptions_compute_what_transformers_computes() {
             let logits = naive::logits(&checkpoint, &decoder, &all).unwrap();
             let rows = logits.rows().skip(case.prompt.len() - 1).collect::<Vec<_>>();
             let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
-            let error = rows[0].iter().zip(&case.prefill_logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+            let error =
+                rows[0].iter().zip(&case.prefill_logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
             assert!(error <= 1e-3 * largest, "{family}, case {index}: logits differ by {error} of {largest}");
             for (step, row) in rows.iter().enumerate() {
                 let token = case.greedy[step] as usize;
@@ -50,7 +51,10 @@ fn descriptions_compute_what_transformers_computes() {
                 let sum: f32 = row.iter().map(|logit| (logit - best).exp()).sum();
                 let logprob = row[token] - best - sum.ln();
                 let error = (logprob - case.logprobs[step]).abs();
-                assert!(error <= 3e-3, "{family}, case {index}, step {step}: log probabilities differ by {error}");
+                assert!(
+                    error <= 3e-3,
+                    "{family}, case {index}, step {step}: log probabilities differ by {error}"
+                );
                 if case.margins[step] > 1e-3 {
                     assert!(row[token] == best, "{family}, case {index}, step {step}: another token is best");
                 }

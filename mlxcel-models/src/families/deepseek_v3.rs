@@ -9,17 +9,19 @@ use mlxcel_core::Result;
 use super::Family;
 use super::blocks::{pre_norm, sequential};
 use super::experts::{
-    ExpertSizes, PROJECTIONS, SigmoidSettings, chosen_count, expert_count, shared_experts, shared_width, sigmoid_router,
+    ExpertSizes, PROJECTIONS, SigmoidSettings, chosen_count, expert_count, shared_experts, shared_width,
+    sigmoid_router,
 };
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_text, flag,
-    positive,
+    LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
+    activation, expect_text, flag, positive,
 };
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Decoder, ExpertGroups, Gating, HeadLinear, LatentAttention, LatentQuery, Mixer, Operation, Selection,
+    Activation, Decoder, ExpertGroups, Gating, HeadLinear, LatentAttention, LatentQuery, Mixer, Operation,
+    Selection,
 };
 use crate::rope::{Rope, RopeSettings};
 
@@ -69,7 +71,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         } else {
             let router = sigmoid_router(roles, &name("mlp.gate"), experts, router)?;
             let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
-            let shared = shared_experts(roles, &name("mlp.shared_experts"), [hidden, shared_width], activation)?;
+            let shared =
+                shared_experts(roles, &name("mlp.shared_experts"), [hidden, shared_width], activation)?;
             pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), shared))
         };
         Ok(sequential([attention, block]))
@@ -85,7 +88,8 @@ fn refuse_other_experts(config: Fields<'_>) -> Result<()> {
     match config.size(FREQUENCY, 1..=LARGEST_LAYER_COUNT)? {
         None | Some(1) => Ok(()),
         Some(_) => {
-            let message = "experts in only some of the layers behind first_k_dense_replace are not supported".to_owned();
+            let message = "experts in only some of the layers behind first_k_dense_replace are not supported"
+                .to_owned();
             Err(config.unsupported(FREQUENCY, message))
         }
     }
@@ -111,7 +115,8 @@ impl AttentionSettings {
         let dim = |key: &str, default: usize| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(default));
         let (plain_dim, rope_dim) = (dim("qk_nope_head_dim", 128)?, dim("qk_rope_head_dim", 64)?);
         let interleaved = flag(config, "rope_interleave", true)?;
-        let rope = RopeSettings { interleaved, ..RopeSettings::new(config, rope_dim, sizes.context) }.read()?;
+        let rope =
+            RopeSettings { interleaved, ..RopeSettings::new(config, rope_dim, sizes.context) }.read()?;
         let query_rank = match config.size("q_lora_rank", 1..=LARGEST_WIDTH)? {
             None if !config.mentions("q_lora_rank") => Some(1536),
             rank => rank,
@@ -137,7 +142,9 @@ impl AttentionSettings {
 
     fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<LatentAttention> {
         let &Self { hidden, heads, plain_dim, rope_dim, value_dim, rank, bias, scale, .. } = self;
-        let linear = |part: &str, outputs, inputs, bias| roles.linear(&format!("{module}.{part}"), outputs, inputs, bias);
+        let linear = |part: &str, outputs, inputs, bias| {
+            roles.linear(&format!("{module}.{part}"), outputs, inputs, bias)
+        };
         let norm = |part: &str, width| roles.rms_norm(&format!("{module}.{part}"), width, LATENT_EPSILON);
         let queries = heads * (plain_dim + rope_dim);
         let query = match self.query_rank {
@@ -186,8 +193,15 @@ impl AttentionSettings {
             };
             (part(0, plain_dim), part(plain_dim, value_dim), true)
         };
-        let key_up = HeadLinear { weight: roles.add(key), transposed, heads, inputs: plain_dim, outputs: rank };
-        let value_up = HeadLinear { weight: roles.add(value), transposed: false, heads, inputs: rank, outputs: value_dim };
+        let key_up =
+            HeadLinear { weight: roles.add(key), transposed, heads, inputs: plain_dim, outputs: rank };
+        let value_up = HeadLinear {
+            weight: roles.add(value),
+            transposed: false,
+            heads,
+            inputs: rank,
+            outputs: value_dim,
+        };
         Ok([key_up, value_up])
     }
 }

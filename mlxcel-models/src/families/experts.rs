@@ -7,7 +7,8 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::roles::{OPERATION, Roles};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert, WeightRef,
+    Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
+    WeightRef,
 };
 
 /// Far above any published model.
@@ -103,7 +104,12 @@ pub(super) struct SigmoidSettings {
 
 impl SigmoidSettings {
     /// Reads them, with defaults for groups and scale.
-    pub(super) fn read(config: Fields<'_>, sizes: ExpertSizes, groups: ExpertGroups, scale: f64) -> Result<Self> {
+    pub(super) fn read(
+        config: Fields<'_>,
+        sizes: ExpertSizes,
+        groups: ExpertGroups,
+        scale: f64,
+    ) -> Result<Self> {
         Ok(Self {
             groups: expert_groups(config, sizes, groups)?,
             normalised: config.flag("norm_topk_prob")?.unwrap_or(true),
@@ -177,12 +183,18 @@ impl Roles<'_> {
     /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm converts them.
     ///
     /// Those of the first and the last may be packed.
-    pub(super) fn experts(&self, module: &str, names: ExpertNames, sizes: ExpertSizes) -> Result<ExpertLinears> {
+    pub(super) fn experts(
+        &self,
+        module: &str,
+        names: ExpertNames,
+        sizes: ExpertSizes,
+    ) -> Result<ExpertLinears> {
         let ExpertSizes { count, hidden, width, .. } = sizes;
         let fused = format!("{module}.experts.gate_up_proj");
         let [gate, up, down] = if self.has(&format!("{module}.switch_mlp.gate_proj.weight")) {
-            let stacked =
-                |name, rows, columns| self.matrices(&format!("{module}.switch_mlp.{name}"), count, rows, columns);
+            let stacked = |name, rows, columns| {
+                self.matrices(&format!("{module}.switch_mlp.{name}"), count, rows, columns)
+            };
             [
                 stacked("gate_proj", width, hidden)?,
                 stacked("up_proj", width, hidden)?,
@@ -199,7 +211,11 @@ impl Roles<'_> {
                 let each = |index| self.matrix(&format!("{module}.experts.{index}.{name}"), rows, columns);
                 self.stack((0..count).map(each))
             };
-            [one_by_one(gate, width, hidden)?, one_by_one(up, width, hidden)?, one_by_one(down, hidden, width)?]
+            [
+                one_by_one(gate, width, hidden)?,
+                one_by_one(up, width, hidden)?,
+                one_by_one(down, hidden, width)?,
+            ]
         };
         Ok(ExpertLinears::new(self, [gate, up, down]))
     }
@@ -234,12 +250,15 @@ impl Roles<'_> {
 
 /// Gates and up projections of experts that have one behind the other: `[experts, 2 · width, …]`.
 pub(super) fn halves(fused: &WeightRef, width: usize) -> [WeightRef; 2] {
-    [0, width].map(|start| fused.clone().select(Selection { axis: 1, start, run: width, stride: width, runs: 1 }))
+    [0, width]
+        .map(|start| fused.clone().select(Selection { axis: 1, start, run: width, stride: width, runs: 1 }))
 }
 
 /// Whether two weights have one type, shape and packing, companions included.
 fn alike(a: &WeightRef, b: &WeightRef) -> bool {
-    let parts = |weight: &WeightRef| weight.tensors().map(|part| (part.element, part.shape.clone())).collect::<Vec<_>>();
+    let parts = |weight: &WeightRef| {
+        weight.tensors().map(|part| (part.element, part.shape.clone())).collect::<Vec<_>>()
+    };
     parts(a) == parts(b) && a.storage() == b.storage()
 }
 

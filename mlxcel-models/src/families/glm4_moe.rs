@@ -8,7 +8,8 @@ use mlxcel_core::Result;
 use super::Family;
 use super::blocks::{AttentionBiases, by_head, core, pre_norm, sequential};
 use super::experts::{
-    ExpertSizes, PROJECTIONS, SigmoidSettings, chosen_count, expert_count, shared_experts, shared_width, sigmoid_router,
+    ExpertSizes, PROJECTIONS, SigmoidSettings, chosen_count, expert_count, shared_experts, shared_width,
+    sigmoid_router,
 };
 use super::outline::Outline;
 use super::roles::Roles;
@@ -55,8 +56,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let core = core(sizes.scale(), None, Some(&rope));
         let mut attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
         if normed {
-            attention.query_norm = by_head(roles.rms_norm(&name("self_attn.q_norm"), sizes.head_dim, epsilon)?);
-            attention.key_norm = by_head(roles.rms_norm(&name("self_attn.k_norm"), sizes.head_dim, epsilon)?);
+            attention.query_norm =
+                by_head(roles.rms_norm(&name("self_attn.q_norm"), sizes.head_dim, epsilon)?);
+            attention.key_norm =
+                by_head(roles.rms_norm(&name("self_attn.k_norm"), sizes.head_dim, epsilon)?);
         }
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let block = if index < dense_layers {
@@ -65,7 +68,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         } else {
             let router = sigmoid_router(roles, &name("mlp.gate"), experts, router)?;
             let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
-            let shared = shared_experts(roles, &name("mlp.shared_experts"), [hidden, shared_width], activation)?;
+            let shared =
+                shared_experts(roles, &name("mlp.shared_experts"), [hidden, shared_width], activation)?;
             pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), shared))
         };
         Ok(sequential([pre_norm(input_norm, attention), block]))

@@ -9,7 +9,9 @@ use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
 use super::outline::Outline;
 use super::roles::Roles;
-use super::settings::{FULL, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, positive, window};
+use super::settings::{
+    FULL, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, positive, window,
+};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
 use crate::rope::{Rope, RopeSettings};
@@ -28,7 +30,8 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 const THETA: f64 = 150_000.0;
 /// What the settings class assumes where no rotary embedding is described.
-const ASSUMED_ROPE: &[u8] = br#"{"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+const ASSUMED_ROPE: &[u8] =
+    br#"{"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
     "truncate": false, "original_max_position_embeddings": 4096}}"#;
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -44,8 +47,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let tied = flag(config, "tie_word_embeddings", false)?;
     let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 128)?;
-    let experts =
-        ExpertSizes { count, chosen: chosen_count(config, count, 4)?, hidden: sizes.hidden, width: sizes.intermediate };
+    let experts = ExpertSizes {
+        count,
+        chosen: chosen_count(config, count, 4)?,
+        hidden: sizes.hidden,
+        width: sizes.intermediate,
+    };
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
@@ -67,7 +74,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 
 /// The rotary embedding that the settings describe, or the assumed one.
 fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Rope> {
-    let settings = |config, theta| RopeSettings { theta, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let settings =
+        |config, theta| RopeSettings { theta, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
     if config.object("rope_scaling")?.is_some() || config.object("rope_parameters")?.is_some() {
         return settings(config, THETA).read();
     }
@@ -89,7 +97,9 @@ fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result
     let fused = format!("{module}.gate_up_proj");
     let (weights, biases) = if roles.has(&fused) {
         let turns = |fused: WeightRef| {
-            [0, 1].map(|start| fused.clone().select(Selection { axis: 1, start, run: 1, stride: 2, runs: width }))
+            [0, 1].map(|start| {
+                fused.clone().select(Selection { axis: 1, start, run: 1, stride: 2, runs: width })
+            })
         };
         let [gate, up] = turns(roles.dense(&fused, &[count, hidden, 2 * width])?.transposed());
         let down = roles.dense(&format!("{module}.down_proj"), &[count, width, hidden])?.transposed();
@@ -108,5 +118,9 @@ fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result
     };
     let linear = |weight, bias| roles.projection(weight, Some(bias));
     let ([gate, up, down], [gate_bias, up_bias, down_bias]) = (weights, biases);
-    Ok(ExpertLinears { gate: linear(gate, gate_bias), up: linear(up, up_bias), down: linear(down, down_bias) })
+    Ok(ExpertLinears {
+        gate: linear(gate, gate_bias),
+        up: linear(up, up_bias),
+        down: linear(down, down_bias),
+    })
 }

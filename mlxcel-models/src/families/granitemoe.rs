@@ -6,7 +6,9 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, softmax_router};
+use super::experts::{
+    ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, softmax_router,
+};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
@@ -37,8 +39,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let attention_scale = multiplier("attention_multiplier")?;
     let residual_scale = multiplier("residual_multiplier")?;
     let count = expert_count(config, &["num_local_experts"], 1, 8)?;
-    let experts =
-        ExpertSizes { count, chosen: chosen_count(config, count, 2)?, hidden: sizes.hidden, width: sizes.intermediate };
+    let experts = ExpertSizes {
+        count,
+        chosen: chosen_count(config, count, 2)?,
+        hidden: sizes.hidden,
+        width: sizes.intermediate,
+    };
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
@@ -54,7 +60,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let modules = [name("block_sparse_moe.router.layer"), name("block_sparse_moe.router")];
         let router = roles.linear(&roles.first_module(&modules, "weight"), count, sizes.hidden, false)?;
         let linears = expert_linears(roles, &name("block_sparse_moe"), experts)?;
-        let experts = pre_norm(output_norm, linears.routed(experts, softmax_router(router, true), gating, None));
+        let experts =
+            pre_norm(output_norm, linears.routed(experts, softmax_router(router, true), gating, None));
         Ok(sequential([attention, experts].map(|block| Block { residual_scale, ..block })))
     };
     let outline = Outline {

@@ -11,7 +11,9 @@ use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{FULL, LARGEST_WIDTH, SizeDefaults, Sizes, flag, layer_types, positive};
 use crate::config::Fields;
-use crate::decoder::{Activation, Attention, AttentionCore, Decoder, Gating, Mixer, Mlp, Operation, ShortConvolution};
+use crate::decoder::{
+    Activation, Attention, AttentionCore, Decoder, Gating, Mixer, Mlp, Operation, ShortConvolution,
+};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family { model_types: &["lfm2"], stop_tokens: &[2], describe };
@@ -34,7 +36,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
     let rope =
-        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
+            .read()?;
     let epsilon = positive(config, "norm_eps", 1e-5)?;
     let width = intermediate_size(config, sizes.intermediate)?;
     let taps = taps(config, "conv_L_cache", 3)?;
@@ -82,7 +85,8 @@ fn attention(
     core: AttentionCore,
 ) -> Result<Attention> {
     let linear = |part, outputs, inputs| roles.linear(&format!("{module}.{part}"), outputs, inputs, false);
-    let head_norm = |part| Ok(by_head(roles.rms_norm(&format!("{module}.{part}"), sizes.head_dim, epsilon)?));
+    let head_norm =
+        |part| Ok(by_head(roles.rms_norm(&format!("{module}.{part}"), sizes.head_dim, epsilon)?));
     Ok(Attention {
         query_heads: sizes.query_heads,
         kv_heads: sizes.kv_heads,

@@ -12,7 +12,8 @@ use super::convolution::taps;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, activation, flag, positive,
+    LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, activation,
+    flag, positive,
 };
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Mixer, Norm, NormKind, Operation, StateSpace};
@@ -43,12 +44,15 @@ impl Settings {
         let head_dim = config.size("head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(64);
         let expand = config.size("expand", 1..=64)?.unwrap_or(2);
         if heads * head_dim != hidden * expand {
-            let message = format!("{heads} heads of {head_dim} do not make {expand} times hidden_size, {hidden}");
+            let message =
+                format!("{heads} heads of {head_dim} do not make {expand} times hidden_size, {hidden}");
             return Err(config.wrong("num_heads", message));
         }
         let groups = config.size("n_groups", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(8);
         if heads % groups != 0 {
-            return Err(config.wrong("n_groups", format!("{groups} groups cannot share {heads} heads evenly")));
+            return Err(
+                config.wrong("n_groups", format!("{groups} groups cannot share {heads} heads evenly"))
+            );
         }
         // `rms_norm` is no setting in transformers any more: the norm behind the gate is always there.
         let (least, most) = config.bounds("time_step_limit")?.unwrap_or((0.0, f64::INFINITY));
@@ -107,7 +111,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 fn mixer(roles: &Roles<'_>, name: &str, settings: &Settings) -> Result<StateSpace> {
-    let &Settings { hidden, heads, head_dim, groups, state_size, taps, bias, dt_limits, epsilon, .. } = settings;
+    let &Settings { hidden, heads, head_dim, groups, state_size, taps, bias, dt_limits, epsilon, .. } =
+        settings;
     let (inner, channels) = (settings.inner(), settings.channels());
     // The rows of the one projection: z, then what goes through the convolution, then dt.
     let rows = inner + channels + heads;
@@ -115,18 +120,32 @@ fn mixer(roles: &Roles<'_>, name: &str, settings: &Settings) -> Result<StateSpac
     let weight = roles.matrix(&projection, rows, hidden)?;
     let biases = if bias { Some(roles.dense(&format!("{projection}.bias"), &[rows])?) } else { None };
     let part = |start: usize, outputs: usize| {
-        roles.projection(weight.clone().rows(start, outputs), biases.clone().map(|biases| biases.rows(start, outputs)))
+        roles.projection(
+            weight.clone().rows(start, outputs),
+            biases.clone().map(|biases| biases.rows(start, outputs)),
+        )
     };
     let gate = part(0, inner);
     let input = part(inner, channels);
     let dt = part(inner + channels, heads);
     let has_bias = settings.convolution_bias;
-    let convolution =
-        roles.convolution(&format!("{name}.conv1d"), [channels, taps], has_bias, Some(settings.activation))?;
+    let convolution = roles.convolution(
+        &format!("{name}.conv1d"),
+        [channels, taps],
+        has_bias,
+        Some(settings.activation),
+    )?;
     let width = inner / groups;
     let factors = roles.dense(&format!("{name}.norm.weight"), &[inner])?;
     let factors = if groups == 1 { factors } else { factors.reshaped([groups, width]) };
-    let norm = Norm { kind: NormKind::Rms, weight: Some(roles.add(factors)), bias: None, epsilon, offset: 0.0, width };
+    let norm = Norm {
+        kind: NormKind::Rms,
+        weight: Some(roles.add(factors)),
+        bias: None,
+        epsilon,
+        offset: 0.0,
+        width,
+    };
     Ok(StateSpace {
         heads,
         head_dim,

@@ -30,14 +30,19 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope =
-        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
+            .read()?;
     let window = window(config, "sliding_window", None)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
     let tied = flag(config, "tie_word_embeddings", false)?;
     let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 8)?;
-    let experts =
-        ExpertSizes { count, chosen: chosen_count(config, count, 2)?, hidden: sizes.hidden, width: sizes.intermediate };
+    let experts = ExpertSizes {
+        count,
+        chosen: chosen_count(config, count, 2)?,
+        hidden: sizes.hidden,
+        width: sizes.intermediate,
+    };
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
@@ -51,8 +56,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let output_norm = norm(&name("post_attention_layernorm"))?;
         // transformers has renamed the module, and reads both.
         let module = roles.first_module(&[name("block_sparse_moe"), name("mlp")], "gate.weight");
-        let router = softmax_router(roles.linear(&format!("{module}.gate"), count, sizes.hidden, false)?, true);
-        let experts = roles.experts(&module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None);
+        let router =
+            softmax_router(roles.linear(&format!("{module}.gate"), count, sizes.hidden, false)?, true);
+        let experts =
+            roles.experts(&module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None);
         Ok(sequential([attention, pre_norm(output_norm, experts)]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)

@@ -36,8 +36,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
     let tied = flag(config, "tie_word_embeddings", false)?;
     let count = expert_count(config, &["num_experts", "num_local_experts"], 1, 64)?;
-    let experts =
-        ExpertSizes { count, chosen: chosen_count(config, count, 8)?, hidden: sizes.hidden, width: sizes.intermediate };
+    let experts = ExpertSizes {
+        count,
+        chosen: chosen_count(config, count, 8)?,
+        hidden: sizes.hidden,
+        width: sizes.intermediate,
+    };
     let normalised = flag(config, "norm_topk_prob", false)?;
 
     let base = roles.base("model.", "embed_tokens");
@@ -48,13 +52,18 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let core = core(sizes.scale(), None, Some(&rope));
         let attention = Attention {
             clip,
-            query_norm: over_heads(roles.rms_norm(&name("self_attn.q_norm"), sizes.query_width(), epsilon)?),
+            query_norm: over_heads(roles.rms_norm(
+                &name("self_attn.q_norm"),
+                sizes.query_width(),
+                epsilon,
+            )?),
             key_norm: over_heads(roles.rms_norm(&name("self_attn.k_norm"), sizes.kv_width(), epsilon)?),
             ..roles.attention(&name("self_attn"), &sizes, biases, core)?
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
-        let experts = roles.experts(&name("mlp"), PROJECTIONS, experts)?.routed(experts, router, gating, None);
+        let experts =
+            roles.experts(&name("mlp"), PROJECTIONS, experts)?.routed(experts, router, gating, None);
         Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, experts)]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)

@@ -6,11 +6,14 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers};
+use super::experts::{
+    ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers,
+};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows, positive, window,
+    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
+    positive, window,
 };
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating};
@@ -56,10 +59,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         );
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let block = if is_sparse(index) {
-            let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
+            let router =
+                softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
             let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
             let shared = gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation)?;
-            pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), Some(shared)))
+            pre_norm(
+                output_norm,
+                linears.routed(experts, router, Gating::Activated(activation), Some(shared)),
+            )
         } else {
             let mlp = roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?;
             pre_norm(output_norm, mlp)

@@ -55,7 +55,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let block = if is_sparse(index) {
-            let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
+            let router =
+                softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
             let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
             pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), None))
         } else {

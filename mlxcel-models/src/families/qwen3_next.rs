@@ -8,16 +8,19 @@ use mlxcel_core::Result;
 use super::Family;
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::convolution::taps;
-use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers};
+use super::experts::{
+    ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers,
+};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag,
-    layer_types, positive,
+    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
+    activation, flag, layer_types, positive,
 };
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Mixer, Norm, Operation, Selection, WeightRef,
+    Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Mixer, Norm, Operation, Selection,
+    WeightRef,
 };
 use crate::rope::{Partial, RopeSettings};
 
@@ -53,14 +56,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
     let count = expert_count(config, &["num_experts"], 0, 512)?;
     let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
-    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 10)?, hidden: sizes.hidden, width };
+    let experts =
+        ExpertSizes { count, chosen: chosen_count(config, count, 10)?, hidden: sizes.hidden, width };
     let normalised = flag(config, "norm_topk_prob", true)?;
     let is_sparse = sparse_layers(config, count)?;
 
     let base = roles.base("model.", "embed_tokens");
     // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, which it stacks the experts of.
-    let is_converted =
-        (0..sizes.layers).any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
+    let is_converted = (0..sizes.layers)
+        .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
     let offset = if is_converted { 0.0 } else { 1.0 };
     let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
     let norm = |name: &str| shifted_norm(name, sizes.hidden);
@@ -79,10 +83,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let block = if is_sparse(index) {
-            let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
+            let router =
+                softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
             let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
             let shared = gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation)?;
-            pre_norm(output_norm, linears.routed(experts, router, Gating::Activated(activation), Some(shared)))
+            pre_norm(
+                output_norm,
+                linears.routed(experts, router, Gating::Activated(activation), Some(shared)),
+            )
         } else {
             let mlp = roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?;
             pre_norm(output_norm, mlp)
@@ -144,7 +152,8 @@ impl DeltaSettings {
         let dim = |key: &str| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(128));
         let (key_heads, value_heads) = (heads("linear_num_key_heads", 16)?, heads(VALUE_HEADS, 32)?);
         if value_heads % key_heads != 0 {
-            let message = format!("{key_heads} key heads cannot be shared evenly by {value_heads} value heads");
+            let message =
+                format!("{key_heads} key heads cannot be shared evenly by {value_heads} value heads");
             return Err(config.wrong(VALUE_HEADS, message));
         }
         Ok(Self {

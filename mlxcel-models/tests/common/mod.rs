@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, Result};
 use mlxcel_models::{Checkpoint, Decoder};
-use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -54,6 +54,30 @@ impl Draft {
             draft.put(name, Dtype::BF16, shape);
         }
         draft
+    }
+
+    /// The checkpoint of this name among the fixtures, to be changed.
+    pub(crate) fn fixture(name: &str) -> Self {
+        let folder = repository("fixtures/architectures").join(name);
+        let config = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
+        let content = fs::read(folder.join("model.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&content).unwrap();
+        let tensor = |(name, view): (String, TensorView<'_>)| {
+            (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+        };
+        Self { config, tensors: file.tensors().into_iter().map(tensor).collect() }
+    }
+
+    /// Renames the tensors that `rename` has another name for.
+    pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
+        self.tensors = self.tensors.into_iter().map(|(name, tensor)| (rename(&name), tensor)).collect();
+        self
+    }
+
+    /// Takes tensors out: these, one behind the other, are the bytes of one.
+    pub(crate) fn taken(&mut self, names: impl IntoIterator<Item = String>) -> Vec<u8> {
+        let bytes = |name: String| self.tensors.remove(&name).unwrap_or_else(|| panic!("{name}")).2;
+        names.into_iter().flat_map(bytes).collect()
     }
 
     /// Sets a field of the settings.

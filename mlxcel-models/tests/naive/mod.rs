@@ -5,8 +5,8 @@ use std::rc::Rc;
 use mlxcel_core::Result;
 use mlxcel_models::walk::{Ops, Walk};
 use mlxcel_models::{
-    Activation, AttentionCore, Checkpoint, Convolution, Decoder, ElementType, HeadLinear, LatentAttention, Linear, Norm,
-    NormKind, PositionScale, Rope, StateSlot, WeightId,
+    Activation, AttentionCore, Checkpoint, Convolution, Decoder, ElementType, HeadLinear, LatentAttention,
+    Linear, Norm, NormKind, PositionScale, Rope, StateSlot, WeightId,
 };
 
 /// A tensor, row-major.
@@ -88,7 +88,9 @@ pub(crate) fn logits(checkpoint: &Checkpoint, decoder: &Decoder, tokens: &[u32])
 
 fn floats(element: ElementType, bytes: &[u8]) -> Vec<f32> {
     match element {
-        ElementType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
+        ElementType::F32 => {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        }
         ElementType::BF16 => {
             let float = |b: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes(b.try_into().unwrap())) << 16);
             bytes.chunks_exact(2).map(float).collect()
@@ -125,7 +127,13 @@ fn activated(x: f32, activation: Activation) -> f32 {
         Activation::ReluSquared => x.max(0.0) * x.max(0.0),
         Activation::Sigmoid => sigmoid(x),
         Activation::Tanh => x.tanh(),
-        Activation::Softplus => if x > 20.0 { x } else { x.exp().ln_1p() },
+        Activation::Softplus => {
+            if x > 20.0 {
+                x
+            } else {
+                x.exp().ln_1p()
+            }
+        }
     }
 }
 
@@ -219,7 +227,8 @@ impl Ops for Naive<'_> {
         let &Norm { kind, weight, bias, epsilon, offset, width } = norm;
         assert_eq!(x.width(), width);
         let (weight, bias) = (weight.map(|id| self.weight(id)), bias.map(|id| self.weight(id)));
-        let part = |tensor: &Tensor, index: usize, at: usize| tensor.data[(index * width + at) % tensor.data.len()];
+        let part =
+            |tensor: &Tensor, index: usize, at: usize| tensor.data[(index * width + at) % tensor.data.len()];
         Ok(x.map_rows(|index, x| {
             let mean = match kind {
                 NormKind::Rms => 0.0,
@@ -229,7 +238,8 @@ impl Ops for Naive<'_> {
             let scale = (spread + f64::from(epsilon)).sqrt().recip();
             let normed = |(at, &x): (usize, &f32)| {
                 let factor = weight.map_or(1.0, |weight| offset + part(weight, index, at));
-                ((f64::from(x) - mean) * scale) as f32 * factor + bias.map_or(0.0, |bias| part(bias, index, at))
+                ((f64::from(x) - mean) * scale) as f32 * factor
+                    + bias.map_or(0.0, |bias| part(bias, index, at))
             };
             x.iter().enumerate().map(normed).collect()
         }))
@@ -362,7 +372,9 @@ impl Ops for Naive<'_> {
             scores.extend(sinks.iter().map(|sinks| sinks[head]));
             let weights = softmax(&scores);
             let width = value.width();
-            let sum = |element| (first..=at).zip(&weights).map(|(at, weight)| weight * values[row(at)][element]).sum();
+            let sum = |element| {
+                (first..=at).zip(&weights).map(|(at, weight)| weight * values[row(at)][element]).sum()
+            };
             (0..width).map(sum).collect()
         });
         self.join_heads(&mixed)
@@ -386,7 +398,9 @@ impl Ops for Naive<'_> {
             let seen = &entries[..=index / heads];
             let scores = seen.iter().map(|entry| dot(query, entry) * scale).collect::<Vec<_>>();
             let weights = softmax(&scores);
-            let sum = |element: usize| seen.iter().zip(&weights).map(|(entry, weight)| weight * entry[element]).sum();
+            let sum = |element: usize| {
+                seen.iter().zip(&weights).map(|(entry, weight)| weight * entry[element]).sum()
+            };
             (0..rank).map(sum).collect()
         }))
     }
@@ -485,7 +499,8 @@ impl Ops for Naive<'_> {
             };
             let of_groups = scores.chunks_exact(size).map(score).collect::<Vec<_>>();
             let best = largest(&of_groups, kept);
-            let keep = |(index, &score)| if best.contains(&(index / size)) { score } else { f32::NEG_INFINITY };
+            let keep =
+                |(index, &score)| if best.contains(&(index / size)) { score } else { f32::NEG_INFINITY };
             scores.iter().enumerate().map(keep).collect()
         }))
     }
@@ -500,9 +515,11 @@ impl Ops for Naive<'_> {
     }
 
     fn dispatch(&mut self, x: &Tensor, chosen: &Tensor, experts: usize) -> Result<(Tensor, Routing)> {
-        let routing = Routing { experts: chosen.data.iter().map(|&x| x as usize).collect(), chosen: chosen.width() };
+        let routing =
+            Routing { experts: chosen.data.iter().map(|&x| x as usize).collect(), chosen: chosen.width() };
         assert!(routing.experts.iter().all(|&expert| expert < experts));
-        let copies = x.rows().flat_map(|row| std::iter::repeat_n(row, routing.chosen)).flatten().copied().collect();
+        let copies =
+            x.rows().flat_map(|row| std::iter::repeat_n(row, routing.chosen)).flatten().copied().collect();
         Ok((Tensor::new([routing.experts.len(), x.width()], copies), routing))
     }
 
@@ -522,7 +539,8 @@ impl Ops for Naive<'_> {
         let rows = x.rows().collect::<Vec<_>>();
         Ok(weights.map_rows(|token, weights| {
             let own = &rows[token * routing.chosen..][..routing.chosen];
-            let sum = |element: usize| own.iter().zip(weights).map(|(row, weight)| weight * row[element]).sum();
+            let sum =
+                |element: usize| own.iter().zip(weights).map(|(row, weight)| weight * row[element]).sum();
             (0..x.width()).map(sum).collect()
         }))
     }
