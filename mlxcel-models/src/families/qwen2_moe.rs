@@ -82,7 +82,7 @@ fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     const USED: &str = "use_sliding_window";
     let used = flag(config, USED, false)?;
     let last = config.size("max_window_layers", 0..=usize::MAX)?.unwrap_or(28);
-    let windowed = |index: usize| used && index % 2 == 0 && index < last;
+    let windowed = |index: usize| used && index.is_multiple_of(2) && index < last;
     let types =
         layer_types(config, layers, &[FULL, SLIDING], |index| if windowed(index) { SLIDING } else { FULL })?;
     if !used && types.contains(&SLIDING) {
