@@ -18,6 +18,7 @@ use mlxcel_stablehlo::ElementType;
 
 use crate::target::{CompileTarget, DeviceDescription};
 
+pub(crate) use gpu::accelerator_of;
 pub use registry::CompileBackends;
 pub use resolved::ResolvedTarget;
 pub(crate) use select::{TargetChoice, default_backend};

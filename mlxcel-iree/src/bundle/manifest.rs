@@ -3,12 +3,13 @@
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
-use mlxcel_graph::{GraphModelOptions, Lengths, Outputs, ProgramShape};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, Outputs, ProgramShape};
 use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Selection, WeightRef};
 use serde::{Deserialize, Serialize};
 
 use super::path::check_path;
+use crate::compiler::Revision;
 use crate::ffi;
 use crate::lowering::layout::{layout_name, layout_named};
 
@@ -47,6 +48,9 @@ pub struct Manifest {
     pub weights_included: bool,
     /// The rounding of the programs: `exact` or `native`.
     pub precision: String,
+    /// What keys and values are kept in, such as `int8`, where that does not follow from the precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<String>,
     /// How many sequences a session may hold at once.
     pub sequences: usize,
     /// The most tokens that one sequence may hold.
@@ -245,6 +249,8 @@ struct Head {
     format_version: u32,
     crate_version: String,
     iree_release: String,
+    #[serde(default)]
+    compiler: Option<String>,
 }
 
 impl Manifest {
@@ -279,6 +285,7 @@ impl Manifest {
         let mut chunks = options.chunks.clone();
         chunks.sort_unstable();
         let chunk = chunks.pop().unwrap_or_default();
+        let kv_cache = (options.kv_cache != KvCacheType::default()).then(|| options.kv_cache.to_string());
         Ok(Self {
             format: FORMAT.to_owned(),
             format_version: FORMAT_VERSION,
@@ -288,6 +295,7 @@ impl Manifest {
             model,
             weights_included: false,
             precision: options.precision.to_string(),
+            kv_cache,
             sequences: options.sequences,
             capacity: options.capacity_for(decoder)?,
             chunk,
@@ -311,6 +319,9 @@ impl Manifest {
     pub(super) fn graph_options(&self) -> Result<GraphModelOptions> {
         let mut options = GraphModelOptions::default();
         options.precision = self.precision()?;
+        if let Some(kv_cache) = &self.kv_cache {
+            options.kv_cache = kv_cache.parse()?;
+        }
         options.capacity = Some(self.capacity);
         options.sequences = self.sequences;
         options.chunks = self.smaller_chunks.iter().copied().chain([self.chunk]).collect();
@@ -381,6 +392,14 @@ impl Head {
                 self.iree_release.escape_debug(),
                 ffi::revision()
             )));
+        }
+        let compiler = self.compiler.as_deref().map(Revision::of_text);
+        if let Some(compiler) = compiler.filter(|compiler| !compiler.is_of_release()) {
+            return Err(refused(format!(
+                "the bundle was compiled by another revision of IREE's compiler than that of release {}; write it again with that",
+                ffi::revision()
+            ))
+            .with_context("compiler", compiler.as_str().escape_debug()));
         }
         Ok(())
     }
@@ -485,10 +504,11 @@ impl fmt::Display for Manifest {
         let model = &self.model;
         writeln!(
             f,
-            "{} of {} parameters, {} precision, context {}, sequences {}{}",
+            "{} of {} parameters, {} precision, {}context {}, sequences {}{}",
             model.model_type,
             model.parameters,
             self.precision,
+            self.kv_cache.iter().map(|kv_cache| format!("KV cache {kv_cache}, ")).collect::<String>(),
             self.capacity,
             self.sequences,
             if self.every_position { ", every position" } else { "" }

@@ -79,25 +79,46 @@ impl Staging {
     pub(super) fn publish(self) -> Result<()> {
         let fail = |error| Error::io(OPERATION, &self.destination, error);
         check_destination(&self.destination, self.replace)?;
-        let old = self.outer.path().join("replaced");
-        let replaced = match self.replace.then(|| fs::rename(&self.destination, &old)) {
-            None => false,
-            Some(Ok(())) => true,
-            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => false,
-            Some(Err(error)) => return Err(fail(error)),
-        };
-        if let Err(error) = fs::rename(&self.folder, &self.destination) {
-            if replaced {
-                // Better the old one than none; if that fails too, the first error is the one to tell.
-                let _ = fs::rename(&old, &self.destination);
-            }
-            return Err(fail(error));
+        let replaced = self.replace && self.exchange().map_err(fail)?;
+        if !replaced {
+            fs::rename(&self.folder, &self.destination).map_err(fail)?;
         }
         #[cfg(unix)]
         if let Some(parent) = self.outer.path().parent() {
             File::open(parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
         }
         Ok(())
+    }
+}
+
+impl Staging {
+    /// Puts the folder into the place of one that is there, which goes with the temporary one: whoever looks meanwhile finds one of
+    /// the two. Answers whether there was one, and the system can do that.
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    fn exchange(&self) -> io::Result<bool> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+
+        match renameat_with(CWD, &self.folder, CWD, &self.destination, RenameFlags::EXCHANGE) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            // Some file systems, of networks above all, cannot.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => self.move_away().map(|()| false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    fn exchange(&self) -> io::Result<bool> {
+        self.move_away().map(|()| false)
+    }
+
+    /// Moves what is in the folder's place to where it is removed.
+    fn move_away(&self) -> io::Result<()> {
+        match fs::rename(&self.destination, self.outer.path().join("replaced")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -174,6 +195,36 @@ mod tests {
         fs::write(&place, "a file").unwrap();
         assert_eq!(kind(write(true, b"4")), Err(ErrorKind::InvalidInput));
         assert_eq!(fs::read_to_string(&place).unwrap(), "a file");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_bundle_that_is_replaced_is_there_at_every_moment() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("bundle");
+        let write = |number: u32| {
+            let staging = Staging::begin(&place, number > 0).unwrap();
+            add(&staging, MANIFEST, number.to_string().as_bytes());
+            staging.publish().unwrap();
+        };
+        write(0);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let missed = scope.spawn(|| {
+                let mut missed = 0;
+                while !over.load(Ordering::Relaxed) {
+                    missed += usize::from(!place.exists());
+                }
+                missed
+            });
+            (1..200).for_each(write);
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(missed.join().unwrap(), 0);
+        });
+        assert_eq!(fs::read_to_string(place.join(MANIFEST)).unwrap(), "199");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
     }
 
     #[test]

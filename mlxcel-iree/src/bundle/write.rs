@@ -36,7 +36,8 @@ use crate::engine::ProgramWriter;
 ///
 /// # Errors
 ///
-/// Those of opening the checkpoint; [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of range,
+/// Those of opening the checkpoint; [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) for a compiler that is not the
+/// release's own, whose programs nobody else could tell from its; [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of range,
 /// for a target that is unknown or named twice, and where something stands at `destination` (a bundle may be
 /// [replaced](BundleOptions::replace), anything else not); [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) and
 /// [`ErrorKind::Compile`](mlxcel_core::ErrorKind::Compile) of the compiler;
@@ -57,6 +58,7 @@ pub fn write(
     graph.capacity = options.capacity;
     graph.sequences = options.sequences;
     graph.every_position = options.every_position;
+    graph.kv_cache = engine.kv_cache();
     let targets = BundleTarget::all(engine, options, &decoder, &mut graph)?;
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;
     let shapes = graph.programs(&decoder)?;
@@ -68,7 +70,7 @@ pub fn write(
     let mut manifest = Manifest::new(describe::model(&checkpoint, &decoder), &decoder, &graph, programs)?;
     manifest.targets = compile(&targets, &shapes, &staging, options, &control)?;
     if targets.iter().any(BundleTarget::is_compiled) {
-        manifest.compiler = engine.compiler_revision(options.cancel.as_ref())?;
+        manifest.compiler = engine.release_revision(options.cancel.as_ref())?;
     }
     manifest.files = copy_checkpoint(&checkpoint, &staging, options, &control)?;
     manifest.weights_included = options.weights;
@@ -120,7 +122,13 @@ fn compile(
         }
     };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(work.len());
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(worker))));
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // With threads that the system does not grant it takes longer, and that is all.
+            drop(thread::Builder::new().name("mlxcel-bundle".to_owned()).spawn_scoped(scope, worker));
+        }
+        worker();
+    });
     let mut files = Vec::with_capacity(work.len());
     let mut unmade = 0;
     for slot in made {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::ffi;
+
 /// A compiler's account of itself: `3.13.0rc20261016 @ 89ece87b…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Revision(String);
@@ -18,6 +20,24 @@ impl Revision {
     pub(crate) fn recorded(text: &str) -> Option<Self> {
         let revision = Self(text.to_owned());
         (revision.release().is_some() && !text.contains('\n')).then_some(revision)
+    }
+
+    /// A revision as somebody else wrote it down.
+    pub(crate) fn of_text(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// The commit that it was built from, where it says so.
+    fn commit(&self) -> Option<&str> {
+        let (_, commit) = self.0.split_once('@')?;
+        Some(commit.trim()).filter(|commit| !commit.is_empty())
+    }
+
+    /// Whether it is of the very release that the runtime is of. Builds between releases have the number of the next one, or of the
+    /// last, and not its programs' format; a release is told by its commit.
+    pub(crate) fn is_of_release(&self) -> bool {
+        self.release() == Some(ffi::revision())
+            && self.commit().is_none_or(|commit| commit.len() >= 7 && ffi::COMMIT.starts_with(commit))
     }
 
     /// The whole text.
@@ -53,5 +73,15 @@ mod tests {
         assert_eq!(Revision::parse("gcc (Debian 12.2.0-14) 12.2.0"), None);
         assert_eq!(Revision::parse("IREE compiler version unknown"), None);
         assert_eq!(Revision::parse(""), None);
+    }
+
+    #[test]
+    fn builds_of_another_commit_are_of_no_release() {
+        let is_of_release = |text| Revision::of_text(text).is_of_release();
+        assert!(is_of_release("3.13.0rc20261016 @ 89ece87b89852100c0a4ac3d515e14842d090967"));
+        assert!(is_of_release("3.13.0 @ 89ece87b") && is_of_release("3.13.0"));
+        for other in ["3.13.0.dev @ 0123456789", "3.12.0 @ 89ece87b", "3.13.0 @ 8", "", "steam"] {
+            assert!(!is_of_release(other), "{other}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlxcel_core::{Backend, CancelToken, LoadOptions, Model, ModelSource, Result};
+use mlxcel_core::{Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Result};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, model_info};
 use mlxcel_models::{Checkpoint, Decoder};
 
@@ -187,11 +187,22 @@ impl IreeBackend {
         Compiler::locate_if_any(self.compiler.as_deref())?.ok_or_else(Compiler::nowhere)
     }
 
-    /// The compiler's account of itself, if there is one.
-    pub(crate) fn compiler_revision(&self, cancel: Option<&CancelToken>) -> Result<Option<String>> {
-        let compiler = Compiler::locate_if_any(self.compiler.as_deref())?;
-        let revision = compiler.map(|compiler| compiler.revision(cancel)).transpose()?;
-        Ok(revision.map(|revision| revision.to_string()))
+    /// The compiler's account of itself, if there is one; it has to be that of the runtime's release.
+    pub(crate) fn release_revision(&self, cancel: Option<&CancelToken>) -> Result<Option<String>> {
+        let Some(compiler) = Compiler::locate_if_any(self.compiler.as_deref())? else { return Ok(None) };
+        let revision = compiler.revision(cancel)?;
+        if revision.is_of_release() {
+            return Ok(Some(revision.to_string()));
+        }
+        let message = "the compiler has the number of the release and is another build; bundles are written with the release's own";
+        Err(Error::new(ErrorKind::Toolchain, "write bundle", message)
+            .with_context("compiler", compiler.path().display())
+            .with_context("revision", revision))
+    }
+
+    /// What keys and values are kept in.
+    pub(crate) fn kv_cache(&self) -> KvCacheType {
+        self.kv_cache
     }
 
     /// What `target` means, or the target that is chosen where none is given, for a device of `driver`.

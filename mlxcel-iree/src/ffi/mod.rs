@@ -28,6 +28,9 @@ pub(crate) use memory::{ALIGNMENT, HostMemory};
 pub(crate) use profile::DispatchEvent;
 pub(crate) use program::{Function, Program};
 
+/// The commit of that release in IREE's repository, as its compiler states it.
+pub(crate) const COMMIT: &str = "89ece87b89852100c0a4ac3d515e14842d090967";
+
 /// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains, and the only one that
 /// `build/version.rs` lets through as a distribution.
 pub(crate) fn revision() -> &'static str {

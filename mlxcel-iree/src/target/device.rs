@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Processor;
+use crate::backend::accelerator_of;
 
 /// A runtime device: IREE's driver, and what is known of the hardware behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,10 +18,14 @@ pub struct DeviceDescription {
 }
 
 impl DeviceDescription {
-    /// The device of this driver on this machine, whose processor is asked now.
+    /// The device of this driver on this machine, whose processor or accelerator is asked now.
     pub fn of_driver(driver: &str) -> Self {
         let local = driver.starts_with("local-");
-        Self { driver: driver.to_owned(), processor: local.then(Processor::detect), architecture: None }
+        Self {
+            driver: driver.to_owned(),
+            processor: local.then(Processor::detect),
+            architecture: accelerator_of(driver),
+        }
     }
 
     /// The same with another processor than this machine's: what would run on a machine that has it?

@@ -13,35 +13,54 @@ use crate::compiler::{on_path, process};
 /// How long NVIDIA's tool may take; where devices sleep it wakes them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Where the kernel's AMD driver shows its devices.
+const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+
 fn none(message: &'static str, example: &'static str) -> Error {
     Error::unsupported("detect the compile target of this machine", message)
         .with_context("name one, such as", example)
 }
 
+/// The architecture of this machine's accelerator that devices of `driver` run on; of several, that of the least capable NVIDIA device
+/// and the first AMD device. None where that cannot be told.
+pub(crate) fn accelerator_of(driver: &str) -> Option<String> {
+    match driver {
+        "cuda" => oldest_of(&capabilities()?).map(|capability| format!("sm_{capability}")),
+        "hip" => chip_under(Path::new(NODES)),
+        "metal" => metal().ok(),
+        _ => None,
+    }
+}
+
+/// The compute capabilities of this machine's NVIDIA devices, one to a line.
+fn capabilities() -> Option<String> {
+    let mut command = Command::new(on_path("nvidia-smi")?);
+    command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
+    let finished = process::run(&mut command, None, Some(PATIENCE)).ok()?;
+    finished.status.success().then_some(finished.stdout)
+}
+
 /// The newest architecture that the compiler knows and every NVIDIA device of this machine runs.
 pub(super) fn cuda() -> Result<String> {
     let missing = |message| none(message, "cuda:sm_80");
-    let ask = |tool| {
-        let mut command = Command::new(tool);
-        command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
-        process::run(&mut command, None, Some(PATIENCE)).ok()
-    };
-    let finished = on_path("nvidia-smi")
-        .and_then(ask)
-        .filter(|finished| finished.status.success())
+    let listed = capabilities()
         .ok_or_else(|| missing("nvidia-smi, which tells NVIDIA devices apart, does not run here"))?;
-    newest_for(&finished.stdout)
-        .ok_or_else(|| missing("no NVIDIA device of this machine runs code of this compiler"))
+    newest_for(&listed).ok_or_else(|| missing("no NVIDIA device of this machine runs code of this compiler"))
 }
 
 /// The newest known architecture for devices whose compute capabilities are listed, one to a line.
 fn newest_for(capabilities: &str) -> Option<String> {
-    let devices: Vec<u32> =
-        capabilities.lines().map(|line| line.trim().replace('.', "").parse().ok()).collect::<Option<_>>()?;
-    let oldest = devices.into_iter().min()?;
+    let oldest = oldest_of(capabilities)?;
     let known = CUDA.architectures.iter().filter(|name| name.starts_with("sm_"));
     let newest = known.filter(|name| capability(name) <= oldest).max_by_key(|name| capability(name))?;
     Some((*newest).to_owned())
+}
+
+/// The least of the compute capabilities that are listed, times ten.
+fn oldest_of(capabilities: &str) -> Option<u32> {
+    let devices: Vec<u32> =
+        capabilities.lines().map(|line| line.trim().replace('.', "").parse().ok()).collect::<Option<_>>()?;
+    devices.into_iter().min()
 }
 
 /// The compute capability of an architecture or product, times ten; zero where it is not known.
@@ -66,7 +85,7 @@ pub(super) fn cuda_runs_on(code: &str, device: &str) -> bool {
 
 /// The chip of this machine's first AMD device.
 pub(super) fn rocm() -> Result<String> {
-    let found = chip_under(Path::new("/sys/class/kfd/kfd/topology/nodes"));
+    let found = chip_under(Path::new(NODES));
     let chip = found.ok_or_else(|| none("the kernel's AMD driver shows no device", "rocm:gfx942"))?;
     if ROCM.architectures.contains(&chip.as_str()) {
         return Ok(chip);
@@ -143,6 +162,8 @@ mod tests {
         assert_eq!(newest_for("5.2"), None);
         assert_eq!(newest_for("[N/A]"), None);
         assert_eq!(newest_for(""), None);
+        // What code for another one is held against.
+        assert_eq!((oldest_of("9.0\n8.6\n"), oldest_of("[N/A]")), (Some(86), None));
     }
 
     #[test]

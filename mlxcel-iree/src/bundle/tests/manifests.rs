@@ -24,6 +24,22 @@ fn what_is_written_is_what_is_read() {
 }
 
 #[test]
+fn the_type_of_the_kv_cache_is_that_of_the_engine_and_asked_for_again() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("bundle");
+    let engine = without_compiler().with_kv_cache(crate::KvCacheType::Int8);
+    let written =
+        write(&engine, &fixture("llama").into(), &folder, &short().with_targets([STABLEHLO])).unwrap();
+    assert_eq!(written.kv_cache.as_deref(), Some("int8"));
+    assert!(written.to_string().contains("KV cache int8"), "{written}");
+    // It is refused for what it is, which is text, and not for its cache.
+    let error = load_error(&engine, &folder);
+    assert!(error.message().contains("text for other compilers"), "{error}");
+    let error = load_error(&without_compiler(), &folder);
+    assert_eq!((error.context("field"), error.context("bundle")), (Some("KV cache"), Some("int8")));
+}
+
+#[test]
 fn manifests_without_a_layout_of_weights_mean_rows() {
     let bundle = copy(text());
     edit(bundle.path(), "\"weight_layout\": \"rows\",", "");

@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn bundles_of_other_versions() {
     let version = env!("CARGO_PKG_VERSION");
-    let cases: [(&str, &str, &[&str]); 4] = [
+    let cases: [(&str, &str, &[&str]); 5] = [
         ("\"format_version\": 2", "\"format_version\": 3", &["format version 3", "reads 2", version]),
         (
             &format!("\"crate_version\": \"{version}\""),
@@ -16,6 +16,7 @@ fn bundles_of_other_versions() {
             &["7.5.1", version, "write it again"],
         ),
         ("\"iree_release\": \"3.13.0\"", "\"iree_release\": \"3.12.0\"", &["IREE 3.12.0", "3.13.0"]),
+        ("\"compiler\": null", "\"compiler\": \"3.13.0 @ 0123456789\"", &["another revision", "0123456789"]),
         // What a later format adds, and names in its version, does not get in the way of saying so.
         ("\"format_version\": 2", "\"format_version\": 9, \"model\": 3", &["format version 9"]),
     ];
