@@ -5,6 +5,8 @@ pub mod bundled;
 mod engine;
 mod progress;
 mod report;
+#[cfg(unix)]
+mod signals;
 
 #[cfg(feature = "iree")]
 pub use engine::iree;

@@ -302,6 +302,46 @@ fn what_the_compiler_did_is_laid_open_and_summed_up() {
     assert_eq!(both.status.code(), Some(2));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_signal_leaves_nothing_and_the_next_run_removes_what_a_kill_left() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = tempfile::tempdir().unwrap();
+    let [out, temporary, cache] = ["out", "tmp", "cache"].map(|name| {
+        let folder = place.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        folder
+    });
+    // A compiler that does not come to an end.
+    let compiler = place.path().join("iree-compile");
+    let script =
+        "#!/bin/sh\n[ \"$1\" = --version ] && exec echo '  IREE compiler version 3.13.0'\nexec sleep 600\n";
+    fs::write(&compiler, script).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    let model = Fixture::named("llama").path;
+    let names = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    let start = || {
+        let mut command = bundle(&["--context", "100", "--model", model.to_str().unwrap()]);
+        command.arg("--out").arg(out.join("bundle")).env("MLXCEL_IREE_COMPILER", &compiler);
+        command.env("TMPDIR", &temporary).env("MLXCEL_CACHE_DIR", &cache).spawn().unwrap()
+    };
+    let wait_for_work = |child: &mut std::process::Child| {
+        while names(&out) == 0 || names(&temporary) == 0 {
+            assert!(child.try_wait().unwrap().is_none());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    for signal in ["-TERM", "-KILL", "-INT"] {
+        let mut child = start();
+        wait_for_work(&mut child);
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        let left = names(&out) + names(&temporary);
+        assert_eq!(left > 0, signal == "-KILL", "{signal} left {left}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing() {

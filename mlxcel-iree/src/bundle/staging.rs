@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Control, Error, ErrorKind, Result};
+use mlxcel_models::files::Workplace;
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
 use super::manifest::{FileEntry, MANIFEST};
 use super::source::hex;
@@ -19,7 +19,7 @@ const BLOCK: usize = 4 << 20;
 /// A bundle being written, beside the place where it is to stand.
 pub(super) struct Staging {
     /// Removed, with all that is in it, when this is dropped.
-    outer: TempDir,
+    outer: Workplace,
     folder: PathBuf,
     destination: PathBuf,
     replace: bool,
@@ -38,7 +38,7 @@ impl Staging {
         };
         check_destination(destination, replace)?;
         let fail = |error| Error::io(OPERATION, parent, error);
-        let outer = tempfile::Builder::new().prefix(".mlxcel-bundle-").tempdir_in(parent).map_err(fail)?;
+        let outer = Workplace::begin(parent, ".mlxcel-bundle-").map_err(fail)?;
         // The temporary folder is private; what moves out of it has the permissions that folders have here.
         let folder = outer.path().join(name);
         fs::create_dir(&folder).map_err(|error| Error::io(OPERATION, &folder, error))?;

@@ -16,6 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_models::files::Workplace;
 
 use crate::backend::ResolvedTarget;
 use crate::ffi;
@@ -157,10 +158,9 @@ impl Compiler {
         cancel: Option<&CancelToken>,
     ) -> Result<Vec<u8>> {
         let operation = "compile a program";
-        let folder = tempfile::Builder::new()
-            .prefix("mlxcel-iree-")
-            .tempdir()
-            .map_err(|source| Error::io(operation, &std::env::temp_dir(), source))?;
+        let temporary = std::env::temp_dir();
+        let folder = Workplace::begin(&temporary, "mlxcel-iree-")
+            .map_err(|source| Error::io(operation, &temporary, source))?;
         let (input, output) = (folder.path().join("program.mlir"), folder.path().join("program.vmfb"));
         fs::write(&input, program).map_err(|source| Error::io(operation, &input, source))?;
         let mut command = Command::new(&self.path);

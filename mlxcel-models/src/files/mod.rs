@@ -10,6 +10,7 @@
 //! * [`parse_json`] refuses text that would take more than 64 times its size, and a mebibyte, once it is parsed.
 
 mod json;
+mod workplace;
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -19,6 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 
 pub use json::parse_json;
+pub use workplace::{Workplace, remove_unfinished};
 
 const OPERATION: &str = "open checkpoint";
 

@@ -4,15 +4,14 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use mlxcel_core::{Error, ErrorKind, Result};
-use tempfile::TempDir;
-
 use super::OPERATION;
+use crate::files::Workplace;
+use mlxcel_core::{Error, ErrorKind, Result};
 
 /// A checkpoint being written, beside the place where it is to stand.
 pub(super) struct Folder {
     /// Removed, with all that is in it, when this is dropped.
-    outer: TempDir,
+    outer: Workplace,
     folder: PathBuf,
     destination: PathBuf,
 }
@@ -30,7 +29,7 @@ impl Folder {
         };
         expect_nothing(destination)?;
         let fail = |error| Error::io(OPERATION, parent, error);
-        let outer = tempfile::Builder::new().prefix(".mlxcel-quantize-").tempdir_in(parent).map_err(fail)?;
+        let outer = Workplace::begin(parent, ".mlxcel-quantize-").map_err(fail)?;
         // The temporary folder is private; what moves out of it has the permissions that folders have here.
         let folder = outer.path().join(name);
         fs::create_dir(&folder).map_err(|error| Error::io(OPERATION, &folder, error))?;

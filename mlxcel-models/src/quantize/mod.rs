@@ -21,11 +21,11 @@ use std::fmt;
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use mlxcel_core::{CancelToken, Control, Error, ErrorKind, Result};
+use mlxcel_core::{CancelToken, Control, Error, ErrorKind, LoadOptions, Result};
 use serde_json::{Value, json};
 
 use crate::checkpoint::Checkpoint;
@@ -115,7 +115,9 @@ impl QuantizeOptions {
             Self { group_size, .. } if !QuantizationMode::Affine.group_sizes().contains(group_size) => {
                 refuse("group_size", *group_size, "32, 64, 128")
             }
-            Self { threads: Some(0), .. } => refuse("threads", 0, "1 and more"),
+            Self { threads: Some(threads), .. } if !(1..=LoadOptions::MAX_THREADS).contains(threads) => {
+                refuse("threads", *threads, "1 to 256")
+            }
             _ => Ok(()),
         }
     }
@@ -279,20 +281,28 @@ impl Work<'_> {
             // Whole rows, and so whole groups.
             let share = (source.len() / row).div_ceil(self.threads) * row;
             let finite = AtomicBool::new(true);
-            thread::scope(|scope| {
-                let parts = source
-                    .chunks(share)
-                    .zip(words.chunks_mut(affine.word_bytes(share)))
-                    .zip(scales.chunks_mut(affine.scale_bytes(share)))
-                    .zip(biases.chunks_mut(affine.scale_bytes(share)));
-                for (((source, words), scales), biases) in parts {
-                    let finite = &finite;
-                    scope.spawn(move || {
-                        if !affine.pack(source, words, scales, biases) {
-                            finite.store(false, Ordering::Relaxed);
-                        }
-                    });
+            let parts = source
+                .chunks(share)
+                .zip(words.chunks_mut(affine.word_bytes(share)))
+                .zip(scales.chunks_mut(affine.scale_bytes(share)))
+                .zip(biases.chunks_mut(affine.scale_bytes(share)));
+            let parts = Mutex::new(parts);
+            let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let worker = || {
+                while let Some((((source, words), scales), biases)) = next() {
+                    if !affine.pack(source, words, scales, biases) {
+                        finite.store(false, Ordering::Relaxed);
+                    }
                 }
+            };
+            thread::scope(|scope| {
+                for _ in 1..self.threads {
+                    // With threads that the system does not grant it takes longer, and that is all.
+                    drop(
+                        thread::Builder::new().name("mlxcel-quantize".to_owned()).spawn_scoped(scope, worker),
+                    );
+                }
+                worker();
             });
             if !finite.into_inner() {
                 let message = "the weight holds infinities, or values that are no numbers";

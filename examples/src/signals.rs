@@ -1,0 +1,31 @@
+//! What a program does when it is told to end: it leaves no half-made folders behind.
+
+use std::thread;
+
+use mlxcel_models::files::remove_unfinished;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+/// Removes unfinished folders before a signal ends the program. What cannot be removed, or where the system gives no thread, the next
+/// program removes.
+pub(crate) fn clean_up_on_signals() {
+    let ignored = ignored();
+    let heard = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    let Ok(mut signals) = Signals::new(heard) else { return };
+    let wait = move || {
+        for signal in signals.forever() {
+            remove_unfinished();
+            // It ends the program as it would have been ended without this.
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    drop(thread::Builder::new().name("signals".to_owned()).spawn(wait));
+}
+
+/// The signals that whoever started the program wants it to ignore, as `nohup` does, a bit for each; none where the system does not tell.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,200 @@
+//! Folders in which something is made that is to appear whole.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use tempfile::TempDir;
+
+/// The folders of this process that are in use.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A private folder, removed when this is dropped.
+///
+/// A process that is killed removes nothing. So the folder is locked as long as its process lives, and whoever
+/// [begins](Self::begin) one in the same place removes those that nobody holds; a program that hears of its end calls
+/// [`remove_unfinished`].
+#[derive(Debug)]
+pub struct Workplace {
+    /// Removed by `drop`, before the lock goes.
+    folder: Option<TempDir>,
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Workplace {
+    /// Makes a folder in `parent`, whose name begins with `prefix`, and removes those of that name that were left behind.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operating system.
+    pub fn begin(parent: &Path, prefix: &str) -> io::Result<Self> {
+        sweep(parent, prefix);
+        loop {
+            let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+            // Whoever sweeps may have come in between.
+            let Some(lock) = hold(folder.path()) else { continue };
+            let path = folder.path().to_owned();
+            unfinished().push(path.clone());
+            return Ok(Self { folder: Some(folder), path, _lock: lock });
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        drop(self.folder.take());
+        unfinished().retain(|path| *path != self.path);
+    }
+}
+
+/// Removes the folders of this process that are in use: for programs that are told to end. What is being made in them fails.
+pub fn remove_unfinished() {
+    for path in unfinished().drain(..) {
+        // Whoever works there may add a file meanwhile.
+        for _ in 0..10 {
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                _ => break,
+            }
+        }
+    }
+}
+
+fn unfinished() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks the folder; none where it is gone. Where folders cannot be locked, nobody removes those of others either.
+#[cfg(unix)]
+fn hold(path: &Path) -> Option<Option<File>> {
+    use rustix::fs::{FlockOperation, flock};
+
+    let folder = File::open(path).ok()?;
+    if flock(&folder, FlockOperation::LockExclusive).is_err() {
+        return Some(None);
+    }
+    is_at(&folder, path).then_some(Some(folder))
+}
+
+/// Removes the folders in `parent` whose processes have died; whatever stands in the way is the next one's to try.
+#[cfg(unix)]
+fn sweep(parent: &Path, prefix: &str) {
+    use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+    use std::os::unix::fs::MetadataExt;
+
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let path = entry.path();
+        // In folders that all may write to, others may have put something of that name.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(folder) = open(&path, flags, Mode::empty()).map(File::from) else { continue };
+        let is_ours =
+            folder.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
+        if is_ours
+            && flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && is_at(&folder, &path)
+        {
+            // If it cannot be removed it stays.
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Whether `folder` is what is at `path`.
+#[cfg(unix)]
+fn is_at(folder: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (open, there) = (folder.metadata().map(place), fs::symlink_metadata(path).map(place));
+    matches!((open, there), (Ok(open), Ok(there)) if open == there)
+}
+
+#[cfg(not(unix))]
+fn hold(_path: &Path) -> Option<Option<File>> {
+    Some(None)
+}
+
+#[cfg(not(unix))]
+fn sweep(_parent: &Path, _prefix: &str) {}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const PREFIX: &str = ".mlxcel-test-";
+
+    fn folders(parent: &Path) -> usize {
+        let entries = fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.filter(|name| name.to_string_lossy().starts_with(PREFIX)).count()
+    }
+
+    /// What the test below starts as a process of its own; by itself it has nothing to do.
+    #[test]
+    fn in_another_process() {
+        let Some(parent) = std::env::var_os("MLXCEL_TEST_WORKPLACE") else { return };
+        let work = Workplace::begin(Path::new(&parent), PREFIX).unwrap();
+        fs::write(work.path().join("half"), "half").unwrap();
+        thread::sleep(Duration::from_secs(600));
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_by_the_next_one_and_what_is_in_use_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "files::workplace::tests::in_another_process"])
+            .env("MLXCEL_TEST_WORKPLACE", parent.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while folders(parent.path()) == 0 {
+            assert!(Instant::now() < deadline);
+            thread::sleep(Duration::from_millis(2));
+        }
+        let work = Workplace::begin(parent.path(), PREFIX).unwrap();
+        assert_eq!(folders(parent.path()), 2, "that of a process that lives stays");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What others of that name point to is not touched.
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), parent.path().join(format!("{PREFIX}link"))).unwrap();
+        let other = Workplace::begin(parent.path(), PREFIX).unwrap();
+        assert_eq!(folders(parent.path()), 3);
+        assert!(work.path().exists() && elsewhere.path().exists());
+        drop((work, other));
+        assert_eq!(folders(parent.path()), 1);
+    }
+
+    #[test]
+    fn a_program_that_ends_early_removes_its_own() {
+        // In a process of its own, since those of other tests would go too.
+        let Some(parent) = std::env::var_os("MLXCEL_TEST_UNFINISHED") else {
+            let parent = tempfile::tempdir().unwrap();
+            let ended = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "files::workplace::tests::a_program_that_ends_early_removes_its_own"])
+                .env("MLXCEL_TEST_UNFINISHED", parent.path())
+                .stdout(Stdio::null())
+                .status();
+            assert!(ended.unwrap().success());
+            return;
+        };
+        let parent = Path::new(&parent);
+        let work = [0, 1].map(|_| Workplace::begin(parent, PREFIX).unwrap());
+        fs::write(work[0].path().join("half"), "half").unwrap();
+        remove_unfinished();
+        assert_eq!(folders(parent), 0);
+        assert!(fs::write(work[0].path().join("more"), "more").is_err());
+    }
+}
