@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use mlxcel_core::Printable;
 use mlxcel_session::{Error, ErrorKind};
 
 /// Why a program did not do what it was asked.
@@ -108,9 +109,9 @@ pub fn one_line(error: &dyn StdError) -> String {
     line
 }
 
-/// `text` without line breaks.
+/// `text` without line breaks, and without what would steer the terminal.
 fn joined(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    Printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string()
 }
 
 #[cfg(test)]
@@ -123,6 +124,9 @@ mod tests {
             .with_context("path", "a/b")
             .with_source("line 1\n  line 2");
         assert_eq!(one_line(&error), "open checkpoint: it is cut (path: a/b): line 1 line 2");
+        let error = error.with_source(format!("\u{1b}[31m{}", "x".repeat(1 << 20)));
+        let line = one_line(&error);
+        assert!(line.contains("\\u{1b}[31mxxx") && line.len() < 3000, "{line}");
     }
 
     #[test]

@@ -65,3 +65,19 @@ fn an_engine_runs_what_is_written() {
     assert!(story.contains("Pip"), "{story}");
     assert_eq!(story, told(&fixture));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_system_that_grants_few_threads_makes_it_slower_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    // Too little room for the stacks of so many threads.
+    let script = "ulimit -v 300000; exec \"$0\" \"$1\" \"$2\" --threads 256";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_quantize")])
+        .args([storyteller(), folder.path().join("out")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = quantize(&["in", "out", "--threads", "100000"]);
+    assert_eq!(output.status.code(), Some(2));
+}

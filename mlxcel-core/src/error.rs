@@ -70,7 +70,8 @@ impl fmt::Display for ErrorKind {
 /// The error of every fallible operation of the contract.
 ///
 /// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) keeps the
-/// words of whatever lay beneath (the operating system, the compiler, the device runtime).
+/// words of whatever lay beneath (the operating system, the compiler, the device runtime). Messages quote files that strangers wrote,
+/// so they are printed as [`Printable`].
 ///
 /// ```
 /// use mlxcel_core::{Error, ErrorKind};
@@ -175,24 +176,62 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0.operation, self.0.message)?;
+        write!(f, "{}: {}", Printable(&self.0.operation), Printable(&self.0.message))?;
         let mut separator = " (";
         for (key, value) in &self.0.context {
-            write!(f, "{separator}{key}: {value}")?;
+            write!(f, "{separator}{key}: {}", Printable(value))?;
             separator = ", ";
         }
         if self.0.context.is_empty() { Ok(()) } else { f.write_str(")") }
     }
 }
 
+/// Text of unknown origin, printed so that it does neither more nor less than be read: characters that steer a terminal, or the direction
+/// of writing, are escaped, and what is longer than [`LONGEST`](Self::LONGEST) is cut.
+///
+/// ```
+/// use mlxcel_core::Printable;
+///
+/// assert_eq!(Printable("red: \u{1b}[31m").to_string(), "red: \\u{1b}[31m");
+/// assert!(Printable(&"x".repeat(1 << 20)).to_string().ends_with("… (1048576 bytes)"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Printable<'a>(pub &'a str);
+
+impl Printable<'_> {
+    /// The most characters that are printed.
+    pub const LONGEST: usize = 2000;
+}
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.char_indices().nth(Self::LONGEST).map(|(end, _)| end);
+        let mut rest = self.0.get(..end.unwrap_or(self.0.len())).unwrap_or_default();
+        while let Some((at, steering)) = rest.char_indices().find(|&(_, c)| steers(c)) {
+            let (plain, from) = rest.split_at(at);
+            write!(f, "{plain}{}", steering.escape_debug())?;
+            rest = from.get(steering.len_utf8()..).unwrap_or_default();
+        }
+        f.write_str(rest)?;
+        if end.is_some() { write!(f, "… ({} bytes)", self.0.len()) } else { Ok(()) }
+    }
+}
+
+/// Whether a character does something else than stand there.
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &self.0;
+        let context: Vec<_> =
+            inner.context.iter().map(|(key, value)| (key, Printable(value).to_string())).collect();
         f.debug_struct("Error")
             .field("kind", &inner.kind)
-            .field("operation", &inner.operation)
-            .field("message", &inner.message)
-            .field("context", &inner.context)
+            .field("operation", &Printable(&inner.operation).to_string())
+            .field("message", &Printable(&inner.message).to_string())
+            .field("context", &context)
             .field("source", &inner.source)
             .finish()
     }
@@ -201,5 +240,27 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_escaped_and_what_is_long_is_cut() {
+        let error = Error::new(ErrorKind::Corrupt, "read", "a\u{1b}]0;title\u{7}\n\u{9b}2J\u{202e}b \"é…\"")
+            .with_context("tensor", "\r".repeat(3 << 20))
+            .with_context("path", "C:\\models");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("read: a\\u{1b}]0;title\\u{7}\\n\\u{9b}2J\\u{202e}b \"é…\" (tensor: \\r\\r"),
+            "{text}"
+        );
+        assert!(text.ends_with("… (3145728 bytes), path: C:\\models)"), "{text}");
+        assert!(text.len() < 5000 && !text.contains(steers), "{text}");
+        assert!(format!("{error:?}").len() < 10_000);
+        // Programs still get all of it.
+        assert_eq!(error.context("tensor").map(str::len), Some(3 << 20));
     }
 }

@@ -84,7 +84,7 @@ pub use backend::{Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Pr
 pub use cancel::CancelToken;
 pub use capabilities::Capabilities;
 pub use check::check_rows;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Printable, Result};
 pub use generate::{
     FinishReason, GenerateExt, GenerateOptions, Generation, LogitsSampler, TokenChoice, TokenStream,
 };

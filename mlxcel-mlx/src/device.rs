@@ -1,6 +1,7 @@
 //! The library as a whole: its release, devices and memory.
 
 use std::fs;
+use std::path::{Component, Path};
 use std::sync::OnceLock;
 
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -71,17 +72,41 @@ fn expect_release(loaded: &str) -> Result<()> {
 /// The release of MLX that the build script insists on.
 const RELEASE: &str = "0.32.4";
 
+/// The file with the limit of a control group of version 2.
+const FILE_2: &str = "memory.max";
+/// The file with the limit of a control group of version 1.
+const FILE_1: &str = "memory.limit_in_bytes";
+
 /// The memory that this process may use as far as the system says: beyond it there is no error, there is a killed
 /// process.
 fn machine_memory() -> usize {
-    let read = |path| fs::read_to_string(path).ok();
-    let limits = [
-        read("/proc/meminfo").as_deref().and_then(total_memory),
-        // What a container may use: control groups of version 2 and of version 1.
-        read("/sys/fs/cgroup/memory.max").as_deref().and_then(group_limit),
-        read("/sys/fs/cgroup/memory/memory.limit_in_bytes").as_deref().and_then(group_limit),
-    ];
-    limits.into_iter().flatten().min().unwrap_or(usize::MAX)
+    let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(total_memory);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    machine.into_iter().chain(group_limit(Path::new("/sys/fs/cgroup"), &groups)).min().unwrap_or(usize::MAX)
+}
+
+/// The least limit of the control groups that this process is in, of version 2 or 1, and of those around them; `groups` is the text of
+/// `/proc/self/cgroup`. In a container the groups are named as outside of it, and the root has its limit.
+fn group_limit(root: &Path, groups: &str) -> Option<usize> {
+    let mut files = vec![root.join(FILE_2), root.join("memory").join(FILE_1)];
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
+        let (mount, file) = match controllers {
+            "" => (root.to_owned(), FILE_2),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                (root.join("memory"), FILE_1)
+            }
+            _ => continue,
+        };
+        let names = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_)));
+        let mut folder = mount;
+        for name in names {
+            folder.push(name);
+            files.push(folder.join(file));
+        }
+    }
+    files.iter().filter_map(|file| limit(&fs::read_to_string(file).ok()?)).min()
 }
 
 /// The machine's memory and swap in the text of `/proc/meminfo`.
@@ -94,7 +119,7 @@ fn total_memory(text: &str) -> Option<usize> {
 }
 
 /// The limit in the text of a control group's file; none where it says `max`.
-fn group_limit(text: &str) -> Option<usize> {
+fn limit(text: &str) -> Option<usize> {
     text.trim().parse().ok()
 }
 
@@ -116,7 +141,30 @@ mod tests {
         assert_eq!(total_memory(text), Some((24_688_324 + 1024) * 1024));
         assert_eq!(total_memory("MemTotal:       8 kB\n"), Some(8192));
         assert_eq!(total_memory("MemFree: 8 kB"), None);
-        assert_eq!((group_limit("max\n"), group_limit("1048576\n")), (None, Some(1 << 20)));
+        assert_eq!((limit("max\n"), limit("1048576\n")), (None, Some(1 << 20)));
         assert!(machine_memory() > 1 << 20);
+    }
+
+    #[test]
+    fn the_limit_of_a_nested_control_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |folder: &str, file: &str, text: &str| {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+            fs::write(root.path().join(folder).join(file), text).unwrap();
+        };
+        let limit = |groups| group_limit(root.path(), groups);
+        assert_eq!(limit("0::/a/b/c\n"), None);
+        put("a/b/c", FILE_2, "max\n");
+        put("a/b", FILE_2, "3000\n");
+        put("a", FILE_2, "5000\n");
+        assert_eq!(limit("0::/a/b/c\n"), Some(3000), "that of a group around it");
+        assert_eq!(limit("0::/a\n"), Some(5000));
+        assert_eq!(limit("0::/\n"), None);
+        put("memory/x/y", FILE_1, "700\n");
+        assert_eq!(limit("5:cpu,cpuacct:/x/y\n4:memory:/x/y\n0::/\n"), Some(700));
+        // As a container sees a group that is not its own.
+        assert_eq!(limit("0::/../../a\nnonsense\n"), Some(5000));
+        put("", FILE_2, "100\n");
+        assert_eq!(limit(""), Some(100));
     }
 }

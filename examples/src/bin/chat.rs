@@ -63,7 +63,8 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut lines = io::stdin().lock().lines();
     loop {
         ask()?;
-        let Some(line) = lines.next().transpose()? else { return Ok(()) };
+        let read = |error| Failure::Usage(format!("read standard input: {error}"));
+        let Some(line) = lines.next().transpose().map_err(read)? else { return Ok(()) };
         if line.trim().is_empty() {
             return Ok(());
         }
