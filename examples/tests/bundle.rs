@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -320,24 +320,32 @@ fn a_signal_leaves_nothing_and_the_next_run_removes_what_a_kill_left() {
     fs::write(&compiler, script).unwrap();
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
     let model = Fixture::named("llama").path;
-    let names = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    let names = |folder: &Path| -> BTreeSet<_> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
     let start = || {
         let mut command = bundle(&["--context", "100", "--model", model.to_str().unwrap()]);
         command.arg("--out").arg(out.join("bundle")).env("MLXCEL_IREE_COMPILER", &compiler);
         command.env("TMPDIR", &temporary).env("MLXCEL_CACHE_DIR", &cache).spawn().unwrap()
     };
-    let wait_for_work = |child: &mut std::process::Child| {
-        while names(&out) == 0 || names(&temporary) == 0 {
+    let wait_for_work = |child: &mut std::process::Child, before: &[BTreeSet<_>; 2]| {
+        // What was left before is gone, and there is something else.
+        let begun = |folder, before| {
+            let now = names(folder);
+            !now.is_empty() && now.is_disjoint(before)
+        };
+        while !begun(&out, &before[0]) || !begun(&temporary, &before[1]) {
             assert!(child.try_wait().unwrap().is_none());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };
     for signal in ["-TERM", "-KILL", "-INT"] {
+        let before = [names(&out), names(&temporary)];
         let mut child = start();
-        wait_for_work(&mut child);
+        wait_for_work(&mut child, &before);
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         assert!(!child.wait().unwrap().success());
-        let left = names(&out) + names(&temporary);
+        let left = names(&out).len() + names(&temporary).len();
         assert_eq!(left > 0, signal == "-KILL", "{signal} left {left}");
     }
 }

@@ -262,6 +262,7 @@ fn arguments_that_make_no_sense_are_refused_by_name() {
         (&["--temperature", "1", "--top-p", "2"], &["top_p"]),
         (&["--prompt", &long], &["context"]),
         (&["--prompt", "Tell me a story.", "--context", "5"], &["context"]),
+        (&["--threads", "100000"], &["256", "100000"]),
         (&["--context", "0"], &["0"]),
         (&["--context", "1000000"], &["1000000"]),
     ];
