@@ -20,6 +20,8 @@
 mod executor;
 #[cfg(test)]
 mod faults;
+#[cfg(test)]
+mod states;
 
 use std::sync::Arc;
 use std::time::Instant;
