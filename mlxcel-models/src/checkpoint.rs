@@ -13,7 +13,7 @@ use crate::element::ElementType;
 use crate::gather::{self, WeightView};
 use crate::source::Source;
 use crate::weights::{Stored, Weights};
-use crate::{families, fingerprint};
+use crate::{families, files, fingerprint};
 
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -154,6 +154,16 @@ impl Checkpoint {
     /// The files that hold the weights: the name of each, and its content, which is mapped and not read.
     pub fn weight_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.weights.files()
+    }
+
+    /// Refuses files of weights that are links out of the folder: for whoever copies them to others.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput), naming the file.
+    pub fn expect_own_weights(&self) -> Result<()> {
+        let Source::Folder(folder) = &self.source else { return Ok(()) };
+        self.weights.files().try_for_each(|(name, _)| files::expect_inside(folder, name))
     }
 
     /// The bytes of a weight of this checkpoint's [`Decoder`]: those in the mapped files where they lie together there, else a

@@ -214,4 +214,12 @@ fn what_links_point_to_outside_of_the_checkpoint_is_not_copied() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.context("path").is_some_and(|path| path.ends_with("LICENSE")), "{error}");
     assert!(!out.exists());
+
+    fs::remove_file(snapshot.join("LICENSE")).unwrap();
+    fs::remove_file(snapshot.join("model.safetensors")).unwrap();
+    symlink(storyteller().join("model.safetensors"), snapshot.join("model.safetensors")).unwrap();
+    let error =
+        quantize(&Checkpoint::open(&snapshot).unwrap(), &out, &QuantizeOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.context("path").is_some_and(|path| path.ends_with("model.safetensors")), "{error}");
 }

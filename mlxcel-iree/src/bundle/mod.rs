@@ -35,7 +35,8 @@
 //! Programs are machine code, and checksums are proof against damage, not against malice. So those of a bundle are run only where
 //! somebody vouches for it:
 //!
-//! * the caller, by [`IreeBackend::with_trusted_bundle`](crate::IreeBackend::with_trusted_bundle), by naming the folder in
+//! * the caller, by [`IreeBackend::with_trusted_bundle`](crate::IreeBackend::with_trusted_bundle) or
+//!   [`IreeBackend::with_trusted_manifest`](crate::IreeBackend::with_trusted_manifest), by naming the folder in
 //!   [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle), or by embedding the bundle in the application;
 //! * this machine, which notes in the cache's folder what bundles [`write()`] wrote with that cache. A manifest that is changed
 //!   afterwards is another one.

@@ -20,6 +20,8 @@ const FOLDER: &str = "bundles";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trust {
     folders: Vec<PathBuf>,
+    /// SHA-256 sums of manifests, in lower-case hexadecimal digits.
+    manifests: Vec<String>,
 }
 
 /// What a model's folder has of programs.
@@ -43,6 +45,11 @@ impl Trust {
         self.folders.push(folder);
     }
 
+    /// Trusts the bundle whose manifest has this SHA-256, in hexadecimal digits.
+    pub(crate) fn add_manifest(&mut self, sum: &str) {
+        self.manifests.push(sum.to_ascii_lowercase());
+    }
+
     /// The bundle in `source`, if there is one and as far as it may be used; `cache` gives the cache whose bundles are trusted.
     ///
     /// # Errors
@@ -51,7 +58,9 @@ impl Trust {
     pub(crate) fn offer(&self, source: &ModelSource, cache: impl FnOnce() -> Result<Cache>) -> Result<Offer> {
         let Some(text) = Source::new(source).manifest()? else { return Ok(Offer::None) };
         let trusted = match source {
-            ModelSource::Folder(folder) => self.names(folder) || is_recorded(&cache()?, &text),
+            ModelSource::Folder(folder) => {
+                self.names(folder) || self.manifests.contains(&name(&text)) || is_recorded(&cache()?, &text)
+            }
             // It is part of the application, as its own code is.
             _ => true,
         };
@@ -107,7 +116,7 @@ fn is_recorded(cache: &Cache, manifest: &[u8]) -> bool {
     cache.folder().is_some_and(|folder| folder.join(FOLDER).join(name(manifest)).is_file())
 }
 
-/// The name of a manifest's record.
+/// The name of a manifest's record: its SHA-256.
 fn name(manifest: &[u8]) -> String {
     hex(&Sha256::digest(manifest))
 }

@@ -168,6 +168,7 @@ fn copy_checkpoint(
     if !options.weights {
         return Ok(files);
     }
+    checkpoint.expect_own_weights()?;
     let total: u64 = checkpoint.weight_files().map(|(_, content)| content.len() as u64).sum();
     let done = std::cell::Cell::new(0);
     let wrote = |bytes: u64| {

@@ -151,6 +151,14 @@ impl IreeBackend {
         self
     }
 
+    /// Runs the programs of the bundle whose manifest, `bundle.json`, has this SHA-256 (64 hexadecimal digits, as `sha256sum` prints them),
+    /// wherever it lies: for an application that knows the bundle that it ships. The manifest has the checksums of all programs.
+    #[must_use]
+    pub fn with_trusted_manifest(mut self, sha256: impl AsRef<str>) -> Self {
+        self.trust.add_manifest(sha256.as_ref());
+        self
+    }
+
     /// Notes in `profiler` where the time of steps goes, on the devices that are the processor; on others loading a model is an
     /// error.
     #[must_use]

@@ -167,6 +167,11 @@ fn read_open(file: File, length: u64, path: &Path, limit: u64) -> Result<Vec<u8>
     }
 }
 
+/// Refuses a file that is a link out of the folder.
+pub(crate) fn expect_inside(folder: &Path, name: &str) -> Result<()> {
+    resolve(folder, name).map(drop)
+}
+
 /// Where the file `name` of `folder` lies behind links; none where there is no such file.
 fn resolve(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = folder.join(name);

@@ -156,6 +156,7 @@ pub fn quantize(
     options: &QuantizeOptions,
 ) -> Result<Quantized> {
     options.check()?;
+    checkpoint.expect_own_weights()?;
     let config = config(checkpoint, options)?;
     let plan = Plan::new(checkpoint, options)?;
     let folder = Folder::begin(out.as_ref())?;

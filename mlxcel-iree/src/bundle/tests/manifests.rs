@@ -216,5 +216,10 @@ fn what_links_point_to_outside_of_the_checkpoint_is_not_copied() {
     let error = write("with").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.context("path").is_some_and(|path| path.ends_with("LICENSE")), "{error}");
+    fs::remove_file(checkpoint.join("LICENSE")).unwrap();
+    fs::rename(checkpoint.join("model.safetensors"), place.path().join("private")).unwrap();
+    std::os::unix::fs::symlink("../private", checkpoint.join("model.safetensors")).unwrap();
+    let error = write("with").unwrap_err();
+    assert!(error.context("path").is_some_and(|path| path.ends_with("model.safetensors")), "{error}");
     assert!(!place.path().join("with").exists());
 }

@@ -47,7 +47,7 @@ fn a_bundle_that_this_machine_wrote_is_run_as_long_as_its_manifest_is_the_same()
     let bundle = copy(written());
     load(&here, bundle.path()).unwrap();
     edit(bundle.path(), "\"compiler\"", "\"colour\": \"green\", \"compiler\"");
-    // The cache has the programs too, so that a compiler is not missed before a program is needed that it lacks.
+    // A cache that has the records and no programs.
     let elsewhere = tempfile::tempdir().unwrap();
     let moved = IreeBackend::new().with_compiler("/no/iree-compile").with_cache_dir(elsewhere.path());
     let records = elsewhere.path().join("bundles");
@@ -69,6 +69,18 @@ fn a_folder_is_trusted_by_whatever_path_and_no_other_one_is() {
     assert_eq!(trusted(written()), Toolchain);
     assert_eq!(trusted(text().parent().unwrap()), Toolchain);
     assert_eq!(trusted(Path::new("/nowhere")), Toolchain);
+}
+
+#[test]
+fn a_manifest_is_trusted_by_its_sum() {
+    let sum = hex(&Sha256::digest(fs::read(text().join("bundle.json")).unwrap()));
+    let trusted = |sum: &str| {
+        let engine = without_compiler().with_trusted_manifest(sum);
+        load(&engine, text()).map(drop).unwrap_err().kind()
+    };
+    assert_eq!(trusted(&sum.to_uppercase()), Unsupported);
+    assert_eq!(trusted(&sum.replace(['0', '1'], "2")), Toolchain);
+    assert_eq!(trusted(""), Toolchain);
 }
 
 #[test]
