@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::{Draft, repository};
 use mlxcel_core::{ErrorKind, ModelSource};
-use mlxcel_models::{Checkpoint, ElementType, RowSlice, WeightRef};
+use mlxcel_models::{Checkpoint, ElementType, Selection, WeightRef};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -130,29 +130,62 @@ fn a_weight_is_the_tensor_or_the_rows_that_it_names() {
     let checkpoint = draft.write().open().unwrap();
     let bytes = &draft.tensors["fused"].2;
     let fused = WeightRef::new("fused", ElementType::F32, [6, 2, 3]);
-    assert_eq!(checkpoint.weight(&fused).unwrap().bytes, bytes);
+    assert_eq!(&checkpoint.weight(&fused).unwrap().bytes[..], &bytes[..]);
 
-    let middle = fused.clone().rows(RowSlice { start: 2, rows: 3 });
+    let middle = fused.clone().rows(2, 3);
     let view = checkpoint.weight(&middle).unwrap();
-    assert_eq!((&view.shape[..], view.bytes), (&[3, 2, 3][..], &bytes[2 * 24..5 * 24]));
+    assert_eq!((&view.shape[..], &view.bytes[..]), (&[3, 2, 3][..], &bytes[2 * 24..5 * 24]));
     assert_eq!((middle.elements(), middle.byte_len()), (18, 72));
     assert_eq!(middle.to_string(), "fused[2..5] F32 [3, 2, 3]");
-    let last = middle.rows(RowSlice { start: 2, rows: 1 });
+    let last = middle.rows(2, 1);
     assert_eq!(checkpoint.weight(&last).unwrap().bytes, &bytes[4 * 24..5 * 24]);
 
     for misfit in [
         WeightRef::new("fused", ElementType::F16, [6, 2, 3]),
-        WeightRef::new("fused", ElementType::F32, [6, 6]),
-        WeightRef::new("fused", ElementType::F32, [6, 6]).rows(RowSlice { start: 0, rows: 1 }),
-        fused.clone().rows(RowSlice { start: 5, rows: 2 }),
-        fused.clone().rows(RowSlice { start: usize::MAX, rows: 2 }),
-        WeightRef::new("packed", ElementType::F4, [2, 3]).rows(RowSlice { start: 1, rows: 1 }),
+        WeightRef::new("fused", ElementType::F32, [6, 7]),
+        WeightRef::new("fused", ElementType::F32, [6, 7]).rows(0, 1),
+        fused.clone().rows(5, 2),
+        fused.clone().rows(usize::MAX, 2),
+        WeightRef::new("packed", ElementType::F4, [2, 3]).rows(1, 1),
     ] {
         let error = checkpoint.weight(&misfit).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     let error = checkpoint.weight(&WeightRef::new("none", ElementType::F32, [1])).unwrap_err();
     assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::NotFound, Some("none")));
+}
+
+#[test]
+fn a_weight_is_gathered_from_what_it_is_made_of() {
+    let mut draft = Draft::llama();
+    for name in ["first", "second"] {
+        draft.put(name, Dtype::U8, &[4, 3]);
+    }
+    let [first, second] = ["first", "second"].map(|name| draft.tensors[name].2.clone());
+    let checkpoint = draft.write().open().unwrap();
+    let bytes = |weight: &WeightRef| checkpoint.weight(weight).unwrap().bytes.into_owned();
+    let of = |name: &str| WeightRef::new(name, ElementType::U8, [4, 3]);
+
+    let stacked = of("first").stacked([of("second")]);
+    assert_eq!((&stacked.shape[..], bytes(&stacked)), (&[2, 4, 3][..], [&first[..], &second].concat()));
+    assert_eq!(stacked.to_string(), "first to second U8 [2, 4, 3]");
+
+    let transposed = of("first").transposed();
+    let column = |index: usize| first.iter().skip(index).step_by(3).copied().collect::<Vec<_>>();
+    assert_eq!(transposed.shape, [3, 4]);
+    assert_eq!(bytes(&transposed), [column(0), column(1), column(2)].concat());
+    assert_eq!(bytes(&transposed.clone().rows(1, 1)), column(1), "rows count after the transposition");
+    let both = of("first").stacked([of("second")]).transposed();
+    assert_eq!(bytes(&both)[..12], bytes(&transposed));
+
+    let odd = Selection { axis: 0, start: 1, run: 1, stride: 2, runs: 2 };
+    let rows = of("first").select(odd);
+    assert_eq!((&rows.shape[..], bytes(&rows)), (&[2, 3][..], [&first[3..6], &first[9..12]].concat()));
+    let columns = of("first").select(Selection { axis: 1, start: 1, run: 2, stride: 2, runs: 1 });
+    assert_eq!(bytes(&columns), [&first[1..3], &first[4..6], &first[7..9], &first[10..12]].concat());
+    assert_eq!(bytes(&of("first").reshaped([2, 6])), first);
+    let beyond = of("first").select(Selection { runs: 3, ..odd });
+    assert_eq!(checkpoint.weight(&beyond).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]

@@ -6,16 +6,29 @@ mod common;
 use common::{Draft, repository};
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{
-    Activation, Attention, Checkpoint, Decoder, ElementType, Mixer, WeightRef, supported_model_types,
+    Activation, Attention, Checkpoint, Decoder, ElementType, Gating, Linear, Mixer, Mlp, Operation, WeightId,
+    WeightRef, supported_model_types,
 };
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 fn attention(decoder: &Decoder, layer: usize) -> &Attention {
-    match &decoder.layers[layer].mixer {
-        Mixer::Attention(attention) => attention,
+    match decoder.mixers().nth(layer) {
+        Some(Mixer::Attention(attention)) => attention,
         other => panic!("{other:?}"),
     }
+}
+
+/// The activation and the projection behind it of a layer's gated MLP.
+fn mlp(decoder: &Decoder, layer: usize) -> (Activation, &Linear) {
+    match &decoder.layers[layer].blocks[1].operation {
+        Operation::Mlp(Mlp::Gated { gating: Gating::Activated(activation), down, .. }) => (*activation, down),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn tensor(decoder: &Decoder, id: WeightId) -> &str {
+    &decoder.weight(id).tensor
 }
 
 #[test]
@@ -27,17 +40,18 @@ fn storyteller_is_described() {
     assert_eq!((decoder.layers.len(), decoder.element_type), (4, ElementType::BF16));
     let attention = attention(&decoder, 3);
     assert_eq!((attention.query_heads, attention.kv_heads, attention.head_dim), (6, 2, 32));
-    assert_eq!(attention.scale, 32f32.sqrt().recip());
-    assert_eq!((attention.rope.rotary_dim, attention.rope.inv_freq.len()), (32, 16));
+    assert_eq!(attention.core.scale, 32f32.sqrt().recip());
+    let rope = attention.core.rope.as_ref().unwrap();
+    assert_eq!((rope.rotary_dim, rope.inv_freq.len()), (32, 16));
     let layer = "model.layers.3.self_attn";
     let key = WeightRef::new(format!("{layer}.k_proj.weight"), ElementType::BF16, [64, 192]);
-    assert_eq!((&attention.key.weight, &attention.key.bias), (&key, &None));
-    assert_eq!((attention.query.inputs(), attention.query.outputs()), (192, 192));
-    let mlp = &decoder.layers[0].mlp;
-    assert_eq!((mlp.activation, mlp.down.inputs(), mlp.down.outputs()), (Activation::Silu, 512, 192));
+    assert_eq!((decoder.weight(attention.key.weight), attention.key.bias), (&key, None));
+    assert_eq!((attention.query.inputs, attention.query.outputs), (192, 192));
+    let (activation, down) = mlp(&decoder, 0);
+    assert_eq!((activation, down.inputs, down.outputs), (Activation::Silu, 512, 192));
     assert_eq!(decoder.norm.epsilon, 1e-5);
     assert!(decoder.head.tied);
-    assert_eq!(decoder.head.weight, decoder.embedding.weight);
+    assert_eq!(decoder.head.projection.weight, decoder.embedding.weight);
 
     // The tensors of the file, each once and no other.
     let weights = decoder.weights().map(|weight| weight.tensor.as_str()).collect::<Vec<_>>();
@@ -80,9 +94,10 @@ fn both_fixtures_are_described() {
     assert_eq!(decoder.element_type, ElementType::BF16);
     let decoder =
         Checkpoint::open(repository("fixtures/architectures/llama-linear")).unwrap().decoder().unwrap();
-    assert_eq!(decoder.head.weight, WeightRef::new("lm_head.weight", ElementType::BF16, [256, 64]));
+    let head = decoder.weight(decoder.head.projection.weight);
+    assert_eq!(*head, WeightRef::new("lm_head.weight", ElementType::BF16, [256, 64]));
     assert!(!decoder.head.tied);
-    assert_eq!(attention(&decoder, 0).rope.inv_freq[0], 0.25);
+    assert_eq!(attention(&decoder, 0).core.rope.as_ref().unwrap().inv_freq[0], 0.25);
     assert_eq!(decoder.weights().last().unwrap().tensor, "lm_head.weight");
 }
 
@@ -99,8 +114,8 @@ fn absent_settings_have_the_defaults_of_transformers() {
         let attention = attention(&decoder, 0);
         assert_eq!((attention.query_heads, attention.kv_heads, attention.head_dim), (2, 2, 4));
         assert_eq!((decoder.context_length, decoder.norm.epsilon), (2048, 1e-6));
-        assert_eq!(decoder.layers[0].mlp.activation, Activation::Silu);
-        assert_eq!(decoder.head.weight.tensor, "lm_head.weight");
+        assert_eq!(mlp(&decoder, 0).0, Activation::Silu);
+        assert_eq!(tensor(&decoder, decoder.head.projection.weight), "lm_head.weight");
         assert_eq!(decoder.element_type, ElementType::F32, "that of the embedding");
     }
 }
@@ -115,8 +130,11 @@ fn head_dim_need_not_be_hidden_size_by_heads() {
         .with("model.layers.0.self_attn.o_proj.weight", Dtype::BF16, &[8, 12]);
     let decoder = draft.decoder().unwrap();
     let attention = attention(&decoder, 0);
-    assert_eq!((attention.head_dim, attention.rope.rotary_dim, attention.output.inputs()), (6, 6, 12));
-    assert_eq!(attention.scale, 6f64.sqrt().recip() as f32);
+    assert_eq!(
+        (attention.head_dim, attention.core.rope.as_ref().unwrap().rotary_dim, attention.output.inputs),
+        (6, 6, 12)
+    );
+    assert_eq!(attention.core.scale, 6f64.sqrt().recip() as f32);
 }
 
 #[test]
@@ -136,9 +154,9 @@ fn biases_are_there_if_the_settings_say_so() {
         draft.put(&format!("model.layers.0.{part}.bias"), Dtype::F32, &[size]);
     }
     let decoder = draft.decoder().unwrap();
-    let bias = attention(&decoder, 0).value.bias.clone().unwrap();
-    assert_eq!(bias, WeightRef::new("model.layers.0.self_attn.v_proj.bias", ElementType::F32, [4]));
-    assert!(decoder.layers[0].mlp.down.bias.is_some());
+    let bias = decoder.weight(attention(&decoder, 0).value.bias.unwrap());
+    assert_eq!(*bias, WeightRef::new("model.layers.0.self_attn.v_proj.bias", ElementType::F32, [4]));
+    assert!(mlp(&decoder, 0).1.bias.is_some());
     assert_eq!(decoder.weights().count(), 18);
     assert!(decoder.to_string().contains("BF16 with biases"));
     let ignored = draft.set("attention_bias", json!(false)).set("mlp_bias", json!(false)).decoder().unwrap();
@@ -148,7 +166,10 @@ fn biases_are_there_if_the_settings_say_so() {
 #[test]
 fn a_tied_head_ignores_a_table_of_its_own() {
     let decoder = Draft::llama().with("lm_head.weight", Dtype::F16, &[3]).decoder().unwrap();
-    assert_eq!((decoder.head.tied, decoder.head.weight.tensor.as_str()), (true, "model.embed_tokens.weight"));
+    assert_eq!(
+        (decoder.head.tied, tensor(&decoder, decoder.head.projection.weight)),
+        (true, "model.embed_tokens.weight")
+    );
 }
 
 #[test]
@@ -163,9 +184,8 @@ fn activation_types_come_from_either_layout() {
 
 #[test]
 fn activations_have_the_names_of_transformers() {
-    let activation = |name: &str| {
-        Draft::llama().set("hidden_act", json!(name)).decoder().map(|d| d.layers[0].mlp.activation)
-    };
+    let activation =
+        |name: &str| Draft::llama().set("hidden_act", json!(name)).decoder().map(|d| mlp(&d, 0).0);
     for (name, expected) in [
         ("silu", Activation::Silu),
         ("swish", Activation::Silu),
@@ -188,7 +208,6 @@ fn settings_that_contradict_or_exceed_are_named() {
         ("hidden_size", json!(8.5)),
         ("hidden_size", json!("8")),
         ("hidden_size", json!(u64::MAX)),
-        ("hidden_size", Value::Null),
         ("vocab_size", json!(1u64 << 40)),
         ("intermediate_size", json!(0)),
         ("num_hidden_layers", json!(0)),

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 fn attention(decoder: &Decoder) -> &Attention {
-    let Mixer::Attention(attention) = &decoder.layers[0].mixer else { panic!() };
+    let Some(Mixer::Attention(attention)) = decoder.mixers().next() else { panic!() };
     attention
 }
 
@@ -23,16 +23,16 @@ fn the_fixture_sees_a_window() {
     let checkpoint = Checkpoint::open(repository("fixtures/architectures/mistral")).unwrap();
     let decoder = checkpoint.decoder().unwrap();
     assert_eq!((decoder.model_type.as_str(), decoder.layers.len()), ("mistral", 3));
-    for layer in &decoder.layers {
-        let Mixer::Attention(attention) = &layer.mixer else { panic!() };
-        assert_eq!(attention.window, Some(16));
+    for mixer in decoder.mixers() {
+        let Mixer::Attention(attention) = mixer else { panic!() };
+        assert_eq!(attention.core.window, Some(16));
     }
     assert!(decoder.to_string().contains("scale 0.25, window 16, BF16"), "{decoder}");
 }
 
 #[test]
 fn the_window_is_what_transformers_makes_it() {
-    let window = |draft: Draft| -> Result<Option<usize>> { Ok(attention(&draft.decoder()?).window) };
+    let window = |draft: Draft| -> Result<Option<usize>> { Ok(attention(&draft.decoder()?).core.window) };
     assert_eq!(window(draft()).unwrap(), Some(4096));
     assert_eq!(window(draft().set("sliding_window", Value::Null)).unwrap(), None);
     assert_eq!(window(draft().set("sliding_window", json!(1))).unwrap(), Some(1));

@@ -96,8 +96,9 @@ fn each_size_of_group_and_value_opens_again() {
         let quantized = decoder.weights().filter(|weight| weight.quantization.is_some());
         assert_eq!(quantized.count(), written.modules);
         // Rows of 192 are no groups of 128: these stay.
-        assert_eq!(decoder.embedding.weight.quantization.is_none(), group_size == 128);
-        let down = &decoder.layers[0].mlp.down.weight;
+        assert_eq!(decoder.weight(decoder.embedding.weight).quantization.is_none(), group_size == 128);
+        let down =
+            decoder.weights().find(|weight| weight.tensor == "model.layers.0.mlp.down_proj.weight").unwrap();
         let quantization = down.quantization.as_ref().unwrap();
         assert_eq!((quantization.bits, quantization.group_size), (bits, group_size));
         for tensor in down.tensors() {

@@ -3,11 +3,9 @@
 
 mod common;
 
-use common::{Draft, chain, repository};
+use common::{Draft, chain, repository, weight};
 use mlxcel_core::{Error, ErrorKind};
-use mlxcel_models::{
-    Checkpoint, Decoder, ElementType, Mixer, Quantization, QuantizationMode, RowSlice, WeightRef,
-};
+use mlxcel_models::{Checkpoint, Decoder, ElementType, Quantization, QuantizationMode, WeightRef};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -61,8 +59,7 @@ fn packed(
 }
 
 fn query(decoder: &Decoder) -> &WeightRef {
-    let Mixer::Attention(attention) = &decoder.layers[0].mixer else { panic!() };
-    &attention.query.weight
+    weight(decoder, "model.layers.0.self_attn.q_proj.weight")
 }
 
 fn quantization(weight: &WeightRef) -> &Quantization {
@@ -87,8 +84,8 @@ fn storyteller_is_described_with_its_companions() {
     assert_eq!(decoder.weights().flat_map(WeightRef::tensors).count(), checkpoint.tensors().count());
     assert_ne!(checkpoint.fingerprint(), dense.fingerprint());
 
-    let table = &decoder.embedding.weight;
-    assert_eq!(table, &decoder.head.weight);
+    let table = decoder.weight(decoder.embedding.weight);
+    assert_eq!(decoder.embedding.weight, decoder.head.projection.weight);
     assert_eq!((&table.shape[..], table.stored_shape()), (&[729, 192][..], vec![729, 24]));
     assert_eq!((table.element, table.value_type()), (ElementType::U32, ElementType::BF16));
     let packing = quantization(table);
@@ -111,18 +108,18 @@ fn packed_words_are_little_endian_with_the_first_value_lowest() {
     let packed = Checkpoint::open(repository("fixtures/storyteller-4bit")).unwrap();
     let dense = Checkpoint::open(repository("examples/models/storyteller")).unwrap();
     let decoder = packed.decoder().unwrap();
-    let weight = &decoder.layers[1].mlp.down.weight;
+    let down = weight(&decoder, "model.layers.1.mlp.down_proj.weight");
     let bf16 = |bytes: &[u8], i: usize| {
         f32::from_bits(u32::from(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])) << 16)
     };
-    let reference = dense.tensor(&weight.tensor).unwrap().bytes;
-    let words = packed.weight(weight).unwrap().bytes;
-    let scales = packed.weight(&quantization(weight).scales).unwrap().bytes;
-    let biases = packed.weight(quantization(weight).biases.as_ref().unwrap()).unwrap().bytes;
-    for i in 0..weight.elements() {
+    let reference = dense.tensor(&down.tensor).unwrap().bytes;
+    let words = packed.weight(down).unwrap().bytes;
+    let scales = packed.weight(&quantization(down).scales).unwrap().bytes;
+    let biases = packed.weight(quantization(down).biases.as_ref().unwrap()).unwrap().bytes;
+    for i in 0..down.elements() {
         let word = u32::from_le_bytes(words[i / 8 * 4..][..4].try_into().unwrap());
         let value = (word >> (i % 8 * 4) & 15) as f32;
-        let (scale, bias) = (bf16(scales, i / 64), bf16(biases, i / 64));
+        let (scale, bias) = (bf16(&scales, i / 64), bf16(&biases, i / 64));
         let error = (scale * value + bias - bf16(reference, i)).abs();
         assert!(error <= scale.abs(), "value {i} is off by {error}");
     }
@@ -172,15 +169,18 @@ fn modules_have_settings_of_their_own() {
     let draft = packed(draft, QUERY, [128, 128], "affine", 4, 64);
     let draft = packed(draft, DOWN, [128, 256], "mxfp4", 4, 32);
     let decoder = draft.decoder().unwrap();
-    assert_eq!(quantization(&decoder.embedding.weight).to_string(), "affine 6-bit/128");
+    assert_eq!(quantization(decoder.weight(decoder.embedding.weight)).to_string(), "affine 6-bit/128");
     assert_eq!(
         quantization(query(&decoder)).to_string(),
         "affine 4-bit/64",
         "the mode's own, not the model's"
     );
-    assert_eq!(quantization(&decoder.layers[0].mlp.down.weight).to_string(), "mxfp4 4-bit/32");
-    assert!(decoder.layers[0].mlp.up.weight.quantization.is_none());
-    assert_eq!(decoder.layers[0].mlp.down.weight.value_type(), ElementType::BF16);
+    assert_eq!(
+        quantization(weight(&decoder, "model.layers.0.mlp.down_proj.weight")).to_string(),
+        "mxfp4 4-bit/32"
+    );
+    assert!(weight(&decoder, "model.layers.0.mlp.up_proj.weight").quantization.is_none());
+    assert_eq!(weight(&decoder, "model.layers.0.mlp.down_proj.weight").value_type(), ElementType::BF16);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn rows_of_a_quantized_weight_take_their_companions_along() {
     let checkpoint = written.open().unwrap();
     let decoder = checkpoint.decoder().unwrap();
     let whole = query(&decoder);
-    let slice = whole.clone().rows(RowSlice { start: 32, rows: 64 }).rows(RowSlice { start: 8, rows: 16 });
+    let slice = whole.clone().rows(32, 64).rows(8, 16);
     assert_eq!((slice.shape.clone(), slice.stored_shape()), (vec![16, 128], vec![16, 16]));
     for (part, all) in slice.tensors().zip(whole.tensors()) {
         let (part, all) = (checkpoint.weight(part).unwrap(), checkpoint.weight(all).unwrap());

@@ -85,6 +85,8 @@ impl Roles<'_> {
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;
         let (tied, weight) = self.head(&head, table, tied)?;
+        // Models that wrap a text model have a head of their own, which neither scales nor caps.
+        let (scale, soft_cap) = if self.is_wrapped() { (1.0, None) } else { (logit_scale, logit_soft_cap) };
         let (model_type, notes) = self.title();
         Ok(Decoder {
             model_type,
@@ -96,12 +98,7 @@ impl Roles<'_> {
             embedding,
             layers,
             norm,
-            head: Head {
-                projection: self.projection(weight, None),
-                tied,
-                scale: logit_scale,
-                soft_cap: logit_soft_cap,
-            },
+            head: Head { projection: self.projection(weight, None), tied, scale, soft_cap },
             weights: self.take_weights(),
         })
     }

@@ -33,6 +33,11 @@ impl<'a> Roles<'a> {
         (self.text.model_type.to_owned(), self.text.notes())
     }
 
+    /// Whether the model is the text part of another.
+    pub(super) fn is_wrapped(&self) -> bool {
+        self.text.wrapper.is_some()
+    }
+
     /// The weights that were added, in their order; none is left here.
     pub(super) fn take_weights(&self) -> WeightTable {
         self.table.take()
@@ -52,7 +57,7 @@ impl<'a> Roles<'a> {
     pub(super) fn head(&self, name: &str, table: WeightRef, tied: bool) -> Result<(bool, WeightRef)> {
         let own = self.text.prefixes().iter().map(|outer| format!("{outer}{name}"));
         let own = own.into_iter().find(|name| self.has(&format!("{name}.weight")));
-        let tied = if self.text.wrapper.is_some() { own.is_none() } else { tied };
+        let tied = if self.is_wrapped() { own.is_none() } else { tied };
         if tied {
             return Ok((true, table));
         }

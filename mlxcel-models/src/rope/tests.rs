@@ -1,12 +1,16 @@
-use mlxcel_core::ErrorKind;
+use mlxcel_core::{ErrorKind, Result};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::config::Config;
 
-fn rope(config: Value, head_dim: usize) -> Result<Rope> {
+fn read<T>(config: &Value, read: impl FnOnce(RopeSettings<'_>) -> T, head_dim: usize) -> T {
     let config = Config::parse("config.json".to_owned(), config.to_string().as_bytes()).unwrap();
-    Rope::from_config(config.fields(), head_dim, 1024)
+    read(RopeSettings::new(config.fields(), head_dim, 1024))
+}
+
+fn rope(config: Value, head_dim: usize) -> Result<Rope> {
+    read(&config, |settings| settings.read(), head_dim)
 }
 
 fn assert_close(actual: &[f32], expected: &[f64]) {
@@ -115,14 +119,14 @@ fn settings_have_the_precedence_of_transformers() {
 fn cosines_and_sines_are_those_of_the_single_precision_angle() {
     let mut rope = rope(json!({}), 4).unwrap();
     let (mut cos, mut sin) = ([0.0; 2], [0.0; 2]);
-    rope.cos_sin(0, &mut cos, &mut sin);
+    rope.cos_sin(0, 1, &mut cos, &mut sin);
     assert_eq!((cos, sin), ([1.0, 1.0], [0.0, 0.0]));
-    rope.cos_sin(100_003, &mut cos, &mut sin);
+    rope.cos_sin(100_003, 100_004, &mut cos, &mut sin);
     let angle = f64::from(100_003.0f32 * 0.01f32);
     assert_eq!(cos, [100_003.0f64.cos() as f32, angle.cos() as f32]);
     assert_eq!(sin, [100_003.0f64.sin() as f32, angle.sin() as f32]);
     rope.attention_factor = 0.5;
-    rope.cos_sin(0, &mut cos, &mut sin);
+    rope.cos_sin(0, 1, &mut cos, &mut sin);
     assert_eq!(cos, [0.5, 0.5]);
 }
 
@@ -154,8 +158,180 @@ fn settings_that_make_no_sense_are_named() {
 }
 
 #[test]
+fn yarn_agrees_with_its_formula_in_double_precision() {
+    // Factor 4 over 64 positions, theta 10⁶, heads of 32: evaluated from the paper, with whole pairs as bounds and without.
+    let rounded = [
+        1.000000000e+00,
+        3.162723776e-01,
+        8.891397050e-02,
+        1.874735523e-02,
+        7.905694150e-03,
+        3.333803580e-03,
+        1.405853313e-03,
+        5.928434264e-04,
+        2.500000000e-04,
+        1.054241259e-04,
+        4.445698525e-05,
+        1.874735523e-05,
+        7.905694150e-06,
+        3.333803580e-06,
+        1.405853313e-06,
+        5.928434264e-07,
+    ];
+    let exact = [
+        1.000000000e+00,
+        3.040356610e-01,
+        7.859360932e-02,
+        1.874735523e-02,
+        7.905694150e-03,
+        3.333803580e-03,
+        1.405853313e-03,
+        5.928434264e-04,
+        2.500000000e-04,
+        1.054241259e-04,
+        4.445698525e-05,
+        1.874735523e-05,
+        7.905694150e-06,
+        3.333803580e-06,
+        1.405853313e-06,
+        5.928434264e-07,
+    ];
+    let settings = |truncate: Value| {
+        json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
+            "original_max_position_embeddings": 64, "truncate": truncate}})
+    };
+    for truncate in [Value::Null, json!(true)] {
+        let rope = rope(settings(truncate), 32).unwrap();
+        assert_close(&rope.inv_freq, &rounded);
+        assert_close(&[rope.attention_factor], &[1.138_629_436]);
+    }
+    assert_close(&rope(settings(json!(false)), 32).unwrap().inv_freq, &exact);
+}
+
+#[test]
+fn the_magnitude_of_yarn_follows_its_settings() {
+    let factor = |extra: Value| {
+        let mut scaling = json!({"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 64});
+        scaling.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        f64::from(rope(json!({"rope_scaling": scaling}), 16).unwrap().attention_factor)
+    };
+    let logarithm = 0.1 * 40f64.ln();
+    for (extra, expected) in [
+        (json!({}), logarithm + 1.0),
+        (json!({"mscale": 0.707}), logarithm + 1.0),
+        (json!({"mscale": 0.707, "mscale_all_dim": 0.0}), logarithm + 1.0),
+        (json!({"mscale": 0.707, "mscale_all_dim": 1.0}), (0.707 * logarithm + 1.0) / (logarithm + 1.0)),
+        (json!({"mscale": 1.0, "mscale_all_dim": 1.0}), 1.0),
+        (json!({"mscale": 0.707, "mscale_all_dim": 1.0, "attention_factor": 1.5}), 1.5),
+        (json!({"factor": null}), 0.1 * 16f64.ln() + 1.0),
+        (json!({"factor": 0.5}), 1.0),
+    ] {
+        assert!((factor(extra.clone()) - expected).abs() < 1e-6, "{extra}");
+    }
+}
+
+#[test]
+fn longrope_has_frequencies_for_both_sides_of_the_original_context() {
+    let settings = json!({"original_max_position_embeddings": 64, "rope_scaling": {"type": "longrope",
+        "short_factor": [1, 1.5], "long_factor": [2.0, 4.0]}});
+    let rope = rope(settings.clone(), 4).unwrap();
+    let divided = |factors: [f64; 2]| [1.0 / factors[0], 0.01 / factors[1]];
+    assert_close(rope.frequencies(64), &divided([1.0, 1.5]));
+    assert_close(rope.frequencies(65), &divided([2.0, 4.0]));
+    // 1024 positions are 16 times 64.
+    assert_close(&[rope.attention_factor], &[(1.0 + 16f64.ln() / 64f64.ln()).sqrt()]);
+    let with = |key: &str, value: Value| {
+        let mut settings = settings.clone();
+        settings["rope_scaling"][key] = value;
+        super::tests::rope(settings, 4)
+    };
+    assert_close(&[with("attention_factor", json!(1.25)).unwrap().attention_factor], &[1.25]);
+    assert_close(&[with("factor", json!(1)).unwrap().attention_factor], &[1.0]);
+    for factors in [json!([1.0]), json!([1.0, 2.0, 3.0]), json!([1.0, 0.0]), json!("1, 2"), Value::Null] {
+        let error = with("long_factor", factors).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.context("field")),
+            (ErrorKind::Corrupt, Some("rope_scaling.long_factor"))
+        );
+    }
+}
+
+#[test]
+fn phi3_has_names_and_defaults_of_its_own() {
+    let phi3 = |config: Value| {
+        let kinds = Kinds::LongRope { original_context: 4096 };
+        read(&config, |settings| RopeSettings { kinds, ..settings }.read(), 4)
+    };
+    for name in ["longrope", "su", "yarn"] {
+        let scaling = json!({"type": name, "short_factor": [1, 1], "long_factor": [2, 2],
+            "original_max_position_embeddings": 64});
+        let long = phi3(json!({"rope_scaling": scaling})).unwrap().long.unwrap();
+        assert_eq!(long.original_context, 4096, "the default of the class goes before what is inside");
+        let outer = json!({"rope_scaling": scaling, "original_max_position_embeddings": 128});
+        assert_eq!(phi3(outer).unwrap().long.unwrap().original_context, 128);
+    }
+    let error = phi3(json!({"rope_scaling": {"type": "linear", "factor": 2}})).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("rope_scaling.type")));
+}
+
+#[test]
+fn a_part_of_each_head_is_rotated_where_the_family_has_such() {
+    let partial = |config: Value, head_dim| {
+        let partial = Partial::Part { key: "rotary_pct", default: 0.25 };
+        read(&config, |settings| RopeSettings { partial, ..settings }.read(), head_dim)
+    };
+    assert_close(&partial(json!({}), 16).unwrap().inv_freq, &default_frequencies(10_000.0, 4));
+    assert_eq!(partial(json!({"rotary_pct": 1.0}), 16).unwrap().rotary_dim, 16);
+    let both = json!({"rotary_pct": 1.0, "rope_parameters": {"partial_rotary_factor": 0.5}});
+    assert_eq!(partial(both, 16).unwrap().rotary_dim, 8);
+    // An odd number of elements is rounded up, and its last frequency is the next of the same series.
+    let odd = partial(json!({"rotary_pct": 0.2}), 16).unwrap();
+    assert_eq!((odd.rotary_dim, odd.inv_freq.len()), (4, 2));
+    assert_close(&odd.inv_freq, &[1.0, 10_000f64.powf(-2.0 / 3.0)]);
+    for (factor, head_dim) in [(0.01, 16), (1.5, 16), (1.0, 15)] {
+        let error = partial(json!({"rotary_pct": factor}), head_dim).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("head_dim")));
+    }
+}
+
+#[test]
+fn layer_types_have_rotary_embeddings_of_their_own() {
+    let ropes = |config: Value| {
+        let read_ropes = |settings: RopeSettings<'_>| {
+            RopeSettings { theta: 1e6, ..settings }.read_by_layer_type((Some("rope_local_base_freq"), 1e4))
+        };
+        let LayerRopes { full, sliding } = read(&config, read_ropes, 4).unwrap();
+        [full.inv_freq[1], sliding.inv_freq[1]]
+    };
+    assert_eq!(ropes(json!({})), [0.001, 0.01]);
+    let older = json!({"rope_theta": 1e4, "rope_local_base_freq": 1e2,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}});
+    assert_eq!(ropes(older), [0.01 / 8.0, 0.1]);
+    let newer = json!({"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}});
+    assert_eq!(ropes(newer.clone()), [0.01 / 8.0, 0.1]);
+    let error = rope(newer, 4).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.context("field")),
+        (ErrorKind::Unsupported, Some("rope_parameters.full_attention")),
+        "of a family that has one for all layers"
+    );
+}
+
+#[test]
+fn frequencies_that_overflow_are_refused() {
+    for config in [
+        json!({"rope_scaling": {"type": "linear", "factor": 1e-38}, "rope_theta": 1e-37}),
+        json!({"rope_scaling": {"type": "yarn", "factor": 2, "rope_theta": 1.0}}),
+    ] {
+        assert_eq!(rope(config, 16).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
 fn types_that_are_not_implemented_are_refused_by_name() {
-    for name in ["dynamic", "yarn", "longrope", "su", "invented"] {
+    for name in ["dynamic", "proportional", "su", "mrope", "invented"] {
         let error = rope(json!({"rope_scaling": {"rope_type": name, "factor": 2.0}}), 16).unwrap_err();
         assert_eq!(
             (error.kind(), error.context("field")),

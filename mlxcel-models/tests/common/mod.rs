@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, Result};
-use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -173,6 +173,11 @@ impl Written {
     pub(crate) fn refusal(&self) -> Error {
         self.open().and_then(|checkpoint| checkpoint.decoder()).unwrap_err()
     }
+}
+
+/// The weight of a decoder whose tensor has this name.
+pub(crate) fn weight<'a>(decoder: &'a Decoder, tensor: &str) -> &'a WeightRef {
+    decoder.weights().find(|weight| weight.tensor == tensor).unwrap()
 }
 
 /// The error with its causes, as a program would print it.
