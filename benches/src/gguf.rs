@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::shapes::Shapes;
+use crate::shapes::{ExpertShapes, Shapes};
 
 /// Where tensors may begin.
 const ALIGNMENT: usize = 32;
 /// `ggml_type`.
 const F32: u32 = 0;
 const BF16: u32 = 30;
+/// The matrix that chooses experts, in checkpoints of ours.
+const ROUTER_WEIGHT: &str = "mlp.gate.weight";
 
 /// The file beside a checkpoint of `shapes` in `folder`, made where it is not there yet.
 pub(crate) fn provide(shapes: &Shapes, folder: &Path) -> Result<PathBuf> {
@@ -38,12 +40,12 @@ fn write(shapes: &Shapes, from: &Path, to: &Path) -> Result<()> {
     source.read_exact(&mut length)?;
     source.seek(SeekFrom::Current(i64::try_from(u64::from_le_bytes(length))?))?;
 
-    let tensors = shapes.tensors();
+    let tensors = stacked(shapes.tensors());
     let divisors = shapes.rope_divisors();
     let mut header = Header::default();
     header.describe(shapes);
     for (name, shape) in &tensors {
-        header.tensor(&gguf_name(name), shape, element(shape));
+        header.tensor(&gguf_name(name), shape, element(name, shape));
     }
     if let Some(divisors) = &divisors {
         header.tensor("rope_freqs.weight", &[divisors.len()], F32);
@@ -56,7 +58,7 @@ fn write(shapes: &Shapes, from: &Path, to: &Path) -> Result<()> {
         source.read_exact(&mut bytes)?;
         let bytes = match heads(shapes, name) {
             Some(heads) => interleaved(&bytes, heads, 2 * shapes.hidden),
-            None if element(shape) == F32 => widened(&bytes),
+            None if element(name, shape) == F32 => widened(&bytes),
             None => bytes,
         };
         write_aligned(&mut file, &bytes)?;
@@ -68,21 +70,47 @@ fn write(shapes: &Shapes, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Norms are float32 in GGUF files.
-fn element(shape: &[usize]) -> u32 {
-    if shape.len() == 1 { F32 } else { BF16 }
+/// The matrices of a layer's experts, which stand one behind the other in checkpoints of ours, as one tensor.
+fn stacked(tensors: Vec<(String, Vec<usize>)>) -> Vec<(String, Vec<usize>)> {
+    let mut stacks: Vec<(String, Vec<usize>)> = Vec::new();
+    for (name, shape) in tensors {
+        let Some((layer, (_, projection))) =
+            name.split_once(".experts.").and_then(|(layer, rest)| Some((layer, rest.split_once('.')?)))
+        else {
+            stacks.push((name, shape));
+            continue;
+        };
+        let name = format!("{layer}.experts.{projection}");
+        match stacks.last_mut() {
+            Some((last, shape)) if *last == name => shape[0] += 1,
+            _ => stacks.push((name, [vec![1], shape].concat())),
+        }
+    }
+    stacks
+}
+
+/// Norms and routers are float32 in GGUF files.
+fn element(name: &str, shape: &[usize]) -> u32 {
+    if shape.len() == 1 || name.contains(ROUTER_WEIGHT) { F32 } else { BF16 }
 }
 
 /// A tensor's name in llama.cpp.
 fn gguf_name(name: &str) -> String {
     let known = [
         ("model.embed_tokens", "token_embd"),
+        ("lm_head", "output"),
         ("model.norm", "output_norm"),
         ("model.layers", "blk"),
         ("self_attn.q_proj", "attn_q"),
         ("self_attn.k_proj", "attn_k"),
         ("self_attn.v_proj", "attn_v"),
         ("self_attn.o_proj", "attn_output"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        (ROUTER_WEIGHT, "ffn_gate_inp.weight"),
+        ("mlp.experts.gate_proj", "ffn_gate_exps"),
+        ("mlp.experts.up_proj", "ffn_up_exps"),
+        ("mlp.experts.down_proj", "ffn_down_exps"),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
@@ -92,9 +120,12 @@ fn gguf_name(name: &str) -> String {
     known.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
 }
 
-/// How many heads the rows of a tensor are, where a rotation follows.
+/// How many heads the rows of a tensor are, where a rotation follows that is of other pairs in llama.cpp: it rotates OLMoE as
+/// Hugging Face does.
 fn heads(shapes: &Shapes, name: &str) -> Option<usize> {
-    if name.contains("q_proj") {
+    if shapes.experts.is_some() {
+        None
+    } else if name.contains("q_proj") {
         Some(shapes.heads)
     } else if name.contains("k_proj") {
         Some(shapes.kv_heads)
@@ -140,7 +171,8 @@ struct Header {
 
 impl Header {
     fn describe(&mut self, shapes: &Shapes) {
-        self.text("general.architecture", "llama");
+        let architecture = if shapes.experts.is_some() { "olmoe" } else { "llama" };
+        self.text("general.architecture", architecture);
         self.text("general.name", shapes.name);
         // `LLAMA_FTYPE_MOSTLY_BF16`
         self.number("general.file_type", 32);
@@ -158,10 +190,15 @@ impl Header {
             ("attention.value_length", shapes.head_dim),
             ("rope.dimension_count", shapes.head_dim),
         ] {
-            self.number(&format!("llama.{key}"), number as u32);
+            self.number(&format!("{architecture}.{key}"), number as u32);
         }
-        self.float("llama.attention.layer_norm_rms_epsilon", shapes.norm_epsilon as f32);
-        self.float("llama.rope.freq_base", shapes.rope_theta as f32);
+        if let Some(ExpertShapes { count, chosen }) = shapes.experts {
+            self.number(&format!("{architecture}.expert_count"), count as u32);
+            self.number(&format!("{architecture}.expert_used_count"), chosen as u32);
+        }
+        let epsilon = format!("{architecture}.attention.layer_norm_rms_epsilon");
+        self.float(&epsilon, shapes.norm_epsilon as f32);
+        self.float(&format!("{architecture}.rope.freq_base"), shapes.rope_theta as f32);
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize], element: u32) {
@@ -218,7 +255,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shapes::SMALL;
+    use crate::shapes::{SMALL, SMALL_EXPERTS};
 
     #[test]
     fn pairs_of_a_head_come_to_stand_side_by_side() {
@@ -230,6 +267,18 @@ mod tests {
     fn names_are_llama_cpps() {
         assert_eq!(gguf_name("model.layers.3.self_attn.q_proj.weight"), "blk.3.attn_q.weight");
         assert_eq!(gguf_name("model.layers.0.post_attention_layernorm.weight"), "blk.0.ffn_norm.weight");
+    }
+
+    #[test]
+    fn the_matrices_of_experts_are_one_tensor() {
+        let tensors = stacked(SMALL_EXPERTS.tensors());
+        let named = |name| tensors.iter().filter(|(known, _)| gguf_name(known) == name).collect::<Vec<_>>();
+        let [(name, down)] = named("blk.1.ffn_down_exps.weight")[..] else { panic!("{tensors:?}") };
+        assert_eq!((down.as_slice(), element(name, down)), (&[8, 256, 512][..], BF16));
+        let [(name, router)] = named("blk.0.ffn_gate_inp.weight")[..] else { panic!("{tensors:?}") };
+        assert_eq!((router.as_slice(), element(name, router)), (&[8, 256][..], F32));
+        let parameters: usize = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        assert_eq!(parameters, SMALL_EXPERTS.parameters());
     }
 
     #[test]

@@ -234,7 +234,8 @@ impl Entry {
 }
 
 fn contestant(name: String, ours: bool, shapes: &Shapes, bits: f64) -> Contestant {
-    let weight_bytes = shapes.parameters() as f64 * bits / 8.0;
+    let read = shapes.parameters() - shapes.unread_parameters();
+    let weight_bytes = read as f64 * bits / 8.0;
     Contestant { name, ours, weight_bytes, decode: Vec::new(), prefill: Vec::new() }
 }
 

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-/// The shapes of a model of the llama family with tied embeddings.
+/// The shapes of a model of the llama family with tied embeddings, or of one with experts (OLMoE's network) and a head of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shapes {
     pub(crate) name: &'static str,
@@ -18,8 +18,17 @@ pub(crate) struct Shapes {
     pub(crate) norm_epsilon: f64,
     pub(crate) rope_theta: f64,
     pub(crate) rope_scaling: Option<RopeScaling>,
+    pub(crate) experts: Option<ExpertShapes>,
     /// What people should know who read figures of it.
     pub(crate) remark: Option<&'static str>,
+}
+
+/// Experts in place of each layer's MLP, [`Shapes::intermediate`] wide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertShapes {
+    pub(crate) count: usize,
+    /// How many a token goes through.
+    pub(crate) chosen: usize,
 }
 
 /// The stretching of slow rotations that came with Llama 3.1 (`rope_type` `llama3`).
@@ -38,8 +47,12 @@ pub(crate) enum ModelName {
     Llama1b,
     #[value(name = "qwen3-0.6b")]
     Qwen600m,
+    #[value(name = "olmoe-1b-7b")]
+    Olmoe,
     /// A model to try the program with
     Small,
+    /// A model with experts to try the program with
+    SmallExperts,
 }
 
 impl ModelName {
@@ -47,7 +60,9 @@ impl ModelName {
         match self {
             Self::Llama1b => LLAMA_1B,
             Self::Qwen600m => QWEN_600M,
+            Self::Olmoe => OLMOE,
             Self::Small => SMALL,
+            Self::SmallExperts => SMALL_EXPERTS,
         }
     }
 }
@@ -70,6 +85,7 @@ pub(crate) const LLAMA_1B: Shapes = Shapes {
     norm_epsilon: 1e-5,
     rope_theta: 500_000.0,
     rope_scaling: Some(LLAMA_ROPE),
+    experts: None,
     remark: None,
 };
 
@@ -87,8 +103,29 @@ pub(crate) const QWEN_600M: Shapes = Shapes {
     norm_epsilon: 1e-6,
     rope_theta: 1_000_000.0,
     rope_scaling: None,
+    experts: None,
     remark: Some(
         "a llama network of these shapes: every matrix of the model, but not its norms of queries and keys",
+    ),
+};
+
+/// Those of OLMoE-1B-7B, with half of its layers.
+pub(crate) const OLMOE: Shapes = Shapes {
+    name: "olmoe-1b-7b",
+    hidden: 2048,
+    intermediate: 1024,
+    layers: 8,
+    heads: 16,
+    kv_heads: 16,
+    head_dim: 128,
+    vocabulary: 50_304,
+    context: 4096,
+    norm_epsilon: 1e-5,
+    rope_theta: 10_000.0,
+    rope_scaling: None,
+    experts: Some(ExpertShapes { count: 64, chosen: 8 }),
+    remark: Some(
+        "8 of the model's 16 layers; what a token reads is all but the experts that it is not sent to and the table of embeddings",
     ),
 };
 
@@ -106,7 +143,17 @@ pub(crate) const SMALL: Shapes = Shapes {
     norm_epsilon: 1e-5,
     rope_theta: 500_000.0,
     rope_scaling: Some(LLAMA_ROPE),
+    experts: None,
     remark: None,
+};
+
+/// A model with experts to try the program with.
+pub(crate) const SMALL_EXPERTS: Shapes = Shapes {
+    name: "small-experts",
+    kv_heads: 4,
+    rope_scaling: None,
+    experts: Some(ExpertShapes { count: 8, chosen: 2 }),
+    ..SMALL
 };
 
 impl Shapes {
@@ -118,27 +165,55 @@ impl Shapes {
             ("model.embed_tokens.weight".to_owned(), vec![self.vocabulary, hidden]),
             ("model.norm.weight".to_owned(), vec![hidden]),
         ];
+        if self.experts.is_some() {
+            tensors.push(("lm_head.weight".to_owned(), vec![self.vocabulary, hidden]));
+        }
+        let projections = [
+            ("gate_proj", vec![wide, hidden]),
+            ("up_proj", vec![wide, hidden]),
+            ("down_proj", vec![hidden, wide]),
+        ];
         for layer in 0..self.layers {
-            for (name, shape) in [
-                ("self_attn.q_proj", vec![q, hidden]),
-                ("self_attn.k_proj", vec![kv, hidden]),
-                ("self_attn.v_proj", vec![kv, hidden]),
-                ("self_attn.o_proj", vec![hidden, q]),
-                ("mlp.gate_proj", vec![wide, hidden]),
-                ("mlp.up_proj", vec![wide, hidden]),
-                ("mlp.down_proj", vec![hidden, wide]),
-                ("input_layernorm", vec![hidden]),
-                ("post_attention_layernorm", vec![hidden]),
-            ] {
-                tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
+            let mut of_layer = vec![
+                ("self_attn.q_proj".to_owned(), vec![q, hidden]),
+                ("self_attn.k_proj".to_owned(), vec![kv, hidden]),
+                ("self_attn.v_proj".to_owned(), vec![kv, hidden]),
+                ("self_attn.o_proj".to_owned(), vec![hidden, q]),
+            ];
+            match self.experts {
+                None => {
+                    let named = |(name, shape): &(&str, Vec<usize>)| (format!("mlp.{name}"), shape.clone());
+                    of_layer.extend(projections.iter().map(named));
+                }
+                Some(ExpertShapes { count, .. }) => {
+                    of_layer.push(("self_attn.q_norm".to_owned(), vec![q]));
+                    of_layer.push(("self_attn.k_norm".to_owned(), vec![kv]));
+                    of_layer.push(("mlp.gate".to_owned(), vec![count, hidden]));
+                    for (name, shape) in &projections {
+                        let of_expert = |expert| (format!("mlp.experts.{expert}.{name}"), shape.clone());
+                        of_layer.extend((0..count).map(of_expert));
+                    }
+                }
             }
+            of_layer.push(("input_layernorm".to_owned(), vec![hidden]));
+            of_layer.push(("post_attention_layernorm".to_owned(), vec![hidden]));
+            let named = |(name, shape)| (format!("model.layers.{layer}.{name}.weight"), shape);
+            tensors.extend(of_layer.into_iter().map(named));
         }
         tensors
     }
 
-    /// The number of parameters. Decoding a token reads each once.
+    /// The number of parameters.
     pub(crate) fn parameters(&self) -> usize {
         self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+
+    /// The parameters that decoding a token does not read: of experts those that it is not sent to, and of an embedding that is
+    /// not the head too, all rows but one. It reads each of the others once.
+    pub(crate) fn unread_parameters(&self) -> usize {
+        let Some(ExpertShapes { count, chosen }) = self.experts else { return 0 };
+        let expert = 3 * self.hidden * self.intermediate;
+        self.layers * (count - chosen) * expert + (self.vocabulary - 1) * self.hidden
     }
 
     /// The checkpoint's `config.json`.
@@ -167,6 +242,17 @@ impl Shapes {
             ]
             .map(|(key, value)| (key.to_owned(), value)),
         );
+        if let Some(ExpertShapes { count, chosen }) = self.experts {
+            let experts = [
+                ("architectures", json!(["OlmoeForCausalLM"])),
+                ("model_type", json!("olmoe")),
+                ("num_experts", json!(count)),
+                ("num_experts_per_tok", json!(chosen)),
+                ("norm_topk_prob", json!(false)),
+                ("tie_word_embeddings", json!(false)),
+            ];
+            config.extend(experts.map(|(key, value)| (key.to_owned(), value)));
+        }
         if let Some(scaling) = self.rope_scaling {
             let scaling = json!({
                 "factor": scaling.factor,
@@ -211,6 +297,12 @@ mod tests {
         assert_eq!(LLAMA_1B.parameters(), 1_235_814_400);
         // Without the 28 norms of queries and of keys.
         assert_eq!(QWEN_600M.parameters(), 596_049_920 - 28 * 2 * 128);
+        // The published numbers, of all parameters and of those of a token, with its row of the embedding.
+        let whole = Shapes { layers: 16, ..OLMOE };
+        assert_eq!(whole.parameters(), 6_919_161_856);
+        let of_token = whole.parameters() - whole.unread_parameters() + (whole.vocabulary - 1) * whole.hidden;
+        assert_eq!(of_token, 1_281_951_744);
+        assert_eq!(LLAMA_1B.unread_parameters(), 0);
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Common<'_> {
         let mut result =
             Contestant::new(format!("{named} {weights} {precision}"), program, &weights, Some(precision));
         // A group of 64 has a scale and a bias of 16 bits.
-        result.weight_bytes = self.bytes(bits.map_or(16.0, |bits| bits as f64 + 0.5));
+        self.count_bytes(&mut result, bits.map_or(16.0, |bits| bits as f64 + 0.5));
         let this = std::env::current_exe().context("finding this program")?;
         let cache = (engine == Engine::Iree).then(|| self.cache.to_owned());
         let quantized_here = bits.filter(|_| engine == Engine::Mlx);
@@ -184,8 +184,16 @@ impl Common<'_> {
             file = quantized;
         }
         let mut result = Contestant::new(format!("llama.cpp {kind}"), Program::LlamaCpp, &kind, None);
-        // It knows better, and says so when it is started.
-        result.weight_bytes = self.bytes(16.0);
+        // It knows better how many there are, and says so when it is started.
+        self.count_bytes(
+            &mut result,
+            match which {
+                LlamaCpp::Bf16 => 16.0,
+                // Blocks of 32 have a scale of 16 bits.
+                LlamaCpp::Q8 => 8.5,
+                LlamaCpp::Q4 | LlamaCpp::Q4Pure => 4.5,
+            },
+        );
         let (program, threads, capacity) = (program.to_owned(), self.threads, self.capacity);
         let weights = Some(file.clone());
         let command = move || peers::llama_cpp(&program, &file, threads, capacity);
@@ -195,12 +203,15 @@ impl Common<'_> {
     /// candle in a type.
     pub(super) fn candle(&self, program: &Path, which: Candle) -> Result<Entry> {
         let shapes = self.shapes;
+        if shapes.experts.is_some() {
+            bail!("its llama has no experts");
+        }
         if shapes.head_dim * shapes.heads != shapes.hidden {
             bail!("its llama has heads of the hidden size over their number, and these shapes have not");
         }
         let kind = name(&which);
         let mut result = Contestant::new(format!("candle {kind}"), Program::Candle, &kind, None);
-        result.weight_bytes = self.bytes(if which == Candle::F32 { 32.0 } else { 16.0 });
+        self.count_bytes(&mut result, if which == Candle::F32 { 32.0 } else { 16.0 });
         let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
         let effort = if which == Candle::F32 { Effort::Single } else { Effort::Little };
         let command = move || peers::candle(&program, &checkpoint, &kind, threads);
@@ -211,12 +222,13 @@ impl Common<'_> {
     pub(super) fn mlx_lm(&self, python: &str, packages: &Path, which: MlxLm) -> Entry {
         let kind = name(&which);
         let mut result = Contestant::new(format!("mlx-lm {kind}"), Program::MlxLm, &kind, None);
-        result.weight_bytes = self.bytes(match which {
+        let bits = match which {
             MlxLm::F32 => 32.0,
             MlxLm::Bf16 => 16.0,
             MlxLm::FourBit => 4.5,
             MlxLm::FourBitF32 => 5.0,
-        });
+        };
+        self.count_bytes(&mut result, bits);
         let (python, packages) = (python.to_owned(), packages.to_owned());
         let checkpoint = self.checkpoint.to_owned();
         let command = move || peers::mlx_lm(&python, &packages, &checkpoint, &kind);
@@ -229,8 +241,11 @@ impl Common<'_> {
         }
     }
 
-    fn bytes(&self, bits: f64) -> f64 {
-        self.shapes.parameters() as f64 * bits / 8.0
+    /// Counts what a token reads and does not read of weights in so many bits.
+    fn count_bytes(&self, result: &mut Contestant, bits: f64) {
+        let bytes = |parameters: usize| parameters as f64 * bits / 8.0;
+        result.unread_bytes = bytes(self.shapes.unread_parameters());
+        result.weight_bytes = bytes(self.shapes.parameters()) - result.unread_bytes;
     }
 }
 

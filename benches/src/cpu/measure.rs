@@ -63,7 +63,7 @@ impl Plan {
         result.load.push(worker.hello.load_seconds);
         result.notes = worker.hello.notes.clone();
         if let (Program::LlamaCpp, Some(bytes)) = (result.program, worker.hello.weight_bytes) {
-            result.weight_bytes = bytes as f64;
+            result.weight_bytes = bytes as f64 - result.unread_bytes;
         }
         // What is made on first use is made now.
         if !little {

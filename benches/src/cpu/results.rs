@@ -57,6 +57,9 @@ pub(crate) struct Contestant {
     pub(crate) precision: Option<String>,
     /// Bytes of weights that a token reads.
     pub(crate) weight_bytes: f64,
+    /// Bytes of the others: of experts that it is not sent to, and of an embedding that is not the head too.
+    #[serde(default)]
+    pub(crate) unread_bytes: f64,
     /// What the program says of itself.
     pub(crate) notes: String,
     /// Of one sequence, by the tokens that it has.
@@ -95,6 +98,7 @@ impl Contestant {
             weights: weights.to_owned(),
             precision: precision.map(str::to_owned),
             weight_bytes: 0.0,
+            unread_bytes: 0.0,
             notes: String::new(),
             decode: BTreeMap::new(),
             bus: Vec::new(),

@@ -38,7 +38,7 @@ pub(super) fn table(results: &Results) -> String {
     loading.add("cold compile, s", |c| c.cold_compile.map_or("-".to_owned(), |s| format!("{s:.1}")));
     loading.add("private, GB", |c| gigabytes(Spread::of(&c.private).median));
     loading.add("mapped, GB", |c| gigabytes(Spread::of(&c.mapped).median));
-    loading.add("weights, GB", |c| gigabytes(c.weight_bytes));
+    loading.add("weights, GB", |c| gigabytes(c.weight_bytes + c.unread_bytes));
     loading.add("KV, GB", |c| gigabytes(c.kv_bytes.unwrap_or(f64::NAN)));
     section(&mut text, "Loading, with files and programs cached, and memory after decoding", &loading);
 

@@ -133,7 +133,7 @@ fn targets(results: &Results) -> Vec<Target> {
     add("8 sequences together beside one, bf16".to_owned(), eight, AtLeast(4.0, Times), "7 x");
     for weights in ["bf16", "8bit", "4bit"] {
         let ratio = ours(weights).map_or(f64::NAN, |c| {
-            Spread::of(&c.private).median / (c.weight_bytes + c.kv_bytes.unwrap_or(0.0))
+            Spread::of(&c.private).median / (c.weight_bytes + c.unread_bytes + c.kv_bytes.unwrap_or(0.0))
         });
         let what = format!("private memory beside weights and cache, {weights}");
         add(what, ratio, AtMost(1.1, Times), "1.05 x");
