@@ -162,15 +162,13 @@ fn every_kind_of_state_is_forked_and_restored() {
 fn rewind_is_exact_or_refused() {
     let text = text(90);
     // A ring of 128 positions holds all that 60 and a chunk can write; it does not hold 70 and a chunk.
-    for (architecture, capacity, claimed) in
-        [
-            ("llama", 100, true),
-            ("mistral", 60, true),
-            ("mistral", 70, false),
-            ("deepseek_v3", 100, true),
-            ("lfm2", 60, false),
-        ]
-    {
+    for (architecture, capacity, claimed) in [
+        ("llama", 100, true),
+        ("mistral", 60, true),
+        ("mistral", 70, false),
+        ("deepseek_v3", 100, true),
+        ("lfm2", 60, false),
+    ] {
         let model = model(architecture, 64, capacity);
         assert_eq!(model.capabilities().rewind, claimed, "{architecture} of {capacity}");
         let mut session = open(&model);

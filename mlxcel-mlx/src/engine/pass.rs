@@ -192,8 +192,13 @@ fn words(array: &Array) -> Result<Array> {
     array.reshape(&[array.len()])?.reinterpret(DType::U32)
 }
 
-/// The answers of `rows` out of the words that their pass gave, `vocabulary` being the number of logits.
-pub(super) fn answers(rows: &[RowRequest], words: &[u32], vocabulary: usize) -> Result<Vec<RowAnswer>> {
+/// The answers of `rows` out of the words that their pass gave, `vocabulary` being the number of logits; the error of a row is that
+/// its logits say nothing.
+pub(super) fn answers(
+    rows: &[RowRequest],
+    words: &[u32],
+    vocabulary: usize,
+) -> Result<Vec<Result<RowAnswer>>> {
     let mut words = Words(words);
     let choices = rows.iter().filter_map(|row| match &row.output {
         Output::Token(choice) => Some(choice.top),
@@ -203,10 +208,8 @@ pub(super) fn answers(rows: &[RowRequest], words: &[u32], vocabulary: usize) -> 
     let (tokens, logprobs) = (words.take(tops.len())?, words.floats(tops.len())?);
     let mut chosen = Vec::with_capacity(tops.len());
     for ((&token, &logprob), &top) in tokens.iter().zip(&logprobs).zip(&tops) {
-        if logprob.is_nan() {
-            return Err(Error::new(ErrorKind::Device, "step", "a logit is not a number"));
-        }
-        chosen.push(SampledToken::new(token, logprob).with_top(words.top(1, top)?.remove(0)));
+        let token = SampledToken::new(token, logprob).with_top(words.top(1, top)?.remove(0));
+        chosen.push(said([logprob], RowAnswer::Token(token)));
     }
     let mut chosen = chosen.into_iter();
     let count = rows.iter().filter(|row| matches!(row.output, Output::Logits)).count();
@@ -214,15 +217,31 @@ pub(super) fn answers(rows: &[RowRequest], words: &[u32], vocabulary: usize) -> 
     let mut answers = Vec::with_capacity(rows.len());
     for row in rows {
         answers.push(match row.output {
-            Output::Nothing => RowAnswer::Nothing,
-            Output::Token(_) => RowAnswer::Token(chosen.next().ok_or_else(too_short)?),
-            Output::Logits => RowAnswer::Logits(logits.next().ok_or_else(too_short)?),
+            Output::Nothing => Ok(RowAnswer::Nothing),
+            Output::Token(_) => chosen.next().ok_or_else(too_short)?,
+            Output::Logits => {
+                let logits = logits.next().ok_or_else(too_short)?;
+                let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let not_a_number = logits.iter().copied().find(|logit| logit.is_nan());
+                said([not_a_number.unwrap_or(largest)], RowAnswer::Logits(logits))
+            }
             Output::Every { top, following } => {
-                RowAnswer::Every(positions(&mut words, row.tokens.len(), top, following.is_some())?)
+                let positions = positions(&mut words, row.tokens.len(), top, following.is_some())?;
+                let best: Vec<f32> = positions.iter().map(|position| position.best.logprob).collect();
+                said(best, RowAnswer::Every(positions))
             }
         });
     }
     Ok(answers)
+}
+
+/// `answer`, unless one of the numbers that it rests on is none: the log probability of a token that was chosen is finite unless a
+/// logit is not a number or the largest is infinite.
+fn said(numbers: impl IntoIterator<Item = f32>, answer: RowAnswer) -> Result<RowAnswer> {
+    match numbers.into_iter().all(f32::is_finite) {
+        true => Ok(answer),
+        false => Err(Error::not_a_number("step")),
+    }
 }
 
 /// The results of `count` positions; whether what follows the last is known.

@@ -1,6 +1,6 @@
 //! What sessions ask of the engine's thread, and what it answers.
 
-use mlxcel_core::{Error, PositionResult, SampledToken, SamplingPlan, TokenId, TokenMask};
+use mlxcel_core::{Error, PositionResult, Result, SampledToken, SamplingPlan, TokenId, TokenMask};
 
 /// The number of a KV cache on the engine's thread; none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,7 +70,8 @@ pub(super) struct PassReply {
 /// What one row gave.
 #[derive(Debug)]
 pub(super) struct RowReply {
-    pub(super) answer: RowAnswer,
+    /// An error where the row's logits say nothing; the cache is gone then.
+    pub(super) answer: Result<RowAnswer>,
     /// The bytes that its cache takes now.
     pub(super) kv_bytes: u64,
 }

@@ -130,6 +130,16 @@ impl MlxSession {
         }
     }
 
+    /// Gives up a sequence.
+    fn poison(&mut self, sequence: SequenceId) {
+        if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            sequence.poisoned = true;
+            sequence.kv_bytes = 0;
+            let cache = sequence.cache;
+            self.forget(cache);
+        }
+    }
+
     /// Has the thread free a cache.
     fn forget(&self, cache: CacheId) {
         self.shared.worker.post(move |engine| engine.forget(cache));
@@ -168,19 +178,24 @@ impl MlxSession {
                 self.stats.uploaded_bytes += reply.uploaded_bytes;
                 self.stats.read_back_bytes += reply.read_back_bytes;
                 for ((feed, outlook), row) in pass.iter().zip(outlooks).zip(reply.rows) {
-                    self.stats.tokens += feed.tokens as u64;
                     let work = &mut works[feed.row];
                     if let Some(sequence) = self.sequences.get_mut(&work.row.sequence) {
                         if !outlook.is_behind() {
                             sequence.tokens.extend_from_slice(work.next(feed.tokens));
+                            self.stats.tokens += feed.tokens as u64;
                         }
                         sequence.cached = outlook.start + feed.tokens;
                         sequence.epoch = outlook.epoch;
                         sequence.kv_bytes = row.kv_bytes;
                     }
-                    match (outlook.is_behind(), row.answer) {
-                        (true, RowAnswer::Nothing) => {}
-                        (_, answer) => work.absorb(feed.tokens, answer),
+                    match row.answer {
+                        Ok(RowAnswer::Nothing) if outlook.is_behind() => {}
+                        Ok(answer) => work.absorb(feed.tokens, answer),
+                        Err(error) => {
+                            work.answer = Some(Err(error));
+                            let sequence = work.row.sequence;
+                            self.poison(sequence);
+                        }
                     }
                 }
                 return Ok(());
@@ -189,14 +204,7 @@ impl MlxSession {
             Err(error) => (error, false),
         };
         if !harmless {
-            for feed in pass {
-                if let Some(sequence) = self.sequences.get_mut(&works[feed.row].row.sequence) {
-                    sequence.poisoned = true;
-                    sequence.kv_bytes = 0;
-                    let cache = sequence.cache;
-                    self.forget(cache);
-                }
-            }
+            pass.iter().for_each(|feed| self.poison(works[feed.row].row.sequence));
         }
         Err(error)
     }

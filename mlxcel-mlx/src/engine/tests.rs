@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use mlxcel_conformance::{Expectations, Subject, suite};
-use mlxcel_core::{LoadOptions, Precision};
+use mlxcel_core::{
+    Control, ErrorKind, InferenceSession, LoadOptions, PositionResult, Precision, Row, RowResult, SamplingParams,
+    SamplingPlan, SessionOptions, StepOutput, TokenMask, Want,
+};
 
 use super::*;
 
@@ -63,19 +66,180 @@ mod windowed {
     );
 }
 
+mod latent {
+    use super::*;
+
+    suite!(subject(&MlxBackend::new(), "deepseek_v3"), Expectations::none());
+}
+
+mod recurrent {
+    use super::*;
+
+    suite!(subject(&MlxBackend::new().with_look_ahead(true), "qwen3_next"), Expectations::none());
+}
+
+mod length_dependent {
+    use super::*;
+
+    suite!(subject(&MlxBackend::new().with_look_ahead(true), "phi3-longrope"), Expectations::none());
+}
+
 #[test]
 fn a_model_claims_what_its_caches_can() {
-    let load = |capacity| {
+    let load = |name, capacity| {
         let options = LoadOptions::default().with_capacity(capacity);
-        MlxBackend::new().load(&folder("mistral").into(), &options).unwrap().capabilities().clone()
+        MlxBackend::new().load(&folder(name).into(), &options).unwrap().capabilities().clone()
     };
-    assert!(!load(160).rewind && load(160).fork && load(160).snapshot);
-    assert!(load(4).rewind, "nothing leaves a window that is never filled");
+    for name in ["mistral", "mamba2", "lfm2", "gpt_oss"] {
+        let claimed = load(name, 160);
+        assert!(!claimed.rewind && claimed.fork && claimed.snapshot, "{name}");
+    }
+    assert!(load("deepseek_v3", 160).rewind && load("phi3-longrope", 160).rewind);
+    assert!(load("mistral", 4).rewind, "nothing leaves a window that is never filled");
+}
+
+/// The results at each of `tokens`, fed to a new sequence in chunks.
+fn every_position(model: &dyn Model, tokens: &[u32], chunk: usize) -> Vec<PositionResult> {
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let mut positions = Vec::new();
+    for chunk in tokens.chunks(chunk) {
+        let row = Row::new(sequence, chunk, Want::EveryPosition { top: 0 });
+        match session.prefill(row, &Control::default()).unwrap() {
+            RowResult::Positions(own) => positions.extend(own),
+            other => panic!("{other:?} in place of positions"),
+        }
+    }
+    positions
+}
+
+#[test]
+fn what_a_position_says_depends_on_those_before_it_alone() {
+    // Beyond 64 positions all are rotated otherwise.
+    let options = LoadOptions::default().with_precision(Precision::Exact);
+    let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
+    let prompt = prompts("phi3-longrope").into_iter().max_by_key(Vec::len).unwrap();
+    assert!(prompt.len() > 70);
+    let whole = every_position(&*model, &prompt, usize::MAX);
+    for chunk in [1, 7, 70] {
+        let parts = every_position(&*model, &prompt, chunk);
+        for (at, (part, whole)) in parts.iter().zip(&whole).enumerate() {
+            let error = (part.best.logprob - whole.best.logprob).abs();
+            assert!(error < 1e-4, "position {at} in chunks of {chunk}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_that_is_rewound_below_a_boundary_is_as_if_it_had_never_been_beyond() {
+    let options = LoadOptions::default().with_precision(Precision::Exact);
+    let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
+    let prompt = prompts("phi3-longrope").into_iter().max_by_key(Vec::len).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let logits = |session: &mut dyn InferenceSession, sequence, tokens: &[u32]| {
+        match session.prefill(Row::logits(sequence, tokens), &Control::default()).unwrap() {
+            RowResult::Logits(logits) => logits,
+            other => panic!("{other:?} in place of logits"),
+        }
+    };
+    let fresh = |session: &mut dyn InferenceSession, length: usize| {
+        let sequence = session.open().unwrap();
+        logits(session, sequence, &prompt[..length])
+    };
+    let close = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4);
+    let (below, beyond) = (fresh(&mut *session, 50), fresh(&mut *session, 70));
+    for restored in [false, true] {
+        // A snapshot between says of which epoch it is.
+        let mut sequence = session.open().unwrap();
+        let pass_on = |session: &mut dyn InferenceSession, sequence| match restored {
+            true => {
+                let snapshot = session.snapshot(sequence).unwrap();
+                session.restore(&snapshot).unwrap()
+            }
+            false => sequence,
+        };
+        assert!(close(&logits(&mut *session, sequence, &prompt[..70]), &beyond));
+        session.rewind(sequence, 40).unwrap();
+        sequence = pass_on(&mut *session, sequence);
+        assert!(close(&logits(&mut *session, sequence, &prompt[40..50]), &below), "{restored}");
+        sequence = pass_on(&mut *session, sequence);
+        assert!(close(&logits(&mut *session, sequence, &prompt[50..70]), &beyond), "{restored}");
+    }
+}
+
+#[test]
+fn a_window_that_is_full_takes_no_more_memory() {
+    let model = MlxBackend::new().load(&folder("mistral").into(), &LoadOptions::default()).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let mut taken = |tokens: usize| {
+        session.prefill(Row::extend(sequence, &vec![5; tokens]), &Control::default()).unwrap();
+        session.stats().kv_bytes
+    };
+    let early = taken(30);
+    assert_eq!([taken(1), taken(200), taken(1)], [early; 3]);
+}
+
+/// A copy of the checkpoint `mistral` in which token 7 is embedded as what is not a number.
+fn broken() -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in folder("mistral").read_dir().unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    let path = copy.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let embedding = &header["model.embed_tokens.weight"];
+    let row = embedding["shape"][1].as_u64().unwrap() as usize * 2;
+    let at = 8 + length + embedding["data_offsets"][0].as_u64().unwrap() as usize + 7 * row;
+    bytes[at..at + row].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    copy
+}
+
+#[test]
+fn logits_that_are_not_numbers_are_the_error_of_their_row_alone() {
+    let folder = broken();
+    let mut seeded = SamplingParams::greedy();
+    seeded.temperature = 0.8;
+    for look_ahead in [false, true] {
+        let engine = MlxBackend::new().with_look_ahead(look_ahead);
+        let model = engine.load(&folder.path().into(), &LoadOptions::default()).unwrap();
+        let greedy = SamplingPlan::greedy();
+        let drawn = SamplingPlan::negotiate(&seeded, model.capabilities()).unwrap();
+        let mask = TokenMask::allowing(model.info().vocabulary_size, [3, 4]);
+        let wants = [
+            Want::Next { plan: &greedy, mask: None, top: 0 },
+            Want::Next { plan: &greedy, mask: Some(&mask), top: 3 },
+            Want::Next { plan: &drawn, mask: None, top: 0 },
+            Want::Logits,
+            Want::EveryPosition { top: 2 },
+        ];
+        for want in wants {
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            let (bad, good) = (session.open().unwrap(), session.open().unwrap());
+            let mut out = StepOutput::new();
+            let rows = [
+                Row::new(bad, &[5, 7], want),
+                Row::next(good, &[5, 8], &greedy),
+            ];
+            session.step(&rows, &Control::default(), &mut out).unwrap();
+            let [first, second] = <[_; 2]>::try_from(out.take()).unwrap();
+            let (error, second) = (first.unwrap_err(), second.unwrap());
+            assert_eq!((error.kind(), error.message()), (ErrorKind::Device, "a logit is not a number"));
+            assert!(session.state(bad).unwrap().poisoned && !session.state(good).unwrap().poisoned);
+            let RowResult::Token(token) = second else { panic!("no token") };
+            let row = Row::next(good, std::slice::from_ref(&token.token), &greedy);
+            assert!(session.prefill(row, &Control::default()).is_ok(), "{want:?}");
+        }
+    }
 }
 
 #[test]
 fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
-    use mlxcel_core::ErrorKind::{InvalidInput, Unsupported};
+    use ErrorKind::{InvalidInput, Unsupported};
     let options = LoadOptions::default;
     let refused = |engine: MlxBackend, options: &LoadOptions| {
         engine.load(&folder("llama").into(), options).map(drop).unwrap_err()

@@ -8,7 +8,9 @@ use mlxcel_core::{Error, Result, TokenId};
 
 use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
-use super::request::{CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest};
+use super::request::{
+    CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowAnswer, RowReply, RowRequest,
+};
 use super::sampling::Counted;
 use super::state::{Recurrent, States};
 use crate::array::{Array, eval, eval_async};
@@ -214,9 +216,13 @@ impl Engine {
             None => Vec::new(),
         };
         let answers = answers(rows, &words, self.vocabulary)?;
+        for (row, _) in rows.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+            self.take_back(&[row.cache]);
+            self.caches.remove(&row.cache);
+        }
         // What was begun ahead was begun with these tokens.
         let tokens = answers.iter().filter_map(|answer| match answer {
-            super::request::RowAnswer::Token(token) => Some(token.token),
+            Ok(RowAnswer::Token(token)) => Some(token.token),
             _ => None,
         });
         let tokens: Vec<TokenId> = tokens.collect();

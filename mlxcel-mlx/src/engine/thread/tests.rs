@@ -45,7 +45,7 @@ fn greedy(cache: CacheId, position: usize, tokens: &[TokenId]) -> RowRequest {
 /// The tokens that a pass over `rows` chooses.
 fn run(engine: &mut Engine, rows: Vec<RowRequest>) -> Vec<TokenId> {
     let reply = engine.run(PassRequest { rows }).unwrap();
-    let token = |row: RowReply| match row.answer {
+    let token = |row: RowReply| match row.answer.unwrap() {
         RowAnswer::Token(token) => token.token,
         other => panic!("{other:?} in place of a token"),
     };
