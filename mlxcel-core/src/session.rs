@@ -66,7 +66,7 @@ pub struct SessionStats {
     pub uploaded_bytes: u64,
     /// Bytes read back from the device.
     pub read_back_bytes: u64,
-    /// Bytes that the KV caches of the open sequences take now.
+    /// Bytes that the states of the open sequences take now: KV caches, and what does not grow with positions.
     pub kv_bytes: u64,
     /// Time spent compiling programs during steps.
     pub compile_time: Duration,

@@ -1,7 +1,7 @@
 """Runs the programs of a bundle written for the target `stablehlo` through XLA, and nothing of mlxcel.
 
 It is a test, and an example of what a bundle needs from another compiler: the manifest says what each argument is, the
-weights come from the checkpoint's safetensors files, and the KV caches go in and come back.
+weights come from the checkpoint's safetensors files, and the states of the sequence go in and come back.
 
     cargo run -p mlxcel-examples --bin bundle -- --model fixtures/architectures/llama --target stablehlo --precision exact --out /tmp/llama
     pip install --require-hashes -r tests-external/xla/requirements.txt
@@ -73,8 +73,8 @@ class Model:
 
     def __init__(self, folder, checkpoint=None):
         manifest = json.loads((folder / "bundle.json").read_text())
-        if (manifest["format"], manifest["format_version"]) != ("mlxcel bundle", 1):
-            sys.exit("this is no bundle of format version 1")
+        if (manifest["format"], manifest["format_version"]) != ("mlxcel bundle", 2):
+            sys.exit("this is no bundle of format version 2")
         self.manifest = manifest
         target = next((target for target in manifest["targets"] if target["target"] == "stablehlo"), None)
         if target is None:
@@ -94,17 +94,24 @@ class Model:
     @staticmethod
     def weight(tensors, weight):
         tensor = tensors[weight["tensor"]]
-        if "rows" in weight:
-            start, rows = weight["rows"]
-            tensor = tensor[start : start + rows]
-        if list(tensor.shape) != weight["shape"]:
-            sys.exit(f"{weight} has the shape {tensor.shape}")
-        return np.asarray(tensor)
+        if "stack" in weight:
+            tensor = np.stack([tensor] + [tensors[name] for name in weight["stack"]])
+        if weight.get("transposed"):
+            tensor = np.swapaxes(tensor, -1, -2)
+        if "selection" in weight:
+            axis, start, run, stride, runs = (
+                weight["selection"][key] for key in ("axis", "start", "run", "stride", "runs")
+            )
+            indices = start + stride * np.arange(runs)[:, None] + np.arange(run)[None, :]
+            tensor = np.take(tensor, indices.reshape(-1), axis)
+        return np.ascontiguousarray(tensor).reshape(weight["shape"])
 
     def rotary(self, positions):
         """The tables of cosines and sines for each position."""
         tables = {}
         for index, rotary in enumerate(self.manifest["rotary"]):
+            if "long" in rotary and positions.max() >= rotary["long"]["original_context"]:
+                sys.exit("what has been computed of a sequence that outgrows its frequencies is not computed again here")
             inv_freq = np.array(rotary["inv_freq"], np.float32)
             angles = (positions.astype(np.float32)[:, None] * inv_freq[None, :]).astype(np.float64)
             factor = np.float32(rotary["attention_factor"])
@@ -112,43 +119,45 @@ class Model:
             tables[f"sin.{index}"] = np.sin(angles).astype(np.float32) * factor
         return tables
 
-    def length_for(self, positions, cache):
-        """The least cache length with room for so many positions, and for what the cache holds already."""
-        have = 0 if cache is None else cache.shape[3]
-        return next(length for length in self.manifest["lengths"] if length >= max(positions, have))
+    def grown(self, state, description):
+        """A state in the shape that a program takes: with more room for positions, which lie where they lay."""
+        if state is not None and list(state.shape) == description["shape"]:
+            return state
+        grown = np.zeros(description["shape"], FROM_MLIR[description["element_type"]])
+        if state is not None:
+            grown[tuple(slice(size) for size in state.shape)] = np.asarray(state)
+        return jax.device_put(grown)
 
-    def step(self, cache, position, tokens):
-        """Feeds one or more tokens (at most a chunk), and gives the likeliest next one, its log probability and the cache."""
+    def step(self, states, position, tokens):
+        """Feeds one or more tokens (at most a chunk), and gives the most likely next one, its log probability and the states."""
         room = 1 if len(tokens) == 1 else self.manifest["chunk"]
-        length = self.length_for(position + room, cache)
+        lengths = (length for length in self.manifest["lengths"] if length >= max(position + room, states["length"]))
+        length = next(lengths)
         program = self.programs[room, length]
-        shape = next(entry for entry in program.description["inputs"] if entry["name"] == "kv.0")
-        if cache is None or cache.shape[3] != length:
-            grown = np.zeros(shape["shape"], FROM_MLIR[shape["element_type"]])
-            if cache is not None:
-                grown[:, :, :, : cache.shape[3]] = np.asarray(cache)
-            cache = jax.device_put(grown)
         inputs = {
             "tokens": np.array(tokens + [0] * (room - len(tokens)), np.int32),
             "positions": np.array([position], np.int32),
             "last": np.array([len(tokens) - 1], np.int32),
-            "kv.0": cache,
             **self.rotary(position + np.arange(room)),
         }
+        for description in program.description["inputs"]:
+            name = description["name"]
+            if name.startswith("state."):
+                inputs[name] = self.grown(states.get(name), description)
         results = program.run(self.weights, inputs)
-        token, bits = np.asarray(results["best"])[0]
-        return int(token), float(np.int32(bits).view(np.float32)), results["kv.0"]
+        token, bits = np.asarray(results.pop("best"))[0]
+        return int(token), float(np.int32(bits).view(np.float32)), {**results, "length": length}
 
     def generate(self, prompt, count):
         """The likeliest tokens after a prompt, with their log probabilities."""
-        cache, position, chunk = None, 0, self.manifest["chunk"]
+        states, position, chunk = {"length": 0}, 0, self.manifest["chunk"]
         for start in range(0, len(prompt), chunk):
             part = prompt[start : start + chunk]
-            token, logprob, cache = self.step(cache, position, part)
+            token, logprob, states = self.step(states, position, part)
             position += len(part)
         found = [(token, logprob)]
         while len(found) < count:
-            token, logprob, cache = self.step(cache, position, [found[-1][0]])
+            token, logprob, states = self.step(states, position, [found[-1][0]])
             position += 1
             found.append((token, logprob))
         return found
