@@ -10,6 +10,8 @@ mod work;
 #[cfg(test)]
 mod load_tests;
 #[cfg(test)]
+mod state_tests;
+#[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
