@@ -31,7 +31,7 @@ use mlxcel_core::{
 };
 pub use mlxcel_graph::KvCacheType;
 use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, model_info};
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{Checkpoint, FeatureSet};
 use mlxcel_stablehlo::eval::Workers;
 
 use executor::PortableExecutor;
@@ -88,6 +88,7 @@ fn load<E: Executor>(
     control.check("load model")?;
     let checkpoint = Checkpoint::from_source(source)?;
     let decoder = checkpoint.decoder()?;
+    decoder.require(&FeatureSet::all(), NAME)?;
     let mut graph = GraphModelOptions::from(options);
     graph.kv_cache = kv_cache;
     let numerics = graph.numerics(&decoder)?;

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use mlxcel_core::{Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Result};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, model_info};
-use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
 use crate::affinity::Affinity;
 use crate::artifact::Artifacts;
@@ -254,6 +254,7 @@ impl IreeBackend {
             None => checkpoint?,
         });
         let decoder = checkpoint.decoder()?;
+        decoder.require(&FeatureSet::all(), NAME)?;
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
         let (graph, programs) = match bundle {
             Some(bundle) => {

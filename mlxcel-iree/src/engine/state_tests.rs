@@ -1,10 +1,11 @@
 //! What sequences keep, on the device: windows that wrap, states that do not grow, forks and snapshots of both.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use mlxcel_core::{
-    Backend, Control, ErrorKind, InferenceSession, LoadOptions, Precision, Row, RowResult, SequenceId,
-    SessionOptions, StepOutput,
+    Backend, Capabilities, Control, ErrorKind, InferenceSession, LoadOptions, Precision, Row, RowResult,
+    SamplingParams, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenMask, Want,
 };
 
 use super::IreeBackend;
@@ -25,11 +26,54 @@ fn assert_near(found: &[f32], expected: &[f32], what: &str) {
     assert!(error <= 1e-4 * scale, "{what}: {error} of {scale}");
 }
 
+fn fixture(architecture: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(architecture)
+}
+
+/// A copy of a fixture in which the first element of `tensor`, of 16 bits, is not a number.
+fn broken(architecture: &str, tensor: &str) -> tempfile::TempDir {
+    let (from, folder) = (fixture(architecture), tempfile::tempdir().unwrap());
+    fs::copy(from.join("config.json"), folder.path().join("config.json")).unwrap();
+    let mut file = fs::read(from.join("model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(*file.first_chunk::<8>().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let at = 8 + length + header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    file[at..at + 2].copy_from_slice(&0x7fffu16.to_le_bytes());
+    fs::write(folder.path().join("model.safetensors"), file).unwrap();
+    folder
+}
+
+fn assert_all_fail(engine: &IreeBackend, folder: &Path, options: &LoadOptions) {
+    let model = engine.load(&folder.into(), options).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
+    let mask = TokenMask::allowing(model.info().vocabulary_size, [5, 6]);
+    for want in [
+        Want::Next { plan: &plan, mask: None, top: 0 },
+        Want::Next { plan: &plan, mask: Some(&mask), top: 1 },
+        Want::Logits,
+        Want::EveryPosition { top: 1 },
+    ] {
+        let sequence = session.open().unwrap();
+        let mut out = StepOutput::default();
+        session.step(&[Row::new(sequence, &[3, 4], want)], &Control::default(), &mut out).unwrap();
+        let error = out.rows()[0].as_ref().unwrap_err();
+        assert_eq!(
+            (error.kind(), error.message()),
+            (ErrorKind::Device, "a logit is not a number"),
+            "{want:?}"
+        );
+        assert!(session.state(sequence).unwrap().poisoned);
+        session.close(sequence).unwrap();
+    }
+}
+
 #[test]
-fn chunks_forks_and_snapshots_go_on_where_a_sequence_stands() {
+fn sequences_go_on_from_chunks_forks_and_snapshots_and_fail_where_logits_are_no_numbers() {
     let text: Vec<u32> = (0..260).map(|i| 3 + (i * 37 + i * i % 11) % 250).collect();
     let cache = tempfile::tempdir().unwrap();
     let engine = IreeBackend::new().with_cache_dir(cache.path());
+    let options = LoadOptions::default().with_precision(Precision::Exact).with_sequences(3);
     // Windows of 16 in a ring of 192 positions (128 without kernels), and convolutions beside full caches.
     for architecture in ["mistral", "lfm2"] {
         let folder =
@@ -61,5 +105,10 @@ fn chunks_forks_and_snapshots_go_on_where_a_sequence_stands() {
         let found = feed(&mut *session, restored, &text[200..]);
         assert_near(&found, &expected, &format!("{architecture} restored"));
         assert_eq!(session.rewind(restored, 0).unwrap_err().kind(), ErrorKind::Unsupported);
+    } // The same programs over weights that are no numbers: of the head, of a norm, of what becomes scores.
+    for tensor in
+        ["lm_head.weight", "model.layers.1.input_layernorm.weight", "model.layers.0.self_attn.q_proj.weight"]
+    {
+        assert_all_fail(&engine, broken("mistral", tensor).path(), &options);
     }
 }
