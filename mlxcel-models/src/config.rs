@@ -76,11 +76,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A whole number within `range` that must be there.
-    pub(crate) fn required_size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
-        self.size(key, range)?.ok_or_else(|| self.absent(key))
-    }
-
     /// A finite number.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>> {
         let Some(value) = self.get(key) else { return Ok(None) };

@@ -164,12 +164,19 @@ fn biases_are_there_if_the_settings_say_so() {
 }
 
 #[test]
-fn a_tied_head_ignores_a_table_of_its_own() {
-    let decoder = Draft::llama().with("lm_head.weight", Dtype::F16, &[3]).decoder().unwrap();
-    assert_eq!(
-        (decoder.head.tied, tensor(&decoder, decoder.head.projection.weight)),
-        (true, "model.embed_tokens.weight")
-    );
+fn a_head_of_other_values_goes_before_settings_that_tie_it() {
+    let head = |draft: Draft| {
+        let decoder = draft.decoder().unwrap();
+        let head = decoder.head.projection.weight;
+        (decoder.head.tied, tensor(&decoder, head).to_owned())
+    };
+    let tied = (true, "model.embed_tokens.weight".to_owned());
+    assert_eq!(head(Draft::llama().with("lm_head.weight", Dtype::F16, &[3])), tied, "this fits nothing");
+    let mut draft = Draft::llama().with("lm_head.weight", Dtype::BF16, &[8, 8]);
+    assert_eq!(head(draft.clone()), (false, "lm_head.weight".to_owned()));
+    let table = draft.tensors["model.embed_tokens.weight"].clone();
+    draft.tensors.insert("lm_head.weight".to_owned(), table);
+    assert_eq!(head(draft), tied, "the same values need not be kept twice");
 }
 
 #[test]

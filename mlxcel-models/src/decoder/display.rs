@@ -218,7 +218,8 @@ impl Decoder {
             NormKind::Layer => "layer",
         };
         let storage = norm.weight.map_or("no factors".to_owned(), |weight| self.weight(weight).storage());
-        format!("{kind}, epsilon {:e}, {storage}", norm.epsilon)
+        let offset = if norm.offset == 0.0 { String::new() } else { format!(" plus {}", norm.offset) };
+        format!("{kind}, epsilon {:e}, {storage}{offset}", norm.epsilon)
     }
 
     /// How the weights of projections are stored, and whether they have biases.

@@ -10,8 +10,8 @@ use super::blocks::{AttentionBiases, core, parallel, pre_norm};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag,
-    layer_types, layer_windows, number, positive, window,
+    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, expect_number,
+    expect_text, flag, layer_types, layer_windows, number, positive, window,
 };
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
@@ -33,6 +33,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     expect_flag(config, "use_qk_norm", false)?;
     expect_flag(config, "use_gated_activation", true)?;
     expect_flag(config, "use_parallel_block", true)?;
+    expect_number(config, "rotary_pct", 1.0)?;
     expect_text(config, "position_embedding_type", "rope_gptj")?;
     expect_text(config, "order_of_interleaved_layers", "local_attn_first")?;
     let sizes = Sizes::read(config, &defaults)?;

@@ -86,7 +86,12 @@ fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Rope> {
 /// For each layer its window: by `layer_types`, or in every other one.
 fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     let types =
-        layer_types(config, layers, &[FULL, SLIDING], |index| if index.is_multiple_of(2) { SLIDING } else { FULL })?;
+        layer_types(
+            config,
+            layers,
+            &[FULL, SLIDING],
+            |index| if index.is_multiple_of(2) { SLIDING } else { FULL },
+        )?;
     layer_windows(config, &types, window(config, "sliding_window", Some(128))?)
 }
 

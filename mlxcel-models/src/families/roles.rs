@@ -52,18 +52,34 @@ impl<'a> Roles<'a> {
         found.unwrap_or_else(|| base.to_owned())
     }
 
-    /// Whether the head is the embedding's `table`, and its weight. `tied` is what the settings say; those of models that wrap a
-    /// text model contradict each other, so there the head is its own if it is in the files, as in transformers.
+    /// Whether the head is the embedding's `table`, and its weight. `tied` is what the settings say; a head of other values that is in
+    /// the files goes before them, as in transformers. Those of models that wrap a text model contradict each other, so there
+    /// the head is tied unless there is one.
     pub(super) fn head(&self, name: &str, table: WeightRef, tied: bool) -> Result<(bool, WeightRef)> {
         let own = self.text.prefixes().iter().map(|outer| format!("{outer}{name}"));
         let own = own.into_iter().find(|name| self.has(&format!("{name}.weight")));
+        let differs = own.as_ref().is_some_and(|own| self.differs(&format!("{own}.weight"), &table.tensor));
         let tied = if self.is_wrapped() { own.is_none() } else { tied };
-        if tied {
+        let [vocabulary, hidden] = table.shape[..] else { return Ok((true, table)) };
+        if tied && !differs {
             return Ok((true, table));
         }
-        let [vocabulary, hidden] = table.shape[..] else { return Ok((true, table)) };
         let weight = self.matrix(own.as_deref().unwrap_or(name), vocabulary, hidden)?;
         Ok((false, weight))
+    }
+
+    /// Whether two tensors of one type and shape have different values, by samples of them: tables that were trained apart differ
+    /// nearly everywhere.
+    fn differs(&self, a: &str, b: &str) -> bool {
+        const SAMPLE: usize = 1024;
+        const SAMPLES: usize = 16;
+        let (Ok((a, _)), Ok((b, _))) = (self.checkpoint.located(a), self.checkpoint.located(b)) else {
+            return false;
+        };
+        let alike = a.element_type == b.element_type && a.shape == b.shape && a.bytes.len() == b.bytes.len();
+        let stride = (a.bytes.len() / SAMPLES).max(SAMPLE);
+        let samples = a.bytes.chunks(stride).zip(b.bytes.chunks(stride));
+        alike && samples.into_iter().any(|(a, b)| a.iter().take(SAMPLE).ne(b.iter().take(SAMPLE)))
     }
 
     /// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the values of `table`.

@@ -158,6 +158,16 @@ pub(super) fn expect_text(config: Fields<'_>, key: &str, expected: &str) -> Resu
     }
 }
 
+/// Refuses a number that is not `expected`, which is what is meant where the settings do not have it.
+pub(super) fn expect_number(config: Fields<'_>, key: &str, expected: f64) -> Result<()> {
+    match config.number(key)? {
+        Some(number) if number != expected => {
+            Err(config.unsupported(key, format!("{number} is not supported for this model_type")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What `layer_types` calls each layer, which must be one of `known`; `default` by index where there is no such field.
 pub(super) fn layer_types(
     config: Fields<'_>,

@@ -152,7 +152,7 @@ impl<'a> RopeSettings<'a> {
         };
         let dim = self.rotated(scaling)?;
         let mut rope = Rope {
-            rotary_dim: dim.next_multiple_of(2),
+            rotary_dim: dim + dim % 2,
             inv_freq: frequencies(theta, dim),
             attention_factor: 1.0,
             interleaved: self.interleaved,
@@ -231,7 +231,8 @@ impl<'a> RopeSettings<'a> {
             }
         };
         let dim = (self.head_dim as f64 * factor) as usize;
-        if dim == 0 || dim.next_multiple_of(2) > self.head_dim {
+        // An odd number has room for the other element of its last pair.
+        if dim == 0 || dim > self.head_dim || dim + dim % 2 > self.head_dim {
             let message = match self.partial {
                 Partial::Whole => "the number should be even".to_owned(),
                 Partial::Part { .. } => {

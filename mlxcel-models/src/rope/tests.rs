@@ -288,7 +288,7 @@ fn a_part_of_each_head_is_rotated_where_the_family_has_such() {
     let odd = partial(json!({"rotary_pct": 0.2}), 16).unwrap();
     assert_eq!((odd.rotary_dim, odd.inv_freq.len()), (4, 2));
     assert_close(&odd.inv_freq, &[1.0, 10_000f64.powf(-2.0 / 3.0)]);
-    for (factor, head_dim) in [(0.01, 16), (1.5, 16), (1.0, 15)] {
+    for (factor, head_dim) in [(0.01, 16), (1.5, 16), (1e30, 16), (-1.0, 16), (1.0, 15)] {
         let error = partial(json!({"rotary_pct": factor}), head_dim).unwrap_err();
         assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("head_dim")));
     }

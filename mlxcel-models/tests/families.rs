@@ -1,0 +1,212 @@
+//! What settings do to the descriptions of families, beside those that the fixtures have.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::fs;
+
+use common::{Written, repository};
+use mlxcel_core::{ErrorKind, Result};
+use mlxcel_models::{Arrangement, Attention, Decoder, Mixer};
+use serde_json::{Value, json};
+
+/// A fixture with other settings: `null` removes one.
+fn with(fixture: &str, changes: Value) -> Result<Decoder> {
+    let folder = repository(&format!("fixtures/architectures/{fixture}"));
+    let written = Written { folder: tempfile::tempdir().unwrap() };
+    for name in ["model.safetensors", "config.json"] {
+        fs::copy(folder.join(name), written.path(name)).unwrap();
+    }
+    let mut config: Value = serde_json::from_slice(&fs::read(written.path("config.json")).unwrap()).unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        match value {
+            Value::Null => {
+                config.as_object_mut().unwrap().remove(key);
+            }
+            value => config[key] = value.clone(),
+        }
+    }
+    written.put("config.json", config.to_string().as_bytes());
+    written.open()?.decoder()
+}
+
+fn attentions(decoder: &Decoder) -> Vec<&Attention> {
+    fn attention(mixer: &Mixer) -> &Attention {
+        match mixer {
+            Mixer::Attention(attention) => attention,
+            other => panic!("{other:?}"),
+        }
+    }
+    decoder.mixers().map(attention).collect()
+}
+
+/// Of each layer the window and whether it rotates.
+fn views(fixture: &str, changes: Value) -> Vec<(Option<usize>, bool)> {
+    let decoder = with(fixture, changes).unwrap();
+    attentions(&decoder)
+        .iter()
+        .map(|attention| (attention.core.window, attention.core.rope.is_some()))
+        .collect()
+}
+
+#[test]
+fn settings_that_are_not_implemented_are_refused_by_name() {
+    for (fixture, key, value) in [
+        ("gemma", "use_bidirectional_attention", json!(true)),
+        ("gemma2", "use_bidirectional_attention", json!(true)),
+        ("gemma3_text", "use_bidirectional_attention", json!(true)),
+        ("cohere2", "use_qk_norm", json!(true)),
+        ("cohere2", "use_gated_activation", json!(false)),
+        ("cohere2", "use_parallel_block", json!(false)),
+        ("cohere2", "rotary_pct", json!(0.5)),
+        ("cohere2", "position_embedding_type", json!("learned")),
+        ("starcoder2", "norm_type", json!("rms_norm")),
+        ("starcoder2", "mlp_type", json!("gated")),
+        ("phi3", "attention_bias", json!(true)),
+        ("phi3", "lm_head_bias", json!(true)),
+        ("gpt2", "add_cross_attention", json!(true)),
+        ("gpt2", "activation_function", json!("quick_gelu")),
+        ("qwen2", "use_mrope", json!(true)),
+        ("qwen3", "layer_types", json!(["chunked_attention", "full_attention", "full_attention"])),
+        ("granite", "hidden_act", json!("mish")),
+        ("stablelm", "hidden_act", json!("mish")),
+    ] {
+        let error = with(fixture, json!({key: value})).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.context("field")),
+            (ErrorKind::Unsupported, Some(key)),
+            "{fixture}: {error}"
+        );
+    }
+    let letters =
+        with("exaone4", json!({"layer_types": null, "sliding_window_pattern": "LLLG"})).unwrap_err();
+    assert_eq!(
+        (letters.kind(), letters.context("field")),
+        (ErrorKind::Unsupported, Some("sliding_window_pattern"))
+    );
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_named() {
+    for (fixture, changes, field) in [
+        ("qwen3", json!({"layer_types": ["full_attention"]}), "layer_types"),
+        ("gemma2", json!({"layer_types": "full_attention"}), "layer_types"),
+        (
+            "qwen2",
+            json!({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}),
+            "sliding_window",
+        ),
+        ("smollm3", json!({"no_rope_layers": [1, 0]}), "no_rope_layers"),
+        ("smollm3", json!({"no_rope_layers": null, "no_rope_layer_interval": 0}), "no_rope_layer_interval"),
+        ("gpt_neox", json!({"num_attention_heads": 3}), "num_attention_heads"),
+        ("gpt2", json!({"n_head": 5}), "n_head"),
+    ] {
+        let error = with(fixture, changes).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.context("field")),
+            (ErrorKind::Corrupt, Some(field)),
+            "{fixture}: {error}"
+        );
+    }
+}
+
+#[test]
+fn windows_and_rotations_follow_from_what_each_family_says() {
+    const ROTATED: (Option<usize>, bool) = (None, true);
+    const PLAIN: (Option<usize>, bool) = (None, false);
+    let window = |size| (Some(size), true);
+    let qwen =
+        json!({"layer_types": null, "use_sliding_window": true, "sliding_window": 9, "max_window_layers": 1});
+    for fixture in ["qwen2", "qwen3"] {
+        assert_eq!(views(fixture, qwen.clone()), [ROTATED, window(9), window(9)]);
+        assert_eq!(
+            views(fixture, json!({"layer_types": null, "sliding_window": 9})),
+            [ROTATED; 3],
+            "it is turned off"
+        );
+    }
+    assert_eq!(
+        views("gemma2", json!({"layer_types": null, "sliding_window": null})),
+        [window(4096), ROTATED, window(4096)]
+    );
+    let third = json!({"layer_types": null, "sliding_window_pattern": 3});
+    let two = [window(16), window(16), ROTATED];
+    assert_eq!(views("gemma3_text", third), [two, two].concat());
+    assert_eq!(views("olmo3", json!({"layer_types": null})), [window(16), window(16), window(16), ROTATED]);
+    let second = json!({"layer_types": null, "sliding_window_pattern": 2});
+    let pair = [window(16), PLAIN];
+    assert_eq!(views("cohere2", second.clone()), [pair, pair].concat());
+    assert_eq!(views("exaone4", second), [pair, pair].concat());
+    let full = ["full_attention"; 4];
+    assert_eq!(views("exaone4", json!({"layer_types": full})), [PLAIN; 4], "there is a window, if unused");
+    let smollm = json!({"no_rope_layers": [0, 1, 0, 1], "layer_types": null, "use_sliding_window": true, "sliding_window": 9});
+    let pair = [(Some(9), false), ROTATED];
+    assert_eq!(views("smollm3", smollm), [pair, pair].concat());
+    let pair = [ROTATED, PLAIN];
+    let interval = json!({"no_rope_layers": null, "layer_types": null, "no_rope_layer_interval": 2});
+    assert_eq!(views("smollm3", interval), [pair, pair].concat());
+    assert_eq!(views("starcoder2", json!({"sliding_window": null})), [ROTATED; 3]);
+    assert_eq!(views("phi3", json!({"sliding_window": 7})), [window(7); 3]);
+}
+
+#[test]
+fn soft_caps_are_there_unless_they_are_null() {
+    let caps = |fixture: &str, changes: Value| {
+        let decoder = with(fixture, changes).unwrap();
+        (attentions(&decoder)[0].core.soft_cap, decoder.head.soft_cap)
+    };
+    let keys = ["attn_logit_softcapping", "final_logit_softcapping"];
+    assert_eq!(caps("gemma2", json!({keys[0]: 2.5, keys[1]: null})), (Some(2.5), Some(30.0)), "its default");
+    assert_eq!(
+        caps("gemma3_text", json!({keys[0]: 2.5, keys[1]: 7})),
+        (None, Some(7.0)),
+        "the first is not used"
+    );
+}
+
+#[test]
+fn scales_follow_from_their_multipliers() {
+    let scales = |fixture: &str, changes: Value| {
+        let decoder = with(fixture, changes).unwrap();
+        attentions(&decoder).iter().map(|attention| attention.core.scale).collect::<Vec<_>>()
+    };
+    assert_eq!(scales("gpt2", json!({"scale_attn_by_inverse_layer_idx": true})), [0.25, 0.125, 0.25 / 3.0]);
+    assert_eq!(scales("gpt2", json!({"scale_attn_weights": false})), [1.0; 3]);
+    assert_eq!(scales("gemma2", json!({"query_pre_attn_scalar": 64})), [0.125; 3]);
+    assert_eq!(scales("granite", json!({"attention_multiplier": 0.5})), [0.5; 3]);
+    let granite = with(
+        "granite",
+        json!({"logits_scaling": 16, "embedding_multiplier": 3, "residual_multiplier": null}),
+    );
+    let granite = granite.unwrap();
+    assert_eq!((granite.head.scale, granite.embedding.scale), (1.0 / 16.0, 3.0));
+    assert!(granite.layers.iter().flat_map(|layer| &layer.blocks).all(|block| block.residual_scale == 1.0));
+}
+
+#[test]
+fn ministral_is_stretched_where_no_setting_says_how() {
+    let decoder = with("ministral3", json!({"rope_parameters": null})).unwrap();
+    let core = &attentions(&decoder)[0].core;
+    let scale = core.query_scale.unwrap();
+    assert_eq!((scale.beta, scale.original_context), (0.1, 16_384));
+    assert_eq!(core.rope.as_ref().unwrap().attention_factor, 1.0);
+    let plain =
+        with("ministral3", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})).unwrap();
+    assert_eq!(attentions(&plain)[0].core.query_scale, None);
+}
+
+#[test]
+fn blocks_stand_side_by_side_or_one_behind_the_other() {
+    for (parallel, arrangement) in [(true, Arrangement::Parallel), (false, Arrangement::Sequential)] {
+        let decoder = with("gpt_neox", json!({"use_parallel_residual": parallel})).unwrap();
+        assert!(decoder.layers.iter().all(|layer| layer.arrangement == arrangement));
+        let norms = |decoder: &Decoder| {
+            let blocks = &decoder.layers[0].blocks;
+            blocks[0].norm_before.unwrap().weight == blocks[1].norm_before.unwrap().weight
+        };
+        assert!(!norms(&decoder), "each has a norm of its own");
+        let decoder = with("stablelm", json!({"use_parallel_residual": parallel})).unwrap();
+        assert!(decoder.layers.iter().all(|layer| layer.arrangement == arrangement));
+        assert_eq!(norms(&decoder), parallel, "they share a norm");
+    }
+}
