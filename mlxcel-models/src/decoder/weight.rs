@@ -233,18 +233,15 @@ impl fmt::Display for WeightRef {
         if self.transposed {
             f.write_str(" transposed")?;
         }
-        match self.selection {
-            Some(selection @ Selection { axis, start, run, stride, runs }) => {
-                let end = selection.end();
-                match (axis, selection.is_contiguous()) {
-                    (0, true) => write!(f, "[{start}..{end}]")?,
-                    (_, true) => write!(f, "[{start}..{end} of dimension {axis}]")?,
-                    (_, false) => {
-                        write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?
-                    }
+        if let Some(selection @ Selection { axis, start, run, stride, runs }) = self.selection {
+            let end = selection.end();
+            match (axis, selection.is_contiguous()) {
+                (0, true) => write!(f, "[{start}..{end}]")?,
+                (_, true) => write!(f, "[{start}..{end} of dimension {axis}]")?,
+                (_, false) => {
+                    write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?
                 }
             }
-            None => {}
         }
         write!(f, " {} {:?}", self.storage(), self.shape)
     }

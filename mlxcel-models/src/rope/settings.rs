@@ -222,8 +222,7 @@ impl<'a> RopeSettings<'a> {
         let factor = match (fields.number(key)?, self.partial) {
             (Some(factor), Partial::Part { .. }) => factor,
             (None, Partial::Part { default, .. }) => default,
-            (None, Partial::Whole) => 1.0,
-            (Some(factor), Partial::Whole) if factor == 1.0 => 1.0,
+            (None | Some(1.0), Partial::Whole) => 1.0,
             (Some(factor), Partial::Whole) => {
                 let message =
                     format!("rotating only {factor} of each head is not supported for this model_type");
