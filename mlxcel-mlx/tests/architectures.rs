@@ -10,7 +10,7 @@ use mlxcel_core::{
     Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult, SamplingPlan,
     SessionOptions, StepOutput,
 };
-use mlxcel_mlx::MlxBackend;
+use mlxcel_mlx::{MlxBackend, WeightQuantization};
 use support::{Case, cases, load, prefill_logits, relative_error};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may choose the other token.
@@ -66,7 +66,26 @@ fn every_architecture_is_exact() {
 
 #[test]
 fn every_architecture_is_exact_by_the_operations_of_mlx_alone() {
-    for_each_architecture(|name| exact(&MlxBackend::new().with_cpu_kernels(false).with_look_ahead(true), name));
+    for_each_architecture(|name| {
+        exact(&MlxBackend::new().with_cpu_kernels(false).with_look_ahead(true), name)
+    });
+}
+
+#[test]
+fn quantized_products_of_every_architecture_compute_what_their_values_do() {
+    let engine = MlxBackend::new().with_quantization(WeightQuantization::affine(8, 32).unwrap());
+    for_each_architecture(|name| {
+        let case = &cases(name)[0];
+        let expanded = engine.clone().with_expanded_weights(true);
+        let logits = [&engine, &expanded].map(|engine| {
+            let model = load(engine, name, Precision::Exact);
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            prefill_logits(&mut *session, &case.prompt, usize::MAX)
+        });
+        let error = relative_error(&logits[0], &logits[1]);
+        assert!(error <= 1e-4, "{name}: {error}");
+        assert!(relative_error(&logits[0], &case.prefill_logits) > 1e-5, "{name}: nothing is quantized");
+    });
 }
 
 #[test]

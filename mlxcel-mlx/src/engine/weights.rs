@@ -27,7 +27,7 @@ pub(super) enum Weight {
 pub(super) struct Treatment {
     /// Quantized weights are expanded to this type.
     pub(super) expand: Option<DType>,
-    /// Matrices are quantized.
+    /// Matrices that are multiplied with are quantized.
     pub(super) quantize: Option<WeightQuantization>,
 }
 
@@ -72,8 +72,12 @@ impl Weights {
         let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
         let total = decoder.weight_bytes();
         let (mut weights, mut done) = (Self::default(), 0);
-        for weight in decoder.weights() {
+        let products = decoder.products();
+        let mut products = products.iter().map(|id| id.index()).peekable();
+        for (index, weight) in decoder.weights().enumerate() {
             control.check(OPERATION)?;
+            let multiplied = products.next_if_eq(&index).is_some();
+            let treatment = Treatment { quantize: treatment.quantize.filter(|_| multiplied), ..treatment };
             let loaded = load(checkpoint, weight, treatment)
                 .map_err(|error| error.with_context("tensor", &weight.tensor))?;
             weights.bytes += loaded.bytes();

@@ -8,6 +8,7 @@ mod display;
 mod features;
 mod mlp;
 mod parts;
+mod products;
 mod recurrent;
 mod state;
 mod table;

@@ -54,8 +54,9 @@ impl<'a> Plan<'a> {
         let decoder = checkpoint.decoder()?;
         let mut packed = Vec::new();
         let mut seen = HashSet::new();
-        // Those that are multiplied with, and the embedding: all whose tensors are matrices.
-        for weight in decoder.weights().filter(|weight| is_matrix(weight)) {
+        // Those that are multiplied with, and the embedding, as far as their tensors are matrices.
+        let products = decoder.products();
+        for weight in products.iter().map(|&id| decoder.weight(id)).filter(|weight| is_matrix(weight)) {
             let view = checkpoint.tensor(&weight.tensor)?;
             // A row that groups do not fit into stays as it is; so do names that no scales could be found by.
             let fits = view.shape.last().is_some_and(|columns| columns.is_multiple_of(options.group_size));
