@@ -19,6 +19,25 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
+//! # What it runs
+//!
+//! Every feature of [`Decoder`](mlxcel_models::Decoder)'s vocabulary, through the one walk of
+//! [`mlxcel_models::walk`](mlxcel_models::walk), quantized or not. What a sequence keeps follows from the model:
+//!
+//! | state | memory of a sequence | `rewind` |
+//! |---|---|---|
+//! | keys and values of all positions | grows with them | yes |
+//! | keys and values of a sliding window | grows up to the window; so does the time of a step | no, unless no sequence is longer than the window |
+//! | latents of all positions (latent attention) | grows with them | yes |
+//! | convolutions and recurrences | fixed, float32 | no |
+//!
+//! `fork` and `snapshot` work for all of them. A model claims `rewind` where all of its layers can do it. Results depend neither
+//! on how a prompt is cut into chunks nor on what shares a batch, but for rounding; of models whose rotary frequencies depend
+//! on the length of the sequence (LongRoPE), a sequence that crosses such a length is computed again from its tokens.
+//!
+//! Experts cost what they read: a decoding step reads the matrices of the chosen experts alone, and in a prompt's pass each is
+//! read once for all of its tokens.
+//!
 //! # What it takes to build
 //!
 //! A C++20 compiler, and MLX 0.32.4 as its wheels have it; MLX itself is not compiled. The build script looks for it

@@ -217,13 +217,7 @@ impl CacheLayout {
 
 impl LayerCache {
     /// The cache with keys and values from `index` on.
-    fn write(
-        self,
-        layout: &CacheLayout,
-        index: usize,
-        keys: &Array,
-        values: Option<&Array>,
-    ) -> Result<Self> {
+    fn write(self, layout: &CacheLayout, index: usize, keys: &Array, values: Option<&Array>) -> Result<Self> {
         let stop = [1, layout.heads, index + keys.dim(2), layout.width];
         let write = |array: &Array, update: &Array| array.slice_update(update, &[0, 0, index, 0], &stop);
         let updated = match (&self.values, values) {

@@ -10,8 +10,8 @@ use mlxcel_core::{
 };
 use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
-use super::model::{MlxModel, Shared};
 use super::compute::Compute;
+use super::model::{MlxModel, Shared};
 use super::network::{Network, Numerics, boundaries};
 use super::state::Layout;
 use super::thread::Engine;

@@ -78,7 +78,8 @@ impl Network {
     ) -> Result<Self> {
         // Where activations are rounded more coarsely than MLX's own angles.
         let fused = numerics.activation != DType::F32;
-        let ropes = decoder.ropes().into_iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?;
+        let ropes =
+            decoder.ropes().into_iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?;
         Ok(Self {
             walk: Walk::new(&decoder),
             weights,
@@ -124,7 +125,8 @@ impl Network {
 
     /// The bytes that [`run`](Self::run) sends to the device for so many tokens, besides these.
     pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
-        let positions = if self.decoder.embedding.positions.is_some() { tokens * size_of::<u32>() } else { 0 };
+        let positions =
+            if self.decoder.embedding.positions.is_some() { tokens * size_of::<u32>() } else { 0 };
         positions + self.ropes.iter().map(|rope| rope.uploaded_bytes(tokens)).sum::<usize>()
     }
 

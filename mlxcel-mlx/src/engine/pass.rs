@@ -71,7 +71,8 @@ impl Logits {
 /// The spans of `rows`, whose `tokens` lie one behind the other.
 fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
     let lay = |start: &mut usize, row: &RowRequest| {
-        let span = Span { start: *start, count: row.tokens.len(), position: row.position, length: row.length };
+        let span =
+            Span { start: *start, count: row.tokens.len(), position: row.position, length: row.length };
         *start += span.count;
         Some(span)
     };

@@ -3,8 +3,8 @@
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Rope;
 
-use super::network::Span;
 use super::compute::Compute;
+use super::network::Span;
 use crate::array::{self, Array, concatenate};
 
 /// How one rotary embedding of a model is computed.
@@ -124,8 +124,16 @@ mod tests {
         let (tables, fused) = (Rotary::new(rope, false), Rotary::new(rope, true));
         let (tables, fused) = (tables.unwrap(), fused.unwrap());
         let (heads, width) = (3, rope.rotary_dim);
-        let chunk = [Span { start: 0, count: 5, position: 300, length: 305 }, Span { start: 5, count: 1, position: 7, length: 8 }];
-        let decoding = [(0, 3), (1, 900), (2, 0)].map(|(start, position)| Span { start, count: 1, position, length: position + 1 });
+        let chunk = [
+            Span { start: 0, count: 5, position: 300, length: 305 },
+            Span { start: 5, count: 1, position: 7, length: 8 },
+        ];
+        let decoding = [(0, 3), (1, 900), (2, 0)].map(|(start, position)| Span {
+            start,
+            count: 1,
+            position,
+            length: position + 1,
+        });
         for spans in [&chunk[..], &decoding[..]] {
             let tokens = spans.iter().map(|span| span.count).sum::<usize>();
             let values: Vec<f32> =

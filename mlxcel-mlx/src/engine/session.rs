@@ -154,9 +154,7 @@ impl MlxSession {
             let sequence = self.sequence("step", work.row.sequence)?;
             let outlook = self.outlook(work)?;
             let (tokens, output) = match outlook.is_behind() {
-                true => {
-                    (&sequence.tokens[outlook.start..outlook.start + feed.tokens], Output::Nothing)
-                }
+                true => (&sequence.tokens[outlook.start..outlook.start + feed.tokens], Output::Nothing),
                 false => (work.next(feed.tokens), work.output(feed.tokens, &sequence.tokens)),
             };
             rows.push(RowRequest {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_conformance::{Expectations, Subject, suite};
 use mlxcel_core::{
-    Control, ErrorKind, InferenceSession, LoadOptions, PositionResult, Precision, Row, RowResult, SamplingParams,
-    SamplingPlan, SessionOptions, StepOutput, TokenMask, Want,
+    Control, ErrorKind, InferenceSession, LoadOptions, PositionResult, Precision, Row, RowResult,
+    SamplingParams, SamplingPlan, SessionOptions, StepOutput, TokenMask, Want,
 };
 
 use super::*;
@@ -60,10 +60,7 @@ mod quantized {
 mod windowed {
     use super::*;
 
-    suite!(
-        subject(&MlxBackend::new().with_look_ahead(true), "mistral"),
-        Expectations::none()
-    );
+    suite!(subject(&MlxBackend::new().with_look_ahead(true), "mistral"), Expectations::none());
 }
 
 mod latent {
@@ -136,11 +133,12 @@ fn a_sequence_that_is_rewound_below_a_boundary_is_as_if_it_had_never_been_beyond
     let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
     let prompt = prompts("phi3-longrope").into_iter().max_by_key(Vec::len).unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
-    let logits = |session: &mut dyn InferenceSession, sequence, tokens: &[u32]| {
-        match session.prefill(Row::logits(sequence, tokens), &Control::default()).unwrap() {
-            RowResult::Logits(logits) => logits,
-            other => panic!("{other:?} in place of logits"),
-        }
+    let logits = |session: &mut dyn InferenceSession, sequence, tokens: &[u32]| match session
+        .prefill(Row::logits(sequence, tokens), &Control::default())
+        .unwrap()
+    {
+        RowResult::Logits(logits) => logits,
+        other => panic!("{other:?} in place of logits"),
     };
     let fresh = |session: &mut dyn InferenceSession, length: usize| {
         let sequence = session.open().unwrap();
@@ -221,10 +219,7 @@ fn logits_that_are_not_numbers_are_the_error_of_their_row_alone() {
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
             let (bad, good) = (session.open().unwrap(), session.open().unwrap());
             let mut out = StepOutput::new();
-            let rows = [
-                Row::new(bad, &[5, 7], want),
-                Row::next(good, &[5, 8], &greedy),
-            ];
+            let rows = [Row::new(bad, &[5, 7], want), Row::next(good, &[5, 8], &greedy)];
             session.step(&rows, &Control::default(), &mut out).unwrap();
             let [first, second] = <[_; 2]>::try_from(out.take()).unwrap();
             let (error, second) = (first.unwrap_err(), second.unwrap());

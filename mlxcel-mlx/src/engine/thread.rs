@@ -175,7 +175,10 @@ impl Engine {
 
     /// Begins the decoding pass that most likely comes next. Where that fails, whoever asks for it is told.
     fn begin_next(&mut self, rows: &[RowRequest], results: Option<&Results>) {
-        let Some(results) = results.filter(|_| self.look_ahead && rows.iter().all(|row| self.may_go_on(row))) else { return };
+        let Some(results) = results.filter(|_| self.look_ahead && rows.iter().all(|row| self.may_go_on(row)))
+        else {
+            return;
+        };
         // Not even begun: nothing is lost.
         let Ok(Some((next, pass))) = self.build_next(rows, results) else { return };
         let before = match self.network.layout.is_recurrent() {

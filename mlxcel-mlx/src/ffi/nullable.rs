@@ -43,7 +43,12 @@ pub(crate) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Caught<
     unsafe { sys::rms_norm(x, pointer(weight), eps) }
 }
 
-pub(crate) fn layer_norm(x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f32) -> Caught<Handle> {
+pub(crate) fn layer_norm(
+    x: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    eps: f32,
+) -> Caught<Handle> {
     // SAFETY: as above.
     unsafe { sys::layer_norm(x, pointer(weight), pointer(bias), eps) }
 }

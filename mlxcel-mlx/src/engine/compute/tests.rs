@@ -115,7 +115,8 @@ impl Naive<'_> {
             let sink = self.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
             let total = sink + (first..=own).map(weight).sum::<f64>();
             out.extend((0..dim).map(|i| {
-                (first..=own).map(|position| weight(position) * at(self.values, position, i)).sum::<f64>() / total
+                (first..=own).map(|position| weight(position) * at(self.values, position, i)).sum::<f64>()
+                    / total
             }));
         }
         out
@@ -219,8 +220,7 @@ fn rows_go_through_their_experts() {
                 let matrix = &values[(of[row] as usize * outputs + output) * inputs..][..inputs];
                 x[row * inputs..].iter().zip(matrix).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
             };
-            let expected: Vec<f64> =
-                (0..rows * outputs).map(|i| product(i / outputs, i % outputs)).collect();
+            let expected: Vec<f64> = (0..rows * outputs).map(|i| product(i / outputs, i % outputs)).collect();
             for compute in means() {
                 let found = compute.expert_linear(&x_array, &chosen, sorted, weight).unwrap();
                 assert_eq!(found.shape(), [rows, outputs]);
@@ -245,7 +245,8 @@ fn heads_go_through_their_matrices() {
         let mut expected = Vec::new();
         for (row, own) in x.chunks(inputs).enumerate() {
             expected.extend((0..outputs).map(|output| {
-                let products = own.iter().enumerate().map(|(i, &x)| f64::from(x) * factor(row % heads, output, i));
+                let products =
+                    own.iter().enumerate().map(|(i, &x)| f64::from(x) * factor(row % heads, output, i));
                 products.sum::<f64>()
             }));
         }

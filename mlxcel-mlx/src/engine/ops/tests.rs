@@ -143,7 +143,8 @@ fn convolutions_see_the_inputs_before() {
             sum / (1.0 + (-sum).exp())
         }));
     }
-    let mixer = Mixer::ShortConvolution(ShortConvolution { input: linear(), convolution: own, output: linear() });
+    let mixer =
+        Mixer::ShortConvolution(ShortConvolution { input: linear(), convolution: own, output: linear() });
     let network = network(mixer, Array::from_slice(&weight, &[channels, taps]).unwrap());
     in_any_chunks(&network, count, &expected, |ops, ranges| {
         ops.convolve(&tokens_of(&x, &[channels], ranges), &own, SLOT)
@@ -177,9 +178,10 @@ fn the_delta_rule_is_its_recurrence() {
                 let change = f64::from(beta[scalar]) * (f64::from(value[scalar * value_dim + j]) - seen);
                 (0..key_dim).for_each(|i| state[i * value_dim + j] += f64::from(k[i]) * change);
             }
-            expected.extend((0..value_dim).map(|j| {
-                (0..key_dim).map(|i| f64::from(q[i]) * state[i * value_dim + j]).sum::<f64>()
-            }));
+            expected.extend(
+                (0..value_dim)
+                    .map(|j| (0..key_dim).map(|i| f64::from(q[i]) * state[i * value_dim + j]).sum::<f64>()),
+            );
         }
     }
     let none = || table().1;
@@ -348,7 +350,13 @@ fn the_largest_are_chosen_and_of_equals_the_first() {
     let scores = Array::from_slice(&[0.1f32, 0.7, 0.7, 0.9, 0.5, 0.5, 0.5, 0.5], &[2, 4]).unwrap();
     let chosen = |ops: &mut PassOps<'_>| ops.top(&scores, 3);
     assert_eq!(plain(|ops| chosen(ops)?.astype(DType::F32)), [3.0, 1.0, 2.0, 0.0, 1.0, 2.0]);
-    assert_eq!(plain(|ops| { let top = chosen(ops)?; ops.pick(&scores, &top) }), [0.9, 0.7, 0.7, 0.5, 0.5, 0.5]);
+    assert_eq!(
+        plain(|ops| {
+            let top = chosen(ops)?;
+            ops.pick(&scores, &top)
+        }),
+        [0.9, 0.7, 0.7, 0.5, 0.5, 0.5]
+    );
 }
 
 #[test]

@@ -12,10 +12,7 @@ fn layout() -> Layout {
             group(StateLayout::Cache(cache(None)), 1),
             group(StateLayout::Fixed(vec![2, 3]), 2),
             group(StateLayout::Cache(cache(Some(5))), 1),
-            group(
-                StateLayout::Cache(CacheLayout { heads: 1, width: 2, has_values: false, window: None }),
-                1,
-            ),
+            group(StateLayout::Cache(CacheLayout { heads: 1, width: 2, has_values: false, window: None }), 1),
         ],
         element: F32,
     }
@@ -94,9 +91,8 @@ fn recurrent_states_go_back_and_caches_stay() {
 #[test]
 fn states_come_in_the_order_of_their_layers() {
     let mut states = States::default();
-    let mut push = |group, layer| {
-        states.push(StateSlot { group, layer }, LayerState::Fixed(numbers(0, &[1]))).is_ok()
-    };
+    let mut push =
+        |group, layer| states.push(StateSlot { group, layer }, LayerState::Fixed(numbers(0, &[1]))).is_ok();
     assert!(push(1, 0) && push(0, 0) && push(1, 1));
     assert!(!push(1, 1) && !push(0, 2));
 }
