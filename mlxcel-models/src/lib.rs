@@ -45,7 +45,7 @@ pub use decoder::{
     ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm, LatentAttention,
     LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, PositionScale,
     PositionTable, Router, Scoring, Selection, SharedExpert, ShortConvolution, StateGroup, StateShape,
-    StateSlot, StateSpace, WeightId, WeightRef, WeightTable,
+    StateSlot, StateSpace, WeightId, WeightRef, WeightRole, WeightTable,
 };
 pub use element::ElementType;
 pub use families::supported_model_types;

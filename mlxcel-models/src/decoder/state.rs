@@ -45,6 +45,18 @@ pub struct StateSlot {
 }
 
 impl StateShape {
+    /// How many numbers one layer keeps of a sequence of `positions`; what engines add to fill up pages and chunks is not counted.
+    pub fn values(&self, positions: usize) -> usize {
+        match self {
+            Self::Cache { kv_heads, head_dim, window } => {
+                let kept = window.map_or(positions, |window| window.min(positions));
+                2 * kv_heads * head_dim * kept
+            }
+            Self::Latent { width } => width * positions,
+            Self::Fixed { shape } => shape.iter().product(),
+        }
+    }
+
     /// Whether an earlier state can always be had back by forgetting later positions.
     pub fn is_rewindable(&self) -> bool {
         match self {

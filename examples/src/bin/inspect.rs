@@ -1,0 +1,102 @@
+//! Tells what a checkpoint is: its network, weights, memory, and which engines run it.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use mlxcel_core::{LoadOptions, Precision};
+use mlxcel_examples::inspection::{CacheType, EngineAnswer, Inspection};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, launch};
+use mlxcel_models::Checkpoint;
+use mlxcel_session::available_backends;
+
+/// Tell what a checkpoint is: network, weights by role, quantization, memory for sequences, and for each engine whether it runs it
+/// and with which capabilities.
+///
+/// An engine is asked by loading the checkpoint, which is the only answer that holds; the first time the engine iree compiles for that.
+/// `--no-load` leaves engines out and reads settings and shapes only, whatever the size. Exit status: 0, whatever engines say; 2 for bad
+/// arguments, or a checkpoint that is not known or not whole; 1 for anything else; then one line on standard error says what went wrong.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checkpoint folder
+    model: PathBuf,
+    /// The positions of a sequence to state memory and to load for; the model's context where none is given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    capacity: Option<u64>,
+    /// How many sequences to state memory for
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    sequences: u16,
+    /// What caches are kept in to state memory: f32, bf16, f16 or int8; the checkpoint's own type of activations where none is given
+    #[arg(long, value_name = "TYPE", value_parser = cache_type)]
+    kv_cache: Option<CacheType>,
+    /// An engine to ask; may be given more than once; every one that is compiled in where none is given
+    #[arg(long, value_name = "NAME", conflicts_with = "no_load")]
+    backend: Vec<String>,
+    /// The rounding to load with: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t = Precision::Native)]
+    precision: Precision,
+    /// Ask no engine
+    #[arg(long)]
+    no_load: bool,
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
+    #[arg(long)]
+    trust_bundle: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn cache_type(name: &str) -> Result<CacheType, String> {
+    CacheType::named(name).ok_or_else(|| "f32, bf16, f16 and int8 are known".to_owned())
+}
+
+fn main() -> ExitCode {
+    launch(|arguments| run(&arguments))
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let checkpoint = Checkpoint::open(&arguments.model)?;
+    let capacity = arguments.capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX));
+    let sequences = usize::from(arguments.sequences);
+    let mut inspection = Inspection::new(&checkpoint, capacity, sequences, arguments.kv_cache)?;
+    drop(checkpoint);
+    inspection.engines = engines(arguments, capacity)?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer(&mut out, &inspection).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{inspection}")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What each engine says.
+fn engines(arguments: &Arguments, capacity: Option<usize>) -> Result<Vec<EngineAnswer>, Failure> {
+    let names = match &arguments.backend[..] {
+        [] => available_backends().into_iter().map(str::to_owned).collect(),
+        names => names.to_vec(),
+    };
+    if arguments.no_load {
+        return Ok(names.iter().map(|name| EngineAnswer::not_asked(name)).collect());
+    }
+    let progress = Progress::new();
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.capacity = capacity;
+    let load = progress.watch(load);
+    let ask = |name: String| {
+        let engine = Engine::select(EngineOptions {
+            name: Some(&name),
+            trust: arguments.trust_bundle.then_some(&arguments.model),
+            ..EngineOptions::default()
+        })?;
+        let loaded = engine.backend.load(&arguments.model.clone().into(), &load);
+        Ok(EngineAnswer::of(engine.backend.name(), loaded.as_deref()))
+    };
+    let answers = names.into_iter().map(ask).collect();
+    progress.close();
+    answers
+}

@@ -1,0 +1,337 @@
+//! What there is to say about a checkpoint: its network, weights, states, and the engines that run it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use mlxcel_core::{Capabilities, Error, ErrorKind, Model, Result};
+use mlxcel_models::{Checkpoint, Decoder, StateShape, WeightRef};
+use serde::Serialize;
+
+use crate::one_line;
+
+/// A checkpoint's account, printable and serialisable.
+#[derive(Debug, Serialize)]
+pub struct Inspection {
+    /// The architecture.
+    pub model_type: String,
+    /// What the user should know about what is left out.
+    pub notes: Vec<String>,
+    /// The network in words, a few lines.
+    pub network: String,
+    /// The most positions of a sequence.
+    pub context: usize,
+    /// The number of token ids.
+    pub vocabulary: usize,
+    /// How many layers there are.
+    pub layers: usize,
+    /// The token ids that end a text.
+    pub stop_tokens: Vec<u32>,
+    /// The type in which the authors run activations.
+    pub activations: String,
+    /// How many numbers weights have.
+    pub parameters: u64,
+    /// What they take in the files.
+    pub weight_bytes: u64,
+    /// How packed weights are packed; empty where none is.
+    pub quantization: Vec<String>,
+    /// The weights by role.
+    pub weights: Vec<WeightGroup>,
+    /// What sequences take.
+    pub memory: Memory,
+    /// The parts of the vocabulary that an engine must know to run it.
+    pub features: Vec<&'static str>,
+    /// What engines say.
+    pub engines: Vec<EngineAnswer>,
+}
+
+/// The weights of one role that are stored alike.
+#[derive(Debug, Serialize)]
+pub struct WeightGroup {
+    /// What they are for.
+    pub role: &'static str,
+    /// How their values are stored.
+    pub storage: String,
+    /// How many there are.
+    pub tensors: usize,
+    /// How many numbers they have.
+    pub parameters: u64,
+    /// What they take in the files.
+    pub bytes: u64,
+}
+
+/// What the states of sequences take, without what engines add to fill up pages and chunks.
+#[derive(Debug, Serialize)]
+pub struct Memory {
+    /// The positions of one sequence that it is stated for.
+    pub capacity: usize,
+    /// How many sequences.
+    pub sequences: usize,
+    /// The type of keys, values and latents; recurrent states are float32.
+    pub cache_type: &'static str,
+    /// For each layout of states what one sequence takes.
+    pub groups: Vec<StateBytes>,
+    /// Of all groups and sequences.
+    pub bytes: u64,
+    /// Of one sequence for each further position.
+    pub bytes_per_position: u64,
+}
+
+/// What the states of layers with one layout take for one sequence.
+#[derive(Debug, Serialize)]
+pub struct StateBytes {
+    /// `full`, `window`, `latent` or `fixed`.
+    pub kind: &'static str,
+    /// What one layer keeps, in words.
+    pub layout: String,
+    /// How many layers have this layout.
+    pub layers: usize,
+    /// What all of them take.
+    pub bytes: u64,
+}
+
+/// What an engine says to the checkpoint.
+#[derive(Debug, Serialize)]
+pub struct EngineAnswer {
+    /// The engine's name.
+    pub engine: String,
+    /// Nothing where it was not asked, or could not answer.
+    pub runs: Option<bool>,
+    /// What it claims for the checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<EngineCapabilities>,
+    /// How long loading took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_seconds: Option<f64>,
+    /// Why it does not run the checkpoint, or could not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What an engine claims for the checkpoint: the fields of [`Capabilities`].
+#[allow(missing_docs, reason = "each is documented there")]
+#[derive(Debug, Serialize)]
+pub struct EngineCapabilities {
+    /// All of them in words.
+    pub summary: String,
+    pub sequences: usize,
+    pub batch_rows: usize,
+    pub context: usize,
+    pub logits: bool,
+    pub top_logprobs: u16,
+    pub every_position: bool,
+    pub token_masks: bool,
+    pub rewind: bool,
+    pub fork: bool,
+    pub snapshot: bool,
+    pub bitwise_batch_invariance: bool,
+    pub device_sampling: String,
+}
+
+/// What keys, values and latents are kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheType {
+    /// The name.
+    pub name: &'static str,
+    /// Bytes of one value, scales of 8-bit values left out.
+    pub bytes: usize,
+}
+
+impl CacheType {
+    /// The type of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name == name)
+    }
+
+    /// Every type.
+    pub const ALL: [Self; 4] = [
+        Self { name: "f32", bytes: 4 },
+        Self { name: "bf16", bytes: 2 },
+        Self { name: "f16", bytes: 2 },
+        Self { name: "int8", bytes: 1 },
+    ];
+}
+
+impl Inspection {
+    /// The account of `checkpoint` but for engines, with states for `sequences` of `capacity` positions (the context where none is given),
+    /// caches in `cache` (the checkpoint's own type of activations where none is given).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::decoder`], and [`ErrorKind::InvalidInput`] for a capacity beyond the context.
+    pub fn new(
+        checkpoint: &Checkpoint,
+        capacity: Option<usize>,
+        sequences: usize,
+        cache: Option<CacheType>,
+    ) -> Result<Self> {
+        let decoder = checkpoint.decoder()?;
+        let capacity = capacity.unwrap_or(decoder.context_length);
+        if capacity > decoder.context_length {
+            let message = "the model has no room for so many positions";
+            return Err(Error::new(ErrorKind::InvalidInput, "inspect", message)
+                .with_context("capacity", capacity)
+                .with_context("limit", decoder.context_length));
+        }
+        let own = CacheType::named(&decoder.element_type.to_string().to_lowercase());
+        let cache = cache.or(own).unwrap_or(CacheType::ALL[0]);
+        let weights = weight_groups(&decoder);
+        let mut quantization: Vec<_> =
+            decoder.weights().filter(|weight| weight.quantization.is_some()).map(WeightRef::storage).collect();
+        quantization.sort_unstable();
+        quantization.dedup();
+        Ok(Self {
+            network: decoder.to_string(),
+            context: decoder.context_length,
+            vocabulary: decoder.vocabulary_size,
+            layers: decoder.layers.len(),
+            stop_tokens: checkpoint.stop_tokens().to_vec(),
+            activations: decoder.element_type.to_string(),
+            parameters: decoder.parameters(),
+            weight_bytes: decoder.weight_bytes(),
+            quantization,
+            weights,
+            memory: Memory::new(&decoder, capacity, sequences, cache),
+            features: decoder.features().iter().map(|feature| feature.name()).collect(),
+            engines: Vec::new(),
+            model_type: decoder.model_type,
+            notes: decoder.notes,
+        })
+    }
+}
+
+fn weight_groups(decoder: &Decoder) -> Vec<WeightGroup> {
+    let mut groups = BTreeMap::new();
+    for (weight, role) in decoder.weights().zip(decoder.weight_roles()) {
+        let group = groups.entry((role, weight.storage())).or_insert_with(|| WeightGroup {
+            role: role.name(),
+            storage: weight.storage(),
+            tensors: 0,
+            parameters: 0,
+            bytes: 0,
+        });
+        group.tensors += 1;
+        group.parameters += weight.elements() as u64;
+        group.bytes += weight.tensors().map(|tensor| tensor.byte_len() as u64).sum::<u64>();
+    }
+    groups.into_values().collect()
+}
+
+impl Memory {
+    fn new(decoder: &Decoder, capacity: usize, sequences: usize, cache: CacheType) -> Self {
+        let mut groups = Vec::new();
+        let (mut bytes, mut bytes_per_position) = (0, 0);
+        for group in decoder.state_groups() {
+            let (kind, layout, width) = match &group.shape {
+                StateShape::Cache { kv_heads, head_dim, window: None } => {
+                    ("full", format!("keys and values of {kv_heads} heads of {head_dim}"), cache.bytes)
+                }
+                StateShape::Cache { kv_heads, head_dim, window: Some(window) } => {
+                    let layout = format!("keys and values of {kv_heads} heads of {head_dim}, of {window} positions");
+                    ("window", layout, cache.bytes)
+                }
+                StateShape::Latent { width } => ("latent", format!("latents of {width}"), cache.bytes),
+                StateShape::Fixed { shape } => ("fixed", format!("{shape:?} whatever the length"), 4),
+            };
+            let of = |positions| (group.shape.values(positions) * group.layers * width) as u64;
+            bytes += of(capacity);
+            bytes_per_position += of(capacity + 1) - of(capacity);
+            groups.push(StateBytes { kind, layout, layers: group.layers, bytes: of(capacity) });
+        }
+        bytes *= sequences as u64;
+        Self { capacity, sequences, cache_type: cache.name, groups, bytes, bytes_per_position }
+    }
+}
+
+/// The text for people.
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.network)?;
+        writeln!(f, "weights")?;
+        for WeightGroup { role, storage, tensors, parameters, bytes } in &self.weights {
+            let (parameters, bytes) = (scaled(*parameters, ""), scaled(*bytes, "B"));
+            writeln!(f, "  {role:<10} {tensors:>6} tensors {parameters:>9} {bytes:>9}  {storage}")?;
+        }
+        let Memory { capacity, sequences, cache_type, groups, bytes, bytes_per_position } = &self.memory;
+        writeln!(f, "\nstate of a sequence of {capacity} positions, caches in {cache_type}")?;
+        for StateBytes { kind, layout, layers, bytes } in groups {
+            writeln!(f, "  {kind:<10} {layers:>6} layers  {:>19}  {layout}", scaled(*bytes, "B"))?;
+        }
+        let (bytes, each) = (scaled(*bytes, "B"), scaled(*bytes_per_position, "B"));
+        writeln!(f, "  {bytes} for {sequences} sequences, {each} for each further position of one")?;
+        writeln!(f, "\nneeds       {}", self.features.join(", "))?;
+        writeln!(f, "\nengines")?;
+        for EngineAnswer { engine, runs, capabilities, load_seconds, error } in &self.engines {
+            let answer = match (runs, capabilities, error) {
+                (Some(true), Some(claimed), _) => {
+                    format!("runs it, loaded in {:.1} s: {}", load_seconds.unwrap_or_default(), claimed.summary)
+                }
+                (Some(_), _, error) => format!("does not run it: {}", error.as_deref().unwrap_or_default()),
+                (None, _, Some(error)) => format!("cannot tell: {error}"),
+                (None, _, None) => "not asked".to_owned(),
+            };
+            writeln!(f, "  {engine:<10} {answer}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with three digits and a unit.
+fn scaled(number: u64, unit: &str) -> String {
+    let mut value = number as f64;
+    let mut prefix = "";
+    for next in ["K", "M", "G", "T"] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1000.0;
+        prefix = next;
+    }
+    let digits = if prefix.is_empty() || value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+    format!("{value:.digits$} {prefix}{unit}").trim_end().to_owned()
+}
+
+impl EngineAnswer {
+    /// That of an engine that was not asked.
+    pub fn not_asked(engine: &str) -> Self {
+        Self { engine: engine.to_owned(), runs: None, capabilities: None, load_seconds: None, error: None }
+    }
+
+    /// That of an engine that was asked to load the checkpoint.
+    pub fn of(engine: &str, loaded: std::result::Result<&(dyn Model + 'static), &Error>) -> Self {
+        let answer = Self::not_asked(engine);
+        match loaded {
+            Ok(model) => Self {
+                runs: Some(true),
+                capabilities: Some(model.capabilities().into()),
+                load_seconds: Some(model.info().load_time.as_secs_f64()),
+                ..answer
+            },
+            // Anything else is said of the machine, and not of the checkpoint.
+            Err(error) => Self {
+                runs: (error.kind() == ErrorKind::Unsupported).then_some(false),
+                error: Some(one_line(error)),
+                ..answer
+            },
+        }
+    }
+}
+
+impl From<&Capabilities> for EngineCapabilities {
+    fn from(claimed: &Capabilities) -> Self {
+        Self {
+            summary: claimed.to_string(),
+            sequences: claimed.sequences,
+            batch_rows: claimed.batch_rows,
+            context: claimed.context,
+            logits: claimed.logits,
+            top_logprobs: claimed.top_logprobs,
+            every_position: claimed.every_position,
+            token_masks: claimed.token_masks,
+            rewind: claimed.rewind,
+            fork: claimed.fork,
+            snapshot: claimed.snapshot,
+            bitwise_batch_invariance: claimed.bitwise_batch_invariance,
+            device_sampling: claimed.sampling.to_string(),
+        }
+    }
+}

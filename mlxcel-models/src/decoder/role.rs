@@ -1,0 +1,242 @@
+//! What each weight is for.
+
+use std::fmt;
+
+use super::{
+    Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadNorm, LatentAttention,
+    LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Router, SharedExpert, ShortConvolution, StateSpace,
+    WeightId,
+};
+
+/// The part of a network that a weight belongs to. Prints as a word or two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WeightRole {
+    /// The table of token embeddings.
+    Embedding,
+    /// The table of learned positions.
+    Positions,
+    /// Norms around and between blocks, and within them.
+    Norm,
+    /// Attention, its projections included.
+    Attention,
+    /// Short convolutions and linear recurrences, their projections included.
+    Recurrence,
+    /// MLPs, shared experts among them.
+    Mlp,
+    /// The router of experts.
+    Router,
+    /// The experts.
+    Experts,
+    /// The head, if it is not the embedding.
+    Head,
+}
+
+impl WeightRole {
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Positions => "positions",
+            Self::Norm => "norms",
+            Self::Attention => "attention",
+            Self::Recurrence => "recurrence",
+            Self::Mlp => "mlp",
+            Self::Router => "router",
+            Self::Experts => "experts",
+            Self::Head => "head",
+        }
+    }
+}
+
+impl fmt::Display for WeightRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Decoder {
+    /// Of each weight the role, in the order of [`weights`](Self::weights); of one with several, such as a tied head's, the first.
+    pub fn weight_roles(&self) -> Vec<WeightRole> {
+        let mut collected = Collected(vec![None; self.weights.len()]);
+        let Embedding { weight, scale: _, positions } = self.embedding;
+        collected.add(WeightRole::Embedding, [weight]);
+        if let Some(PositionTable { weight, offset: _ }) = positions {
+            collected.add(WeightRole::Positions, [weight]);
+        }
+        for Layer { blocks, arrangement: _ } in &self.layers {
+            for Block { norm_before, operation, norm_after, residual_scale: _ } in blocks {
+                norm_before.iter().chain(norm_after).for_each(|norm| collected.norm(norm));
+                match operation {
+                    Operation::Mixer(mixer) => collected.mixer(mixer),
+                    Operation::Mlp(mlp) => collected.mlp(mlp),
+                    Operation::Experts(experts) => collected.experts(experts),
+                }
+            }
+        }
+        collected.norm(&self.norm);
+        let Head { projection, tied: _, scale: _, soft_cap: _ } = self.head;
+        collected.linears(WeightRole::Head, [projection]);
+        // Every weight of the table was added for a role.
+        collected.0.into_iter().map(|role| role.unwrap_or(WeightRole::Head)).collect()
+    }
+}
+
+struct Collected(Vec<Option<WeightRole>>);
+
+impl Collected {
+    fn add(&mut self, role: WeightRole, weights: impl IntoIterator<Item = WeightId>) {
+        for weight in weights {
+            if let Some(known) = self.0.get_mut(weight.index()) {
+                known.get_or_insert(role);
+            }
+        }
+    }
+
+    fn linears(&mut self, role: WeightRole, linears: impl IntoIterator<Item = Linear>) {
+        for Linear { weight, bias, inputs: _, outputs: _ } in linears {
+            self.add(role, [weight]);
+            self.add(role, bias);
+        }
+    }
+
+    fn norm(&mut self, norm: &Norm) {
+        let Norm { kind: _, weight, bias, epsilon: _, offset: _, width: _ } = norm;
+        self.add(WeightRole::Norm, weight.iter().chain(bias).copied());
+    }
+
+    fn convolution(&mut self, convolution: &Convolution) {
+        let Convolution { weight, bias, channels: _, taps: _, activation: _ } = *convolution;
+        self.add(WeightRole::Recurrence, [weight]);
+        self.add(WeightRole::Recurrence, bias);
+    }
+
+    fn mixer(&mut self, mixer: &Mixer) {
+        match mixer {
+            Mixer::Attention(attention) => self.attention(attention),
+            Mixer::Latent(latent) => self.latent(latent),
+            Mixer::ShortConvolution(ShortConvolution { input, convolution, output }) => {
+                self.linears(WeightRole::Recurrence, [*input, *output]);
+                self.convolution(convolution);
+            }
+            Mixer::DeltaRule(mixer) => self.delta_rule(mixer),
+            Mixer::StateSpace(mixer) => self.state_space(mixer),
+        }
+    }
+
+    fn attention(&mut self, attention: &Attention) {
+        let Attention {
+            query_heads: _,
+            kv_heads: _,
+            head_dim: _,
+            query,
+            key,
+            value,
+            output,
+            query_norm,
+            key_norm,
+            clip: _,
+            gate,
+            core,
+        } = attention;
+        self.linears(WeightRole::Attention, [*query, *key, *value, *output].into_iter().chain(*gate));
+        for HeadNorm { norm, scope: _ } in query_norm.iter().chain(key_norm) {
+            self.norm(norm);
+        }
+        let AttentionCore { scale: _, window: _, rope: _, soft_cap: _, sinks, query_scale: _ } = core;
+        self.add(WeightRole::Attention, *sinks);
+    }
+
+    fn latent(&mut self, latent: &LatentAttention) {
+        let LatentAttention {
+            heads: _,
+            plain_dim: _,
+            rope_dim: _,
+            value_dim: _,
+            rank: _,
+            query,
+            down,
+            norm,
+            key_up,
+            value_up,
+            output,
+            scale: _,
+            rope: _,
+        } = latent;
+        match query {
+            LatentQuery::Direct(query) => self.linears(WeightRole::Attention, [*query]),
+            LatentQuery::Compressed { down, norm, up } => {
+                self.linears(WeightRole::Attention, [*down, *up]);
+                self.norm(norm);
+            }
+        }
+        self.linears(WeightRole::Attention, [*down, *output]);
+        self.add(WeightRole::Attention, [key_up.weight, value_up.weight]);
+        self.norm(norm);
+    }
+
+    fn delta_rule(&mut self, mixer: &DeltaRule) {
+        let DeltaRule {
+            key_heads: _,
+            value_heads: _,
+            key_dim: _,
+            value_dim: _,
+            query,
+            key,
+            value,
+            gate,
+            beta,
+            alpha,
+            convolution,
+            alpha_bias,
+            decay,
+            norm,
+            output,
+        } = mixer;
+        self.linears(WeightRole::Recurrence, [*query, *key, *value, *gate, *beta, *alpha, *output]);
+        self.convolution(convolution);
+        self.add(WeightRole::Recurrence, [*alpha_bias, *decay]);
+        self.norm(norm);
+    }
+
+    fn state_space(&mut self, mixer: &StateSpace) {
+        let StateSpace {
+            heads: _,
+            head_dim: _,
+            groups: _,
+            state_size: _,
+            gate,
+            input,
+            dt,
+            convolution,
+            dt_bias,
+            dt_limits: _,
+            decay,
+            skip,
+            norm,
+            output,
+        } = mixer;
+        self.linears(WeightRole::Recurrence, [*gate, *input, *dt, *output]);
+        self.convolution(convolution);
+        self.add(WeightRole::Recurrence, [*dt_bias, *decay, *skip]);
+        norm.iter().for_each(|norm| self.norm(norm));
+    }
+
+    fn mlp(&mut self, mlp: &Mlp) {
+        match *mlp {
+            Mlp::Gated { gating: _, gate, up, down } => self.linears(WeightRole::Mlp, [gate, up, down]),
+            Mlp::Plain { activation: _, up, down } => self.linears(WeightRole::Mlp, [up, down]),
+        }
+    }
+
+    fn experts(&mut self, experts: &Experts) {
+        let Experts { count: _, chosen: _, router, gating: _, gate, up, down, shared } = *experts;
+        let Router { projection, scoring: _, selection_bias, groups: _, normalised: _, normaliser: _, scale: _ } = router;
+        self.linears(WeightRole::Router, [projection]);
+        self.add(WeightRole::Router, selection_bias);
+        self.linears(WeightRole::Experts, [gate, up, down]);
+        if let Some(SharedExpert { mlp, gate }) = shared {
+            self.mlp(&mlp);
+            self.linears(WeightRole::Mlp, gate);
+        }
+    }
+}
