@@ -175,8 +175,11 @@ impl Inspection {
         let own = CacheType::named(&decoder.element_type.to_string().to_lowercase());
         let cache = cache.or(own).unwrap_or(CacheType::ALL[0]);
         let weights = weight_groups(&decoder);
-        let mut quantization: Vec<_> =
-            decoder.weights().filter(|weight| weight.quantization.is_some()).map(WeightRef::storage).collect();
+        let mut quantization: Vec<_> = decoder
+            .weights()
+            .filter(|weight| weight.quantization.is_some())
+            .map(WeightRef::storage)
+            .collect();
         quantization.sort_unstable();
         quantization.dedup();
         Ok(Self {
@@ -226,7 +229,8 @@ impl Memory {
                     ("full", format!("keys and values of {kv_heads} heads of {head_dim}"), cache.bytes)
                 }
                 StateShape::Cache { kv_heads, head_dim, window: Some(window) } => {
-                    let layout = format!("keys and values of {kv_heads} heads of {head_dim}, of {window} positions");
+                    let layout =
+                        format!("keys and values of {kv_heads} heads of {head_dim}, of {window} positions");
                     ("window", layout, cache.bytes)
                 }
                 StateShape::Latent { width } => ("latent", format!("latents of {width}"), cache.bytes),
@@ -263,7 +267,11 @@ impl fmt::Display for Inspection {
         for EngineAnswer { engine, runs, capabilities, load_seconds, error } in &self.engines {
             let answer = match (runs, capabilities, error) {
                 (Some(true), Some(claimed), _) => {
-                    format!("runs it, loaded in {:.1} s: {}", load_seconds.unwrap_or_default(), claimed.summary)
+                    format!(
+                        "runs it, loaded in {:.1} s: {}",
+                        load_seconds.unwrap_or_default(),
+                        claimed.summary
+                    )
                 }
                 (Some(_), _, error) => format!("does not run it: {}", error.as_deref().unwrap_or_default()),
                 (None, _, Some(error)) => format!("cannot tell: {error}"),
@@ -286,7 +294,13 @@ fn scaled(number: u64, unit: &str) -> String {
         value /= 1000.0;
         prefix = next;
     }
-    let digits = if prefix.is_empty() || value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+    let digits = if prefix.is_empty() || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
     format!("{value:.digits$} {prefix}{unit}").trim_end().to_owned()
 }
 

@@ -7,8 +7,8 @@ mod support;
 use std::path::Path;
 
 use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult, SamplingPlan,
-    SequenceId, SessionOptions, StepOutput,
+    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
+    SamplingPlan, SequenceId, SessionOptions, StepOutput,
 };
 use support::{Case, Fixture, engines, load};
 
@@ -145,7 +145,8 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 
 /// Of engines that compile, batches are programs of their own: a folder for each kind of state takes part in them.
 fn batches(engine: &dyn Backend, folder: &str) -> bool {
-    engine.name() != "iree" || ["gemma2", "deepseek_v3", "lfm2", "gpt_oss", "qwen3_next", "mamba2"].contains(&folder)
+    engine.name() != "iree"
+        || ["gemma2", "deepseek_v3", "lfm2", "gpt_oss", "qwen3_next", "mamba2"].contains(&folder)
 }
 
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {

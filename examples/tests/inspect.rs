@@ -33,7 +33,10 @@ fn architecture(name: &str) -> PathBuf {
 #[test]
 fn weights_are_told_by_role_and_packing() {
     let told = answer(&fixture("storyteller-4bit"), &["--no-load"]);
-    assert_eq!((&told["model_type"], &told["layers"], &told["context"]), (&json!("llama"), &json!(4), &json!(1024)));
+    assert_eq!(
+        (&told["model_type"], &told["layers"], &told["context"]),
+        (&json!("llama"), &json!(4), &json!(1024))
+    );
     assert_eq!(told["quantization"], json!(["affine 4-bit/64"]));
     let roles = told["weights"].as_array().unwrap();
     let sum = |field: &str| roles.iter().map(|role| role[field].as_u64().unwrap()).sum::<u64>();
@@ -59,7 +62,8 @@ fn memory_is_told_by_kind_of_state() {
     for (capacity, windowed) in [(8, 8), (400, 16)] {
         let told = memory("gpt_oss", &capacity.to_string());
         let groups = told["groups"].as_array().unwrap();
-        let kinds = groups.iter().map(|group| (group["kind"].as_str().unwrap(), group["bytes"].as_u64().unwrap()));
+        let kinds =
+            groups.iter().map(|group| (group["kind"].as_str().unwrap(), group["bytes"].as_u64().unwrap()));
         let expected = [("window", 2 * windowed * position), ("full", 2 * capacity * position)];
         assert_eq!(kinds.collect::<Vec<_>>(), expected);
         assert_eq!(told["bytes"], json!(3 * 2 * (windowed + capacity) * position));
@@ -88,7 +92,8 @@ fn engines_are_asked_by_loading() {
     assert!(asked("llama").iter().all(|engine| engine["capabilities"]["rewind"] == json!(true)));
     assert!(asked("lfm2").iter().all(|engine| engine["capabilities"]["rewind"] == json!(false)));
     let unasked = answer(&architecture("llama"), &["--no-load"]);
-    let runs = unasked["engines"].as_array().unwrap().iter().map(|engine| &engine["runs"]).collect::<Vec<_>>();
+    let runs =
+        unasked["engines"].as_array().unwrap().iter().map(|engine| &engine["runs"]).collect::<Vec<_>>();
     assert!(!runs.is_empty() && runs.iter().all(|runs| runs.is_null()), "{runs:?}");
 }
 

@@ -78,7 +78,8 @@ pub fn decoder_program(
             let logits = walk.logits(decoder, &hidden, &mut ops)?;
             let GraphOps { states, .. } = ops;
             let best = best_tokens(b, logits)?;
-            let states = (0..rows).flat_map(|row| states.iter().map(move |group| group[row]).collect::<Vec<_>>());
+            let states =
+                (0..rows).flat_map(|row| states.iter().map(move |group| group[row]).collect::<Vec<_>>());
             Ok([best, logits].into_iter().chain(states).collect())
         })
         .map_err(graph_error)?;

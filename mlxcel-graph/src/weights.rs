@@ -173,7 +173,12 @@ impl<'a, 'f> Weights<'a, 'f> {
     }
 
     /// The rows of a table for `ids`, in float32.
-    pub(crate) fn embedding(&self, b: &mut Builder<'f>, table: WeightId, ids: Value<'f>) -> Result<Value<'f>> {
+    pub(crate) fn embedding(
+        &self,
+        b: &mut Builder<'f>,
+        table: WeightId,
+        ids: Value<'f>,
+    ) -> Result<Value<'f>> {
         match self.stored(table)? {
             Stored::Packed(packed) => b.quantized_embedding(packed, ids),
             Stored::Dense(values) => b.embedding(values, ids),

@@ -70,6 +70,20 @@ impl Conversation {
         &self.messages
     }
 
+    /// Forgets the oldest turn: the first message of the user, and what followed until the next one. Instructions stay. False
+    /// where there is no turn.
+    ///
+    /// After [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) this makes room; the next turn computes its prompt
+    /// anew from where it differs.
+    pub fn forget_oldest_turn(&mut self) -> bool {
+        self.settle();
+        let is_user = |message: &Message| message.role == "user";
+        let Some(first) = self.messages.iter().position(is_user) else { return false };
+        let next = self.messages[first + 1..].iter().position(is_user);
+        self.messages.drain(first..next.map_or(self.messages.len(), |next| first + 1 + next));
+        true
+    }
+
     /// How many tokens of the context are in use.
     ///
     /// # Errors
@@ -106,7 +120,8 @@ impl Conversation {
 
     /// The whole prompt, and how much of it the sequence holds after what does not belong to it is forgotten.
     fn prepare(&mut self) -> Result<(Vec<TokenId>, usize)> {
-        let prompt = self.model.tokenizer()?.encode_chat(&self.messages, &self.chat)?;
+        let most_tokens = self.session.capabilities().context;
+        let prompt = self.model.tokenizer()?.encode_chat_prompt(&self.messages, &self.chat, most_tokens)?;
         let state = self.session.state(self.sequence)?;
         self.tokens.truncate(state.position);
         let same = self.tokens.iter().zip(&prompt).take_while(|(held, wanted)| held == wanted).count();

@@ -111,7 +111,7 @@ impl Model {
         if text.is_empty() {
             return Err(empty_prompt());
         }
-        let prompt = tokenizer.encode(text, true)?;
+        let prompt = tokenizer.encode_prompt(text, true, self.capabilities().context)?;
         let detokenizer = Detokenizer::after(tokenizer.clone(), options.skip_special_tokens, &prompt)?;
         self.start(&prompt, options, Some(detokenizer))
     }
@@ -122,7 +122,8 @@ impl Model {
     ///
     /// Those of [`Tokenizer::encode_chat`] and [`generate_tokens`](Self::generate_tokens).
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<TextStream<'static>> {
-        let prompt = self.tokenizer()?.encode_chat(messages, &ChatOptions::default())?;
+        let most_tokens = self.capabilities().context;
+        let prompt = self.tokenizer()?.encode_chat_prompt(messages, &ChatOptions::default(), most_tokens)?;
         self.generate_tokens(&prompt, options)
     }
 

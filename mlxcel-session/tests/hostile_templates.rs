@@ -392,7 +392,7 @@ const PIECES: [&str; 40] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Published structures, damaged: pieces are put in, taken out and repeated.
     #[test]

@@ -258,3 +258,21 @@ fn a_turn_that_is_refused_is_not_part_of_the_conversation() {
     let completion = conversation.say(&questions[0], &Options::default()).unwrap().complete().unwrap();
     assert_eq!(completion.text, answers[0]);
 }
+
+#[test]
+fn the_oldest_turn_is_forgotten_to_make_room() {
+    let (replay, questions, answers) = two_turns();
+    let mut conversation = replay.model().conversation().unwrap();
+    conversation.push(Message::system("Be brief."));
+    assert!(!conversation.forget_oldest_turn());
+    for (question, answer) in questions.iter().zip(&answers) {
+        conversation.push(Message::user(question.as_str()));
+        conversation.push(Message::assistant(answer.as_str()));
+    }
+    assert!(conversation.forget_oldest_turn());
+    let left: Vec<_> = conversation.messages().iter().map(|message| message.content.clone()).collect();
+    assert_eq!(left, ["Be brief.", &questions[1], &answers[1]]);
+    assert!(conversation.forget_oldest_turn());
+    assert!(!conversation.forget_oldest_turn());
+    assert_eq!(conversation.messages().len(), 1);
+}

@@ -36,7 +36,11 @@ impl Case<'_> {
     /// Results, then the states.
     fn run<F>(&self, body: F) -> Vec<Vec<f32>>
     where
-        F: for<'f> Fn(&mut Builder<'f>, &[Value<'f>], &RecurrentRows<'_, 'f>) -> Result<(Value<'f>, Vec<Value<'f>>)>,
+        F: for<'f> Fn(
+            &mut Builder<'f>,
+            &[Value<'f>],
+            &RecurrentRows<'_, 'f>,
+        ) -> Result<(Value<'f>, Vec<Value<'f>>)>,
     {
         let mut module = ModuleBuilder::new("test");
         module
@@ -80,16 +84,13 @@ fn a_convolution_continues_from_its_state_and_leaves_padding_out() {
     let (x, weight, bias) = (numbers(5 * channels, 1), numbers(channels * taps, 2), numbers(channels, 3));
     let stored = [numbers(2 * channels * (taps - 1), 4), numbers(2 * channels * (taps - 1), 5)];
     let case = Case {
-        inputs: vec![
-            (vec![5, channels], &x),
-            (vec![channels, taps], &weight),
-            (vec![channels], &bias),
-        ],
+        inputs: vec![(vec![5, channels], &x), (vec![channels, taps], &weight), (vec![channels], &bias)],
         states: stored.iter().map(|state| (vec![2, channels, taps - 1], state.clone())).collect(),
         rows: &ROWS,
         counts: &COUNTS,
     };
-    let results = case.run(|b, inputs, rows| b.causal_convolution(inputs[0], inputs[1], Some(inputs[2]), rows));
+    let results =
+        case.run(|b, inputs, rows| b.causal_convolution(inputs[0], inputs[1], Some(inputs[2]), rows));
     for (row, (start, tokens, count)) in [(0, 4, 3), (4, 1, 1)].into_iter().enumerate() {
         for c in 0..channels {
             let layer = channels * (taps - 1);

@@ -2,7 +2,8 @@
 
 use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
 use mlxcel_stablehlo::{
-    CachedAttention, CachedAttentionOperands, ElementType, LatentAttentionOperands, RecurrentRows, Result, Value,
+    CachedAttention, CachedAttentionOperands, ElementType, LatentAttentionOperands, RecurrentRows, Result,
+    Value,
 };
 
 use super::{GraphOps, activation};
@@ -62,8 +63,14 @@ impl<'f> GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         let (cos, sin) = self.rotary(&latent.rope)?;
         let caches = self.states_at(slot);
-        let operands =
-            LatentAttentionOperands { query, entry, cos, sin, positions: self.pass.positions, caches: &caches };
+        let operands = LatentAttentionOperands {
+            query,
+            entry,
+            cos,
+            sin,
+            positions: self.pass.positions,
+            caches: &caches,
+        };
         let what = mlxcel_stablehlo::LatentAttention {
             rows: self.pass.rows,
             layer: slot.layer,
@@ -86,7 +93,12 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let weight = self.weights.vector(self.b, weight)?;
         let bias = bias.map(|bias| self.weights.vector(self.b, bias)).transpose()?;
         let states = self.states_at(slot);
-        let rows = RecurrentRows { rows: self.pass.rows, counts: self.counts()?, layer: slot.layer, states: &states };
+        let rows = RecurrentRows {
+            rows: self.pass.rows,
+            counts: self.counts()?,
+            layer: slot.layer,
+            states: &states,
+        };
         let (y, states) = self.b.causal_convolution(x, weight, bias, &rows)?;
         self.put_states(slot, states);
         match activation {
@@ -101,7 +113,12 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         let states = self.states_at(slot);
-        let rows = RecurrentRows { rows: self.pass.rows, counts: self.counts()?, layer: slot.layer, states: &states };
+        let rows = RecurrentRows {
+            rows: self.pass.rows,
+            counts: self.counts()?,
+            layer: slot.layer,
+            states: &states,
+        };
         let (y, states) = self.b.gated_delta_rule([query, key, value, decay, beta], &rows)?;
         self.put_states(slot, states);
         Ok(y)
@@ -113,7 +130,12 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         let states = self.states_at(slot);
-        let rows = RecurrentRows { rows: self.pass.rows, counts: self.counts()?, layer: slot.layer, states: &states };
+        let rows = RecurrentRows {
+            rows: self.pass.rows,
+            counts: self.counts()?,
+            layer: slot.layer,
+            states: &states,
+        };
         let (y, states) = self.b.selective_state_space([x, dt, rate, input, output], &rows)?;
         self.put_states(slot, states);
         Ok(y)

@@ -7,10 +7,12 @@ mod mixers;
 
 use mlxcel_models::walk::Ops;
 use mlxcel_models::{
-    Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind, PositionScale, Rope,
-    StateSlot, WeightId,
+    Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind,
+    PositionScale, Rope, StateSlot, WeightId,
 };
-use mlxcel_stablehlo::{Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value};
+use mlxcel_stablehlo::{
+    Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
+};
 
 pub(crate) use experts::Routing;
 
@@ -77,11 +79,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
     fn rotary(&self, rope: &Rope) -> Result<(Value<'f>, Value<'f>)> {
         let found = self.pass.rotary.iter().find(|(known, _)| *known == rope);
         found.map(|(_, table)| *table).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Name,
-                "rope",
-                "the layer's rotary embedding is not among the decoder's",
-            )
+            Error::new(ErrorKind::Name, "rope", "the layer's rotary embedding is not among the decoder's")
         })
     }
 }
@@ -357,12 +355,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.dispatch_tokens(*x, *chosen, experts)
     }
 
-    fn expert_linear(
-        &mut self,
-        x: &Value<'f>,
-        routing: &Routing<'f>,
-        linear: &Linear,
-    ) -> Result<Value<'f>> {
+    fn expert_linear(&mut self, x: &Value<'f>, routing: &Routing<'f>, linear: &Linear) -> Result<Value<'f>> {
         self.weights.expert_linear(self.b, *x, routing.groups.experts, linear)
     }
 

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::{
-    Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadNorm, LatentAttention,
-    LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Router, SharedExpert, ShortConvolution, StateSpace,
-    WeightId,
+    Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadNorm,
+    LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Router,
+    SharedExpert, ShortConvolution, StateSpace, WeightId,
 };
 
 /// The part of a network that a weight belongs to. Prints as a word or two.
@@ -230,7 +230,15 @@ impl Collected {
 
     fn experts(&mut self, experts: &Experts) {
         let Experts { count: _, chosen: _, router, gating: _, gate, up, down, shared } = *experts;
-        let Router { projection, scoring: _, selection_bias, groups: _, normalised: _, normaliser: _, scale: _ } = router;
+        let Router {
+            projection,
+            scoring: _,
+            selection_bias,
+            groups: _,
+            normalised: _,
+            normaliser: _,
+            scale: _,
+        } = router;
         self.linears(WeightRole::Router, [projection]);
         self.add(WeightRole::Router, selection_bias);
         self.linears(WeightRole::Experts, [gate, up, down]);

@@ -40,7 +40,11 @@ impl<'f> Builder<'f> {
         };
         let bias_fits = bias.is_none_or(|bias| self.shape(bias) == [channels]);
         if weight_channels != channels || taps == 0 || !bias_fits {
-            return Err(Error::new(ErrorKind::Shape, OP, "weight must be [C, K] and bias [C] for x of [N, C]"));
+            return Err(Error::new(
+                ErrorKind::Shape,
+                OP,
+                "weight must be [C, K] and bias [C] for x of [N, C]",
+            ));
         }
         rows.check(self, OP, &[x], &[channels, taps - 1])?;
         self.each_row(rows, &[x], |b, inputs, count, state| {
@@ -143,7 +147,8 @@ impl<'f> Builder<'f> {
     ) -> Result<(Value<'f>, Vec<Value<'f>>)> {
         const OP: &str = "selective_state_space";
         let [x, dt, rate, input, output] = operands;
-        let (&[tokens, heads, width], &[_, groups, size]) = (&self.shape(x)[..], &self.shape(input)[..]) else {
+        let (&[tokens, heads, width], &[_, groups, size]) = (&self.shape(x)[..], &self.shape(input)[..])
+        else {
             return Err(Error::new(ErrorKind::Shape, OP, "x must be [N, H, p] and input [N, G, n]"));
         };
         let gates = self.shape(dt) == [tokens, heads] && self.shape(rate) == [1, heads];
@@ -278,13 +283,19 @@ impl<'f> Builder<'f> {
 
 impl<'f> RecurrentRows<'_, 'f> {
     /// Refuses operands that are not of f32 with as many tokens as the rows, and states that are not `[layers, ..shape]`.
-    fn check(&self, b: &Builder<'f>, op: &'static str, operands: &[Value<'f>], shape: &[usize]) -> Result<()> {
+    fn check(
+        &self,
+        b: &Builder<'f>,
+        op: &'static str,
+        operands: &[Value<'f>],
+        shape: &[usize],
+    ) -> Result<()> {
         let tokens: usize = self.rows.iter().sum();
-        let fits = |&x: &Value<'f>| {
-            b.ty(x).element == ElementType::F32 && b.ty(x).shape.first() == Some(&tokens)
-        };
+        let fits =
+            |&x: &Value<'f>| b.ty(x).element == ElementType::F32 && b.ty(x).shape.first() == Some(&tokens);
         if self.rows.contains(&0) || !operands.iter().all(fits) {
-            let detail = format!("operands must be of f32 with {tokens} tokens, as rows of {:?} have", self.rows);
+            let detail =
+                format!("operands must be of f32 with {tokens} tokens, as rows of {:?} have", self.rows);
             return Err(Error::new(ErrorKind::Shape, op, detail));
         }
         let counts = b.ty(self.counts);
@@ -297,7 +308,8 @@ impl<'f> RecurrentRows<'_, 'f> {
             ty.element == ElementType::F32 && layers > self.layer && ty.shape.get(1..) == Some(shape)
         };
         if self.states.len() != self.rows.len() || !self.states.iter().all(stored) {
-            let detail = format!("there must be a state [layers, {shape:?}] of f32 with layer {} a row", self.layer);
+            let detail =
+                format!("there must be a state [layers, {shape:?}] of f32 with layer {} a row", self.layer);
             return Err(Error::new(ErrorKind::Shape, op, detail));
         }
         Ok(())

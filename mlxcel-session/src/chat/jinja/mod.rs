@@ -20,11 +20,11 @@ mod methods;
 mod numbers;
 mod operate;
 mod parser;
+mod predicates;
 mod print;
 mod printf;
 mod scope;
 mod strings;
-mod tests;
 mod value;
 
 use serde_json::Value as Json;

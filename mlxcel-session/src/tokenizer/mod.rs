@@ -1,5 +1,13 @@
 //! Text to token ids and back, as the checkpoint's own tokenizer does it.
 
+mod charsmap;
+mod file;
+mod frame;
+mod normalizers;
+mod splitting;
+mod steps;
+mod vocabulary;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::chat::{ChatOptions, ChatTemplate, Message};
 use crate::files;
+use file::Checked;
 
 /// The file that holds the tokenizer itself.
 const FILE: &str = "tokenizer.json";
@@ -18,7 +27,7 @@ const FILE: &str = "tokenizer.json";
 pub struct Tokenizer(Arc<Inner>);
 
 struct Inner {
-    tokenizer: tokenizers::Tokenizer,
+    tokenizer: Checked,
     special_tokens: SpecialTokens,
     chat_template: Option<ChatTemplate>,
 }
@@ -47,14 +56,8 @@ impl Tokenizer {
             files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
         let special_tokens = SpecialTokens::of_checkpoint(source, &config)?;
         let chat_template = ChatTemplate::of_checkpoint(source, &config, &special_tokens)?;
-        let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|error| files::corrupt(source, FILE, "it is not a tokenizer").with_source(error))?;
-        // Cutting and filling are for training; a prompt is taken as it is.
-        tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|error| {
-            Error::new(ErrorKind::Internal, "open tokenizer", "truncation cannot be switched off")
-                .with_source(error)
-        })?;
+        let tokenizer = Checked::read(&bytes)
+            .map_err(|fault| files::corrupt(source, FILE, "it is not a tokenizer").with_source(fault))?;
         Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template }))))
     }
 
@@ -63,13 +66,21 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the tokenizer cannot express the text.
+    /// [`ErrorKind::InvalidInput`] where the tokenizer cannot express the text; [`ErrorKind::CapacityExceeded`] for one beyond 16
+    /// MiB, or less where the file's steps can make a text grow.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
-        let encoding = self.0.tokenizer.encode_fast(text, add_special_tokens).map_err(|error| {
-            Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot express the text")
-                .with_source(error)
-        })?;
-        Ok(encoding.get_ids().to_vec())
+        self.0.tokenizer.encode(text, add_special_tokens)
+    }
+
+    /// As [`encode`](Self::encode), for a prompt of at most `most_tokens` tokens: one that is surely longer is refused without work.
+    pub(crate) fn encode_prompt(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        most_tokens: usize,
+    ) -> Result<Vec<TokenId>> {
+        self.0.tokenizer.check_length(text, most_tokens)?;
+        self.encode(text, add_special_tokens)
     }
 
     /// The text of `tokens`; bytes that are no UTF-8 become U+FFFD. Special tokens are left out if `skip_special_tokens`, and
@@ -79,10 +90,7 @@ impl Tokenizer {
     ///
     /// [`ErrorKind::InvalidInput`] where the tokenizer cannot decode them.
     pub fn decode(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
-        self.0.tokenizer.decode(tokens, skip_special_tokens).map_err(|error| {
-            Error::new(ErrorKind::InvalidInput, "detokenize", "the tokenizer cannot decode the tokens")
-                .with_source(error)
-        })
+        self.0.tokenizer.decode(tokens, skip_special_tokens)
     }
 
     /// The prompt of a conversation by the checkpoint's chat template, as text.
@@ -115,6 +123,16 @@ impl Tokenizer {
         self.encode(&self.render_chat(messages, options)?, false)
     }
 
+    /// As [`encode_chat`](Self::encode_chat), for a prompt of at most `most_tokens` tokens.
+    pub(crate) fn encode_chat_prompt(
+        &self,
+        messages: &[Message],
+        options: &ChatOptions,
+        most_tokens: usize,
+    ) -> Result<Vec<TokenId>> {
+        self.encode_prompt(&self.render_chat(messages, options)?, false, most_tokens)
+    }
+
     /// The chat template, where the checkpoint has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.0.chat_template.as_ref()
@@ -122,17 +140,17 @@ impl Tokenizer {
 
     /// How many tokens it knows, added ones included. A model's vocabulary may be padded and larger.
     pub fn vocabulary_size(&self) -> usize {
-        self.0.tokenizer.get_vocab_size(true)
+        self.0.tokenizer.vocabulary_size()
     }
 
     /// The id of the token that is written `token`.
     pub fn token_id(&self, token: &str) -> Option<TokenId> {
-        self.0.tokenizer.token_to_id(token)
+        self.0.tokenizer.token_id(token)
     }
 
     /// How the token `id` is written in the vocabulary (not the text that it stands for).
     pub fn token(&self, id: TokenId) -> Option<String> {
-        self.0.tokenizer.id_to_token(id)
+        self.0.tokenizer.token(id)
     }
 
     /// The id of a special token by its role, such as `bos_token` or `eos_token`.

@@ -1,0 +1,138 @@
+//! The charsmap of a SentencePiece normalizer: a trie of character sequences, and what they are replaced by.
+//!
+//! Four bytes that say how long the trie is, the trie as a double array of 32-bit units, and the replacements, each ended by a zero byte
+//! (the format of SentencePiece's `precompiled_charsmap` and of the Darts library). Whoever reads it follows indices without
+//! looking, so all of them are followed here first.
+
+use tokenizers::normalizers::Precompiled;
+
+/// How many bytes a replacement may have; the longest of Unicode's own has 33.
+const LONGEST: usize = 64;
+
+/// A normalizer of a charsmap in Base64, and how many bytes its longest replacement has.
+pub(super) fn read(text: &str) -> Result<(Precompiled, usize), String> {
+    let bytes = base64(text).ok_or("a charsmap is not Base64")?;
+    let longest = check(&bytes).ok_or("a charsmap points outside of itself")?;
+    if longest > LONGEST {
+        return Err(format!("a replacement of {longest} bytes in a charsmap is longer than {LONGEST}"));
+    }
+    let normalizer = Precompiled::from(&bytes).map_err(|error| error.to_string())?;
+    Ok((normalizer, longest))
+}
+
+/// The length of the longest replacement; none where an index leads outside.
+fn check(bytes: &[u8]) -> Option<usize> {
+    let (size, rest) = bytes.split_first_chunk::<4>()?;
+    let size = usize::try_from(u32::from_le_bytes(*size)).ok()?;
+    if size == 0 || size % 4 != 0 || size > rest.len() {
+        return None;
+    }
+    let (trie, replacements) = rest.split_at(size);
+    let replacements = std::str::from_utf8(replacements).ok()?;
+    let trie: Vec<usize> =
+        trie.as_chunks::<4>().0.iter().map(|unit| u32::from_le_bytes(*unit) as usize).collect();
+    let mut longest = 0;
+    for (position, &unit) in trie.iter().enumerate() {
+        let is_value = unit >> 31 == 1;
+        if is_value {
+            // No byte leads to it but the end of a sequence.
+            continue;
+        }
+        let next = position ^ ((unit >> 10) << ((unit & (1 << 9)) >> 6));
+        // Any byte may follow: all units of its block are there.
+        if next | 0xff >= trie.len() {
+            return None;
+        }
+        let has_value = (unit >> 8) & 1 == 1;
+        if has_value {
+            let start = trie[next] & ((1 << 31) - 1);
+            let replacement = replacements.get(start..)?;
+            longest = longest.max(replacement.find('\0').unwrap_or(replacement.len()));
+        }
+    }
+    Some(longest)
+}
+
+/// Bytes of Base64 with padding.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let (groups, rest) = text.as_bytes().as_chunks::<4>();
+    if !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(3 * groups.len());
+    for (index, group) in groups.iter().enumerate() {
+        let padding = group.iter().rev().take_while(|&&letter| letter == b'=').count();
+        if padding > 2 || (padding > 0 && index + 1 < groups.len()) {
+            return None;
+        }
+        let mut bits = 0;
+        for &letter in &group[..4 - padding] {
+            let value = match letter {
+                b'A'..=b'Z' => letter - b'A',
+                b'a'..=b'z' => letter - b'a' + 26,
+                b'0'..=b'9' => letter - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return None,
+            };
+            bits = bits << 6 | u32::from(value);
+        }
+        bits <<= 6 * padding;
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A charsmap that replaces "a" by "bc".
+    fn charsmap() -> Vec<u8> {
+        let mut trie = vec![0u32; 512];
+        // The root's children are in the block that begins at 256.
+        trie[0] = 1 << 10 << 8;
+        trie[256 ^ usize::from(b'a')] = u32::from(b'a') | 1 << 8 | ((256 ^ u32::from(b'a')) ^ 256) << 10;
+        trie[256] = 1 << 31 | 1;
+        let mut bytes = (4 * trie.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(trie.iter().flat_map(|unit| unit.to_le_bytes()));
+        bytes.extend(b"\0bc\0");
+        bytes
+    }
+
+    #[test]
+    fn a_charsmap_is_read_and_its_longest_replacement_known() {
+        assert_eq!(check(&charsmap()), Some(2));
+        assert_eq!(Precompiled::from(&charsmap()).unwrap().normalize_string("xay"), "xbcy");
+    }
+
+    #[test]
+    fn a_charsmap_that_points_outside_is_refused() {
+        for bytes in [
+            &[][..],
+            &[0; 4],
+            &[255; 4],
+            &[4, 0, 0, 0],
+            &[4, 0, 0, 0, 255, 255, 255, 127],
+            &[3, 0, 0, 0, 1, 2, 3],
+        ] {
+            assert_eq!(check(bytes), None, "{bytes:?}");
+        }
+        let mut beyond = charsmap();
+        beyond[4 + 4 * 256] = 200;
+        assert_eq!(check(&beyond), None);
+        let mut outside = charsmap();
+        outside[11] = 0x7f;
+        assert_eq!(check(&outside), None);
+    }
+
+    #[test]
+    fn base64_is_read_as_it_is_written() {
+        assert_eq!(base64("").unwrap(), b"");
+        assert_eq!(base64("aGVsbG8=").unwrap(), b"hello");
+        assert_eq!(base64("+/8A").unwrap(), [0xfb, 0xff, 0]);
+        for wrong in ["a", "ab", "a===", "aGVs=bG8", "a=b=", "ab c"] {
+            assert_eq!(base64(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `tokenizer.json`, read and checked, and the tokenizer that it describes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::{AddedToken, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
+
+use super::frame::Frame;
+use super::normalizers::{Normalization, Normalizers};
+use super::splitting::{Decoders, PreTokenizers};
+use super::vocabulary::ModelSection;
+use crate::plain::plain;
+
+/// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some gigabytes of memory in the
+/// crate.
+pub(super) const LONGEST_TEXT: usize = 16 << 20;
+/// How long a text may become, in bytes, where every step makes it grow as much as it can.
+const LONGEST_GROWN: usize = 256 << 20;
+/// How long an added token may be, in bytes.
+const LONGEST_ADDED: usize = 4096;
+/// What a token covers at least, for a limit on texts by tokens: real vocabularies hold longer ones.
+const LEAST_COVERED: usize = 16;
+
+/// The file. Padding and truncation are for training: a prompt is taken as it is.
+#[derive(Deserialize)]
+struct File {
+    version: Option<String>,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    decoder: Option<Value>,
+    model: ModelSection,
+}
+
+/// An added token; its id is that of its text in the vocabulary, or the next one.
+#[derive(Deserialize)]
+struct Added {
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
+    #[serde(default)]
+    special: bool,
+}
+
+/// The crate's tokenizer, of parts that were checked, and what it may be asked.
+pub(super) struct Checked {
+    tokenizer: TokenizerImpl<ModelWrapper, Normalizers, PreTokenizers, PostProcessorWrapper, Decoders>,
+    frame: Frame,
+    /// How many times as long the steps make a text.
+    growth: usize,
+    /// How many bytes of a text a token covers at most.
+    covered: usize,
+}
+
+impl Checked {
+    /// Reads the file; what is wrong with it in words.
+    pub(super) fn read(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let file: File = serde_json::from_slice(bytes).map_err(|error| plain(&error.to_string()))?;
+        guarded(|| Self::build(file)).unwrap_or_else(|| Err("its parts do not fit".to_owned()))
+    }
+
+    fn build(file: File) -> std::result::Result<Self, String> {
+        if file.version.as_ref().is_some_and(|version| version != "1.0") {
+            return Err("its version is unknown".to_owned());
+        }
+        let frame = Frame::read(file.post_processor.as_ref()).map_err(|error| plain(&error))?;
+        let normalization = Normalization::read(file.normalizer.as_ref()).map_err(|error| plain(&error))?;
+        let (pre_tokenizers, splitting_growth) =
+            PreTokenizers::read(file.pre_tokenizer.as_ref()).map_err(|error| plain(&error))?;
+        let decoders = Decoders::read(file.decoder.as_ref()).map_err(|error| plain(&error))?;
+        let model = file.model.build().map_err(|error| plain(&error))?;
+        if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_ADDED) {
+            return Err(format!(
+                "an added token has {} bytes, more than {LONGEST_ADDED}",
+                long.content.len()
+            ));
+        }
+        let added = file.added_tokens.iter().map(|token| token.content.len()).max().unwrap_or(0);
+        // Composed forms and the like have up to a fourth of the bytes.
+        let covered = model.longest.max(added).max(LEAST_COVERED) * if normalization.shrinks { 4 } else { 1 };
+        let mut tokenizer = TokenizerImpl::new(model.model);
+        tokenizer.with_normalizer(normalization.normalizers).map_err(|error| plain(&error.to_string()))?;
+        tokenizer.with_pre_tokenizer(pre_tokenizers);
+        tokenizer.with_decoder(decoders);
+        let added_tokens = file.added_tokens.into_iter().map(|token| {
+            AddedToken::from(token.content, token.special)
+                .single_word(token.single_word)
+                .lstrip(token.lstrip)
+                .rstrip(token.rstrip)
+                .normalized(token.normalized)
+        });
+        tokenizer.add_tokens(added_tokens).map_err(|error| plain(&error.to_string()))?;
+        Ok(Self { tokenizer, frame, growth: normalization.growth.saturating_mul(splitting_growth), covered })
+    }
+
+    /// The token ids of `text`, with those around it if `add_special_tokens`.
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
+        let most = LONGEST_TEXT.min(LONGEST_GROWN / self.growth.max(1));
+        if text.len() > most {
+            return Err(too_long(text, most, "the text is longer than is encoded at once"));
+        }
+        let encoded = guarded(|| self.tokenizer.encode_fast(text, false));
+        let encoding = encoded.unwrap_or_else(|| Err("the tokenizer failed".into())).map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot express the text")
+                .with_source(plain(&error.to_string()))
+        })?;
+        let ids = encoding.get_ids();
+        if !add_special_tokens {
+            return Ok(ids.to_vec());
+        }
+        Ok([&self.frame.before, ids, &self.frame.after].concat())
+    }
+
+    /// Refuses a text that surely has more than `most_tokens` tokens, without encoding it.
+    ///
+    /// A token covers at most as many bytes as the longest one of the vocabulary has. The exceptions are spaces and unknown
+    /// characters that a tokenizer leaves out or takes together: a text that consists of them is refused as well.
+    pub(super) fn check_length(&self, text: &str, most_tokens: usize) -> Result<()> {
+        let most = most_tokens.saturating_mul(self.covered);
+        if text.len() <= most {
+            return Ok(());
+        }
+        Err(too_long(text, most, "the prompt is longer than the context holds")
+            .with_context("context", most_tokens))
+    }
+
+    /// The text of `tokens`.
+    pub(super) fn decode(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
+        let decoded = guarded(|| self.tokenizer.decode(tokens, skip_special_tokens));
+        decoded.unwrap_or_else(|| Err("the tokenizer failed".into())).map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, "detokenize", "the tokenizer cannot decode the tokens")
+                .with_source(plain(&error.to_string()))
+        })
+    }
+
+    pub(super) fn vocabulary_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    pub(super) fn token_id(&self, token: &str) -> Option<TokenId> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    pub(super) fn token(&self, id: TokenId) -> Option<String> {
+        self.tokenizer.id_to_token(id)
+    }
+}
+
+fn too_long(text: &str, most: usize, message: &'static str) -> Error {
+    Error::new(ErrorKind::CapacityExceeded, "tokenize", message)
+        .with_context("bytes", text.len())
+        .with_context("limit", most)
+}
+
+/// What `work` gives; none where the crate panics.
+///
+/// Files are checked so that it does not. Where it does, on what nobody thought of, the fault is an error to the caller; its
+/// message goes to the panic hook, which belongs to the application, and nothing of the tokenizer is in an undefined state: it
+/// changes nothing while it encodes but caches that hold whole entries.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
