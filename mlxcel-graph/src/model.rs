@@ -14,7 +14,7 @@ use crate::plan::Chunks;
 use crate::rotation::Rotations;
 use crate::session::GraphSession;
 use crate::shape::Lengths;
-use crate::state::{StateLayout, state_layouts};
+use crate::state::{StateLayout, bounded_room, state_layouts};
 
 /// What [`GraphModel::new`] is told.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub(crate) struct Shared<E> {
     pub(crate) ropes: Vec<Rope>,
     pub(crate) rotations: Rotations,
     pub(crate) lengths: Lengths,
+    /// The length beyond which no state grows, where there is one.
+    pub(crate) bound: Option<usize>,
     pub(crate) chunks: Chunks,
     pub(crate) kv_cache: KvCacheType,
 }
@@ -145,7 +147,8 @@ impl GraphModelOptions {
         Ok(capacity)
     }
 
-    /// The lengths that caches of `decoder` may have.
+    /// The lengths that programs of `decoder` are made for: up to the capacity and a chunk's padding, or up to where no state grows
+    /// any more.
     ///
     /// # Errors
     ///
@@ -154,14 +157,16 @@ impl GraphModelOptions {
     pub fn lengths_for(&self, decoder: &Decoder) -> Result<Lengths> {
         let capacity = self.capacity_for(decoder)?;
         let chunk = Chunks::new(&self.chunks).largest();
+        let needed = bounded_room(decoder, chunk).map_or(capacity + chunk, |room| room.min(capacity + chunk));
         let Some(lengths) = &self.lengths else {
+            let (capacity, chunk) = (needed.saturating_sub(chunk), chunk.min(needed));
             return Ok(if self.wide_lengths {
                 Lengths::wide(capacity, chunk)
             } else {
                 Lengths::new(capacity, chunk)
             });
         };
-        if lengths.holding(capacity + chunk).is_none() {
+        if lengths.holding(needed).is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "load model",
@@ -236,6 +241,7 @@ impl<E: Executor> GraphModel<E> {
             rotations: Rotations::new(&ropes),
             ropes,
             lengths: options.lengths_for(decoder)?,
+            bound: bounded_room(decoder, chunks.largest()),
             chunks,
             kv_cache: options.kv_cache,
         })))

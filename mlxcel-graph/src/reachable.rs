@@ -6,6 +6,7 @@ use mlxcel_models::Decoder;
 use crate::model::GraphModelOptions;
 use crate::plan::Chunks;
 use crate::shape::{Outputs, ProgramShape};
+use crate::state::bounded_room;
 
 impl GraphModelOptions {
     /// The programs that generations of `decoder` begin with, worth making while loading: a prompt chunk of each size, the
@@ -45,7 +46,8 @@ impl GraphModelOptions {
         // A chunk is written whole, its padding too, and the least prompt for which it is chosen may be the last of a sequence. A
         // row that decodes keeps the cache that a chunk has grown.
         let farthest = chunks.iter().map(|&(size, least)| capacity - least + size).chain([capacity]).max();
-        let last = farthest.and_then(|farthest| lengths.holding(farthest)).unwrap_or(usize::MAX);
+        let bound = bounded_room(decoder, Chunks::new(&self.chunks).largest()).unwrap_or(usize::MAX);
+        let last = farthest.and_then(|farthest| lengths.holding(farthest.min(bound))).unwrap_or(usize::MAX);
         let mut programs = Vec::new();
         for &length in lengths.rungs().iter().filter(|&&length| length <= last) {
             let mut add = |rows: Vec<usize>, outputs| programs.push(ProgramShape { rows, length, outputs });

@@ -79,9 +79,10 @@ impl<E: Executor> GraphSession<E> {
         .with_context("sequences", self.capabilities.sequences))
     }
 
-    /// The least length with room for `positions`; there is one for every position within the capacity and its chunk.
+    /// The least length whose states have room for `positions`; there is one for every position within the capacity and its chunk.
     fn length_for(&self, operation: &'static str, positions: usize) -> Result<usize> {
-        self.shared.lengths.holding(positions).ok_or_else(|| {
+        let Shared { lengths, bound, .. } = &*self.shared;
+        lengths.holding(bound.map_or(positions, |bound| bound.min(positions))).ok_or_else(|| {
             Error::new(ErrorKind::Internal, operation, "no cache length has room for these positions")
                 .with_context("positions", positions)
         })

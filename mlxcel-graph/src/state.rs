@@ -53,19 +53,33 @@ pub fn state_layouts(decoder: &Decoder, numerics: Numerics, chunk: usize) -> Res
     decoder.state_groups().into_iter().map(|group| StateLayout::new(group, numerics.kv, chunk)).collect()
 }
 
-impl StateLayout {
-    /// Rings are multiples of so many positions, as the lengths of full caches are.
-    const ALIGNMENT: usize = 64;
+/// The length beyond which no state of `decoder` grows, at least that of a `chunk`: programs for it serve every longer sequence too.
+/// `None` where the states of a layer grow with every position.
+pub(crate) fn bounded_room(decoder: &Decoder, chunk: usize) -> Option<usize> {
+    let mut rooms = decoder.state_groups().into_iter().map(|StateGroup { shape, layers: _ }| match shape {
+        StateShape::Cache { window, .. } => ring(window?, chunk),
+        StateShape::Latent { .. } => None,
+        StateShape::Fixed { .. } => Some(0),
+    });
+    rooms.try_fold(chunk, |most, room| Some(most.max(room?)))
+}
 
+/// The length of the ring for a `window`: while a chunk's positions are written, padding too, those that its first token sees must
+/// stay. `None` where no memory would hold it.
+fn ring(window: usize, chunk: usize) -> Option<usize> {
+    window.checked_add(chunk)?.checked_next_multiple_of(ALIGNMENT)
+}
+
+/// Rings are multiples of so many positions, as the lengths of full caches are.
+const ALIGNMENT: usize = 64;
+
+impl StateLayout {
     fn new(group: StateGroup, kv: ElementType, chunk: usize) -> Result<Self> {
         let StateGroup { shape, layers } = group;
         let (element, ring) = match &shape {
-            // While a chunk's positions are written, padding too, those that its first token sees must stay.
-            StateShape::Cache { kv_heads: _, head_dim: _, window } => (
-                kv,
-                window
-                    .and_then(|window| window.checked_add(chunk)?.checked_next_multiple_of(Self::ALIGNMENT)),
-            ),
+            StateShape::Cache { kv_heads: _, head_dim: _, window } => {
+                (kv, window.and_then(|window| ring(window, chunk)))
+            }
             StateShape::Latent { width: _ } if kv == ElementType::I8 => {
                 return Err(Error::unsupported(
                     "choose the KV cache",
@@ -115,8 +129,8 @@ impl StateLayout {
         self.kept.is_rewindable() || self.ring.is_some_and(|ring| ring >= positions)
     }
 
-    /// The parts that hold what is kept of the first `positions` in a state for the length `from` and in one for `to`, neither
-    /// shorter than that. A packed copy is a state for exactly `positions`.
+    /// The parts that hold what is kept of the first `positions` in a state for the length `from` and in one for `to`, which
+    /// both have room for it. A packed copy is a state for exactly `positions`.
     pub fn copy_segments(
         &self,
         from: usize,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,33 +29,45 @@ pub(crate) struct PortableExecutor {
 
 /// One tensor of the weights.
 struct Weight {
-    reference: WeightRef,
     ty: TensorType,
-    /// Its bytes, where they do not lie together in the mapped file.
-    gathered: Option<Vec<u8>>,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    /// In one of the checkpoint's files.
+    Mapped { file: usize, range: Range<usize> },
+    /// Put together from several places.
+    Gathered(Vec<u8>),
 }
 
 impl Weight {
     fn new(checkpoint: &Checkpoint, reference: &WeightRef, ty: TensorType) -> Result<Self> {
-        let gathered = match checkpoint.weight(reference)?.bytes {
-            Cow::Borrowed(_) => None,
-            Cow::Owned(bytes) => Some(bytes),
+        let bytes = match checkpoint.weight(reference)?.bytes {
+            Cow::Owned(bytes) => Bytes::Gathered(bytes),
+            Cow::Borrowed(bytes) => match place(checkpoint, bytes) {
+                Some((file, range)) => Bytes::Mapped { file, range },
+                None => Bytes::Gathered(bytes.to_vec()),
+            },
         };
-        Ok(Self { reference: reference.clone(), ty, gathered })
+        Ok(Self { ty, bytes })
     }
 
-    fn bytes<'a>(&'a self, checkpoint: &'a Checkpoint) -> Result<&'a [u8]> {
-        if let Some(bytes) = &self.gathered {
-            return Ok(bytes);
-        }
-        match checkpoint.weight(&self.reference)?.bytes {
-            Cow::Borrowed(bytes) => Ok(bytes),
-            Cow::Owned(_) => {
-                let message = "a weight that lay together in its file does not any more";
-                Err(Error::new(ErrorKind::Internal, "run program", message))
-            }
+    /// Its bytes, with the content of the checkpoint's files.
+    fn bytes<'a>(&'a self, files: &[&'a [u8]]) -> &'a [u8] {
+        match &self.bytes {
+            Bytes::Mapped { file, range } => &files[*file][range.clone()],
+            Bytes::Gathered(bytes) => bytes,
         }
     }
+}
+
+/// The file in which `bytes` lie, by its number among [`Checkpoint::weight_files`], and where.
+fn place(checkpoint: &Checkpoint, bytes: &[u8]) -> Option<(usize, Range<usize>)> {
+    checkpoint.weight_files().enumerate().find_map(|(file, (_, content))| {
+        let start = (bytes.as_ptr() as usize).checked_sub(content.as_ptr() as usize)?;
+        let range = start..start.checked_add(bytes.len())?;
+        (range.end <= content.len()).then_some((file, range))
+    })
 }
 
 /// What one group of layers keeps of a sequence; it is away while a program runs on it, and does not come back where that
@@ -162,8 +175,9 @@ impl Executor for PortableExecutor {
     ) -> Result<StepOutputs> {
         let program = self.program(shape)?;
         let mut arguments = Vec::with_capacity(program.arguments().len());
+        let files: Vec<&[u8]> = self.checkpoint.weight_files().map(|(_, content)| content).collect();
         for weight in &self.weights {
-            arguments.push(Input::Borrowed { ty: &weight.ty, bytes: weight.bytes(&self.checkpoint)? });
+            arguments.push(Input::Borrowed { ty: &weight.ty, bytes: weight.bytes(&files) });
         }
         let step_types = program.arguments()[arguments.len()..].iter().map(|(_, ty)| ty);
         for (bytes, ty) in inputs.arguments().zip(step_types) {

@@ -132,7 +132,8 @@ class Model:
         """Feeds one or more tokens (at most a chunk), and gives the most likely next one, its log probability and the states."""
         room = 1 if len(tokens) == 1 else self.manifest["chunk"]
         lengths = (length for length in self.manifest["lengths"] if length >= max(position + room, states["length"]))
-        length = next(lengths)
+        # Where windows bound the states, the last length serves all longer sequences.
+        length = next(lengths, self.manifest["lengths"][-1])
         program = self.programs[room, length]
         inputs = {
             "tokens": np.array(tokens + [0] * (room - len(tokens)), np.int32),
