@@ -120,12 +120,15 @@ const KINDS: [&str; 6] = ["llama", "mistral", "gpt_oss", "deepseek_v3", "mamba2"
 
 #[test]
 fn every_kind_of_state_is_forked_and_restored() {
-    let text = text(150);
+    let text = text(270);
     for architecture in KINDS {
-        let model = model(architecture, 8, 180);
+        let checkpoint = checkpoint(architecture);
+        let mut decoder = checkpoint.decoder().unwrap();
+        decoder.context_length = 400;
+        let model = load(checkpoint, &decoder, 8, 400);
         let (mut session, mut elsewhere) = (open(&model), open(&model));
-        // Within the first ring, at its end, and behind it.
-        for split in [20, 64, 140] {
+        // Within the first ring, at its end, and behind it; in front of the second length.
+        for split in [20, 64, 140, 250] {
             let original = session.open().unwrap();
             logits(&mut *session, original, &text[..split]);
             let fork = session.fork(original).unwrap();
