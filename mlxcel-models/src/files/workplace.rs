@@ -125,7 +125,8 @@ fn hold(_path: &Path) -> Option<Option<File>> {
 #[cfg(not(unix))]
 fn sweep(_parent: &Path, _prefix: &str) {}
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::process::{Command, Stdio};
     use std::thread;
