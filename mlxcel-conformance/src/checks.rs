@@ -7,6 +7,7 @@
 //! The docs of each check name the mutants that it kills: deliberately broken engines, which live with the kit's own tests.
 
 mod batch;
+mod broken;
 mod cancel;
 mod capacity;
 mod errors;
@@ -22,6 +23,7 @@ mod prefill;
 mod rewind;
 mod sampling;
 mod snapshot;
+mod states;
 mod unclaimed;
 
 use std::fmt;
@@ -34,6 +36,7 @@ use crate::subject::Subject;
 pub use batch::{
     batch_equals_single, batches_take_one_pass, bitwise_invariance, mixed_steps, rows_answer_in_order,
 };
+pub use broken::broken_weights_are_refused;
 pub use cancel::{cancelled_generations_go_on, cancelled_prompts_go_on, cancelled_steps_do_nothing};
 pub use capacity::{fills_exactly, one_beyond_is_refused};
 pub use errors::{
@@ -71,6 +74,7 @@ pub use snapshot::{
     snapshot_computes_nothing, snapshot_moves_on, snapshot_refuses_damage, snapshot_refuses_other_models,
     snapshot_refuses_strangers, snapshot_round_trip,
 };
+pub use states::bounded_states_stop_growing;
 pub use unclaimed::unclaimed_is_unsupported;
 
 /// One property that every engine must hold.
@@ -145,6 +149,10 @@ pub enum Need {
     Faults,
     /// Not a capability: [`Subject::with_other_model`].
     OtherModel,
+    /// Not a capability: [`Subject::with_broken_weights`].
+    BrokenWeights,
+    /// Not a capability: [`Subject::with_bounded_state`].
+    BoundedState,
 }
 
 impl Need {
@@ -162,6 +170,8 @@ impl Need {
             Self::Sampling(field) => claimed.sampling.contains(field),
             Self::Faults => subject.has_faults(),
             Self::OtherModel => subject.has_other_model(),
+            Self::BrokenWeights => subject.has_broken_weights(),
+            Self::BoundedState => subject.bounded_state().is_some(),
         }
     }
 }
@@ -181,6 +191,8 @@ impl fmt::Display for Need {
             Self::Sampling(field) => return write!(f, "device {}", field.as_str()),
             Self::Faults => "a faulty device",
             Self::OtherModel => "another model",
+            Self::BrokenWeights => "weights that are no numbers",
+            Self::BoundedState => "a state that stops growing",
         })
     }
 }
@@ -195,8 +207,8 @@ macro_rules! table {
 }
 
 use Need::{
-    BitwiseBatchInvariance, EveryPosition, Faults, Fork, Logits, OtherModel, Rewind, Sampling, Snapshot,
-    TokenMasks, TopLogprobs, TwoSequences,
+    BitwiseBatchInvariance, BoundedState, BrokenWeights, EveryPosition, Faults, Fork, Logits, OtherModel,
+    Rewind, Sampling, Snapshot, TokenMasks, TopLogprobs, TwoSequences,
 };
 use SamplingField::{
     FrequencyPenalty, LogitBias, MinP, PresencePenalty, RepetitionPenalty, Temperature, TopK, TopP,
@@ -240,6 +252,7 @@ table! {
     snapshot_refuses_other_models [Snapshot, OtherModel] "another model's snapshot is refused"
     snapshot_refuses_damage [Snapshot] "a damaged snapshot is corrupt"
     snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
+    bounded_states_stop_growing [BoundedState] "windows and recurrences stop growing"
     logits_are_complete [Logits] "a finite logit for every token"
     logprobs_sum_to_one [TopLogprobs] "log probabilities sum to one"
     top_is_sorted [TopLogprobs] "likeliest tokens come sorted, as many as asked"
@@ -268,6 +281,7 @@ table! {
     cancelled_generations_go_on [] "a cancelled generation goes on"
     faults_poison [Faults] "a fault poisons until closed"
     faults_spare_the_others [Faults, TwoSequences] "a fault harms no other sequence"
+    broken_weights_are_refused [BrokenWeights] "what is no number is one error"
     no_rows_are_refused [] "a step without rows is refused"
     bad_rows_are_refused [] "bad rows are refused by kind"
     duplicate_rows_are_refused [] "a second row of a sequence is refused"

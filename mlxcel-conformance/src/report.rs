@@ -39,7 +39,9 @@ impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Passed => f.write_str("passed"),
-            Self::Unclaimed(need @ (Need::Faults | Need::OtherModel)) => {
+            Self::Unclaimed(
+                need @ (Need::Faults | Need::OtherModel | Need::BrokenWeights | Need::BoundedState),
+            ) => {
                 write!(f, "not run: the subject has not {need}")
             }
             Self::Unclaimed(need) => write!(f, "not claimed: {need}"),

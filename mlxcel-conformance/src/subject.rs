@@ -40,6 +40,9 @@ pub struct Subject<'a> {
     prompts: Vec<Vec<TokenId>>,
     cases: u32,
     faulty: Option<Faulty<'a>>,
+    broken: Option<OtherModel<'a>>,
+    window: Option<usize>,
+    bounded: Option<usize>,
     model: OnceLock<Arc<dyn Model>>,
     /// What a fresh sequence expects after these tokens: computed once, asked for by many checks.
     pub(crate) outlooks: Mutex<HashMap<Vec<TokenId>, Outlook>>,
@@ -57,6 +60,9 @@ impl<'a> Subject<'a> {
             prompts: Vec::new(),
             cases: 16,
             faulty: None,
+            broken: None,
+            window: None,
+            bounded: None,
             model: OnceLock::new(),
             outlooks: Mutex::new(HashMap::new()),
         }
@@ -107,6 +113,31 @@ impl<'a> Subject<'a> {
         self
     }
 
+    /// Tells how to load the model by the same engine with weights of which some are no numbers, so that no logit is one.
+    #[must_use]
+    pub fn with_broken_weights(
+        mut self,
+        load: impl Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a,
+    ) -> Self {
+        self.broken = Some(Box::new(load));
+        self
+    }
+
+    /// Tells that some layers of the model see `positions` positions at most. Texts then become longer than that, if the capacity
+    /// allows, and prompts are cut next to it.
+    #[must_use]
+    pub fn with_window(mut self, positions: usize) -> Self {
+        self.window = Some(positions);
+        self
+    }
+
+    /// Tells that no state of the model grows once a sequence holds `positions`: all of its layers have windows or recurrences.
+    #[must_use]
+    pub fn with_bounded_state(mut self, positions: usize) -> Self {
+        self.bounded = Some(positions);
+        self
+    }
+
     /// The engine.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
@@ -144,6 +175,30 @@ impl<'a> Subject<'a> {
     /// Whether the engine can be made to fail.
     pub fn has_faults(&self) -> bool {
         self.faulty.is_some()
+    }
+
+    /// Whether weights can be had that are no numbers.
+    pub fn has_broken_weights(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// The model with weights that are no numbers; none where the subject has none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Backend::load`].
+    pub fn broken_model(&self) -> Result<Option<Arc<dyn Model>>> {
+        self.broken.as_ref().map(|load| load()).transpose()
+    }
+
+    /// How many positions some layers see; none where nobody said.
+    pub fn window(&self) -> Option<usize> {
+        self.window
+    }
+
+    /// From how many positions on no state grows; none where some does, or nobody said.
+    pub fn bounded_state(&self) -> Option<usize> {
+        self.bounded
     }
 
     /// The loaded model.
@@ -234,6 +289,13 @@ impl fmt::Debug for Subject<'_> {
 }
 
 impl Subject<'_> {
+    /// A length of text beyond the window, if the capacity allows, and else as long as others.
+    pub(crate) fn long(&self) -> Result<usize> {
+        let capacity = self.model()?.info().capacity;
+        let beyond = self.window.map_or(0, |window| window.saturating_add(window / 2 + 3));
+        Ok(self.length(70)?.max(beyond.min(capacity.saturating_sub(16))))
+    }
+
     /// A length of prompt: the one wanted, or half of what a sequence holds where that is less.
     pub(crate) fn length(&self, wanted: usize) -> Result<usize> {
         Ok(wanted.min(self.model()?.info().capacity / 2).max(1))

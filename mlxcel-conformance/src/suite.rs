@@ -92,6 +92,7 @@ macro_rules! __with_checks {
             snapshot_refuses_other_models
             snapshot_refuses_damage
             snapshot_computes_nothing
+            bounded_states_stop_growing
             logits_are_complete
             logprobs_sum_to_one
             top_is_sorted
@@ -120,6 +121,7 @@ macro_rules! __with_checks {
             cancelled_generations_go_on
             faults_poison
             faults_spare_the_others
+            broken_weights_are_refused
             no_rows_are_refused
             bad_rows_are_refused
             duplicate_rows_are_refused

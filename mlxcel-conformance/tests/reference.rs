@@ -1,13 +1,14 @@
 //! The reference engine holds every property, with nothing excepted.
-#![allow(missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs)]
 
-use mlxcel_conformance::{Expectations, Subject, checks};
-use mlxcel_core::Backend;
+use mlxcel_conformance::{CheckResult, Expectations, Need, Subject, checks};
 use mlxcel_core::reference::{Fault, ReferenceBackend};
+use mlxcel_core::{Backend, LoadOptions};
 
 fn subject() -> Subject<'static> {
     Subject::new(ReferenceBackend::new(), ReferenceBackend::source())
         .with_other_model(|| ReferenceBackend::new().with_weights_seed(1).model())
+        .with_broken_weights(|| ReferenceBackend::new().with_broken_weights().model())
         .with_faulty(|passes| Box::new(ReferenceBackend::new().with_fault(Fault::DeviceAfterPasses(passes))))
         .with_cases(64)
 }
@@ -27,4 +28,30 @@ fn a_check_is_a_function_over_any_backend() {
     for engine in engines {
         checks::chunked_prefill(&Subject::new(engine, ReferenceBackend::source())).unwrap();
     }
+}
+
+#[test]
+fn engines_with_windows_and_recurrences_hold_every_property_that_they_claim() {
+    for (reference, bounded) in
+        [(ReferenceBackend::new().with_window(16), 16), (ReferenceBackend::new().with_recurrence(), 1)]
+    {
+        let subject = Subject::new(reference, ReferenceBackend::source())
+            .with_load(LoadOptions::default().with_capacity(160))
+            .with_window(bounded)
+            .with_bounded_state(bounded)
+            .with_cases(64);
+        let report = mlxcel_conformance::run_all(&subject, &Expectations::none());
+        assert!(report.passed(), "{report}");
+        assert!(matches!(report.result("rewind_forgets"), Some(CheckResult::Unclaimed(Need::Rewind))));
+        assert!(matches!(report.result("bounded_states_stop_growing"), Some(CheckResult::Passed)));
+    }
+}
+
+/// A window that a sequence cannot outgrow forgets nothing.
+#[test]
+fn a_window_as_long_as_sequences_can_be_rewound() {
+    let subject = Subject::new(ReferenceBackend::new().with_window(64), ReferenceBackend::source())
+        .with_load(LoadOptions::default().with_capacity(64));
+    assert!(subject.model().unwrap().capabilities().rewind);
+    checks::rewind_forgets(&subject).unwrap();
 }

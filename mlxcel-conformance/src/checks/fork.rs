@@ -25,10 +25,10 @@ fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usi
 
 /// A fork goes on as its source would have, from an empty sequence too. Needs two sequences.
 ///
-/// Kills: `fork_forgets_a_token`.
+/// Kills: `fork_forgets_a_token`, `fork_loses_what_wrapped`.
 pub fn fork_goes_on(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
-    for length in [0, 1, 9, subject.length(70)?] {
+    for length in [0, 1, 9, subject.long()?] {
         let (mut source, mut fork) = forked(subject, &mut *session, length)?;
         fork.run(subject, &mut *session, 2, format_args!("the fork of {length} tokens"))?;
         source.run(subject, &mut *session, 2, format_args!("the source of {length} tokens"))?;

@@ -6,18 +6,22 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::outlook::{Walk, extend, greedy, logits, same_logits, stands_at};
 use crate::subject::Subject;
 
-/// A prompt that is cut into chunks of any size is continued as the whole is.
+/// A prompt that is cut into chunks of any size is continued as the whole is, next to the border of a window too.
 ///
-/// Kills: `chunk_off_by_one`, `forgets_between_steps`.
+/// Kills: `chunk_off_by_one`, `forgets_between_steps`, `padding_leaks`, `full_windows_lose_a_token`.
 pub fn chunked_prefill(subject: &Subject<'_>) -> Outcome {
-    let prompt = subject.tokens(0, subject.length(70)?)?;
+    let prompt = subject.tokens(0, subject.long()?)?;
     let mut session = subject.session()?;
-    for size in [2, 7, 33, 64, 65] {
-        if size >= prompt.len() {
-            break;
-        }
+    let borders =
+        subject.window().into_iter().flat_map(|window| [window.saturating_sub(1), window, window + 1]);
+    // Next to a window the last chunk is as long as the others.
+    let whole = |size: usize| (size, prompt.len() - prompt.len() % size.max(1));
+    let cuts = [2, 7, 33, 64, 65].map(|size| (size, prompt.len())).into_iter().chain(borders.map(whole));
+    let cuts: Vec<_> = cuts.filter(|&(size, length)| (1..length).contains(&size)).collect();
+    ensure!(!cuts.is_empty(), "a prompt of {} tokens cannot be cut; load with more capacity", prompt.len());
+    for (size, length) in cuts {
         let mut walk = Walk::open(&mut *session, Vec::new())?;
-        let chunks: Vec<_> = prompt.chunks(size).collect();
+        let chunks: Vec<_> = prompt[..length].chunks(size).collect();
         let Some((last, rest)) = chunks.split_last() else { break };
         for chunk in rest {
             extend(&mut *session, walk.sequence, chunk)?;

@@ -8,11 +8,13 @@ use crate::subject::Subject;
 
 /// A sequence that went down another path and came back goes on as if it had not been there.
 ///
-/// Kills: `rewinds_in_name_only`, `rewinds_one_short`.
+/// Kills: `rewinds_in_name_only`, `rewinds_one_short`, `rewinds_a_window`.
 pub fn rewind_forgets(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
-    let text = subject.tokens(0, subject.length(40)?)?;
-    let detour = subject.tokens(1, subject.length(20)?)?;
+    // Longer than a window, whose earlier positions are gone.
+    let text = subject.tokens(0, subject.long()?)?;
+    let room = session.capabilities().context.saturating_sub(text.len());
+    let detour = subject.tokens(1, subject.length(20)?.min(room.saturating_sub(4)).max(3))?;
     let mut walk = Walk::open(&mut *session, Vec::new())?;
     extend(&mut *session, walk.sequence, &text)?;
     // To somewhere in the middle, to one token, to the very beginning; after more tokens than stood there and after fewer.

@@ -24,7 +24,10 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let (sequence, before) = (walk.sequence, session.stats());
     let unsupported = ErrorKind::Unsupported;
     if !claimed.rewind {
-        refused(session.rewind(sequence, 1), unsupported, "rewind")?;
+        // To any position, be it the one where the sequence stands.
+        for position in [0, 1, walk.held.len()] {
+            refused(session.rewind(sequence, position), unsupported, format_args!("rewind to {position}"))?;
+        }
     }
     if !claimed.fork {
         refused(session.fork(sequence), unsupported, "fork")?;

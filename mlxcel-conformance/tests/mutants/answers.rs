@@ -1,8 +1,8 @@
 //! Mutants that compute rightly and answer wrongly, or choose by another plan than they were given.
 
 use mlxcel_core::{
-    Capabilities, Control, Result, Row, RowResult, SamplingField, SamplingParams, SamplingPlace,
-    SamplingPlan, StepOutput, TokenMask, Want,
+    Capabilities, Control, ErrorKind, Result, Row, RowResult, SampledToken, SamplingField, SamplingParams,
+    SamplingPlace, SamplingPlan, StepOutput, TokenMask, Want,
 };
 
 use crate::context::misread;
@@ -22,6 +22,21 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
                 if let RowResult::Logits(logits) = result {
                     logits.iter_mut().for_each(|logit| *logit *= 1.0 + 1e-6 * (rows - 1) as f32);
                 }
+            }))
+        })
+    }),
+    ("chooses_among_no_numbers", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Unrefuses(|want| {
+                let chosen = RowResult::Token(SampledToken::new(0, f32::NAN));
+                matches!(want, Want::Next { .. }).then_some(chosen)
+            }))
+        })
+    }),
+    ("shows_what_is_no_number", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Unrefuses(|want| {
+                matches!(want, Want::Logits).then(|| RowResult::Logits(vec![f32::NAN; 64]))
             }))
         })
     }),
@@ -318,5 +333,26 @@ impl Twist for SamplesForTheHost {
             })
             .collect();
         inner.session.step(&rows, control, out)
+    }
+}
+
+/// Answers what the device refuses.
+struct Unrefuses(fn(Want<'_>) -> Option<RowResult>);
+
+impl Twist for Unrefuses {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let results = out.take().into_iter().zip(rows).map(|(result, row)| match result {
+            Err(error) if error.kind() == ErrorKind::Device => (self.0)(row.want).ok_or(error),
+            result => result,
+        });
+        answer(out, results.collect::<Vec<_>>());
+        Ok(())
     }
 }

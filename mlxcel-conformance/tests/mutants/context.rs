@@ -28,6 +28,24 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
+    // A recurrence takes in what fills up the chunks of a prompt.
+    ("padding_leaks", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Misread(|held, row, _| {
+                let padding = vec![0; held.len().next_multiple_of(16) - held.len()];
+                (!padding.is_empty()).then(|| [held, &padding, row.tokens].concat())
+            }))
+        })
+    }),
+    // A chunk as long as a window overwrites the token before it.
+    ("full_windows_lose_a_token", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Misread(|held, row, _| {
+                (!held.is_empty() && row.tokens.len() == crate::WINDOW)
+                    .then(|| [&held[..held.len() - 1], row.tokens].concat())
+            }))
+        })
+    }),
     // The rows of a batch attend to the first row's cache.
     ("shares_kv", |reference| {
         Broken::new(reference).with_twist(|| {

@@ -11,7 +11,7 @@ mod twist;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mlxcel_conformance::{Check, CheckResult, Expectations, Subject, checks, run, run_all};
+use mlxcel_conformance::{Check, CheckResult, Expectations, Need, Subject, checks, run, run_all};
 use mlxcel_core::reference::{Fault, ReferenceBackend};
 use mlxcel_core::{Backend, LoadOptions};
 use twist::Broken;
@@ -26,15 +26,34 @@ fn catalogue() -> BTreeMap<&'static str, Break> {
     catalogue
 }
 
+/// The window whose borders the mutants are tried at.
+const WINDOW: usize = 16;
+
+/// The mutant of an engine that keeps everything, or, where the check is about what does not grow, of one with a window.
+fn subject_of(check: &Check, breaking: Break) -> Subject<'static> {
+    if !check.needs.contains(&Need::BoundedState) {
+        return subject(breaking);
+    }
+    let reference = ReferenceBackend::new().with_window(WINDOW);
+    Subject::new(breaking(reference), ReferenceBackend::source())
+        .with_load(LoadOptions::default().with_capacity(160))
+        .with_bounded_state(WINDOW)
+}
+
 fn subject(breaking: Break) -> Subject<'static> {
     let options = LoadOptions::default().with_capacity(160);
-    let other_options = options.clone();
+    let (other_options, broken_options) = (options.clone(), options.clone());
     Subject::new(breaking(ReferenceBackend::new()), ReferenceBackend::source())
         .with_load(options)
         .with_other_model(move || {
             let other = breaking(ReferenceBackend::new().with_weights_seed(1));
             other.load(&ReferenceBackend::source(), &other_options)
         })
+        .with_broken_weights(move || {
+            let broken = breaking(ReferenceBackend::new().with_broken_weights());
+            broken.load(&ReferenceBackend::source(), &broken_options)
+        })
+        .with_window(WINDOW)
         .with_faulty(move |passes| {
             Box::new(breaking(ReferenceBackend::new().with_fault(Fault::DeviceAfterPasses(passes))))
         })
@@ -45,6 +64,7 @@ fn subject(breaking: Break) -> Subject<'static> {
 fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
     let sources = [
         include_str!("../../src/checks/batch.rs"),
+        include_str!("../../src/checks/broken.rs"),
         include_str!("../../src/checks/cancel.rs"),
         include_str!("../../src/checks/capacity.rs"),
         include_str!("../../src/checks/errors.rs"),
@@ -60,6 +80,7 @@ fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
         include_str!("../../src/checks/rewind.rs"),
         include_str!("../../src/checks/sampling.rs"),
         include_str!("../../src/checks/snapshot.rs"),
+        include_str!("../../src/checks/states.rs"),
         include_str!("../../src/checks/unclaimed.rs"),
     ];
     let mut named = BTreeMap::new();
@@ -90,7 +111,7 @@ fn every_check_kills_the_mutants_that_its_docs_name() {
             let breaking = catalogue.get(mutant.as_str());
             let breaking =
                 breaking.unwrap_or_else(|| panic!("`{}` names `{mutant}`, which is not there", check.name));
-            if !run(check, &subject(*breaking), &Expectations::none()).is_failure() {
+            if !run(check, &subject_of(check, *breaking), &Expectations::none()).is_failure() {
                 survivors.push((check.name, mutant.clone()));
             }
         }

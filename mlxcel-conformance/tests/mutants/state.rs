@@ -19,6 +19,12 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("rewinds_one_short", |reference| {
         Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|to, held| (to + 1).min(held))))
     }),
+    ("rewinds_a_window", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsWindow))),
+    ("fork_loses_what_wrapped", |reference| Broken::new(reference).with_twist(|| Box::new(ForkLosesWrapped))),
+    ("snapshot_loses_what_wrapped", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(RestoreLosesWrapped))
+    }),
+    ("windows_grow", |reference| Broken::new(reference).with_twist(|| Box::new(WindowsGrow::default()))),
     ("rewinds_forward", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsForward))),
     ("rewind_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(RewindComputes))),
     ("fork_forgets_a_token", |reference| Broken::new(reference).with_twist(|| Box::new(ForkForgets))),
@@ -111,6 +117,84 @@ impl Twist for Rewinds {
         inner.session.rewind(sequence, kept)?;
         self.beyond.insert(sequence, kept - position);
         Ok(())
+    }
+}
+
+/// How many positions the rings of these mutants have.
+const RING: usize = 64;
+
+/// `tokens` as a ring of [`RING`] positions has them after `held` were written: what was overwritten is another token's.
+fn overwritten(mut tokens: Vec<TokenId>, held: usize) -> Vec<TokenId> {
+    let lost = held.saturating_sub(RING).min(tokens.len());
+    tokens[..lost].iter_mut().for_each(|token| *token = (*token + 1) % 64);
+    tokens
+}
+
+/// Goes back in a ring as if nothing had been overwritten.
+struct RewindsWindow;
+
+impl Twist for RewindsWindow {
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        let held = text(&mut *inner.session, sequence);
+        inner.session.rewind(sequence, position)?;
+        if held.len() > RING {
+            rewrite(&mut *inner.session, sequence, &overwritten(held[..position].to_vec(), held.len()));
+        }
+        Ok(())
+    }
+}
+
+/// A fork has what stands behind the ring's seam alone.
+struct ForkLosesWrapped;
+
+impl Twist for ForkLosesWrapped {
+    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
+        let fork = inner.session.fork(sequence)?;
+        let held = text(&mut *inner.session, fork);
+        if held.len() > RING {
+            let length = held.len();
+            rewrite(&mut *inner.session, fork, &overwritten(held, length));
+        }
+        Ok(fork)
+    }
+}
+
+/// A snapshot has what stands behind the ring's seam alone.
+struct RestoreLosesWrapped;
+
+impl Twist for RestoreLosesWrapped {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let sequence = inner.session.restore(snapshot)?;
+        let held = tokens_of(snapshot);
+        if held.len() > RING {
+            let length = held.len();
+            rewrite(&mut *inner.session, sequence, &overwritten(held, length));
+        }
+        Ok(sequence)
+    }
+}
+
+/// Keeps what no position sees any more.
+#[derive(Default)]
+struct WindowsGrow {
+    tokens: u64,
+}
+
+impl Twist for WindowsGrow {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        self.tokens += rows.iter().map(|row| row.tokens.len() as u64).sum::<u64>();
+        inner.session.step(rows, control, out)
+    }
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        let mut stats = inner.session.stats();
+        stats.kv_bytes += self.tokens;
+        stats
     }
 }
 

@@ -93,6 +93,16 @@ impl Language {
             .zip(cache.iter().rev())
             .map(|(distance, entry)| mix(entry.value.wrapping_add(distance.wrapping_mul(GOLDEN))))
             .fold(0, u64::wrapping_add);
+        self.logits_of(attended)
+    }
+
+    /// The state of a recurrence after another entry.
+    pub(super) fn next_state(state: u64, entry: Entry) -> u64 {
+        mix(state.wrapping_mul(GOLDEN) ^ entry.value)
+    }
+
+    /// The logits that a position gives which has seen this.
+    pub(super) fn logits_of(&self, attended: u64) -> Vec<f32> {
         let logit = |&output: &u64| {
             // 24 bits: what an f32 holds exactly.
             let bits = mix(attended ^ output) >> 40;

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use language::Language;
-use model::ReferenceModel;
+use model::{Memory, ReferenceModel};
 
 use crate::{
     Backend, Capabilities, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelInfo,
@@ -95,6 +95,8 @@ pub struct ReferenceBackend {
     delay: Duration,
     fault: Option<Fault>,
     limits: Option<Capabilities>,
+    memory: Memory,
+    broken: bool,
 }
 
 impl Default for ReferenceBackend {
@@ -114,6 +116,8 @@ impl ReferenceBackend {
             delay: Duration::ZERO,
             fault: None,
             limits: None,
+            memory: Memory::Full,
+            broken: false,
         }
     }
 
@@ -173,6 +177,29 @@ impl ReferenceBackend {
         self
     }
 
+    /// Lets every position see the last `positions` alone, its own included, as with a sliding window; at least 1. A sequence takes no
+    /// more memory than those, and rewind is claimed only for sessions whose sequences are no longer.
+    #[must_use]
+    pub fn with_window(mut self, positions: usize) -> Self {
+        self.memory = Memory::Window(positions);
+        self
+    }
+
+    /// Keeps one number of a sequence, made of all its tokens, as a recurrence does. What it says still depends on every token; a
+    /// sequence takes the same memory whatever its length, and rewind is not claimed.
+    #[must_use]
+    pub fn with_recurrence(mut self) -> Self {
+        self.memory = Memory::Recurrent;
+        self
+    }
+
+    /// Computes logits that are no numbers, as a checkpoint does whose weights hold one that is none.
+    #[must_use]
+    pub fn with_broken_weights(mut self) -> Self {
+        self.broken = true;
+        self
+    }
+
     /// Claims no more than `most`: what it leaves out answers [`ErrorKind::Unsupported`], and its figures are limits.
     #[must_use]
     pub fn with_capabilities(mut self, most: Capabilities) -> Self {
@@ -188,7 +215,7 @@ impl ReferenceBackend {
             .with_top_logprobs(u16::try_from(self.vocabulary).unwrap_or(u16::MAX))
             .with_every_position(true)
             .with_token_masks(true)
-            .with_rewind(true)
+            .with_rewind(self.memory.is_rewindable(capacity))
             .with_fork(true)
             .with_snapshot(true)
             .with_bitwise_batch_invariance(true)
@@ -207,6 +234,9 @@ impl ReferenceBackend {
         }
         if self.chunk == 0 {
             return Err(refused("chunk", self.chunk, "a chunk must have at least one token"));
+        }
+        if self.memory == Memory::Window(0) {
+            return Err(refused("window", 0, "a position sees at least itself"));
         }
         match self.stop_tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
             Some(token) => Err(refused("stop_tokens", token, "the token is beyond the vocabulary")),
@@ -305,11 +335,26 @@ impl Backend for ReferenceBackend {
         info.capacity = capacity;
         info.precision = options.precision;
         info.fingerprint = language.fingerprint(&self.stop_tokens);
+        match self.memory {
+            Memory::Full => {}
+            Memory::Window(window) => info.fingerprint.push_str(&format!("-window-{window}")),
+            Memory::Recurrent => info.fingerprint.push_str("-recurrent"),
+        }
         info.weight_bytes = language.bytes();
         info.load_time = started.elapsed();
         let capabilities = self.capabilities(sequences, capacity);
         let (chunk, delay, fault) = (self.chunk, self.delay, self.fault);
-        Ok(Arc::new(ReferenceModel::new(model::Shared { language, info, capabilities, chunk, delay, fault })))
+        let (memory, broken) = (self.memory, self.broken);
+        Ok(Arc::new(ReferenceModel::new(model::Shared {
+            language,
+            memory,
+            broken,
+            info,
+            capabilities,
+            chunk,
+            delay,
+            fault,
+        })))
     }
 }
 

@@ -4,14 +4,69 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Fault;
-use super::language::Language;
+use super::language::{Entry, Language};
 use super::session::ReferenceSession;
-use crate::{Capabilities, InferenceSession, Model, ModelInfo, Result, SessionOptions};
+use crate::{Capabilities, Error, InferenceSession, Model, ModelInfo, Result, SessionOptions};
+
+/// What of earlier tokens a position sees, and so what a sequence must keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// All of them.
+    Full,
+    /// As many of the last ones, its own included.
+    Window(usize),
+    /// All of them, by way of one number.
+    Recurrent,
+}
+
+impl Memory {
+    /// The bytes that a sequence of `tokens` keeps.
+    pub(super) fn bytes(self, tokens: usize) -> usize {
+        match self {
+            Self::Full => tokens * Entry::BYTES,
+            Self::Window(window) => tokens.min(window) * Entry::BYTES,
+            Self::Recurrent => size_of::<u64>(),
+        }
+    }
+
+    /// Whether a sequence of up to `capacity` tokens can be had back as it was.
+    pub(super) fn is_rewindable(self, capacity: usize) -> bool {
+        match self {
+            Self::Full => true,
+            Self::Window(window) => window >= capacity,
+            Self::Recurrent => false,
+        }
+    }
+}
+
+/// What a sequence was fed, which sampling reads, with the state of a recurrence beside it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cache {
+    pub(super) entries: Vec<Entry>,
+    /// Made of all entries, one after the other.
+    state: u64,
+}
+
+impl Cache {
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.state = Language::next_state(self.state, entry);
+        self.entries.push(entry);
+    }
+
+    /// Forgets all from `position` on.
+    pub(super) fn truncate(&mut self, position: usize) {
+        self.entries.truncate(position);
+        self.state = self.entries.iter().fold(0, |state, &entry| Language::next_state(state, entry));
+    }
+}
 
 /// What the sessions of a model share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) language: Language,
+    pub(super) memory: Memory,
+    /// Whether logits are no numbers.
+    pub(super) broken: bool,
     pub(super) info: ModelInfo,
     pub(super) capabilities: Capabilities,
     /// How many tokens of a row one pass computes.
@@ -19,6 +74,24 @@ pub(super) struct Shared {
     /// How long a pass takes at least.
     pub(super) delay: Duration,
     pub(super) fault: Option<Fault>,
+}
+
+impl Shared {
+    /// The logits after the last token.
+    pub(super) fn logits(&self, cache: &Cache) -> Result<Vec<f32>> {
+        if self.broken {
+            return Err(Error::not_a_number("step"));
+        }
+        let entries = &cache.entries;
+        Ok(match self.memory {
+            Memory::Full => self.language.logits(entries),
+            Memory::Window(window) => {
+                let seen = entries.len().saturating_sub(window);
+                self.language.logits(entries.get(seen..).unwrap_or_default())
+            }
+            Memory::Recurrent => self.language.logits_of(cache.state),
+        })
+    }
 }
 
 pub(super) struct ReferenceModel(Arc<Shared>);

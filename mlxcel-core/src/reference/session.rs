@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rows::Work;
 
 use super::language::Entry;
-use super::model::Shared;
+use super::model::{Cache, Shared};
 use super::{Fault, device_fault};
 use crate::{
     Capabilities, Control, Error, ErrorKind, InferenceSession, Result, Row, SequenceId, SequenceState,
@@ -33,7 +33,7 @@ pub(super) struct ReferenceSession {
 /// One sequence: an entry for each of its tokens.
 #[derive(Clone, Default)]
 struct Sequence {
-    cache: Vec<Entry>,
+    cache: Cache,
     poisoned: bool,
 }
 
@@ -119,6 +119,8 @@ impl ReferenceSession {
                 None => {
                     let tokens = work.run(&self.shared, &mut sequence.cache);
                     self.stats.tokens += tokens as u64;
+                    let failure = work.answer.as_ref().and_then(|answer| answer.as_ref().err());
+                    sequence.poisoned = failure.is_some_and(|error| error.kind() == ErrorKind::Device);
                 }
             }
         }
@@ -145,7 +147,7 @@ impl InferenceSession for ReferenceSession {
 
     fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
         let found = self.sequence("read state", sequence)?;
-        let mut state = SequenceState::new(found.cache.len(), self.capabilities.context);
+        let mut state = SequenceState::new(found.cache.entries.len(), self.capabilities.context);
         state.poisoned = found.poisoned;
         Ok(state)
     }
@@ -180,15 +182,17 @@ impl InferenceSession for ReferenceSession {
     }
 
     fn stats(&self) -> SessionStats {
-        let entries: usize = self.sequences.values().map(|sequence| sequence.cache.len()).sum();
+        let memory = self.shared.memory;
+        let bytes: usize =
+            self.sequences.values().map(|sequence| memory.bytes(sequence.cache.entries.len())).sum();
         let mut stats = self.stats;
-        stats.kv_bytes = (entries * Entry::BYTES) as u64;
+        stats.kv_bytes = bytes as u64;
         stats
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         Capabilities::require(self.capabilities.rewind, "rewind", "rewind")?;
-        let current = self.healthy("rewind", sequence)?.cache.len();
+        let current = self.healthy("rewind", sequence)?.cache.entries.len();
         if position > current {
             return Err(Error::new(ErrorKind::InvalidInput, "rewind", "the sequence is shorter than that")
                 .with_context("position", position)
@@ -209,7 +213,7 @@ impl InferenceSession for ReferenceSession {
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         Capabilities::require(self.capabilities.snapshot, "snapshot", "snapshot")?;
-        let cache = &self.healthy("snapshot", sequence)?.cache;
+        let cache = &self.healthy("snapshot", sequence)?.cache.entries;
         let payload: Vec<u8> = cache.iter().flat_map(|entry| entry.to_bytes()).collect();
         Ok(Snapshot::new(SNAPSHOT_ENGINE, &self.shared.info.fingerprint, cache.len(), payload))
     }
@@ -243,6 +247,8 @@ impl InferenceSession for ReferenceSession {
             .with_context("bytes", snapshot.payload().len())
             .with_context("tokens", position));
         }
-        Ok(self.insert(Sequence { cache, poisoned: false }))
+        let mut held = Cache::default();
+        cache.into_iter().for_each(|entry| held.push(entry));
+        Ok(self.insert(Sequence { cache: held, poisoned: false }))
     }
 }

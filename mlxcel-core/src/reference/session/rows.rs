@@ -1,7 +1,6 @@
 //! The rows of a step, followed until each has its answer.
 
-use crate::reference::language::Entry;
-use crate::reference::model::Shared;
+use crate::reference::model::{Cache, Shared};
 use crate::reference::results::Distribution;
 use crate::reference::sampling;
 use crate::{Error, ErrorKind, PositionResult, Result, Row, RowResult, SampledToken, Want};
@@ -23,33 +22,39 @@ impl<'a> Work<'a> {
     }
 
     /// Feeds the next chunk into `cache`, and answers where it is the last. Gives the number of tokens.
-    pub(super) fn run(&mut self, shared: &Shared, cache: &mut Vec<Entry>) -> usize {
+    pub(super) fn run(&mut self, shared: &Shared, cache: &mut Cache) -> usize {
         let tokens = self.row.tokens;
         let chunk = self.fed..tokens.len().min(self.fed + shared.chunk);
         for index in chunk.clone() {
-            cache.push(shared.language.entry(tokens[index], cache.len()));
+            cache.push(shared.language.entry(tokens[index], cache.entries.len()));
             if let Want::EveryPosition { top } = self.row.want {
-                let logits = shared.language.logits(cache);
+                let logits = match shared.logits(cache) {
+                    Ok(logits) => logits,
+                    Err(error) => {
+                        self.answer = Some(Err(error));
+                        break;
+                    }
+                };
                 let following = tokens.get(index + 1).copied();
                 self.positions.push(Distribution::new(&logits).position(following, top));
             }
         }
         self.fed = chunk.end;
-        if self.fed == tokens.len() {
+        if self.fed == tokens.len() && self.answer.is_none() {
             self.answer = Some(self.finish(shared, cache));
         }
         chunk.len()
     }
 
     /// The answer, after the last token.
-    fn finish(&mut self, shared: &Shared, cache: &[Entry]) -> Result<RowResult> {
+    fn finish(&mut self, shared: &Shared, cache: &Cache) -> Result<RowResult> {
         match self.row.want {
             Want::Nothing => Ok(RowResult::Extended),
-            Want::Logits => Ok(RowResult::Logits(shared.language.logits(cache))),
+            Want::Logits => Ok(RowResult::Logits(shared.logits(cache)?)),
             Want::EveryPosition { .. } => Ok(RowResult::Positions(std::mem::take(&mut self.positions))),
             Want::Next { plan, mask, top } => {
-                let logits = shared.language.logits(cache);
-                let token = sampling::choose(plan, mask, &logits, cache)?.ok_or_else(|| {
+                let logits = shared.logits(cache)?;
+                let token = sampling::choose(plan, mask, &logits, &cache.entries)?.ok_or_else(|| {
                     Error::new(ErrorKind::Internal, "step", "a row that has nothing to choose from was run")
                 })?;
                 let distribution = Distribution::new(&logits);

@@ -1,0 +1,61 @@
+//! Weights that are no numbers. Needs [`Subject::with_broken_weights`].
+
+use mlxcel_core::{
+    Capabilities, ErrorKind, Row, SamplingField, SamplingParams, SamplingPlan, SessionOptions, TokenMask,
+    Want,
+};
+
+use crate::failure::{Failure, Outcome, ensure, refused};
+use crate::outlook::step;
+use crate::subject::Subject;
+
+/// Whatever is wanted of logits that are no numbers, the answer is an error of the kind [`Device`](ErrorKind::Device), and the sequence is
+/// poisoned: no token, no probability, and no logits either.
+///
+/// Kills: `chooses_among_no_numbers`, `shows_what_is_no_number`.
+pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
+    let model = subject.broken_model()?.ok_or_else(|| Failure::new("the subject has no such weights"))?;
+    let vocabulary = model.info().vocabulary_size;
+    let claimed = model.capabilities().clone();
+    let greedy = SamplingPlan::greedy();
+    let mask = TokenMask::allowing(vocabulary, [0]);
+    let drawn = drawn(&claimed)?;
+    let mut wants = vec![(Want::Next { plan: &greedy, mask: None, top: 0 }, "the next token")];
+    if claimed.top_logprobs > 0 {
+        wants.push((Want::Next { plan: &greedy, mask: None, top: 1 }, "the likeliest tokens"));
+    }
+    if claimed.token_masks {
+        wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token of a mask"));
+    }
+    if let Some(plan) = &drawn {
+        wants.push((Want::Next { plan, mask: None, top: 0 }, "a draw"));
+    }
+    if claimed.logits {
+        wants.push((Want::Logits, "logits"));
+    }
+    if claimed.every_position {
+        wants.push((Want::EveryPosition { top: 0 }, "every position"));
+    }
+    let mut session = model.open_session(&SessionOptions::default())?;
+    let tokens = subject.tokens(0, 5)?;
+    for (want, what) in wants {
+        for (length, how) in [(5, "after a prompt"), (1, "after one token")] {
+            let sequence = session.open()?;
+            let result = step(&mut *session, &[Row::new(sequence, &tokens[..length], want)])?.remove(0);
+            refused(result, ErrorKind::Device, format_args!("{what} {how}"))?;
+            ensure!(session.state(sequence)?.poisoned, "{what} {how} left the sequence healthy");
+            session.close(sequence)?;
+        }
+    }
+    Ok(())
+}
+
+/// A plan that draws, where the engine does.
+fn drawn(claimed: &Capabilities) -> Outcome<Option<SamplingPlan>> {
+    if !claimed.sampling.contains(SamplingField::Temperature) {
+        return Ok(None);
+    }
+    let mut params = SamplingParams::greedy();
+    params.temperature = 1.0;
+    Ok(Some(SamplingPlan::negotiate(&params, claimed)?))
+}
