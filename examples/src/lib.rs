@@ -3,6 +3,7 @@
 
 pub mod bundled;
 mod engine;
+pub mod input;
 pub mod inspection;
 mod progress;
 mod report;

@@ -1,15 +1,18 @@
 //! A conversation in the terminal, on one sequence: each turn computes only what is new.
 #![forbid(unsafe_code)]
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, launch};
-use mlxcel_session::{Conversation, LoadOptions, Message, Model, ModelSource, Options};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, input, launch, one_line};
+use mlxcel_session::{
+    Conversation, ErrorKind, FinishReason, LoadOptions, Message, Model, ModelSource, Options, TextStream,
+};
 
-/// Talk with a language model. An empty line, or the end of the input, ends the conversation.
+/// Talk with a language model. An empty line, or the end of the input, ends the conversation. Where the context is full, the oldest
+/// turns are forgotten.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -60,15 +63,18 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         .with_temperature(arguments.temperature)
         .with_seed(arguments.seed)
         .with_skip_special_tokens(true);
-    let mut lines = io::stdin().lock().lines();
+    let mut unanswered = 0;
     loop {
         ask()?;
-        let read = |error| Failure::Usage(format!("read standard input: {error}"));
-        let Some(line) = lines.next().transpose().map_err(read)? else { return Ok(()) };
+        let line = input::line(io::stdin().lock())?.unwrap_or_default();
         if line.trim().is_empty() {
-            return Ok(());
+            break;
         }
-        answer(&mut conversation, line.trim(), &options, &progress)?;
+        unanswered += usize::from(!answer(&mut conversation, line.trim(), &options, &progress)?);
+    }
+    match unanswered {
+        0 => Ok(()),
+        count => Err(Failure::Finding(format!("{count} of the lines got no answer"))),
     }
 }
 
@@ -82,19 +88,56 @@ fn ask() -> io::Result<()> {
     out.flush()
 }
 
+/// Answers a line, and forgets the oldest turns until it fits; false where it does not even alone.
 fn answer(
     conversation: &mut Conversation,
     line: &str,
     options: &Options,
     progress: &Progress,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
+    let mut forgotten = 0;
+    loop {
+        let error = match conversation.say(line, options) {
+            Ok(stream) => {
+                if forgotten > 0 {
+                    note(progress, &format!("the context is full, and turns were forgotten: {forgotten}"));
+                }
+                return print(stream, options, progress).map(|()| true);
+            }
+            Err(error) => error,
+        };
+        if error.kind() != ErrorKind::CapacityExceeded {
+            return Err(error.into());
+        }
+        if !conversation.forget_oldest_turn() {
+            note(progress, &one_line(&error));
+            return Ok(false);
+        }
+        forgotten += 1;
+    }
+}
+
+/// Prints an answer as it comes.
+fn print(mut stream: TextStream<'_>, options: &Options, progress: &Progress) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    for piece in conversation.say(line, options)? {
+    for piece in &mut stream {
         let piece = piece?;
         progress.close();
         out.write_all(piece.as_bytes())?;
         out.flush()?;
     }
     writeln!(out)?;
+    let is_cut =
+        stream.finish_reason() == Some(FinishReason::Length) && stream.tokens().len() < options.max_tokens;
+    if is_cut {
+        note(progress, "the context is full, and the answer is cut");
+    }
     Ok(())
+}
+
+/// Says what a person should know beside the answers.
+fn note(progress: &Progress, words: &str) {
+    progress.close();
+    // Nobody is left to tell where standard error cannot be written either.
+    let _ = writeln!(io::stderr(), "note: {words}");
 }

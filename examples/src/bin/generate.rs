@@ -1,13 +1,13 @@
 //! Generates text from a checkpoint folder, or from the bundled model.
 #![forbid(unsafe_code)]
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, launch};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, input, launch};
 use mlxcel_session::{LoadOptions, Message, Model, ModelSource, Options, Precision, TextStream, TokenId};
 use serde::Serialize;
 
@@ -167,10 +167,7 @@ fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
     }
     let text = match (arguments.prompt.as_deref(), &arguments.model) {
         (Some("-"), _) => {
-            let mut text = String::new();
-            io::stdin()
-                .read_to_string(&mut text)
-                .map_err(|error| Failure::Usage(format!("read the prompt from standard input: {error}")))?;
+            let mut text = input::text(io::stdin().lock())?;
             text.truncate(text.trim_end_matches(['\r', '\n']).len());
             text
         }

@@ -1,0 +1,75 @@
+//! What programs read from standard input: text, of a bounded length.
+
+use std::io::{BufRead, Read};
+
+use crate::Failure;
+
+/// How long a text may be, in bytes; what is beyond it fits no context.
+const LONGEST: usize = 32 << 20;
+
+/// All of `input`.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] where it cannot be read, is not UTF-8, or is too long.
+pub fn text(input: impl Read) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    input.take(LONGEST as u64 + 1).read_to_end(&mut bytes).map_err(|error| unread(&error.to_string()))?;
+    checked(bytes)
+}
+
+/// The next line of `input`, without its end; none after the last.
+///
+/// # Errors
+///
+/// Those of [`text`].
+pub fn line(input: impl BufRead) -> Result<Option<String>, Failure> {
+    let mut bytes = Vec::new();
+    let read = input.take(LONGEST as u64 + 1).read_until(b'\n', &mut bytes);
+    if read.map_err(|error| unread(&error.to_string()))? == 0 {
+        return Ok(None);
+    }
+    let mut line = checked(bytes)?;
+    line.truncate(line.trim_end_matches(['\r', '\n']).len());
+    Ok(Some(line))
+}
+
+fn checked(bytes: Vec<u8>) -> Result<String, Failure> {
+    if bytes.len() > LONGEST {
+        return Err(unread(&format!("there are more than {LONGEST} bytes of it")));
+    }
+    String::from_utf8(bytes).map_err(|error| unread(&format!("it is not UTF-8 ({})", error.utf8_error())))
+}
+
+fn unread(why: &str) -> Failure {
+    Failure::Usage(format!("read the prompt from standard input: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_one_by_one_and_endless_input_is_refused() {
+        let mut input = &b"one\r\n\ntwo"[..];
+        let mut next = || line(&mut input).unwrap();
+        assert_eq!(next().as_deref(), Some("one"));
+        assert_eq!(next().as_deref(), Some(""));
+        assert_eq!((next().as_deref(), next()), (Some("two"), None));
+        let Err(Failure::Usage(endless)) = text(std::io::repeat(0)) else { panic!("taken") };
+        assert!(endless.contains("more than"), "{endless}");
+        let endless = line(std::io::BufReader::new(std::io::repeat(b'a')));
+        assert!(matches!(endless, Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn what_is_no_text_is_named_for_what_it_is() {
+        for failure in [text(&b"a\xff"[..]).err(), line(&b"a\xff\n"[..]).err()] {
+            let Some(Failure::Usage(words)) = failure else { panic!("taken") };
+            assert_eq!(
+                words,
+                "read the prompt from standard input: it is not UTF-8 (invalid utf-8 sequence of 1 bytes from index 1)"
+            );
+        }
+    }
+}
