@@ -42,7 +42,6 @@ mod detokenize;
 mod files;
 mod model;
 mod options;
-mod plain;
 mod sampling;
 mod select;
 mod stream;

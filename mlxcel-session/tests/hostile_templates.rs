@@ -33,7 +33,7 @@ fn render(source: &str) -> Result<String, String> {
 
 fn error_text(error: &mlxcel_session::Error) -> String {
     let text = format!("{error}: {}", std::error::Error::source(error).unwrap());
-    assert!(text.len() < 4000 && !text.contains(char::is_control), "{text:?}");
+    assert!(text.len() < 20_000 && !text.contains(char::is_control), "{text:?}");
     text
 }
 

@@ -43,7 +43,7 @@ fn refused(json: &Value, why: &str) {
     let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(text.contains(why), "{text}");
-    assert!(text.len() < 4000 && !text.contains(char::is_control), "{text:?}");
+    assert!(text.len() < 20_000 && !text.contains(char::is_control), "{text:?}");
     assert_eq!(PANICS.get(), 0);
 }
 
@@ -324,11 +324,12 @@ fn steps_nested_deep_or_in_great_number_are_refused() {
     ] {
         let deep = (0..40).fold(step.clone(), |inner, _| json!({"type": "Sequence", list: [inner]}));
         refused(&with(bpe(), section, deep), "nested too deep");
-        let many = json!({"type": "Sequence", list: vec![step; 100_000]});
+        let many = json!({"type": "Sequence", list: vec![step; 1000]});
         refused(&with(bpe(), section, many), "more than 256");
         refused(&with(bpe(), section, json!({"type": "Nobody's\u{1b}[2J"})), "is not known");
         refused(&with(bpe(), section, json!({"type": "Sequence"})), "has no");
         refused(&with(bpe(), section, json!([])), "no text 'type'");
+        refused(&with(bpe(), section, json!(vec![json!([]); 2 << 20])), "longer than");
     }
 }
 

@@ -8,7 +8,6 @@ use serde_json::Map;
 use super::jinja::{Template, Variable};
 use super::{ChatOptions, Message};
 use crate::files;
-use crate::plain::plain;
 use crate::tokenizer::SpecialTokens;
 
 /// The template that is used where no other is asked for.
@@ -108,7 +107,7 @@ impl ChatTemplate {
         let template = tool_use.or_else(|| named(DEFAULT)).ok_or_else(|| {
             let names: Vec<_> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
             Error::new(ErrorKind::NotFound, "apply chat template", "the checkpoint has no default template")
-                .with_context("templates", plain(&names.join(", ")))
+                .with_context("templates", names.join(", "))
         })?;
         let mut variables: Vec<_> =
             self.special_tokens.iter().map(|(name, text)| (*name, Variable::Text(text))).collect();

@@ -2,16 +2,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+use mlxcel_core::{Error, ErrorKind, Printable, Result, TokenId};
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokenizers::{AddedToken, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
 
 use super::frame::Frame;
 use super::normalizers::{Normalization, Normalizers};
 use super::splitting::{Decoders, PreTokenizers};
 use super::vocabulary::ModelSection;
-use crate::plain::plain;
 
 /// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some gigabytes of memory in the
 /// crate.
@@ -23,16 +23,23 @@ const LONGEST_ADDED: usize = 4096;
 /// What a token covers at least, for a limit on texts by tokens: real vocabularies hold longer ones.
 const LEAST_COVERED: usize = 16;
 
+/// How long a section that lists steps may be, in bytes; a charsmap has some 320,000.
+const LONGEST_SECTION: usize = 4 << 20;
+
 /// The file. Padding and truncation are for training: a prompt is taken as it is.
 #[derive(Deserialize)]
-struct File {
+struct File<'a> {
     version: Option<String>,
     #[serde(default)]
     added_tokens: Vec<Added>,
-    normalizer: Option<Value>,
-    pre_tokenizer: Option<Value>,
-    post_processor: Option<Value>,
-    decoder: Option<Value>,
+    #[serde(borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    decoder: Option<&'a RawValue>,
     model: ModelSection,
 }
 
@@ -65,20 +72,24 @@ pub(super) struct Checked {
 impl Checked {
     /// Reads the file; what is wrong with it in words.
     pub(super) fn read(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let file: File = serde_json::from_slice(bytes).map_err(|error| plain(&error.to_string()))?;
+        let file: File<'_> =
+            serde_json::from_slice(bytes).map_err(|error| Printable(&error.to_string()).to_string())?;
         guarded(|| Self::build(file)).unwrap_or_else(|| Err("its parts do not fit".to_owned()))
     }
 
-    fn build(file: File) -> std::result::Result<Self, String> {
+    fn build(file: File<'_>) -> std::result::Result<Self, String> {
         if file.version.as_ref().is_some_and(|version| version != "1.0") {
             return Err("its version is unknown".to_owned());
         }
-        let frame = Frame::read(file.post_processor.as_ref()).map_err(|error| plain(&error))?;
-        let normalization = Normalization::read(file.normalizer.as_ref()).map_err(|error| plain(&error))?;
-        let (pre_tokenizers, splitting_growth) =
-            PreTokenizers::read(file.pre_tokenizer.as_ref()).map_err(|error| plain(&error))?;
-        let decoders = Decoders::read(file.decoder.as_ref()).map_err(|error| plain(&error))?;
-        let model = file.model.build().map_err(|error| plain(&error))?;
+        let frame = Frame::read(section(file.post_processor)?.as_ref())
+            .map_err(|error| Printable(&error).to_string())?;
+        let normalization = Normalization::read(section(file.normalizer)?.as_ref())
+            .map_err(|error| Printable(&error).to_string())?;
+        let (pre_tokenizers, splitting_growth) = PreTokenizers::read(section(file.pre_tokenizer)?.as_ref())
+            .map_err(|error| Printable(&error).to_string())?;
+        let decoders =
+            Decoders::read(section(file.decoder)?.as_ref()).map_err(|error| Printable(&error).to_string())?;
+        let model = file.model.build().map_err(|error| Printable(&error).to_string())?;
         if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_ADDED) {
             return Err(format!(
                 "an added token has {} bytes, more than {LONGEST_ADDED}",
@@ -89,7 +100,9 @@ impl Checked {
         // Composed forms and the like have up to a fourth of the bytes.
         let covered = model.longest.max(added).max(LEAST_COVERED) * if normalization.shrinks { 4 } else { 1 };
         let mut tokenizer = TokenizerImpl::new(model.model);
-        tokenizer.with_normalizer(normalization.normalizers).map_err(|error| plain(&error.to_string()))?;
+        tokenizer
+            .with_normalizer(normalization.normalizers)
+            .map_err(|error| Printable(&error.to_string()).to_string())?;
         tokenizer.with_pre_tokenizer(pre_tokenizers);
         tokenizer.with_decoder(decoders);
         let added_tokens = file.added_tokens.into_iter().map(|token| {
@@ -99,7 +112,7 @@ impl Checked {
                 .rstrip(token.rstrip)
                 .normalized(token.normalized)
         });
-        tokenizer.add_tokens(added_tokens).map_err(|error| plain(&error.to_string()))?;
+        tokenizer.add_tokens(added_tokens).map_err(|error| Printable(&error.to_string()).to_string())?;
         Ok(Self { tokenizer, frame, growth: normalization.growth.saturating_mul(splitting_growth), covered })
     }
 
@@ -112,7 +125,7 @@ impl Checked {
         let encoded = guarded(|| self.tokenizer.encode_fast(text, false));
         let encoding = encoded.unwrap_or_else(|| Err("the tokenizer failed".into())).map_err(|error| {
             Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot express the text")
-                .with_source(plain(&error.to_string()))
+                .with_source(Printable(&error.to_string()).to_string())
         })?;
         let ids = encoding.get_ids();
         if !add_special_tokens {
@@ -139,7 +152,7 @@ impl Checked {
         let decoded = guarded(|| self.tokenizer.decode(tokens, skip_special_tokens));
         decoded.unwrap_or_else(|| Err("the tokenizer failed".into())).map_err(|error| {
             Error::new(ErrorKind::InvalidInput, "detokenize", "the tokenizer cannot decode the tokens")
-                .with_source(plain(&error.to_string()))
+                .with_source(Printable(&error.to_string()).to_string())
         })
     }
 
@@ -154,6 +167,15 @@ impl Checked {
     pub(super) fn token(&self, id: TokenId) -> Option<String> {
         self.tokenizer.id_to_token(id)
     }
+}
+
+/// The values of a section.
+fn section(text: Option<&RawValue>) -> std::result::Result<Option<Value>, String> {
+    let Some(text) = text.map(RawValue::get) else { return Ok(None) };
+    if text.len() > LONGEST_SECTION {
+        return Err(format!("a section of {} bytes is longer than {LONGEST_SECTION}", text.len()));
+    }
+    serde_json::from_str(text).map(Some).map_err(|error| error.to_string())
 }
 
 fn too_long(text: &str, most: usize, message: &'static str) -> Error {

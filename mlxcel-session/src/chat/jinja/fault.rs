@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::plain::plain;
+use mlxcel_core::Printable;
 
 /// A result whose error is [`Fault`].
 pub(super) type Result<T> = std::result::Result<T, Fault>;
@@ -20,7 +20,7 @@ impl Fault {
 
     /// A fault in `line`, which counts from one.
     pub(super) fn at(line: u32, message: impl AsRef<str>) -> Self {
-        Self(Box::new((line, plain(message.as_ref()))))
+        Self(Box::new((line, Printable(message.as_ref()).to_string())))
     }
 
     /// The fault with its line, if it had none.
