@@ -99,7 +99,8 @@ fn check_chunks(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
         for &expected in &case.greedy[..case.greedy.len() - 1] {
             let next = session.decode_step(&[(sequence, expected)], &plan, &Control::default()).unwrap();
             let next = next[0].as_ref().unwrap();
-            (tokens.push(next.token), logprobs.push(next.logprob));
+            tokens.push(next.token);
+            logprobs.push(next.logprob);
             if next.token != case.greedy[tokens.len() - 1] {
                 break;
             }
@@ -132,7 +133,8 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
             session.step(&rows, &Control::default(), &mut out).unwrap();
             for ((_, tokens, logprobs), row) in running.iter_mut().zip(out.take()) {
                 let RowResult::Token(token) = row.unwrap() else { panic!("no token") };
-                (tokens.push(token.token), logprobs.push(token.logprob));
+                tokens.push(token.token);
+                logprobs.push(token.logprob);
             }
         }
     }
