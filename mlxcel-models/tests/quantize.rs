@@ -109,6 +109,25 @@ fn each_size_of_group_and_value_opens_again() {
 }
 
 #[test]
+fn the_matrices_of_experts_are_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let checkpoint = Checkpoint::open(repository().join("fixtures/architectures/mixtral")).unwrap();
+    quantize(&checkpoint, &out, &QuantizeOptions::new(4, 64)).unwrap();
+    let ours = Checkpoint::open(&out).unwrap();
+    let decoder = ours.decoder().unwrap();
+    let experts: Vec<_> = decoder.weights().filter(|weight| weight.shape.len() == 3).collect();
+    assert_eq!(experts.len(), 3 * decoder.layers.len());
+    for weight in experts {
+        assert_eq!(weight.tensors().count(), 3, "words, scales and biases of {weight}");
+        for tensor in weight.tensors() {
+            assert_eq!(ours.weight(tensor).unwrap().shape, tensor.stored_shape());
+            assert_eq!(ours.mapped_weight(tensor).unwrap().unwrap().len(), weight.shape[0]);
+        }
+    }
+}
+
+#[test]
 fn values_are_within_the_rounding_of_their_scales() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

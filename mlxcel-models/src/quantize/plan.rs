@@ -56,17 +56,17 @@ impl<'a> Plan<'a> {
         let mut seen = HashSet::new();
         // Those that are multiplied with, and the embedding, as far as their tensors are matrices.
         let products = decoder.products();
-        for weight in products.iter().map(|&id| decoder.weight(id)).filter(|weight| is_matrix(weight)) {
-            let view = checkpoint.tensor(&weight.tensor)?;
+        for name in products.iter().flat_map(|&id| matrices(decoder.weight(id))) {
+            let view = checkpoint.tensor(name)?;
             // A row that groups do not fit into stays as it is; so do names that no scales could be found by.
             let fits = view.shape.last().is_some_and(|columns| columns.is_multiple_of(options.group_size));
-            let module = weight.tensor.strip_suffix(".weight");
+            let module = name.strip_suffix(".weight");
             let affine = Affine::new(options.bits, options.group_size, view.element_type);
             let (true, Some(module), Some(affine)) = (fits && !view.bytes.is_empty(), module, affine) else {
                 continue;
             };
             // Fused weights are one tensor.
-            if seen.insert(weight.tensor.clone()) {
+            if seen.insert(name.to_owned()) {
                 packed.push(Item::Packed { module: module.to_owned(), view, affine });
             }
         }
@@ -112,9 +112,15 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether a weight is a matrix in the tensor's own order.
-fn is_matrix(weight: &WeightRef) -> bool {
-    weight.shape.len() == 2 && weight.is_contiguous()
+/// The tensors of a weight that are matrices in their own order: one, or those of experts that are stored apart.
+fn matrices(weight: &WeightRef) -> impl Iterator<Item = &str> {
+    let one = weight.shape.len() == 2 && weight.is_contiguous();
+    let apart = weight.shape.len() == 3
+        && !weight.stack.is_empty()
+        && !weight.transposed
+        && weight.selection.is_none();
+    let all = std::iter::once(&weight.tensor).chain(&weight.stack).map(String::as_str);
+    all.filter(move |_| one || apart)
 }
 
 /// Items in files of up to `largest` bytes, or of one item that is larger.
