@@ -4,7 +4,7 @@ use std::fmt;
 
 use mlxcel_core::Result;
 use mlxcel_graph::{ENTRY, Program, ProgramShape};
-use mlxcel_models::{Decoder, WeightRef};
+use mlxcel_models::{Decoder, Operation, WeightId, WeightRef};
 use serde::Serialize;
 
 use super::Statistics;
@@ -38,8 +38,8 @@ pub struct Summary {
     pub submissions: u64,
     /// Bytes of intermediate results.
     pub transient_bytes: u64,
-    /// Bytes of weights that a step has to read, whatever the compiler does: each once, and of the embedding table the rows of
-    /// the tokens.
+    /// Bytes of weights that a step has to read, whatever the compiler does: each once, of tables of embeddings the rows of the
+    /// tokens, and of experts as many as the tokens can choose.
     pub weight_bytes: u64,
     /// Bytes of the states that a step reads: caches at their whole length.
     pub kv_bytes: u64,
@@ -98,14 +98,28 @@ impl Summary {
     }
 }
 
-/// The bytes of weights that a step needs.
+/// The bytes of weights that a step needs: of tables the rows of its tokens, of experts as many as its tokens can choose.
 fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
-    let table = decoder.weight(decoder.embedding.weight);
-    let rows = table.shape.first().copied().unwrap_or(1).max(1);
-    let table_bytes: usize = table.tensors().map(WeightRef::byte_len).sum();
-    let picked = table_bytes / rows * shape.tokens().min(rows);
-    let whole = if decoder.head.tied { 0 } else { table_bytes };
-    decoder.weight_bytes() - whole as u64 + picked as u64
+    let bytes = |id: WeightId| decoder.weight(id).tensors().map(WeightRef::byte_len).sum::<usize>();
+    // The bytes of `count` of the outermost parts of a weight.
+    let some = |id: WeightId, count: usize| {
+        let parts = decoder.weight(id).shape.first().copied().unwrap_or(1).max(1);
+        bytes(id) / parts * count.min(parts)
+    };
+    let (tokens, table) = (shape.tokens(), decoder.embedding.weight);
+    let needed = decoder.weight_bytes() + some(table, tokens) as u64;
+    let mut unread = if decoder.head.tied { 0 } else { bytes(table) };
+    if let Some(positions) = &decoder.embedding.positions {
+        unread += bytes(positions.weight) - some(positions.weight, tokens);
+    }
+    for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
+        if let Operation::Experts(experts) = &block.operation {
+            for linear in [experts.gate, experts.up, experts.down] {
+                unread += bytes(linear.weight) - some(linear.weight, tokens.saturating_mul(experts.chosen));
+            }
+        }
+    }
+    needed - unread as u64
 }
 
 /// The bytes of a program's states.
@@ -158,5 +172,38 @@ impl fmt::Display for Summary {
             writeln!(f, "  and {more} more")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_graph::Outputs;
+    use mlxcel_models::Checkpoint;
+
+    use super::*;
+
+    #[test]
+    fn a_step_needs_the_experts_that_its_tokens_can_choose() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/olmoe");
+        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let of = |tokens| {
+            let shape = ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last };
+            weight_bytes(&decoder, &shape)
+        };
+        let (row, mut expert, mut experts, mut chosen) = (2 * decoder.hidden_size as u64, 0, 0, 0);
+        for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
+            if let Operation::Experts(mixture) = &block.operation {
+                (experts, chosen) = (mixture.count as u64, mixture.chosen as u64);
+                expert += [mixture.gate, mixture.up, mixture.down]
+                    .map(|linear| decoder.weight(linear.weight).byte_len() as u64 / experts)
+                    .iter()
+                    .sum::<u64>();
+            }
+        }
+        assert!(chosen < experts && expert > 0);
+        assert_eq!(of(2) - of(1), chosen * expert + row);
+        assert_eq!(of(experts as usize + 1) - of(experts as usize), row, "there are no more experts");
     }
 }
