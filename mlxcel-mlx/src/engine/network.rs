@@ -181,3 +181,6 @@ fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
 pub(super) fn inconsistent(what: &'static str) -> Error {
     Error::new(ErrorKind::Internal, "step", what)
 }
+
+#[cfg(test)]
+mod tests;

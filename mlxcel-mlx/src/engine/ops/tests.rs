@@ -128,27 +128,30 @@ fn linear() -> Linear {
 
 #[test]
 fn convolutions_see_the_inputs_before() {
-    let (count, channels, taps) = (40, 3, 4);
-    let own = convolution(channels, taps, Some(Activation::Silu));
-    let weight = floats(channels * taps, 5);
+    let (count, channels) = (40, 3);
     let x = floats(count * channels, 1);
-    let mut expected = Vec::new();
-    for t in 0..count {
-        expected.extend((0..channels).map(|c| {
-            let tap = |k: usize| match (t + k).checked_sub(taps - 1) {
-                Some(at) => f64::from(weight[c * taps + k]) * f64::from(x[at * channels + c]),
-                None => 0.0,
-            };
-            let sum: f64 = (0..taps).map(tap).sum();
-            sum / (1.0 + (-sum).exp())
-        }));
+    // One tap sees none.
+    for taps in [1, 2, 4] {
+        let own = convolution(channels, taps, Some(Activation::Silu));
+        let weight = floats(channels * taps, 5);
+        let mut expected = Vec::new();
+        for t in 0..count {
+            expected.extend((0..channels).map(|c| {
+                let tap = |k: usize| match (t + k).checked_sub(taps - 1) {
+                    Some(at) => f64::from(weight[c * taps + k]) * f64::from(x[at * channels + c]),
+                    None => 0.0,
+                };
+                let sum: f64 = (0..taps).map(tap).sum();
+                sum / (1.0 + (-sum).exp())
+            }));
+        }
+        let mixer =
+            Mixer::ShortConvolution(ShortConvolution { input: linear(), convolution: own, output: linear() });
+        let network = network(mixer, Array::from_slice(&weight, &[channels, taps]).unwrap());
+        in_any_chunks(&network, count, &expected, |ops, ranges| {
+            ops.convolve(&tokens_of(&x, &[channels], ranges), &own, SLOT)
+        });
     }
-    let mixer =
-        Mixer::ShortConvolution(ShortConvolution { input: linear(), convolution: own, output: linear() });
-    let network = network(mixer, Array::from_slice(&weight, &[channels, taps]).unwrap());
-    in_any_chunks(&network, count, &expected, |ops, ranges| {
-        ops.convolve(&tokens_of(&x, &[channels], ranges), &own, SLOT)
-    });
 }
 
 #[test]

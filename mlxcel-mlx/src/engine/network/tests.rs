@@ -1,0 +1,68 @@
+//! Every architecture with activations of the checkpoint's type, as on a GPU.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mlxcel_core::LoadOptions;
+use mlxcel_models::{Checkpoint, Feature, WeightRef};
+
+use super::*;
+use crate::device::Device;
+use crate::engine::options::WeightQuantization;
+use crate::engine::weights::Treatment;
+
+/// How far the logits after the oracle's first prompt are from the oracle's, relative to the largest, and whether there are experts;
+/// none where MLX does not run the experts so on a CPU. A token more is fed as well.
+fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
+    let text = std::fs::read(folder.join("oracle.json")).unwrap();
+    let oracle: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let case = &oracle["cases"][0];
+    let of = |name: &str| serde_json::from_value::<Vec<f32>>(case[name].clone()).unwrap();
+    let prompt: Vec<u32> = of("prompt").iter().map(|&token| token as u32).collect();
+
+    let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
+    let decoder = checkpoint.decoder().unwrap();
+    // On a CPU, MLX multiplies by chosen matrices in float32, or packed.
+    let has_experts = decoder.features().contains(Feature::Experts);
+    let is_packable = |weight: &WeightRef| weight.shape.last().is_some_and(|&width| width % 32 == 0);
+    if has_experts && !decoder.weights().filter(|weight| weight.shape.len() == 3).all(is_packable) {
+        return None;
+    }
+    let quantize = has_experts.then(|| WeightQuantization::affine(8, 32).unwrap());
+    let treatment = Treatment { expand: None, quantize };
+    let weights = Weights::load(&checkpoint, &decoder, treatment, &LoadOptions::default()).unwrap();
+    let numerics = Numerics { activation, kv: activation };
+    let network = Network::new(decoder, weights, Compute::new(None), numerics, 100).unwrap();
+
+    let feed = |tokens: &[u32], position: usize, states: Option<&States>| {
+        let tokens = Array::from_slice(tokens, &[tokens.len()]).unwrap();
+        let count = tokens.len();
+        let span = Span { start: 0, count, position, length: position + count };
+        let last = Array::from_slice(&[count as u32 - 1], &[1]).unwrap();
+        let (logits, states) = network.run(&tokens, &[span], &[states], Wanted::Some(&last)).unwrap();
+        (logits.unwrap().to_vec::<f32>().unwrap(), states)
+    };
+    let (logits, states) = feed(&prompt, 0, None);
+    let (next, _) = feed(&[of("greedy")[0] as u32], prompt.len(), states.first());
+    assert!(next.iter().all(|logit| logit.is_finite()));
+    let expected = of("prefill_logits");
+    let scale = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+    let error = logits.iter().zip(&expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    Some((error / scale, has_experts))
+}
+
+#[test]
+fn every_architecture_runs_with_narrow_activations() {
+    Device::Cpu.select().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
+    let mut folders: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    let mut count = 0;
+    for folder in folders {
+        let Some((error, has_experts)) = run(&folder, DType::BF16) else { continue };
+        count += 1;
+        // Rounding makes routers choose other experts.
+        assert!(error < if has_experts { 1.0 } else { 0.1 }, "{}: {error}", folder.display());
+    }
+    assert!(count >= 30, "{count} ran");
+}
