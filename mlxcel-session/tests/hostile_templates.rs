@@ -235,6 +235,29 @@ fn work_in_filters_and_calls_is_counted() {
     ] {
         refused(&format!("{million}{{% for i in range(100000) %}}{work}{{% endfor %}}"), "too many steps");
     }
+    // Arguments are read as well: patterns, keys, separators, names of attributes.
+    let long = "{% set b = 'x' * 9000000 %}{% set d = {b ~ 'y': 1, b ~ 'z': 2} %}{% set k = b ~ 'w' %}{% set s = [d] * 100 %}";
+    for work in [
+        "{{ 'x'.find(b) }}",
+        "{{ 'x'.count(b) }}",
+        "{{ 'x'.split(b)|length }}",
+        "{{ 'x'.replace(b, '') }}",
+        "{{ 'x'|replace(b, '') }}",
+        "{{ 'x'.partition(b)|length }}",
+        "{{ b.startswith((b, b, b)) }}",
+        "{{ [b, b] == [k, k] }}",
+        "{{ []|tojson(indent=b) }}",
+        "{{ []|tojson(separators=(b, b)) }}",
+        "{{ [1]|join(b) }}",
+        "{{ d[k] }}",
+        "{{ s|map(attribute=k)|first }}",
+        "{{ s|sort(attribute=k)|length }}",
+        "{{ s|selectattr(k)|list|length }}",
+        "{{ 'x' is in b }}",
+    ] {
+        refused(&format!("{long}{{% for i in range(100000) %}}{work}{{% endfor %}}"), "");
+    }
+    refused(&format!("{{% set {} = 1 %}}", "a".repeat(1000)), "a name is too long");
     let thousands = "{% set l = range(50000)|list %}";
     for work in [
         "{{ l|sort|first }}",
@@ -290,6 +313,17 @@ fn work_in_filters_and_calls_is_counted() {
 }
 
 #[test]
+fn deep_values_are_walked_on_what_is_left_of_the_stack() {
+    for calls in (20..60).step_by(2) {
+        let walk = "{{ deep|tojson(indent=1) }}{{ deep }}{{ [deep, 1] == [deep, 2] }}{{ [deep, [1]]|sort }}";
+        let source = format!(
+            "{{% macro m(n) %}}{{% if n %}}{{{{ m(n - 1) }}}}{{% else %}}{walk}{{% endif %}}{{% endmacro %}}{{{{ m({calls}) }}}}"
+        );
+        let _ = render(&source);
+    }
+}
+
+#[test]
 fn nothing_outside_is_reached() {
     for source in [
         "{% include '/etc/passwd' %}",
@@ -314,7 +348,7 @@ fn a_fault_names_its_line_and_quotes_nothing_harmful() {
     refused("{% if x %}\n{% for i in y %}\n{% endif %}", "line 3");
     refused("\n{{ raise_exception('\\x1b[2J' * 1000000) }}", "line 2: \\u{1b}[2J");
     refused("{{ 'x'|\u{1b} }}", "line 1");
-    refused(&format!("{{% {} %}}", "a".repeat(1 << 19)), "line 1: there is no block 'aaa");
+    refused(&format!("{{% {} %}}", "a".repeat(200)), "line 1: there is no block 'aaa");
 }
 
 #[test]

@@ -341,6 +341,14 @@ fn replacements_of_replacements_do_not_grow_without_end() {
     };
     refused(&many("normalizer", "normalizers"), "grow");
     refused(&many("decoder", "decoders"), "grow");
+    let mut added = with(bpe(), "normalizer", replace("a", &"a".repeat(10_000)));
+    added["added_tokens"] = (0..100)
+        .map(|number| json!({"id": 300 + number, "content": format!("{}{number}", "a".repeat(1000)), "normalized": true}))
+        .collect();
+    refused(&added, "the added tokens grow too long");
+    let mut token = bpe();
+    token["model"]["vocab"]["x".repeat(5000)] = json!(999);
+    refused(&token, "a token of 5000 bytes");
     let long = with(bpe(), "normalizer", replace("a", &"a".repeat(1 << 20)));
     refused(&long, "grow");
     refused(

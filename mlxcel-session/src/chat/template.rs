@@ -10,6 +10,9 @@ use super::{ChatOptions, Message};
 use crate::files;
 use crate::tokenizer::SpecialTokens;
 
+/// How many bytes the templates of a checkpoint may have together.
+const LONGEST_SOURCES: usize = 1 << 20;
+
 /// The template that is used where no other is asked for.
 const DEFAULT: &str = "default";
 /// The template that is used where `tools` are given, if the checkpoint has it.
@@ -50,7 +53,18 @@ impl ChatTemplate {
     /// Parses several templates by name.
     fn with_named(sources: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let mut templates = Vec::new();
+        let mut length = 0;
         for (name, source) in sources {
+            length += source.len();
+            if length > LONGEST_SOURCES {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "read chat template",
+                    "the templates are too long",
+                )
+                .with_context("limit", LONGEST_SOURCES)
+                .with_source(format!("there are {length} bytes or more")));
+            }
             let template = Template::parse(&source).map_err(|fault| {
                 Error::new(
                     ErrorKind::Corrupt,

@@ -11,15 +11,13 @@ use tokenizers::{AddedToken, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
 use super::frame::Frame;
 use super::normalizers::{Normalization, Normalizers};
 use super::splitting::{Decoders, PreTokenizers};
-use super::vocabulary::ModelSection;
+use super::vocabulary::{LONGEST_TOKEN, ModelSection};
 
 /// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some gigabytes of memory in the
 /// crate.
 pub(super) const LONGEST_TEXT: usize = 16 << 20;
 /// How long a text may become, in bytes, where every step makes it grow as much as it can.
-const LONGEST_GROWN: usize = 256 << 20;
-/// How long an added token may be, in bytes.
-const LONGEST_ADDED: usize = 4096;
+const LONGEST_GROWN: usize = 64 << 20;
 /// What a token covers at least, for a limit on texts by tokens: real vocabularies hold longer ones.
 const LEAST_COVERED: usize = 16;
 
@@ -90,11 +88,16 @@ impl Checked {
         let decoders =
             Decoders::read(section(file.decoder)?.as_ref()).map_err(|error| Printable(&error).to_string())?;
         let model = file.model.build().map_err(|error| Printable(&error).to_string())?;
-        if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_ADDED) {
+        if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_TOKEN) {
             return Err(format!(
-                "an added token has {} bytes, more than {LONGEST_ADDED}",
+                "an added token has {} bytes, more than {LONGEST_TOKEN}",
                 long.content.len()
             ));
+        }
+        let normalized =
+            file.added_tokens.iter().filter(|token| token.normalized).map(|token| token.content.len());
+        if normalized.sum::<usize>().saturating_mul(normalization.growth) > LONGEST_GROWN {
+            return Err("the added tokens grow too long".to_owned());
         }
         let added = file.added_tokens.iter().map(|token| token.content.len()).max().unwrap_or(0);
         // Composed forms and the like have up to a fourth of the bytes.

@@ -23,7 +23,7 @@ pub(super) struct Frame {
 impl Frame {
     pub(super) fn read(section: Option<&Value>) -> Result<Self, String> {
         let mut frame = Self::default();
-        let steps = Steps::read(section, LIST, |kind, value| {
+        let steps = Steps::read(section, LIST, 1, |kind, value| {
             let frame = match kind {
                 // It moves offsets.
                 "ByteLevel" => Self::default(),

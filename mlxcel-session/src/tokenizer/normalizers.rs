@@ -7,7 +7,9 @@ use tokenizers::utils::SysRegex;
 use tokenizers::{NormalizedString, Normalizer, NormalizerWrapper, Offsets};
 
 use super::charsmap;
-use super::steps::{Pattern, Steps, growth_of_replacement, parse, pattern, prefix, text, unknown};
+use super::steps::{
+    MOST_GROWTH, Pattern, Steps, growth_of_replacement, parse, pattern, prefix, text, unknown,
+};
 
 const LIST: &str = "normalizers";
 
@@ -30,11 +32,12 @@ pub(super) struct Normalization {
 impl Normalization {
     pub(super) fn read(section: Option<&Value>) -> Result<Self, String> {
         let mut shrinks = false;
-        let steps = Steps::read(section, LIST, |kind, value| {
+        let steps = Steps::read(section, LIST, MOST_GROWTH, |kind, value| {
             shrinks |= !matches!(kind, "Prepend" | "ByteLevel" | "Replace");
             let growth = match kind {
-                // A character may become 18, and 11 times its bytes.
-                "NFC" | "NFD" | "NFKC" | "NFKD" => 11,
+                // The factors of Unicode's normal forms in UTF-8.
+                "NFC" | "NFD" => 3,
+                "NFKC" | "NFKD" => 11,
                 "Bert" | "BertNormalizer" | "Strip" | "StripAccents" | "Lowercase" | "Nmt" => 3,
                 "ByteLevel" => 2,
                 "Prepend" => 1 + prefix(text(value, "prepend")?)?,

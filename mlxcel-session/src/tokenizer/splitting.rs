@@ -3,10 +3,13 @@
 use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper};
 
-use super::steps::{Steps, growth_of_replacement, parse, pattern, text, unknown};
+use super::steps::{MOST_GROWTH, Steps, growth_of_replacement, parse, pattern, text, unknown};
 
 const PRE_TOKENIZERS: &str = "pretokenizers";
 const DECODERS: &str = "decoders";
+
+/// How many times as long decoders may make a text.
+const MOST_DECODED: usize = 64;
 
 /// How a text is split into words.
 pub(super) struct PreTokenizers(Vec<PreTokenizerWrapper>);
@@ -14,7 +17,7 @@ pub(super) struct PreTokenizers(Vec<PreTokenizerWrapper>);
 impl PreTokenizers {
     /// The steps of the section, if it has any, and how much they make a text grow.
     pub(super) fn read(section: Option<&Value>) -> Result<(Option<Self>, usize), String> {
-        let steps = Steps::read(section, PRE_TOKENIZERS, |kind, value| {
+        let steps = Steps::read(section, PRE_TOKENIZERS, MOST_GROWTH, |kind, value| {
             let growth = match kind {
                 "ByteLevel" => 2,
                 // A sign of three bytes in the place of a space, and one before each part.
@@ -62,7 +65,7 @@ enum Decode {
 impl Decoders {
     /// The steps of the section, if it has any.
     pub(super) fn read(section: Option<&Value>) -> Result<Option<Self>, String> {
-        let steps = Steps::read(section, DECODERS, |kind, value| {
+        let steps = Steps::read(section, DECODERS, MOST_DECODED, |kind, value| {
             let growth = match kind {
                 "Strip" => {
                     let mut content = text(value, "content")?.chars();

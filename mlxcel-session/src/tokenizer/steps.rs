@@ -9,8 +9,8 @@ use serde_json::Value;
 /// How many steps a section may have, and how deep lists of them may be nested.
 const MOST_STEPS: usize = 256;
 const MOST_NESTED: usize = 8;
-/// How many times as long the steps of a section may make a text.
-const MOST_GROWTH: usize = 1 << 14;
+/// How many times as long the steps before a model may make a text.
+pub(super) const MOST_GROWTH: usize = 1 << 14;
 /// How long a pattern may be, in bytes.
 const LONGEST_PATTERN: usize = 16 << 10;
 /// How long a text may be that is put before each part of another, in bytes.
@@ -23,10 +23,12 @@ pub(super) struct Steps<T> {
 }
 
 impl<T> Steps<T> {
-    /// Reads a section: one step, or a `Sequence` of them under `list`. `step` reads one of a kind, and says its growth.
+    /// Reads a section: one step, or a `Sequence` of them under `list`. `step` reads one of a kind, and says its growth; all together
+    /// make a text at most `most_growth` times as long.
     pub(super) fn read(
         section: Option<&Value>,
         list: &str,
+        most_growth: usize,
         mut step: impl FnMut(&str, &Value) -> Result<(T, usize), String>,
     ) -> Result<Self, String> {
         let mut flat = Vec::new();
@@ -39,8 +41,8 @@ impl<T> Steps<T> {
             this.growth = this.growth.saturating_mul(growth.max(1));
             this.steps.push(step);
         }
-        if this.growth > MOST_GROWTH {
-            return Err(format!("the {list} make a text grow more than {MOST_GROWTH} times"));
+        if this.growth > most_growth {
+            return Err(format!("the {list} make a text grow more than {most_growth} times"));
         }
         Ok(this)
     }

@@ -10,6 +10,8 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::models::wordpiece::WordPiece;
 
+/// How long a token may be, in bytes; texts are decoded some hundreds at a time.
+pub(super) const LONGEST_TOKEN: usize = 4096;
 /// How long a token of a model may be that tries every beginning of a text (in bytes), and a word that is split by trying (in
 /// characters): the time for a text grows with their squares.
 const LONGEST_TRIED: usize = 256;
@@ -52,6 +54,9 @@ impl ModelSection {
     /// Makes the model; what the crate `tokenizers` would panic at is an error.
     pub(super) fn build(self) -> Result<Model, String> {
         let longest = self.vocab.longest();
+        if longest > LONGEST_TOKEN {
+            return Err(format!("a token of {longest} bytes is longer than {LONGEST_TOKEN}"));
+        }
         let kind = self.kind().to_owned();
         let model = match (kind.as_str(), self.vocab) {
             ("BPE", Vocabulary::Ids(vocab)) => {

@@ -1,6 +1,7 @@
 //! The arguments of a call, taken by position or by name.
 
 use super::fault::{Fault, Result};
+use super::meter::Meter;
 use super::value::Value;
 
 /// The values that something is called with.
@@ -11,6 +12,16 @@ pub(super) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
+    /// Accounts for reading the texts among them, which whoever takes them may do.
+    pub(super) fn read(&self, meter: &Meter) -> Result<()> {
+        let named = self.named.iter().map(|(_, value)| value);
+        self.positional
+            .iter()
+            .chain(named)
+            .filter_map(Value::as_text)
+            .try_for_each(|text| meter.read(text.len()))
+    }
+
     /// The arguments by the names of the parameters of `callee`; undefined where one is not given.
     pub(super) fn take<const N: usize>(&self, callee: &str, names: [&str; N]) -> Result<[Value<'a>; N]> {
         let mut values = [const { Value::Undefined }; N];

@@ -241,7 +241,7 @@ impl<'a> Evaluator<'a> {
         match target {
             Target::Name(name) => self.scopes.set(name, value),
             Target::Attribute(name, attribute) => {
-                let Value::Namespace(index) = self.scopes.get(name) else {
+                let Value::Namespace(index) = self.scopes.get(name)? else {
                     return Err(Fault::new(format!("'{name}' is not a namespace")));
                 };
                 self.set_in_namespace(index, attribute, value)

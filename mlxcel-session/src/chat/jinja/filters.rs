@@ -24,6 +24,7 @@ impl<'a> Evaluator<'a> {
         values: &Values<'a>,
     ) -> Result<Value<'a>> {
         self.meter.work(1)?;
+        values.read(&self.meter)?;
         match name {
             "default" | "d" => {
                 let [default, boolean] = values.take(name, ["default_value", "boolean"])?;

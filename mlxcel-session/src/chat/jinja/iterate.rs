@@ -63,15 +63,7 @@ impl<'a> Evaluator<'a> {
                 .map_or(Value::Undefined, |(definition, _)| Value::text(&definition.name))),
             Value::Undefined => Err(Fault::new(format!("undefined has no attribute '{name}'"))),
             _ if methods::exists(value, name) => Ok(Value::Method),
-            Value::Dict(dict) => {
-                for (key, value) in &dict.entries {
-                    self.meter.work(1)?;
-                    if key.as_text() == Some(name) {
-                        return Ok(value.clone());
-                    }
-                }
-                Ok(Value::Undefined)
-            }
+            Value::Dict(dict) => Ok(dict.get_text(name, &self.meter)?.unwrap_or(Value::Undefined)),
             _ => Ok(Value::Undefined),
         }
     }

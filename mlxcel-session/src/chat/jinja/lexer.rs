@@ -29,6 +29,9 @@ pub(super) enum Token {
     End,
 }
 
+/// How many bytes a name may have: it is compared and hashed whenever it is looked up.
+const LONGEST_NAME: usize = 256;
+
 /// The longer ones first.
 const SIGNS: [&str; 29] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<",
@@ -192,6 +195,9 @@ impl<'s> Lexer<'s> {
                 _ if first == '_' || first.is_alphabetic() => {
                     let is_part = |c: char| c == '_' || c.is_alphanumeric();
                     let length = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+                    if length > LONGEST_NAME {
+                        return self.fault("a name is too long");
+                    }
                     let name = self.skip(length).to_owned();
                     self.push(Token::Name(name));
                 }

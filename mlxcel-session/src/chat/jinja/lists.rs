@@ -146,22 +146,13 @@ impl<'a> Evaluator<'a> {
     /// An attribute of an attribute, with points between their names.
     fn path(&self, item: &Value<'a>, attribute: &Value<'a>) -> Result<Value<'a>> {
         let Some(path) = attribute.as_text() else { return self.item(item, attribute) };
+        self.meter.read(path.len())?;
         let mut value = item.clone();
         for name in path.split('.') {
             value = match (name.parse::<u32>(), &value) {
                 (Ok(index), _) => self.item(&value, &Value::Int(index.into()))?,
                 // An item goes before a method of the same name.
-                (_, Value::Dict(dict)) => {
-                    let mut found = None;
-                    for (key, held) in &dict.entries {
-                        self.meter.work(1)?;
-                        if key.as_text() == Some(name) {
-                            found = Some(held.clone());
-                            break;
-                        }
-                    }
-                    found.unwrap_or(Value::Undefined)
-                }
+                (_, Value::Dict(dict)) => dict.get_text(name, &self.meter)?.unwrap_or(Value::Undefined),
                 _ => self.attribute(&value, name)?,
             };
         }
@@ -177,6 +168,7 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Vec<Value<'a>>> {
         let key = |item: &Value<'a>| {
             let Some(attribute) = attribute.given() else { return self.folded(item, case_sensitive) };
+            self.meter.read(attribute.as_text().map_or(0, str::len))?;
             match attribute.as_text().filter(|paths| paths.contains(',')) {
                 None => self.folded(&self.path(item, attribute)?, case_sensitive),
                 Some(paths) => {

@@ -83,6 +83,10 @@ impl Charge {
         self.meter.read(bytes)
     }
 
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
     /// Gives `bytes` back.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);

@@ -80,6 +80,7 @@ pub(super) fn exists(value: &Value<'_>, name: &str) -> bool {
 impl<'a> Evaluator<'a> {
     /// Calls a method that [`exists`].
     pub(super) fn method(&mut self, value: &Value<'a>, name: &str, values: &Values<'a>) -> Result<Value<'a>> {
+        values.read(&self.meter)?;
         match value {
             Value::Text(text) => self.text_method(text, name, values),
             Value::Dict(dict) => match name {
@@ -163,7 +164,9 @@ impl<'a> Evaluator<'a> {
                 };
                 match &affix {
                     Value::Seq(seq) if seq.tuple => {
-                        self.meter.work(seq.items.len())?;
+                        for affix in seq.items.iter().filter_map(Value::as_text) {
+                            self.meter.read(affix.len())?;
+                        }
                         Ok(Value::Bool(seq.items.iter().filter_map(Value::as_text).any(meets)))
                     }
                     Value::Text(affix) => Ok(Value::Bool(meets(affix))),

@@ -20,7 +20,7 @@ impl<'a> Evaluator<'a> {
             Kind::Int(value) => Ok(Value::Int(*value)),
             Kind::Float(value) => Ok(Value::Float(*value)),
             Kind::Text(text) => Ok(Value::text(text)),
-            Kind::Name(name) => Ok(self.scopes.get(name)),
+            Kind::Name(name) => self.scopes.get(name),
             Kind::List(items) => self.items(items, false),
             Kind::Tuple(items) => self.items(items, true),
             Kind::Dict(entries) => self.dict(entries),

@@ -10,6 +10,7 @@ impl<'a> Evaluator<'a> {
     /// Whether `value is name(values)`.
     pub(super) fn test(&mut self, name: &str, value: &Value<'a>, values: &Values<'a>) -> Result<bool> {
         self.meter.work(1)?;
+        values.read(&self.meter)?;
         if let Some(comparison) = comparison(name) {
             let [other] = values.take(name, ["other"])?;
             return self.compare(comparison, value, &other);

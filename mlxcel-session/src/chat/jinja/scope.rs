@@ -76,22 +76,23 @@ impl<'a> Scopes<'a> {
     }
 
     /// The value of a name; undefined if it has none.
-    pub(super) fn get(&self, name: &str) -> Value<'a> {
+    pub(super) fn get(&self, name: &str) -> Result<Value<'a>> {
         let mut next = Some(self.current);
         while let Some(index) = next {
+            self.charge.meter().work(1)?;
             let scope = &self.scopes[index];
             if let Some(value) = scope.variables.get(name) {
-                return value.clone();
+                return Ok(value.clone());
             }
             next = scope.parent;
         }
-        match name {
+        Ok(match name {
             "range" => Value::Function(Function::Range),
             "dict" => Value::Function(Function::Dict),
             "namespace" => Value::Function(Function::Namespace),
             "raise_exception" => Value::Function(Function::RaiseException),
             "strftime_now" => Value::Function(Function::StrftimeNow),
             _ => Value::Undefined,
-        }
+        })
     }
 }

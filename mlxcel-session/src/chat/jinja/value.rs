@@ -99,6 +99,19 @@ impl<'a> Dict<'a> {
         }
         Ok(None)
     }
+
+    /// The value of the key that is `name`.
+    pub(super) fn get_text(&self, name: &str, meter: &Meter) -> Result<Option<Value<'a>>> {
+        for (held, value) in &self.entries {
+            meter.work(1)?;
+            let Some(held) = held.as_text().filter(|held| held.len() == name.len()) else { continue };
+            meter.read(name.len())?;
+            if held == name {
+                return Ok(Some(value.clone()));
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl<'a> Value<'a> {
