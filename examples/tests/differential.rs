@@ -19,13 +19,25 @@ fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Option
     }
 }
 
-fn engines_agree(precision: Precision, tolerance: impl Fn(&str) -> Tolerance) {
+/// The bundled model, it in four bits, and every architecture.
+fn every_fixture() -> Vec<Fixture> {
+    let folder = Fixture::named("llama").path.parent().unwrap().to_owned();
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let named = names.into_iter().map(|name| Fixture::named(name.leak()));
+    [Fixture::storyteller(), Fixture::named("storyteller-4bit")].into_iter().chain(named).collect()
+}
+
+fn engines_agree(precision: Precision, fixtures: Vec<Fixture>, tolerance: impl Fn(&str) -> Tolerance) {
     let engines = engines();
-    let named = ["llama", "llama-linear", "mistral", "storyteller-4bit"].map(Fixture::named);
-    for fixture in std::iter::once(Fixture::storyteller()).chain(named) {
+    for fixture in fixtures {
         let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
         let models: Vec<_> =
             engines.iter().filter_map(|engine| load(&**engine, &fixture, precision)).collect();
+        if precision == Precision::Exact {
+            assert_eq!(models.len(), engines.len(), "an engine does not run {}", fixture.name);
+        }
         for (index, a) in models.iter().enumerate() {
             for b in &models[index + 1..] {
                 let report = differential(&**a, &**b, &prompts, 16, &tolerance(fixture.name)).unwrap();
@@ -37,12 +49,14 @@ fn engines_agree(precision: Precision, tolerance: impl Fn(&str) -> Tolerance) {
 
 #[test]
 fn engines_agree_at_exact_precision() {
-    engines_agree(Precision::Exact, |_| Tolerance::of(Precision::Exact));
+    engines_agree(Precision::Exact, every_fixture(), |_| Tolerance::of(Precision::Exact));
 }
 
 #[test]
 fn engines_agree_at_native_precision() {
-    engines_agree(Precision::Native, |fixture| {
+    let named = ["llama", "llama-linear", "mistral", "storyteller-4bit"].map(Fixture::named);
+    let fixtures = std::iter::once(Fixture::storyteller()).chain(named).collect();
+    engines_agree(Precision::Native, fixtures, |fixture| {
         let mut tolerance = Tolerance::of(Precision::Native);
         // Two roundings may lie on both sides of the exact value; with random weights each is up to 1e-2 off (`oracles`), of
         // mistral 1.1e-2.

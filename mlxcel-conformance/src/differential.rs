@@ -224,9 +224,10 @@ impl Differential {
         Self { a: a.into(), b: b.into(), tolerance, comparisons }
     }
 
-    /// Whether every comparison lies within the tolerance.
+    /// Whether every comparison lies within the tolerance; not where nothing was compared.
     pub fn passed(&self) -> bool {
-        self.comparisons.iter().all(Comparison::passed)
+        let compared = self.comparisons.iter().any(|comparison| comparison.steps > 0);
+        compared && self.comparisons.iter().all(Comparison::passed)
     }
 }
 
@@ -326,6 +327,17 @@ mod tests {
         assert!(!Comparison::new(&a, &b, &Tolerance::NONE).passed());
         let c = Trace::new(None, vec![step(1, 3.0), step(2, 1e-5), step(4, 2.0)]);
         assert!(!Comparison::new(&a, &c, &Tolerance::new(1e-4, 1e-3, 1e-4)).passed());
+    }
+
+    #[test]
+    fn where_nothing_was_compared_nothing_has_passed() {
+        let tolerance = Tolerance::new(1e-4, 1e-3, 1e-4);
+        let trace = |steps| Trace::new(None, steps);
+        let nothing = Comparison::new(&trace(vec![]), &trace(vec![step(1, 3.0)]), &tolerance);
+        let something = Comparison::new(&trace(vec![step(1, 3.0)]), &trace(vec![step(1, 3.0)]), &tolerance);
+        let passed = |comparisons| Differential::new("a", "b", tolerance, comparisons).passed();
+        assert!(!passed(vec![]) && !passed(vec![nothing.clone()]));
+        assert!(passed(vec![nothing, something]));
     }
 
     #[test]
