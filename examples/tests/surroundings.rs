@@ -1,5 +1,5 @@
 //! A program that is started in a stranger's folder: nothing that lies there is run.
-#![cfg(all(feature = "iree", unix))]
+#![cfg(all(feature = "iree", feature = "portable", unix))]
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -50,6 +50,18 @@ fn nothing_in_the_working_directory_is_run() {
     assert!(!folder.path().join("mark").exists(), "{line}");
     // Where this machine has a compiler for all users, it is used.
     assert!(output.status.success() || line.contains("pip install iree-base-compiler"), "{line}");
+}
+
+#[test]
+fn the_python_of_the_working_directory_is_not_asked_for_transformers() {
+    let folder = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verify"));
+    command.args(["--backend", "portable", "-n", "1", "--tokens", "1,2,3", "--model"]);
+    command.arg(Fixture::named("llama").path).env("PATH", ".::").current_dir(folder.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("transformers is left out: there is no python3"), "{said}");
+    assert!(!folder.path().join("mark").exists());
 }
 
 #[test]

@@ -256,6 +256,13 @@ with torch.no_grad():
 json.dump(answers, sys.stdout)
 "#;
 
+/// The Python in the first folder of PATH that has one; relative folders, such as the working directory, are a stranger's perhaps.
+fn python() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join("python3")).find(|program| program.is_file())
+}
+
 fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answer, Failure> {
     let Some(folder) = &arguments.model else {
         return Ok(Answer::NotAsked("the bundled model is not a folder".to_owned()));
@@ -265,7 +272,9 @@ fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answe
         Some(_) => Err(Failure::Finding(format!("ask transformers: {why}"))),
         None => Ok(Answer::NotAsked(why)),
     };
-    let program = arguments.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
+    let Some(program) = arguments.python.clone().or_else(python) else {
+        return refusal("there is no python3 in the folders of PATH".to_owned());
+    };
     let child = Command::new(&program)
         .args(["-c", SCRIPT])
         .stdin(Stdio::piped())
