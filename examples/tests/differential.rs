@@ -22,8 +22,10 @@ fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Option
 /// The bundled model, it in four bits, and every architecture.
 fn every_fixture() -> Vec<Fixture> {
     let folder = Fixture::named("llama").path.parent().unwrap().to_owned();
-    let mut names: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     let named = names.into_iter().map(|name| Fixture::named(name.leak()));
     [Fixture::storyteller(), Fixture::named("storyteller-4bit")].into_iter().chain(named).collect()

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 
-use common::{Written, repository};
+use common::{Draft, Written, repository};
 use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::{Arrangement, Attention, Decoder, Mixer};
 use serde_json::{Value, json};
@@ -209,4 +209,21 @@ fn blocks_stand_side_by_side_or_one_behind_the_other() {
         assert!(decoder.layers.iter().all(|layer| layer.arrangement == arrangement));
         assert_eq!(norms(&decoder), parallel, "they share a norm");
     }
+}
+
+#[test]
+fn tensors_are_found_by_older_names_and_without_the_head_around_them() {
+    let bare = |base: &'static str| move |name: &str| name.strip_prefix(base).unwrap_or(name).to_owned();
+    for (fixture, base) in [("gpt2", "transformer."), ("llama", "model."), ("gpt_neox", "gpt_neox.")] {
+        let decoder = Draft::fixture(fixture).renamed(bare(base)).decoder().unwrap();
+        assert_eq!(decoder.layers, with(fixture, json!({})).unwrap().layers, "{fixture}");
+    }
+    let decoder =
+        Draft::fixture("gpt_neox").renamed(|name| name.replace("embed_out", "lm_head")).decoder().unwrap();
+    assert_eq!(decoder.weight(decoder.head.projection.weight).tensor, "lm_head.weight");
+    let error = Draft::fixture("llama")
+        .renamed(|name| name.replace("model.embed_tokens", "other"))
+        .decoder()
+        .unwrap_err();
+    assert_eq!(error.context("tensor"), Some("model.embed_tokens.weight"));
 }

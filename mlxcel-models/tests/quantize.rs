@@ -1,5 +1,5 @@
 //! Quantizing checkpoints: against what mlx-lm made of the same one, and what is refused.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::quantize::{QuantizeOptions, quantize};
-use mlxcel_models::{Checkpoint, ElementType, TensorView};
+use mlxcel_models::{Checkpoint, ElementType, TensorView, WeightRef};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -123,6 +123,34 @@ fn the_matrices_of_experts_are_packed() {
         for tensor in weight.tensors() {
             assert_eq!(ours.weight(tensor).unwrap().shape, tensor.stored_shape());
             assert_eq!(ours.mapped_weight(tensor).unwrap().unwrap().len(), weight.shape[0]);
+        }
+    }
+}
+
+#[test]
+fn every_family_opens_again_as_the_same_network() {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(repository().join("fixtures/architectures")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let out = folder.path().join(name);
+        quantize(&checkpoint, &out, &QuantizeOptions::new(8, 32)).unwrap();
+        let ours = Checkpoint::open(&out).unwrap();
+        let decoder = ours.decoder().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let before = checkpoint.decoder().unwrap();
+        assert_eq!((&decoder.layers, decoder.parameters()), (&before.layers, before.parameters()), "{name}");
+        let packed = decoder.weights().filter(|weight| weight.quantization.is_some()).count();
+        // Those of GPT-2's layers are stored the other way round, and stay.
+        let least = if name == "gpt2" { 1 } else { decoder.layers.len() };
+        assert!(packed >= least, "{name}: {packed} weights are packed");
+        for tensor in decoder.weights().flat_map(WeightRef::tensors) {
+            let view = ours.weight(tensor).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(
+                (&view.shape, view.bytes.len()),
+                (&tensor.stored_shape(), tensor.byte_len()),
+                "{name}: {tensor}"
+            );
         }
     }
 }

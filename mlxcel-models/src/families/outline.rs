@@ -75,7 +75,7 @@ impl Roles<'_> {
         let weight = self.add(table.clone());
         let positions = match positions {
             Some(name) => {
-                let weight = self.tensor(&format!("{name}.weight"), &[context, hidden])?;
+                let weight = self.add(self.matrix(&name, context, hidden)?);
                 Some(PositionTable { weight, offset: 0 })
             }
             None => None,

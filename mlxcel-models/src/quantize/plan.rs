@@ -112,9 +112,11 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The tensors of a weight that are matrices in their own order: one, or those of experts that are stored apart.
+/// The tensors of a weight that are matrices in their own order, of which it has whole rows: one, or those of experts that are
+/// stored apart.
 fn matrices(weight: &WeightRef) -> impl Iterator<Item = &str> {
-    let one = weight.shape.len() == 2 && weight.is_contiguous();
+    let whole_rows = weight.selection.is_none_or(|selection| selection.axis == 0);
+    let one = weight.shape.len() == 2 && weight.stack.is_empty() && !weight.transposed && whole_rows;
     let apart = weight.shape.len() == 3
         && !weight.stack.is_empty()
         && !weight.transposed
