@@ -91,7 +91,7 @@ impl<E: Executor> GraphSession<E> {
     /// What tags this session's snapshots: the engine, the payload's version, and what its bytes depend on.
     fn snapshot_engine(&self) -> String {
         let Shared { info, kv_cache, layouts, .. } = &*self.shared;
-        let mut tag = format!("{} state/2 {}", info.backend, info.precision);
+        let mut tag = format!("{} state/3 {}", info.backend, info.precision);
         if *kv_cache != KvCacheType::Precision {
             tag += &format!(" {kv_cache}");
         }

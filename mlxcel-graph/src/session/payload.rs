@@ -1,6 +1,7 @@
 //! What a snapshot of a sequence holds.
 //!
-//! The states of all groups in their order, each as [`Executor::read`] gives it; none where nothing has been computed. Where
+//! The position, a little-endian word of 64 bits, since states need not tell it by their size. Then the states of all groups in their
+//! order, each as [`Executor::read`] gives it; none where nothing has been computed. Where
 //! states may have to be computed again, in front of them, in little-endian words of 32 bits: the number of the frequencies
 //! that they were computed with, how many tokens they hold, and the tokens.
 
@@ -16,7 +17,7 @@ const WORD: usize = 4;
 impl<E: Executor> Shared<E> {
     /// What a snapshot of `sequence` holds.
     pub(super) fn pack(&self, sequence: &Sequence<E::State>) -> Result<Vec<u8>> {
-        let mut payload = Vec::new();
+        let mut payload = (sequence.position as u64).to_le_bytes().to_vec();
         if self.rotations.depend_on_length() {
             let numbers = [sequence.rotation as u32, sequence.computed as u32];
             let words = numbers.iter().chain(&sequence.tokens);
@@ -38,10 +39,16 @@ impl<E: Executor> Shared<E> {
         length_for: impl Fn(usize) -> Result<usize>,
     ) -> Result<Sequence<E::State>> {
         let mut sequence = Sequence { position, computed: position, ..Sequence::empty() };
-        let mut rest = payload;
+        let Some((told, mut rest)) = payload.split_first_chunk() else {
+            return Err(wrong_size(payload, size_of::<u64>()));
+        };
+        if u64::from_le_bytes(*told) != position as u64 {
+            let message = "the snapshot's payload is of another position";
+            return Err(Error::new(ErrorKind::Corrupt, "restore", message).with_context("position", position));
+        }
         if self.rotations.depend_on_length() {
             let bytes = rest.split_off(..(2 + position) * WORD);
-            let words = bytes.ok_or_else(|| wrong_size(payload, (2 + position) * WORD))?;
+            let words = bytes.ok_or_else(|| wrong_size(payload, size_of::<u64>() + (2 + position) * WORD))?;
             let words: Vec<u32> =
                 words.as_chunks::<WORD>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
             (sequence.rotation, sequence.computed) = (words[0] as usize, words[1] as usize);
