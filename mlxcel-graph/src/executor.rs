@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mlxcel_core::{CancelToken, Result};
+use mlxcel_core::{CancelToken, Error, Result};
 
 use crate::shape::ProgramShape;
 use crate::state::StateLayout;
@@ -12,7 +12,8 @@ use crate::state::StateLayout;
 /// # Contract
 ///
 /// *For implementers*: states are zero when allocated. `run` may give a state's storage to the program and put what comes back
-/// in its place; after an error the states of that run are not used again. Calls on one executor come from many threads.
+/// in its place; after an error of a program that had begun, the states of that run are not used again. Calls on one executor come
+/// from many threads.
 pub trait Executor: Send + Sync + 'static {
     /// What one group of layers keeps of one sequence: a tensor of [`StateLayout::shape`].
     type State: Send;
@@ -78,14 +79,45 @@ pub trait Executor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `Device` and such: the states are then unknown.
+    /// `Device` and such: the states are then unknown, unless the program had [not begun](RunError::before).
     fn run(
         &self,
         shape: &ProgramShape,
         inputs: &StepInputs,
         states: &mut [&mut [Self::State]],
         logits: &[usize],
-    ) -> Result<StepOutputs>;
+    ) -> Result<StepOutputs, RunError>;
+}
+
+/// Why a run gave nothing, and what that means for its states.
+#[derive(Clone, Debug)]
+pub struct RunError {
+    error: Error,
+    begun: bool,
+}
+
+impl RunError {
+    /// An error from before the program began, such as memory for its inputs that is not there: the states are what they were.
+    pub fn before(error: Error) -> Self {
+        Self { error, begun: false }
+    }
+
+    /// Whether the program may have begun: then the states are unknown.
+    pub fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// What went wrong.
+    pub fn into_error(self) -> Error {
+        self.error
+    }
+}
+
+impl From<Error> for RunError {
+    /// An error after which the states are unknown.
+    fn from(error: Error) -> Self {
+        Self { error, begun: true }
+    }
 }
 
 /// The small inputs of one pass, as the program takes them; weights and states are the executor's.

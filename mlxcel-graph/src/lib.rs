@@ -30,7 +30,7 @@ mod shape;
 mod state;
 mod weights;
 
-pub use executor::{Executor, StepInputs, StepOutputs};
+pub use executor::{Executor, RunError, StepInputs, StepOutputs};
 pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};

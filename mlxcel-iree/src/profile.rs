@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mlxcel_core::Result;
+use mlxcel_core::{Error, Result};
 use mlxcel_graph::ProgramShape;
 
 use crate::ffi::{Device, DispatchEvent};
@@ -57,12 +57,12 @@ impl Profiler {
     }
 
     /// Runs a pass and notes what `device` does meanwhile.
-    pub(crate) fn pass<T>(
+    pub(crate) fn pass<T, E: From<Error>>(
         &self,
         device: &Device,
         shape: &ProgramShape,
-        run: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+        run: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         // Held to the end, so that what the device reports is of this pass.
         let mut collected = self.lock();
         // What others left, such as the dispatches of a pass that failed.

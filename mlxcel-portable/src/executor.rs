@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, Numerics, ProgramShape, StateLayout, StepInputs, StepOutputs, decoder_program,
+    ENTRY, Executor, Numerics, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs, decoder_program,
     weight_arguments,
 };
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
@@ -172,8 +172,8 @@ impl Executor for PortableExecutor {
         inputs: &StepInputs,
         states: &mut [&mut [PortableState]],
         logits: &[usize],
-    ) -> Result<StepOutputs> {
-        let program = self.program(shape)?;
+    ) -> Result<StepOutputs, RunError> {
+        let program = self.program(shape).map_err(RunError::before)?;
         let mut arguments = Vec::with_capacity(program.arguments().len());
         let files: Vec<&[u8]> = self.checkpoint.weight_files().map(|(_, content)| content).collect();
         for weight in &self.weights {
@@ -190,7 +190,9 @@ impl Executor for PortableExecutor {
         let results = program.run_with(arguments, &options).map_err(|error| failed("run program", error))?;
         let mut results = results.into_iter();
         let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
-            return Err(Error::new(ErrorKind::Internal, "run program", "the program gave too few results"));
+            return Err(
+                Error::new(ErrorKind::Internal, "run program", "the program gave too few results").into()
+            );
         };
         for (state, result) in states.iter_mut().flat_map(|row| row.iter_mut()).zip(results) {
             state.0 = Some(result);

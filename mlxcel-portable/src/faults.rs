@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use mlxcel_conformance::{Subject, checks};
 use mlxcel_core::{
-    Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Precision, Result,
+    Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Precision, Result, Row,
+    SessionOptions, StepOutput,
 };
-use mlxcel_graph::{Executor, KvCacheType, ProgramShape, StateLayout, StepInputs, StepOutputs};
+use mlxcel_graph::{Executor, KvCacheType, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs};
 
 use crate::executor::{PortableExecutor, PortableState};
 use crate::{PortableBackend, load};
@@ -19,6 +20,8 @@ struct FailingExecutor {
     executor: PortableExecutor,
     good_runs: u64,
     runs: AtomicU64,
+    /// Whether it fails after the program ran, or before it begins.
+    begins: bool,
 }
 
 impl Executor for FailingExecutor {
@@ -69,17 +72,22 @@ impl Executor for FailingExecutor {
         inputs: &StepInputs,
         states: &mut [&mut [PortableState]],
         logits: &[usize],
-    ) -> Result<StepOutputs> {
-        let outputs = self.executor.run(shape, inputs, states, logits);
-        if self.runs.fetch_add(1, Ordering::Relaxed) == self.good_runs {
-            return Err(Error::new(ErrorKind::Device, "run program", "the device failed, as it was told to"));
+    ) -> Result<StepOutputs, RunError> {
+        let fails = self.runs.fetch_add(1, Ordering::Relaxed) == self.good_runs;
+        let error = || Error::new(ErrorKind::Device, "run program", "the device failed, as it was told to");
+        if fails && !self.begins {
+            return Err(RunError::before(error()));
         }
-        outputs
+        let outputs = self.executor.run(shape, inputs, states, logits);
+        if fails { Err(error().into()) } else { outputs }
     }
 }
 
 /// The engine on a [`FailingExecutor`].
-struct FailingBackend(u64);
+struct FailingBackend {
+    good_runs: u64,
+    begins: bool,
+}
 
 impl Backend for FailingBackend {
     fn name(&self) -> &str {
@@ -87,11 +95,12 @@ impl Backend for FailingBackend {
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        let (good_runs, runs) = (self.0, AtomicU64::new(0));
+        let (good_runs, begins, runs) = (self.good_runs, self.begins, AtomicU64::new(0));
         load(source, options, KvCacheType::default(), |executor| FailingExecutor {
             executor,
             good_runs,
             runs,
+            begins,
         })
     }
 }
@@ -100,7 +109,7 @@ fn subject() -> Subject<'static> {
     let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     Subject::new(PortableBackend::new(), llama)
         .with_load(LoadOptions::default().with_precision(Precision::Exact))
-        .with_faulty(|passes| Box::new(FailingBackend(passes)))
+        .with_faulty(|passes| Box::new(FailingBackend { good_runs: passes, begins: true }))
 }
 
 #[test]
@@ -111,4 +120,32 @@ fn a_sequence_that_saw_a_fault_is_poisoned_until_it_is_closed() {
 #[test]
 fn a_fault_spares_the_sequences_that_did_not_run() {
     checks::faults_spare_the_others(&subject()).unwrap();
+}
+
+#[test]
+fn a_failure_before_anything_ran_harms_no_sequence() {
+    let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
+    let options = LoadOptions::default().with_precision(Precision::Exact);
+    let logits = |good_runs| {
+        let backend = FailingBackend { good_runs, begins: false };
+        let model = backend.load(&llama.as_path().into(), &options).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let sequence = session.open().unwrap();
+        let mut out = StepOutput::default();
+        let mut failures = 0;
+        for tokens in [[1, 2, 3], [4, 5, 6]] {
+            loop {
+                session.step(&[Row::logits(sequence, &tokens)], &Default::default(), &mut out).unwrap();
+                match &out.rows()[0] {
+                    Ok(_) => break,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Device),
+                }
+                failures += 1;
+            }
+        }
+        (format!("{:?}", out.rows()[0]), failures)
+    };
+    // The second pass fails once, and does then what it would have done.
+    assert_eq!((logits(1).1, logits(u64::MAX).1), (1, 0));
+    assert_eq!(logits(1).0, logits(u64::MAX).0);
 }

@@ -14,7 +14,8 @@ use proptest::prelude::*;
 
 use crate::plan::Chunks;
 use crate::{
-    Executor, GraphModel, GraphModelOptions, Lengths, ProgramShape, StateLayout, StepInputs, StepOutputs,
+    Executor, GraphModel, GraphModelOptions, Lengths, ProgramShape, RunError, StateLayout, StepInputs,
+    StepOutputs,
 };
 
 /// An executor that computes nothing and writes down what it is asked for.
@@ -51,7 +52,7 @@ impl Executor for Recorder {
         inputs: &StepInputs,
         states: &mut [&mut [()]],
         logits: &[usize],
-    ) -> Result<StepOutputs> {
+    ) -> Result<StepOutputs, RunError> {
         assert_eq!((inputs.tokens.len(), states.len()), (shape.tokens(), shape.rows.len()));
         assert!(logits.iter().all(|&row| row < shape.output_rows()));
         Ok(StepOutputs {

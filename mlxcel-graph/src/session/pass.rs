@@ -9,7 +9,7 @@ use mlxcel_core::{
 use super::GraphSession;
 use super::rows::Work;
 use super::sequence::Sequence;
-use crate::executor::{Executor, StepInputs, StepOutputs};
+use crate::executor::{Executor, RunError, StepInputs, StepOutputs};
 use crate::model::Shared;
 use crate::plan::{Pass, PassRow, next_pass};
 use crate::shape::{Outputs, ProgramShape};
@@ -99,13 +99,13 @@ impl<E: Executor> GraphSession<E> {
                     }
                 }
             }
-            Err(error) => {
-                for row in &pass.rows {
+            Err(failure) => {
+                for row in pass.rows.iter().filter(|_| failure.has_begun()) {
                     if let Some(sequence) = self.sequences.get_mut(&works[row.pending].row.sequence) {
                         sequence.poison();
                     }
                 }
-                answer_all(pass, works, error);
+                answer_all(pass, works, failure.into_error());
             }
         }
     }
@@ -148,7 +148,7 @@ impl<E: Executor> GraphSession<E> {
         shape: &ProgramShape,
         inputs: &StepInputs,
         logits: &[usize],
-    ) -> Result<StepOutputs> {
+    ) -> Result<StepOutputs, RunError> {
         // The map hands out its sequences in its own order; the program wants the pass's.
         let mut by_id: BTreeMap<SequenceId, &mut Sequence<E::State>> =
             self.sequences.iter_mut().map(|(&id, sequence)| (id, sequence)).collect();
@@ -156,7 +156,8 @@ impl<E: Executor> GraphSession<E> {
         for row in &pass.rows {
             let sequence = by_id.remove(&works[row.pending].row.sequence);
             let own = sequence.and_then(|sequence| sequence.states.as_mut());
-            let own = own.ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row has no states"))?;
+            let missing = || Error::new(ErrorKind::Internal, "step", "a row has no states");
+            let own = own.ok_or_else(missing).map_err(RunError::before)?;
             states.push(own.groups.as_mut_slice());
         }
         self.shared.executor.run(shape, inputs, &mut states, logits)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_graph::{Executor, ProgramShape, StateLayout, StepInputs, StepOutputs};
+use mlxcel_graph::{Executor, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs};
 use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::programs::Programs;
@@ -106,7 +106,7 @@ impl Executor for IreeExecutor {
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
         logits: &[usize],
-    ) -> Result<StepOutputs> {
+    ) -> Result<StepOutputs, RunError> {
         match &self.profiler {
             None => self.pass(shape, inputs, states, logits),
             Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, states, logits)),
@@ -128,9 +128,9 @@ impl IreeExecutor {
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
         logits: &[usize],
-    ) -> Result<StepOutputs> {
-        let function = self.programs.get(shape)?;
-        let (step, parts) = self.upload(inputs, shape)?;
+    ) -> Result<StepOutputs, RunError> {
+        let function = self.programs.get(shape).map_err(RunError::before)?;
+        let (step, parts) = self.upload(inputs, shape).map_err(RunError::before)?;
         let step_arguments = parts.iter().map(|part| Argument {
             buffer: &step,
             offset: part.offset,
@@ -144,7 +144,7 @@ impl IreeExecutor {
         let arguments: Vec<_> = step_arguments.chain(state_arguments).collect();
         let mut results = function.invoke(&self.weights, &arguments)?.into_iter();
         let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
-            return Err(missing_result());
+            return Err(missing_result().into());
         };
         if all_logits.ty.shape != [shape.output_rows(), self.vocabulary_size] {
             return Err(Error::new(
@@ -152,7 +152,8 @@ impl IreeExecutor {
                 "run program",
                 "the program's logits have another shape",
             )
-            .with_context("shape", format_args!("{:?}", all_logits.ty.shape)));
+            .with_context("shape", format_args!("{:?}", all_logits.ty.shape))
+            .into());
         }
         for state in states.iter_mut().flat_map(|row| row.iter_mut()) {
             let updated = results.next().ok_or_else(missing_result)?.buffer;
