@@ -1,5 +1,6 @@
 //! The engine holds the contract, and nothing is excepted: with faults, and with each option that could break it.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use mlxcel_conformance::{Expectations, Subject, suite};
@@ -9,6 +10,9 @@ use mlxcel_core::{
 };
 
 use super::*;
+
+/// How many positions the layers of `mistral` see.
+const WINDOW: usize = 16;
 
 /// The folder of a checkpoint: `storyteller`, or one of the fixtures.
 fn folder(name: &str) -> PathBuf {
@@ -60,7 +64,15 @@ mod quantized {
 mod windowed {
     use super::*;
 
-    suite!(subject(&MlxBackend::new().with_look_ahead(true), "mistral"), Expectations::none());
+    fn windowed() -> Subject<'static> {
+        let engine = MlxBackend::new().with_look_ahead(true);
+        let broken = broken(0..256);
+        subject(&engine, "mistral").with_window(WINDOW).with_bounded_state(WINDOW).with_broken_weights(
+            move || engine.load(&broken.path().into(), &LoadOptions::default().with_capacity(160)),
+        )
+    }
+
+    suite!(windowed(), Expectations::none());
 }
 
 mod latent {
@@ -70,6 +82,15 @@ mod latent {
 }
 
 mod recurrent {
+    use super::*;
+
+    suite!(
+        subject(&MlxBackend::new().with_look_ahead(true), "mamba2").with_bounded_state(1),
+        Expectations::none()
+    );
+}
+
+mod recurrent_in_parts {
     use super::*;
 
     suite!(subject(&MlxBackend::new().with_look_ahead(true), "qwen3_next"), Expectations::none());
@@ -165,21 +186,8 @@ fn a_sequence_that_is_rewound_below_a_boundary_is_as_if_it_had_never_been_beyond
     }
 }
 
-#[test]
-fn a_window_that_is_full_takes_no_more_memory() {
-    let model = MlxBackend::new().load(&folder("mistral").into(), &LoadOptions::default()).unwrap();
-    let mut session = model.open_session(&SessionOptions::default()).unwrap();
-    let sequence = session.open().unwrap();
-    let mut taken = |tokens: usize| {
-        session.prefill(Row::extend(sequence, &vec![5; tokens]), &Control::default()).unwrap();
-        session.stats().kv_bytes
-    };
-    let early = taken(30);
-    assert_eq!([taken(1), taken(200), taken(1)], [early; 3]);
-}
-
-/// A copy of the checkpoint `mistral` in which token 7 is embedded as what is not a number.
-fn broken() -> tempfile::TempDir {
+/// A copy of the checkpoint `mistral` in which some tokens are embedded as what is not a number.
+fn broken(tokens: Range<usize>) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in folder("mistral").read_dir().unwrap() {
         let entry = entry.unwrap();
@@ -191,15 +199,15 @@ fn broken() -> tempfile::TempDir {
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     let embedding = &header["model.embed_tokens.weight"];
     let row = embedding["shape"][1].as_u64().unwrap() as usize * 2;
-    let at = 8 + length + embedding["data_offsets"][0].as_u64().unwrap() as usize + 7 * row;
-    bytes[at..at + row].fill(0xff);
+    let at = 8 + length + embedding["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[at + tokens.start * row..at + tokens.end * row].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
     copy
 }
 
 #[test]
 fn logits_that_are_not_numbers_are_the_error_of_their_row_alone() {
-    let folder = broken();
+    let folder = broken(7..8);
     let mut seeded = SamplingParams::greedy();
     seeded.temperature = 0.8;
     for look_ahead in [false, true] {
