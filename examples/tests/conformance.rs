@@ -15,22 +15,21 @@ fn subject(engine: impl Backend + Clone + 'static, fixture: Fixture) -> Subject<
     let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
     let (other, other_source) = (engine.clone(), ModelSource::Folder(Fixture::named("llama").path));
     let (broken, broken_load, path) = (engine.clone(), load.clone(), fixture.path.clone());
+    let broken_path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken").join(engine.name()).join(fixture.name);
     Subject::new(engine, fixture.path)
         .with_load(load)
         .with_prompts(prompts)
         .with_other_model(move || other.load(&other_source, &LoadOptions::default()))
         .with_broken_weights(move || {
-            let folder = tempfile::tempdir().unwrap();
-            break_weights(&path, folder.path());
-            let model = broken.load(&folder.path().into(), &broken_load);
-            // The engine may read weights as long as the model is there.
-            std::mem::forget(folder);
-            model
+            break_weights(&path, &broken_path);
+            broken.load(&broken_path.clone().into(), &broken_load)
         })
 }
 
 /// A copy of a checkpoint in which a factor of the last norm, a number of 16 bits, is none.
 fn break_weights(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
     std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
     let mut file = std::fs::read(from.join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(*file.first_chunk::<8>().unwrap()) as usize;

@@ -27,6 +27,8 @@
 //! * [`with_fault`](ReferenceBackend::with_fault) makes it fail at a chosen moment, as hardware does.
 //! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prompts long enough to be
 //!   cancelled.
+//! * [`with_window`](ReferenceBackend::with_window) and [`with_recurrence`](ReferenceBackend::with_recurrence) give it states that do not
+//!   grow, and [`with_broken_weights`](ReferenceBackend::with_broken_weights) logits that are no numbers.
 //!
 //! # Draws
 //!
