@@ -6,7 +6,7 @@ use crate::rope::Rope;
 /// Causal self-attention.
 ///
 /// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie et al.,
-/// 2023): `softmax(scale · q·kᵀ) · v` over the positions up to its own, or the last [`window`](Self::window) of them.
+/// 2023): `softmax(scale · q·kᵀ) · v` over the positions up to its own, or the last [`window`](AttentionCore::window) of them.
 /// Queries and keys are normed, then rotated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
