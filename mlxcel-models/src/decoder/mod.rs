@@ -8,7 +8,6 @@ mod display;
 mod features;
 mod mlp;
 mod parts;
-mod products;
 mod recurrent;
 mod role;
 mod state;

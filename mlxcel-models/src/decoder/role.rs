@@ -1,11 +1,11 @@
-//! What each weight is for.
+//! What each weight is for, and which are multiplied with.
 
 use std::fmt;
 
 use super::{
-    Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadNorm,
-    LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Router,
-    SharedExpert, ShortConvolution, StateSpace, WeightId,
+    Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadLinear,
+    HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
+    Router, SharedExpert, ShortConvolution, StateSpace, WeightId,
 };
 
 /// The part of a network that a weight belongs to. Prints as a word or two.
@@ -57,9 +57,23 @@ impl fmt::Display for WeightRole {
 impl Decoder {
     /// Of each weight the role, in the order of [`weights`](Self::weights); of one with several, such as a tied head's, the first.
     pub fn weight_roles(&self) -> Vec<WeightRole> {
-        let mut collected = Collected(vec![None; self.weights.len()]);
+        // Every weight of the table was added for a role.
+        self.collect().roles.into_iter().map(|role| role.unwrap_or(WeightRole::Head)).collect()
+    }
+
+    /// The weights that may be quantized, in the order of the table: those of every product, and the table of token embeddings. Others
+    /// (norms, biases, convolutions, numbers of each head) are few, and their shapes say nothing about them.
+    pub fn products(&self) -> Vec<WeightId> {
+        let mut products = self.collect().products;
+        products.sort_unstable();
+        products.dedup();
+        products
+    }
+
+    fn collect(&self) -> Collected {
+        let mut collected = Collected { roles: vec![None; self.weights.len()], products: Vec::new() };
         let Embedding { weight, scale: _, positions } = self.embedding;
-        collected.add(WeightRole::Embedding, [weight]);
+        collected.product(WeightRole::Embedding, weight);
         if let Some(PositionTable { weight, offset: _ }) = positions {
             collected.add(WeightRole::Positions, [weight]);
         }
@@ -76,25 +90,33 @@ impl Decoder {
         collected.norm(&self.norm);
         let Head { projection, tied: _, scale: _, soft_cap: _ } = self.head;
         collected.linears(WeightRole::Head, [projection]);
-        // Every weight of the table was added for a role.
-        collected.0.into_iter().map(|role| role.unwrap_or(WeightRole::Head)).collect()
+        collected
     }
 }
 
-struct Collected(Vec<Option<WeightRole>>);
+struct Collected {
+    /// By index.
+    roles: Vec<Option<WeightRole>>,
+    products: Vec<WeightId>,
+}
 
 impl Collected {
     fn add(&mut self, role: WeightRole, weights: impl IntoIterator<Item = WeightId>) {
         for weight in weights {
-            if let Some(known) = self.0.get_mut(weight.index()) {
+            if let Some(known) = self.roles.get_mut(weight.index()) {
                 known.get_or_insert(role);
             }
         }
     }
 
+    fn product(&mut self, role: WeightRole, weight: WeightId) {
+        self.add(role, [weight]);
+        self.products.push(weight);
+    }
+
     fn linears(&mut self, role: WeightRole, linears: impl IntoIterator<Item = Linear>) {
         for Linear { weight, bias, inputs: _, outputs: _ } in linears {
-            self.add(role, [weight]);
+            self.product(role, weight);
             self.add(role, bias);
         }
     }
@@ -170,7 +192,9 @@ impl Collected {
             }
         }
         self.linears(WeightRole::Attention, [*down, *output]);
-        self.add(WeightRole::Attention, [key_up.weight, value_up.weight]);
+        for HeadLinear { weight, transposed: _, heads: _, inputs: _, outputs: _ } in [key_up, value_up] {
+            self.product(WeightRole::Attention, *weight);
+        }
         self.norm(norm);
     }
 
