@@ -22,7 +22,7 @@
 //! # What it runs
 //!
 //! Every feature of [`Decoder`](mlxcel_models::Decoder)'s vocabulary, through the one walk of
-//! [`mlxcel_models::walk`](mlxcel_models::walk), quantized or not. What a sequence keeps follows from the model:
+//! [`mlxcel_models::walk`], quantized or not. What a sequence keeps follows from the model:
 //!
 //! | state | memory of a sequence | `rewind` |
 //! |---|---|---|

@@ -20,9 +20,9 @@ pub struct RecurrentRows<'a, 'f> {
 }
 
 impl<'f> Builder<'f> {
-    /// A causal convolution of each channel by itself (depthwise): token `t` of a row gives `Σ weight[c, k] · x[t − K + 1 + k, c]
-    /// + bias[c]`, what lies before the row being its state, `[layers, C, K − 1]`, oldest first. `x` is `[N, C]` f32, `weight`
-    /// `[C, K]`, `bias` `[C]`. Gives `[N, C]` and the states.
+    /// A causal convolution of each channel by itself (depthwise): token `t` of a row gives
+    /// `Σ weight[c, k] · x[t − K + 1 + k, c] + bias[c]`, what lies before the row being its state, `[layers, C, K − 1]`, oldest
+    /// first. `x` is `[N, C]` f32, `weight` is `[C, K]`, and `bias` is `[C]`. Gives `[N, C]` and the states.
     ///
     /// # Errors
     /// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`; a layer that
