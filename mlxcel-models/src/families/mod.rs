@@ -25,6 +25,7 @@ mod mamba2;
 mod ministral3;
 mod mistral;
 mod mixtral;
+mod nemotron;
 mod olmo2;
 mod olmo3;
 mod olmoe;
@@ -84,6 +85,7 @@ const FAMILIES: &[Family] = &[
     ministral3::FAMILY,
     mistral::FAMILY,
     mixtral::FAMILY,
+    nemotron::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     olmoe::FAMILY,
