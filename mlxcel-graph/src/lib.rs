@@ -24,7 +24,6 @@ mod plan;
 mod program;
 mod reachable;
 mod results;
-mod rotation;
 mod session;
 mod shape;
 mod state;

@@ -6,12 +6,11 @@ use mlxcel_core::{
     Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo, Precision, Result,
     SessionOptions,
 };
-use mlxcel_models::{Checkpoint, Decoder, Rope};
+use mlxcel_models::{Checkpoint, Decoder, Rope, RopeEpochs};
 
 use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
-use crate::rotation::Rotations;
 use crate::session::GraphSession;
 use crate::shape::Lengths;
 use crate::state::{StateLayout, bounded_room, state_layouts};
@@ -66,7 +65,8 @@ pub(crate) struct Shared<E> {
     pub(crate) capabilities: Capabilities,
     pub(crate) layouts: Vec<StateLayout>,
     pub(crate) ropes: Vec<Rope>,
-    pub(crate) rotations: Rotations,
+    /// Between which of these lengths what was computed of a sequence is computed again.
+    pub(crate) epochs: RopeEpochs,
     pub(crate) lengths: Lengths,
     /// The length beyond which no state grows, where there is one.
     pub(crate) bound: Option<usize>,
@@ -232,14 +232,13 @@ impl<E: Executor> GraphModel<E> {
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)
             .with_snapshot(true);
-        let ropes: Vec<Rope> = decoder.ropes().into_iter().cloned().collect();
         Ok(Self(Arc::new(Shared {
             executor,
             info,
             capabilities,
             layouts,
-            rotations: Rotations::new(&ropes),
-            ropes,
+            epochs: decoder.rope_epochs(),
+            ropes: decoder.ropes().into_iter().cloned().collect(),
             lengths: options.lengths_for(decoder)?,
             bound: bounded_room(decoder, chunks.largest()),
             chunks,

@@ -158,9 +158,9 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let source = self.healthy("fork", sequence)?;
         self.check_room("fork")?;
-        let Sequence { position, computed, rotation, .. } = *source;
+        let Sequence { position, computed, epoch, .. } = *source;
         let tokens = source.tokens.clone();
-        let mut copy = Sequence { position, computed, tokens, rotation, ..Sequence::empty() };
+        let mut copy = Sequence { position, computed, tokens, epoch, ..Sequence::empty() };
         if computed > 0 {
             let length = self.length_for("fork", computed)?;
             copy.states = Some(self.shared.copied_states(source, length)?);

@@ -51,4 +51,4 @@ pub use element::ElementType;
 pub use families::supported_model_types;
 pub use gather::WeightView;
 pub use quantization::{Quantization, QuantizationMode};
-pub use rope::{LongRope, Rope};
+pub use rope::{LongRope, Rope, RopeEpochs};

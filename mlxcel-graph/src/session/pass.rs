@@ -49,7 +49,7 @@ impl<E: Executor> GraphSession<E> {
             && let Some(sequence) = self.sequences.get_mut(&row.sequence)
         {
             work.length = sequence.position + row.tokens.len();
-            sequence.rotate_by(self.shared.rotations.of(work.length));
+            sequence.enter(self.shared.epochs.at(work.length));
             work.again = sequence.missing().to_vec();
         }
         work
@@ -91,7 +91,7 @@ impl<E: Executor> GraphSession<E> {
                     let sequence = self.sequences.get_mut(&work.row.sequence);
                     work.absorb(row.tokens, best, own);
                     if let Some(sequence) = sequence {
-                        sequence.advance(row.tokens, new, self.shared.rotations.depend_on_length());
+                        sequence.advance(row.tokens, new, self.shared.epochs.depend_on_length());
                         // What gave such logits gives no better ones later.
                         if work.answer.as_ref().is_some_and(is_fault) {
                             sequence.poison();

@@ -18,8 +18,8 @@ impl<E: Executor> Shared<E> {
     /// What a snapshot of `sequence` holds.
     pub(super) fn pack(&self, sequence: &Sequence<E::State>) -> Result<Vec<u8>> {
         let mut payload = (sequence.position as u64).to_le_bytes().to_vec();
-        if self.rotations.depend_on_length() {
-            let numbers = [sequence.rotation as u32, sequence.computed as u32];
+        if self.epochs.depend_on_length() {
+            let numbers = [sequence.epoch as u32, sequence.computed as u32];
             let words = numbers.iter().chain(&sequence.tokens);
             payload.extend(words.flat_map(|word| word.to_le_bytes()));
         }
@@ -46,12 +46,12 @@ impl<E: Executor> Shared<E> {
             let message = "the snapshot's payload is of another position";
             return Err(Error::new(ErrorKind::Corrupt, "restore", message).with_context("position", position));
         }
-        if self.rotations.depend_on_length() {
+        if self.epochs.depend_on_length() {
             let bytes = rest.split_off(..(2 + position) * WORD);
             let words = bytes.ok_or_else(|| wrong_size(payload, size_of::<u64>() + (2 + position) * WORD))?;
             let words: Vec<u32> =
                 words.as_chunks::<WORD>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-            (sequence.rotation, sequence.computed) = (words[0] as usize, words[1] as usize);
+            (sequence.epoch, sequence.computed) = (words[0] as usize, words[1] as usize);
             sequence.tokens = words[2..].to_vec();
             self.check_tokens(&sequence)?;
         }
@@ -83,7 +83,7 @@ impl<E: Executor> Shared<E> {
 
     fn check_tokens(&self, sequence: &Sequence<E::State>) -> Result<()> {
         let is_token = |token: &TokenId| (*token as usize) < self.info.vocabulary_size;
-        if sequence.rotation < self.rotations.count()
+        if sequence.epoch < self.epochs.count()
             && sequence.computed <= sequence.position
             && sequence.tokens.iter().all(is_token)
         {

@@ -13,8 +13,8 @@ pub(super) struct Sequence<S> {
     pub(super) computed: usize,
     /// The tokens, where states may have to be computed again.
     pub(super) tokens: Vec<TokenId>,
-    /// The frequencies that its states were computed with ([`Rotations::of`](crate::rotation::Rotations::of)).
-    pub(super) rotation: usize,
+    /// The epoch in which its states were computed ([`RopeEpochs::at`](mlxcel_models::RopeEpochs::at)).
+    pub(super) epoch: usize,
     pub(super) poisoned: bool,
     /// None until the first token.
     pub(super) states: Option<States<S>>,
@@ -28,13 +28,13 @@ pub(super) struct States<S> {
 
 impl<S> Sequence<S> {
     pub(super) fn empty() -> Self {
-        Self { position: 0, computed: 0, tokens: Vec::new(), rotation: 0, poisoned: false, states: None }
+        Self { position: 0, computed: 0, tokens: Vec::new(), epoch: 0, poisoned: false, states: None }
     }
 
-    /// Forgets what was computed with other frequencies than those of `rotation`.
-    pub(super) fn rotate_by(&mut self, rotation: usize) {
-        if self.rotation != rotation {
-            self.rotation = rotation;
+    /// Forgets what was computed in another epoch than `epoch`.
+    pub(super) fn enter(&mut self, epoch: usize) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
             self.computed = 0;
             self.states = None;
         }

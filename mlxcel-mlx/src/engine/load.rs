@@ -12,7 +12,7 @@ use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
 use super::compute::Compute;
 use super::model::{MlxModel, Shared};
-use super::network::{Network, Numerics, boundaries};
+use super::network::{Network, Numerics};
 use super::state::Layout;
 use super::thread::Engine;
 use super::weights::{Treatment, Weights};
@@ -47,7 +47,7 @@ pub(super) fn load(
     let numerics = numerics(options.precision, device, &decoder)?;
     let capacity = capacity(options, &decoder)?;
     let rewind = Layout::new(&decoder, numerics.kv, capacity).is_rewindable();
-    let boundaries = boundaries(&decoder);
+    let epochs = decoder.rope_epochs();
     let treatment = Treatment {
         expand: backend.expand_quantized.then_some(match options.precision {
             Precision::Exact => DType::F32,
@@ -99,7 +99,7 @@ pub(super) fn load(
         info,
         capabilities,
         chunk,
-        boundaries,
+        epochs,
         snapshot_engine,
         caches: AtomicU64::new(0),
     }))))

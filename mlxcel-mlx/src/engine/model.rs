@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlxcel_core::{Capabilities, InferenceSession, Model, ModelInfo, Result, SessionOptions};
+use mlxcel_models::RopeEpochs;
 
 use super::request::CacheId;
 use super::session::MlxSession;
@@ -17,8 +18,8 @@ pub(super) struct Shared {
     pub(super) capabilities: Capabilities,
     /// How many tokens of prompts one pass computes.
     pub(super) chunk: usize,
-    /// The lengths beyond which what a sequence's cache holds is computed again.
-    pub(super) boundaries: Vec<usize>,
+    /// Between which of these lengths what a sequence's cache holds is computed again.
+    pub(super) epochs: RopeEpochs,
     /// What tags the snapshots.
     pub(super) snapshot_engine: String,
     pub(super) caches: AtomicU64,

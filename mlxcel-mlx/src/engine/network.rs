@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::walk::Walk;
-use mlxcel_models::{Decoder, Mixer, StateSlot};
+use mlxcel_models::{Decoder, RopeEpochs, StateSlot};
 
 use super::compute::{Compute, Masks};
 use super::ops::PassOps;
@@ -35,8 +35,8 @@ pub(super) struct Network {
     rope_of: Vec<Vec<Option<usize>>>,
     pub(super) layout: Layout,
     pub(super) numerics: Numerics,
-    /// The lengths beyond which rotary embeddings change, ascending.
-    pub(super) boundaries: Vec<usize>,
+    /// The lengths of sequences between which rotary embeddings change.
+    pub(super) epochs: RopeEpochs,
 }
 
 /// The part of one sequence among the tokens that run together.
@@ -88,7 +88,7 @@ impl Network {
             rope_of: rope_of(&decoder),
             layout: Layout::new(&decoder, numerics.kv, capacity),
             numerics,
-            boundaries: boundaries(&decoder),
+            epochs: decoder.rope_epochs(),
             decoder,
         })
     }
@@ -134,26 +134,6 @@ impl Network {
     pub(super) fn rope_of(&self, slot: StateSlot) -> Option<usize> {
         self.rope_of.get(slot.group)?.get(slot.layer).copied().flatten()
     }
-
-    /// How many of [`boundaries`](Self::boundaries) a sequence of `length` positions is beyond.
-    pub(super) fn epoch(&self, length: usize) -> usize {
-        epoch(&self.boundaries, length)
-    }
-}
-
-/// How many of `boundaries` a sequence of `length` positions is beyond. What was computed in one epoch is not what another
-/// computes: a sequence that goes from one to the next is computed again.
-pub(super) fn epoch(boundaries: &[usize], length: usize) -> usize {
-    boundaries.iter().filter(|&&boundary| length > boundary).count()
-}
-
-/// The lengths beyond which rotary embeddings of `decoder` change, ascending.
-pub(super) fn boundaries(decoder: &Decoder) -> Vec<usize> {
-    let long = decoder.ropes().into_iter().filter_map(|rope| rope.long.as_ref());
-    let mut boundaries: Vec<usize> = long.map(|long| long.original_context).collect();
-    boundaries.sort_unstable();
-    boundaries.dedup();
-    boundaries
 }
 
 /// Of each state group the index, among [`Decoder::ropes`], of each layer's rotary embedding.
@@ -162,12 +142,7 @@ fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
     let mut groups: Vec<Vec<Option<usize>>> =
         decoder.state_groups().iter().map(|group| vec![None; group.layers]).collect();
     for (mixer, slots) in decoder.mixers().zip(decoder.state_slots()) {
-        let rope = match mixer {
-            Mixer::Attention(attention) => attention.core.rope.as_ref(),
-            Mixer::Latent(latent) => Some(&latent.rope),
-            Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => None,
-        };
-        let index = rope.and_then(|rope| ropes.iter().position(|known| *known == rope));
+        let index = mixer.rope().and_then(|rope| ropes.iter().position(|known| *known == rope));
         for slot in slots {
             if let Some(place) = groups.get_mut(slot.group).and_then(|group| group.get_mut(slot.layer)) {
                 *place = index;

@@ -9,7 +9,6 @@ use mlxcel_core::{
 };
 
 use super::model::Shared;
-use super::network::epoch;
 use super::plan::{Feed, next_pass};
 use super::request::{CacheId, Output, PassRequest, RowAnswer, RowRequest};
 use super::rows::Work;
@@ -30,7 +29,7 @@ struct Sequence {
     tokens: Vec<TokenId>,
     /// How many of them the cache holds: all, but for where they are to be computed again because the epoch changes.
     cached: usize,
-    /// Of which epoch what the cache holds is; see [`epoch`].
+    /// Of which epoch what the cache holds is; see [`RopeEpochs`](mlxcel_models::RopeEpochs).
     epoch: usize,
     poisoned: bool,
     kv_bytes: u64,
@@ -113,10 +112,10 @@ impl MlxSession {
         let mut length = position + work.remaining();
         if matches!(work.row.want, Want::EveryPosition { .. }) {
             // What a position says depends on those before it alone: it is of the epoch that ends with it.
-            let next = self.shared.boundaries.iter().find(|&&boundary| boundary > position);
-            length = next.map_or(length, |&next| length.min(next));
+            let end = self.shared.epochs.end_after(position);
+            length = end.map_or(length, |end| length.min(end));
         }
-        let epoch = epoch(&self.shared.boundaries, length);
+        let epoch = self.shared.epochs.at(length);
         let start = if epoch == sequence.epoch { sequence.cached } else { 0 };
         Ok(Outlook { epoch, start, position, length })
     }
@@ -325,7 +324,7 @@ impl InferenceSession for MlxSession {
             .with_context("capacity", self.capacity()));
         }
         let contents =
-            snapshot::decode(snapshot, self.shared.info.vocabulary_size, self.shared.boundaries.len())?;
+            snapshot::decode(snapshot, self.shared.info.vocabulary_size, self.shared.epochs.count() - 1)?;
         let Contents { tokens, cached, epoch, states } = contents;
         let (cache, uploaded) = (self.shared.new_cache(), states.len() as u64);
         let kv_bytes =

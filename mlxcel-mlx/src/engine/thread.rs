@@ -252,7 +252,7 @@ impl Engine {
     fn may_go_on(&self, row: &RowRequest) -> bool {
         let next = row.position + row.tokens.len();
         next < row.capacity
-            && self.network.epoch(next + 1) == self.network.epoch(row.length)
+            && self.network.epochs.at(next + 1) == self.network.epochs.at(row.length)
             && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
     }
 

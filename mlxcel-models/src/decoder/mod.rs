@@ -151,6 +151,17 @@ pub struct Head {
     pub soft_cap: Option<f32>,
 }
 
+impl Mixer {
+    /// Its rotary embedding, where it has one.
+    pub fn rope(&self) -> Option<&crate::Rope> {
+        match self {
+            Self::Attention(attention) => attention.core.rope.as_ref(),
+            Self::Latent(latent) => Some(&latent.rope),
+            Self::ShortConvolution(_) | Self::DeltaRule(_) | Self::StateSpace(_) => None,
+        }
+    }
+}
+
 impl Decoder {
     /// Every weight once, in the order of use: embedding, layers, final norm, head. A tied head is the embedding, so
     /// it does not come again. Of a quantized weight the companions come with it, in [`WeightRef::tensors`]. The order
@@ -175,15 +186,17 @@ impl Decoder {
     /// The rotary embeddings, each once, in the order in which layers first use them.
     pub fn ropes(&self) -> Vec<&crate::Rope> {
         let mut ropes = Vec::new();
-        for mixer in self.mixers() {
-            let rope = match mixer {
-                Mixer::Attention(attention) => attention.core.rope.as_ref(),
-                Mixer::Latent(latent) => Some(&latent.rope),
-                Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => None,
-            };
-            ropes.extend(rope.filter(|rope| !ropes.contains(rope)));
+        for rope in self.mixers().filter_map(Mixer::rope) {
+            if !ropes.contains(&rope) {
+                ropes.push(rope);
+            }
         }
         ropes
+    }
+
+    /// The lengths of sequences between which its rotary embeddings change.
+    pub fn rope_epochs(&self) -> crate::RopeEpochs {
+        crate::RopeEpochs::new(self.ropes())
     }
 
     /// The number of parameters: values of all [`weights`](Self::weights).

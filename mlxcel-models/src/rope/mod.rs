@@ -1,10 +1,12 @@
 //! Rotary position embedding: the frequencies that a configuration asks for.
 
+mod epochs;
 mod llama3;
 mod longrope;
 mod settings;
 mod yarn;
 
+pub use epochs::RopeEpochs;
 pub(crate) use settings::{Kinds, LayerRopes, Partial, RopeSettings};
 
 /// Rotary position embedding (Su et al., 2021, "RoFormer").
