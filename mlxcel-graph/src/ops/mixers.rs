@@ -2,8 +2,8 @@
 
 use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
 use mlxcel_stablehlo::{
-    CachedAttention, CachedAttentionOperands, ElementType, LatentAttentionOperands, RecurrentRows, Result,
-    Value,
+    Builder, CachedAttention, CachedAttentionOperands, ElementType, LatentAttentionOperands, RecurrentRows,
+    Result, Value,
 };
 
 use super::{GraphOps, activation};
@@ -83,6 +83,24 @@ impl<'f> GraphOps<'_, '_, 'f> {
         self.b.reshape(mixed, &[tokens, latent.heads, latent.rank])
     }
 
+    /// A recurrence of each row from its state at `slot`, which becomes what it gives.
+    fn recur(
+        &mut self,
+        slot: StateSlot,
+        run: impl FnOnce(&mut Builder<'f>, &RecurrentRows<'_, 'f>) -> Result<(Value<'f>, Vec<Value<'f>>)>,
+    ) -> Result<Value<'f>> {
+        let states = self.states_at(slot);
+        let rows = RecurrentRows {
+            rows: self.pass.rows,
+            counts: self.counts()?,
+            layer: slot.layer,
+            states: &states,
+        };
+        let (y, states) = run(self.b, &rows)?;
+        self.put_states(slot, states);
+        Ok(y)
+    }
+
     pub(super) fn causal_convolution(
         &mut self,
         x: Value<'f>,
@@ -92,15 +110,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let Convolution { weight, bias, channels: _, taps: _, activation } = *convolution;
         let weight = self.weights.vector(self.b, weight)?;
         let bias = bias.map(|bias| self.weights.vector(self.b, bias)).transpose()?;
-        let states = self.states_at(slot);
-        let rows = RecurrentRows {
-            rows: self.pass.rows,
-            counts: self.counts()?,
-            layer: slot.layer,
-            states: &states,
-        };
-        let (y, states) = self.b.causal_convolution(x, weight, bias, &rows)?;
-        self.put_states(slot, states);
+        let y = self.recur(slot, |b, rows| b.causal_convolution(x, weight, bias, rows))?;
         match activation {
             Some(activation) => activation::activate(self.b, activation, y),
             None => Ok(y),
@@ -109,35 +119,17 @@ impl<'f> GraphOps<'_, '_, 'f> {
 
     pub(super) fn gated_delta_rule(
         &mut self,
-        [query, key, value, decay, beta]: [Value<'f>; 5],
+        operands: [Value<'f>; 5],
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        let states = self.states_at(slot);
-        let rows = RecurrentRows {
-            rows: self.pass.rows,
-            counts: self.counts()?,
-            layer: slot.layer,
-            states: &states,
-        };
-        let (y, states) = self.b.gated_delta_rule([query, key, value, decay, beta], &rows)?;
-        self.put_states(slot, states);
-        Ok(y)
+        self.recur(slot, |b, rows| b.gated_delta_rule(operands, rows))
     }
 
     pub(super) fn selective_state_space(
         &mut self,
-        [x, dt, rate, input, output]: [Value<'f>; 5],
+        operands: [Value<'f>; 5],
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        let states = self.states_at(slot);
-        let rows = RecurrentRows {
-            rows: self.pass.rows,
-            counts: self.counts()?,
-            layer: slot.layer,
-            states: &states,
-        };
-        let (y, states) = self.b.selective_state_space([x, dt, rate, input, output], &rows)?;
-        self.put_states(slot, states);
-        Ok(y)
+        self.recur(slot, |b, rows| b.selective_state_space(operands, rows))
     }
 }
