@@ -6,9 +6,9 @@ use std::sync::Arc;
 use mlxcel_core::Backend;
 #[cfg(feature = "iree")]
 use mlxcel_session::iree::{IreeBackend, profile::Profiler};
-use mlxcel_session::select_backend;
+use mlxcel_session::{LoadOptions, Model, ModelSource, select_backend};
 
-use crate::Failure;
+use crate::{Failure, bundled};
 
 /// An engine as the arguments ask for it.
 pub struct Engine {
@@ -16,6 +16,23 @@ pub struct Engine {
     pub backend: Arc<dyn Backend>,
     #[cfg(feature = "iree")]
     profiler: Option<Profiler>,
+}
+
+/// Opens the checkpoint in `folder`, defaulting to the bundled model, on the engine called `name`. `trust` runs the programs of a bundle.
+///
+/// # Errors
+///
+/// Those of [`Engine::select`] and of [`Model::load`].
+pub fn open_model(
+    folder: Option<&Path>,
+    trust: bool,
+    name: Option<&str>,
+    load: &LoadOptions,
+) -> Result<Model, Failure> {
+    let trust = folder.filter(|_| trust);
+    let engine = Engine::select(EngineOptions { name, trust, ..EngineOptions::default() })?;
+    let source = folder.map_or_else(bundled::storyteller, ModelSource::from);
+    Ok(Model::load(&engine.backend, source, load)?)
 }
 
 /// What an engine is asked for. All but `trust` are errors for an engine that cannot.

@@ -23,12 +23,17 @@ pub enum Failure {
 /// Reads the arguments, runs the program with them and ends it as [`exit`] does. A program that is told to end by a signal removes what
 /// it had half made.
 pub fn launch<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
+    launch_until(|arguments| {
+        #[cfg(unix)]
+        crate::signals::clean_up_on_signals();
+        run(arguments)
+    })
+}
+
+/// As [`launch`], for a program that listens to signals itself, and ends in order when one comes.
+pub fn launch_until<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
     match A::try_parse() {
-        Ok(arguments) => {
-            #[cfg(unix)]
-            crate::signals::clean_up_on_signals();
-            exit(run(arguments))
-        }
+        Ok(arguments) => exit(run(arguments)),
         // Help and version are asked for, and not an error.
         Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
         Err(error) => exit(Err(error.into())),

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// What `chat` makes of `input`: status, answers and notes.
-fn chat(input: &[u8]) -> (Option<i32>, String, String) {
+fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_chat"))
         .args(["--backend", "portable"])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -26,7 +27,7 @@ fn chat(input: &[u8]) -> (Option<i32>, String, String) {
 #[test]
 fn each_line_is_answered_until_an_empty_one() {
     let lines = "Tell me a story about a duck named Nell.\nWhat did Nell find?\n\nNobody hears this.\n";
-    let (status, answers, notes) = chat(lines.as_bytes());
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
     assert_eq!((status, notes.as_str()), (Some(0), ""));
     let answers: Vec<&str> = answers.lines().collect();
     assert_eq!(answers.len(), 2, "{answers:?}");
@@ -34,11 +35,30 @@ fn each_line_is_answered_until_an_empty_one() {
 }
 
 #[test]
-fn a_full_context_forgets_the_oldest_turns_and_a_line_beyond_it_is_told() {
+fn a_full_context_is_told_and_ends_nothing() {
     // Each of the long lines takes more than half of the context of 1024 tokens.
     let long = "Tell me a story about a duck named Nell. ".repeat(48);
+    let lines = format!("{long}\n{long}\n/forget\n{long}\n");
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!(status, Some(1), "{notes}");
+    assert_eq!(answers.lines().count(), 2, "{answers}");
+    let notes: Vec<&str> = notes.lines().collect();
+    assert!(
+        notes.iter().any(|note| note.starts_with("note: answer: the conversation does not fit")),
+        "{notes:?}"
+    );
+    assert!(
+        notes.contains(&"note: /forget forgets the oldest turn, /undo the last one, /reset all of them"),
+        "{notes:?}"
+    );
+    assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
+}
+
+#[test]
+fn the_oldest_turns_are_forgotten_where_that_is_asked_for_and_a_line_beyond_the_context_is_told() {
+    let long = "Tell me a story about a duck named Nell. ".repeat(48);
     let lines = format!("{long}\n{long}\n{}\nTell me a story about a duck named Nell.\n", long.repeat(40));
-    let (status, answers, notes) = chat(lines.as_bytes());
+    let (status, answers, notes) = chat(&["--forget"], lines.as_bytes());
     assert_eq!(status, Some(1), "{notes}");
     assert_eq!(answers.lines().count(), 3, "{answers}");
     let notes: Vec<&str> = notes.lines().collect();
@@ -46,15 +66,67 @@ fn a_full_context_forgets_the_oldest_turns_and_a_line_beyond_it_is_told() {
     assert!(
         notes
             .iter()
-            .any(|note| note.starts_with("note: tokenize: the prompt is longer than the context holds")),
+            .any(|note| note.starts_with("note: answer: this turn does not fit into the context even alone")),
         "{notes:?}"
     );
     assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
 }
 
 #[test]
+fn commands_take_turns_back_branch_and_show_them() {
+    let question = "Tell me a story about a duck named Nell.";
+    let lines = format!(
+        "/retry\n{question}\n/retry\n/fork\n/undo\n/history\n/branch 1\n/history\n/branch 7\n/nonsense\n/system Be brief.\n\
+         /reset\n/history\n/help\n"
+    );
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!(status, Some(0), "{notes}");
+    let answers: Vec<&str> = answers.lines().collect();
+    // The same answer twice, nothing in the branch, both messages in the trunk, the instructions alone, and help.
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[2], "");
+    assert_eq!(
+        answers[3..6],
+        [format!("user: {question}"), format!("assistant: {}", answers[0]), "system: Be brief.".to_owned()]
+    );
+    assert!(answers[6].starts_with("/help"), "{answers:?}");
+    let expected = [
+        "note: nothing was said yet",
+        "note: this is branch 2; /branch 1 goes back",
+        &format!("note: taken back: {question}"),
+        "note: this is branch 1",
+        "note: there are branches from 1 to 2",
+        "note: '/nonsense' is not a command like this; /help lists them",
+        "note: the instructions are set",
+        "note: everything is forgotten",
+    ];
+    assert_eq!(notes.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_conversation_goes_on_from_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (saved, kept) = (folder.path().join("saved.json"), folder.path().join("kept"));
+    let (saved, kept) = (saved.to_str().unwrap(), kept.to_str().unwrap());
+    let question = "Tell me a story about a duck named Nell.";
+    let lines = format!("{question}\n/save {saved}\n/keep {kept}\nWhat did Nell find?\n");
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!((status, notes.as_str()), (Some(0), "note: saved\nnote: saved with what was computed\n"));
+    let second = answers.lines().nth(1).unwrap();
+    for file in [saved, kept] {
+        let (status, answers, notes) = chat(&[], format!("/load {file}\nWhat did Nell find?\n").as_bytes());
+        assert_eq!((status, notes.as_str()), (Some(0), "note: loaded\n"));
+        assert_eq!(answers.trim_end(), second);
+    }
+    let (status, _, notes) =
+        chat(&[], format!("/load {}\n/save {}/no/folder\n", "Cargo.toml", saved).as_bytes());
+    assert_eq!(status, Some(0));
+    assert_eq!(notes.lines().filter(|note| note.starts_with("note: ")).count(), 2, "{notes}");
+}
+
+#[test]
 fn input_that_is_no_text_is_named_as_such() {
-    let (status, answers, notes) = chat(b"Hello \xff\n");
+    let (status, answers, notes) = chat(&[], b"Hello \xff\n");
     assert_eq!((status, answers.as_str()), (Some(2), ""));
     assert!(notes.starts_with("error: read the prompt from standard input: it is not UTF-8"), "{notes}");
 }

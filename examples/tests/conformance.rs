@@ -6,14 +6,21 @@ mod support;
 use std::path::Path;
 
 use mlxcel_conformance::{Expectations, Subject, suite};
-use mlxcel_core::{Backend, LoadOptions, ModelSource, Precision};
+use mlxcel_core::{Backend, FaultPoint, Faults, LoadOptions, ModelSource, Precision};
 use support::Fixture;
 
-/// A checkpoint on `engine`: with room for two prompt chunks and a little, so that whatever grows does.
-fn subject(engine: impl Backend + Clone + 'static, fixture: Fixture) -> Subject<'static> {
+/// A checkpoint on `engine`: with room for two prompt chunks and a little, so that whatever grows does. `faulty` makes an engine of it
+/// whose device fails at one of `points`.
+fn subject<E: Backend + Clone + 'static, F: Backend + 'static>(
+    engine: E,
+    points: &[FaultPoint],
+    faulty: fn(E, Faults) -> F,
+    fixture: Fixture,
+) -> Subject<'static> {
     let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(160);
     let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
     let (other, other_source) = (engine.clone(), ModelSource::Folder(Fixture::named("llama").path));
+    let failing = engine.clone();
     let (broken, broken_load, path) = (engine.clone(), load.clone(), fixture.path.clone());
     let broken_path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken").join(engine.name()).join(fixture.name);
@@ -21,6 +28,7 @@ fn subject(engine: impl Backend + Clone + 'static, fixture: Fixture) -> Subject<
         .with_load(load)
         .with_prompts(prompts)
         .with_other_model(move || other.load(&other_source, &LoadOptions::default()))
+        .with_faulty(points.iter().copied(), move |faults| Box::new(faulty(failing.clone(), faults)))
         .with_broken_weights(move || {
             break_weights(&path, &broken_path);
             broken.load(&broken_path.clone().into(), &broken_load)
@@ -41,22 +49,26 @@ fn break_weights(from: &Path, to: &Path) {
     std::fs::write(to.join("model.safetensors"), file).unwrap();
 }
 
-/// The suite on one checkpoint of each kind of state.
+/// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`.
 macro_rules! kinds {
-    ($engine:expr) => {
+    ($engine:ty, $new:expr, $points:expr) => {
         use super::*;
+
+        fn subject(fixture: Fixture) -> Subject<'static> {
+            super::subject($new, &$points, <$engine>::with_faults, fixture)
+        }
 
         mod full {
             use super::*;
 
-            suite!(subject($engine, Fixture::storyteller()), Expectations::none());
+            suite!(subject(Fixture::storyteller()), Expectations::none());
         }
 
         mod windowed {
             use super::*;
 
             suite!(
-                subject($engine, Fixture::named("mistral")).with_window(16).with_bounded_state(16),
+                subject(Fixture::named("mistral")).with_window(16).with_bounded_state(16),
                 Expectations::none()
             );
         }
@@ -64,34 +76,45 @@ macro_rules! kinds {
         mod latent {
             use super::*;
 
-            suite!(subject($engine, Fixture::named("deepseek_v3")), Expectations::none());
+            suite!(subject(Fixture::named("deepseek_v3")), Expectations::none());
         }
 
         mod recurrent {
             use super::*;
 
-            suite!(subject($engine, Fixture::named("mamba2")).with_bounded_state(1), Expectations::none());
+            suite!(subject(Fixture::named("mamba2")).with_bounded_state(1), Expectations::none());
         }
 
         mod mixed {
             use super::*;
 
-            suite!(subject($engine, Fixture::named("qwen3_next")), Expectations::none());
+            suite!(subject(Fixture::named("qwen3_next")), Expectations::none());
         }
     };
 }
 
 #[cfg(feature = "portable")]
 mod portable {
-    kinds!(mlxcel_session::portable::PortableBackend::new());
+    use mlxcel_session::portable::PortableBackend;
+
+    kinds!(PortableBackend, PortableBackend::new(), FaultPoint::ALL);
 }
 
 #[cfg(feature = "iree")]
 mod iree {
-    kinds!(mlxcel_session::iree::IreeBackend::new().with_cache_dir(support::cache_dir()));
+    use mlxcel_session::iree::IreeBackend;
+
+    kinds!(IreeBackend, IreeBackend::new().with_cache_dir(support::cache_dir()), FaultPoint::ALL);
 }
 
 #[cfg(feature = "mlx")]
 mod mlx {
-    kinds!(mlxcel_session::mlx::MlxBackend::new());
+    use mlxcel_session::mlx::MlxBackend;
+
+    // Prompts are cut: by default a chunk is longer than the sequences here. Nothing is compiled, and nothing is copied on the device before it is computed with.
+    kinds!(
+        MlxBackend,
+        MlxBackend::new().with_prefill_chunk(24),
+        [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack]
+    );
 }

@@ -205,6 +205,92 @@ fn a_seed_gives_the_same_text_each_time_and_another_gives_another() {
     }
 }
 
+/// A run that draws with every step there is.
+const EVERY_STEP: &[&str] = &[
+    "--temperature=0.9",
+    "--dynamic-temperature=0.3",
+    "--top-n-sigma=2.5",
+    "--top-k=40",
+    "--top-p=0.98",
+    "--min-p=0.01",
+    "--typical-p=0.99",
+    "--xtc-probability=0.3",
+    "--mirostat-tau=4",
+    "--repetition-penalty=1.1",
+    "--presence-penalty=-0.1",
+    "--frequency-penalty=0.1",
+    "--penalty-window=32",
+    "--no-repeat-ngram=6",
+    "--dry-multiplier=0.5",
+    "--logit-bias=300=0.5",
+    "--logit-bias=301=-inf",
+    "--forbidden-tokens=302,303",
+];
+
+#[test]
+fn every_sampling_step_has_a_flag_and_a_seed_gives_the_same_text_on_every_engine() {
+    let mut texts = Vec::new();
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact", "-n", "24", "--seed", "3"];
+        let draw = || json(&[&common[..], EVERY_STEP, &["--top-logprobs", "2"]].concat());
+        let first = draw();
+        assert_eq!(
+            first["sampling"],
+            "forbidden_tokens, logit_bias, penalty_window, repetition_penalty, presence_penalty, \
+             frequency_penalty, dry, no_repeat_ngram, top_n_sigma, temperature, dynamic_temperature, top_k, top_p, \
+             min_p, typical_p, xtc, mirostat"
+        );
+        assert_eq!((&first["seed"], &first["tokens"]), (&3.into(), &draw()["tokens"]));
+        let top = first["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), top[0].as_array().unwrap().len()), (24, 2));
+        assert!(top[0][0]["logprob"].as_f64().unwrap() >= top[0][1]["logprob"].as_f64().unwrap());
+        texts.push(first["tokens"].clone());
+    }
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+}
+
+#[test]
+fn a_random_seed_is_told_and_repeats_its_text() {
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "-n", "12", "--temperature", "1.2"];
+        let random = || json(&[&common[..], &["--seed", "random"]].concat());
+        let (first, second) = (random(), random());
+        assert_ne!(first["seed"], second["seed"]);
+        let seed = first["seed"].to_string();
+        assert_eq!(json(&[&common[..], &["--seed", &seed]].concat())["tokens"], first["tokens"]);
+    }
+}
+
+#[test]
+fn a_text_ends_before_a_stop_string_and_is_limited_to_what_is_allowed() {
+    for backend in BACKENDS {
+        let whole = json(&["--backend", backend]);
+        let whole = whole["text"].as_str().unwrap();
+        let stop = &whole[10..14];
+        let stopped = json(&["--backend", backend, "--stop", stop, "--stop", "never"]);
+        assert_eq!(stopped["finish_reason"], "stop_string");
+        assert_eq!(stopped["text"], whole.split(stop).next().unwrap());
+        let limited = json(&["--backend", backend, "-n", "6", "--allowed-tokens", "300,301"]);
+        let tokens: Vec<u32> = serde_json::from_value(limited["tokens"].clone()).unwrap();
+        assert!(tokens.len() == 6 && tokens.iter().all(|token| [300, 301].contains(token)), "{tokens:?}");
+    }
+}
+
+#[test]
+fn a_checkpoint_says_how_it_wants_to_be_sampled() {
+    let folder = copy(&["generation_config.json"]);
+    let config = r#"{"do_sample": true, "temperature": 0.7, "top_k": 20, "eos_token_id": 1}"#;
+    fs::write(folder.path().join("generation_config.json"), config).unwrap();
+    let model = folder.path().to_str().unwrap();
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--model", model, "--prompt", "Hi", "-n", "4"];
+        let sampling = |more: &[&str]| json(&[&common[..], more].concat())["sampling"].clone();
+        assert_eq!(sampling(&[]), "");
+        assert_eq!(sampling(&["--checkpoint-sampling"]), "temperature, top_k");
+        assert_eq!(sampling(&["--checkpoint-sampling", "--temperature", "0"]), "");
+    }
+}
+
 #[test]
 fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
     for backend in BACKENDS {
@@ -260,6 +346,13 @@ fn arguments_that_make_no_sense_are_refused_by_name() {
         (&["--temperature", "-1"], &["-1"]),
         (&["--temperature=-1"], &["temperature"]),
         (&["--temperature", "1", "--top-p", "2"], &["top_p"]),
+        (&["--temperature", "1", "--xtc-probability", "2"], &["xtc_probability", "from 0 to 1"]),
+        (&["--xtc-threshold", "0.2"], &["--xtc-probability"]),
+        (&["--logit-bias", "3"], &["--logit-bias", "equals sign"]),
+        (&["--logit-bias", "100000=1"], &["100000", "vocabulary"]),
+        (&["--seed", "luck"], &["--seed", "random"]),
+        (&["--top-logprobs", "2"], &["--json"]),
+        (&["--stop", ""], &["stop"]),
         (&["--prompt", &long], &["context"]),
         (&["--prompt", "Tell me a story.", "--context", "5"], &["context"]),
         (&["--threads", "100000"], &["256", "100000"]),

@@ -14,6 +14,7 @@ mod errors;
 mod faults;
 mod fork;
 mod generation;
+mod hidden;
 mod isolation;
 mod lifecycle;
 mod logprobs;
@@ -34,19 +35,27 @@ use crate::failure::Outcome;
 use crate::subject::Subject;
 
 pub use batch::{
-    batch_equals_single, batches_take_one_pass, bitwise_invariance, mixed_steps, rows_answer_in_order,
+    batch_equals_single, batches_take_one_pass, bitwise_invariance, mixed_steps, prompt_chunks_take_one_pass,
+    rows_answer_in_order,
 };
 pub use broken::broken_weights_are_refused;
-pub use cancel::{cancelled_generations_go_on, cancelled_prompts_go_on, cancelled_steps_do_nothing};
+pub use cancel::{
+    cancelled_generations_go_on, cancelled_prompts_go_on, cancelled_rows_spare_the_others,
+    cancelled_steps_do_nothing,
+};
 pub use capacity::{fills_exactly, one_beyond_is_refused};
 pub use errors::{
     bad_rows_are_refused, bad_rows_harm_no_others, duplicate_rows_are_refused, no_rows_are_refused,
     stats_are_monotone,
 };
-pub use faults::{faults_poison, faults_spare_the_others};
+pub use faults::{faults_poison, faults_spare_the_others, faults_without_harm};
 pub use fork::{fork_computes_nothing, fork_goes_on, fork_is_independent, fork_needs_a_place};
 pub use generation::{
     generation_ends_when_full, generation_leaves_nothing_open, given_methods_are_steps, streams_are_steps,
+};
+pub use hidden::{
+    hidden_states_are_complete, hidden_states_do_not_depend_on_chunks, hidden_states_mix_with_other_wants,
+    means_are_of_the_rows_tokens,
 };
 pub use isolation::{
     sequences_are_isolated, sessions_are_isolated, stale_ids_are_noticed, threads_share_only_weights,
@@ -133,6 +142,8 @@ pub enum Need {
     TopLogprobs,
     /// [`Capabilities::every_position`].
     EveryPosition,
+    /// [`Capabilities::hidden_states`].
+    HiddenStates,
     /// [`Capabilities::token_masks`].
     TokenMasks,
     /// [`Capabilities::rewind`].
@@ -156,19 +167,26 @@ pub enum Need {
 }
 
 impl Need {
+    /// Whether it is the subject's to bring, and not the engine's or the model's to have: a check that goes without it was not
+    /// run, and nobody has decided that it should not be.
+    pub(crate) fn is_of_subject(self) -> bool {
+        matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights)
+    }
+
     fn is_met(self, subject: &Subject<'_>, claimed: &Capabilities) -> bool {
         match self {
             Self::TwoSequences => claimed.sequences >= 2,
             Self::Logits => claimed.logits,
             Self::TopLogprobs => claimed.top_logprobs > 0,
             Self::EveryPosition => claimed.every_position,
+            Self::HiddenStates => claimed.hidden_states.is_some(),
             Self::TokenMasks => claimed.token_masks,
             Self::Rewind => claimed.rewind,
             Self::Fork => claimed.fork,
             Self::Snapshot => claimed.snapshot,
             Self::BitwiseBatchInvariance => claimed.bitwise_batch_invariance,
             Self::Sampling(field) => claimed.sampling.contains(field),
-            Self::Faults => subject.has_faults(),
+            Self::Faults => !subject.fault_points().is_empty(),
             Self::OtherModel => subject.has_other_model(),
             Self::BrokenWeights => subject.has_broken_weights(),
             Self::BoundedState => subject.bounded_state().is_some(),
@@ -183,6 +201,7 @@ impl fmt::Display for Need {
             Self::Logits => "logits",
             Self::TopLogprobs => "top logprobs",
             Self::EveryPosition => "every position",
+            Self::HiddenStates => "hidden states",
             Self::TokenMasks => "token masks",
             Self::Rewind => "rewind",
             Self::Fork => "fork",
@@ -207,8 +226,8 @@ macro_rules! table {
 }
 
 use Need::{
-    BitwiseBatchInvariance, BoundedState, BrokenWeights, EveryPosition, Faults, Fork, Logits, OtherModel,
-    Rewind, Sampling, Snapshot, TokenMasks, TopLogprobs, TwoSequences,
+    BitwiseBatchInvariance, BoundedState, BrokenWeights, EveryPosition, Faults, Fork, HiddenStates, Logits,
+    OtherModel, Rewind, Sampling, Snapshot, TokenMasks, TopLogprobs, TwoSequences,
 };
 use SamplingField::{
     FrequencyPenalty, LogitBias, MinP, PresencePenalty, RepetitionPenalty, Temperature, TopK, TopP,
@@ -232,6 +251,7 @@ table! {
     mixed_steps [TwoSequences] "chunks and decoding rows mix; rows join and leave"
     rows_answer_in_order [TwoSequences] "results stand in the order of rows"
     batches_take_one_pass [] "a claimed batch is one pass"
+    prompt_chunks_take_one_pass [] "a claimed prompt chunk is one pass"
     bitwise_invariance [BitwiseBatchInvariance] "equal to the last bit in any batch"
     sequences_are_isolated [TwoSequences] "sequences see nothing of each other"
     sessions_are_isolated [] "sessions see nothing of each other"
@@ -258,6 +278,10 @@ table! {
     top_is_sorted [TopLogprobs] "likeliest tokens come sorted, as many as asked"
     every_position_is_step_by_step [EveryPosition] "scoring at once is scoring step by step"
     drafts_are_verified [EveryPosition, Rewind] "drafted tokens are verified, then taken back"
+    hidden_states_are_complete [HiddenStates] "a finite hidden state of the claimed size"
+    hidden_states_do_not_depend_on_chunks [HiddenStates] "hidden states do not depend on chunks"
+    means_are_of_the_rows_tokens [HiddenStates] "a mean is that of the row's tokens"
+    hidden_states_mix_with_other_wants [HiddenStates, TwoSequences] "hidden states beside other wants"
     masks_are_honoured [TokenMasks] "a mask limits the choice alone"
     bad_masks_are_refused [TokenMasks] "a mask of nothing is refused"
     stop_tokens_are_tokens [TokenMasks] "stop tokens are tokens like others"
@@ -278,9 +302,11 @@ table! {
     given_methods_are_steps [] "prefill and decode_step are steps"
     cancelled_steps_do_nothing [] "a cancelled step computes nothing"
     cancelled_prompts_go_on [] "a prompt stopped under way goes on"
+    cancelled_rows_spare_the_others [TwoSequences] "a cancelled row stops no other"
     cancelled_generations_go_on [] "a cancelled generation goes on"
     faults_poison [Faults] "a fault poisons until closed"
-    faults_spare_the_others [Faults, TwoSequences] "a fault harms no other sequence"
+    faults_spare_the_others [TwoSequences, Faults] "a fault harms no other sequence"
+    faults_without_harm [Faults] "wherever a fault strikes, the rest goes on"
     broken_weights_are_refused [BrokenWeights] "what is no number is one error"
     no_rows_are_refused [] "a step without rows is refused"
     bad_rows_are_refused [] "bad rows are refused by kind"

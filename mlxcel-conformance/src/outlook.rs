@@ -201,6 +201,7 @@ pub(crate) fn unexpected(wanted: &str, got: &RowResult) -> Failure {
         RowResult::Token(_) => "a token",
         RowResult::Logits(_) => "logits",
         RowResult::Positions(_) => "positions",
+        RowResult::Hidden(_) => "a hidden state",
         _ => "something unknown",
     };
     Failure::new(format!("a row that wanted {wanted} was answered with {got}"))

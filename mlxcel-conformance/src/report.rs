@@ -156,6 +156,9 @@ pub fn run(check: &Check, subject: &Subject<'_>, expectations: &Expectations) ->
     let exception = expectations.of(check.name);
     match (catch(|| check.unmet(subject).map_err(Failure::from)), exception) {
         (Ok(Some(need)), None) => return CheckResult::Unclaimed(need),
+        (Ok(Some(need)), Some(Exception::Skip(reason))) if need.is_of_subject() => {
+            return CheckResult::Skipped(reason.clone());
+        }
         (Ok(Some(need)), Some(_)) => {
             return CheckResult::Failed(Failure::new(format!(
                 "its exception is out of date: it needs {need}, and would not run anyway"

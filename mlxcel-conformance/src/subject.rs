@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mlxcel_core::{
-    Backend, InferenceSession, LoadOptions, Model, ModelSource, Result, SessionOptions, TokenId,
+    Backend, FaultPoint, Faults, InferenceSession, LoadOptions, Model, ModelSource, Result, SessionOptions,
+    TokenId,
 };
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -13,8 +14,11 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use crate::Tolerance;
 use crate::outlook::Outlook;
 
-/// Makes an engine whose device fails: every session's pass after so many good ones.
-type Faulty<'a> = Box<dyn Fn(u64) -> Box<dyn Backend> + Send + Sync + 'a>;
+/// An engine whose device fails.
+struct Faulty<'a> {
+    points: Vec<FaultPoint>,
+    make: Box<dyn Fn(Faults) -> Box<dyn Backend> + Send + Sync + 'a>,
+}
 
 /// Loads another model.
 type OtherModel<'a> = Box<dyn Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a>;
@@ -105,11 +109,14 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Tells how to make the same engine with a failing device: after so many good passes of its first session, one pass
-    /// answers [`ErrorKind::Device`](mlxcel_core::ErrorKind::Device), and those after it work again.
+    /// Tells how to make the same engine with a device that fails once when [`Faults`] say so, at one of these `points`.
     #[must_use]
-    pub fn with_faulty(mut self, faulty: impl Fn(u64) -> Box<dyn Backend> + Send + Sync + 'a) -> Self {
-        self.faulty = Some(Box::new(faulty));
+    pub fn with_faulty(
+        mut self,
+        points: impl IntoIterator<Item = FaultPoint>,
+        make: impl Fn(Faults) -> Box<dyn Backend> + Send + Sync + 'a,
+    ) -> Self {
+        self.faulty = Some(Faulty { points: points.into_iter().collect(), make: Box::new(make) });
         self
     }
 
@@ -172,11 +179,6 @@ impl<'a> Subject<'a> {
         self.cases
     }
 
-    /// Whether the engine can be made to fail.
-    pub fn has_faults(&self) -> bool {
-        self.faulty.is_some()
-    }
-
     /// Whether weights can be had that are no numbers.
     pub fn has_broken_weights(&self) -> bool {
         self.broken.is_some()
@@ -223,14 +225,19 @@ impl<'a> Subject<'a> {
         self.model()?.open_session(&SessionOptions::default())
     }
 
-    /// The model by the engine whose device fails after `passes` good passes of a session; none where the subject cannot.
+    /// Where the engine can be made to fail.
+    pub fn fault_points(&self) -> &[FaultPoint] {
+        self.faulty.as_ref().map_or(&[], |faulty| &faulty.points)
+    }
+
+    /// The model by the engine whose device fails when `faults` say so; none where the subject cannot.
     ///
     /// # Errors
     ///
     /// Those of [`Backend::load`].
-    pub fn faulty_model(&self, passes: u64) -> Result<Option<Arc<dyn Model>>> {
+    pub fn faulty_model(&self, faults: &Faults) -> Result<Option<Arc<dyn Model>>> {
         let Some(faulty) = &self.faulty else { return Ok(None) };
-        faulty(passes).load(&self.source, &self.load).map(Some)
+        (faulty.make)(faults.clone()).load(&self.source, &self.load).map(Some)
     }
 
     /// How far its results may lie apart; none at all for an engine that claims bitwise batch invariance.

@@ -7,6 +7,9 @@ use crate::subject::Subject;
 
 /// Makes one `#[test]` of each check, and one that holds the expectations themselves in order.
 ///
+/// A check that needs of the subject what it was not [given](Subject) fails, unless it is skipped with a reason: nobody would notice
+/// that it never ran.
+///
 /// The first argument gives the [`Subject`] (called once in a process; its model is shared by the tests), the second the
 /// [`Expectations`]:
 ///
@@ -72,6 +75,7 @@ macro_rules! __with_checks {
             mixed_steps
             rows_answer_in_order
             batches_take_one_pass
+            prompt_chunks_take_one_pass
             bitwise_invariance
             sequences_are_isolated
             sessions_are_isolated
@@ -98,6 +102,10 @@ macro_rules! __with_checks {
             top_is_sorted
             every_position_is_step_by_step
             drafts_are_verified
+            hidden_states_are_complete
+            hidden_states_do_not_depend_on_chunks
+            means_are_of_the_rows_tokens
+            hidden_states_mix_with_other_wants
             masks_are_honoured
             bad_masks_are_refused
             stop_tokens_are_tokens
@@ -118,9 +126,11 @@ macro_rules! __with_checks {
             given_methods_are_steps
             cancelled_steps_do_nothing
             cancelled_prompts_go_on
+            cancelled_rows_spare_the_others
             cancelled_generations_go_on
             faults_poison
             faults_spare_the_others
+            faults_without_harm
             broken_weights_are_refused
             no_rows_are_refused
             bad_rows_are_refused
@@ -133,13 +143,18 @@ macro_rules! __with_checks {
     };
 }
 
-/// Panics unless the check holds, does not apply, or is excepted.
+/// Panics unless the check holds, does not apply, or is excepted. What the subject alone could bring is no reason not to run.
 #[doc(hidden)]
 #[allow(clippy::panic, reason = "this is how a test fails")]
 pub fn __hold(name: &str, subject: &Subject<'_>, expectations: &Expectations) {
     let Some(check) = Check::named(name) else { panic!("there is no check `{name}`") };
-    if let CheckResult::Failed(failure) = run(check, subject, expectations) {
-        panic!("{} ({}): {failure}", subject.backend().name(), check.property);
+    let engine = subject.backend().name();
+    match run(check, subject, expectations) {
+        CheckResult::Failed(failure) => panic!("{engine} ({}): {failure}", check.property),
+        CheckResult::Unclaimed(need) if need.is_of_subject() => {
+            panic!("{engine} ({}): the subject has not {need}; skip the check if it cannot", check.property)
+        }
+        _ => {}
     }
 }
 

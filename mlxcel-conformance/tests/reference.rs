@@ -2,14 +2,17 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use mlxcel_conformance::{CheckResult, Expectations, Need, Subject, checks};
-use mlxcel_core::reference::{Fault, ReferenceBackend};
-use mlxcel_core::{Backend, LoadOptions};
+use mlxcel_core::reference::ReferenceBackend;
+use mlxcel_core::{Backend, FaultPoint, LoadOptions};
+
+/// Where the engine can fail.
+const POINTS: [FaultPoint; 3] = [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
 
 fn subject() -> Subject<'static> {
     Subject::new(ReferenceBackend::new(), ReferenceBackend::source())
         .with_other_model(|| ReferenceBackend::new().with_weights_seed(1).model())
         .with_broken_weights(|| ReferenceBackend::new().with_broken_weights().model())
-        .with_faulty(|passes| Box::new(ReferenceBackend::new().with_fault(Fault::DeviceAfterPasses(passes))))
+        .with_faulty(POINTS, |faults| Box::new(ReferenceBackend::new().with_faults(faults)))
         .with_cases(64)
 }
 

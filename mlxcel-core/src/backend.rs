@@ -16,7 +16,7 @@ use crate::{CancelToken, Error, ErrorKind, Model, Result};
 /// [`CancelToken`] in the options.
 ///
 /// *For implementers*: `load` fails with an error, never a panic, and leaves nothing behind when it fails. An option that the
-/// engine cannot honour is an error that names the field, never ignored.
+/// engine cannot honour is an error that names the field, never ignored; [`OptionSupport`](crate::OptionSupport) checks them.
 pub trait Backend: Send + Sync {
     /// The engine's short lower-case name, such as `iree`.
     fn name(&self) -> &str;
@@ -127,6 +127,57 @@ impl FromStr for Precision {
     }
 }
 
+/// Which programs an engine that compiles has ready when a model is loaded. One that compiles nothing has nothing to do for any
+/// choice.
+///
+/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the length of the KV cache. A
+/// program that a step needs and that is not ready is compiled then, which takes seconds the first time and milliseconds where
+/// the engine keeps what it compiled. An engine with programs says how many there are, and what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Prepare {
+    /// Those that every generation begins with; the others when a step first needs them. Loading is as short as it can be.
+    #[default]
+    OnDemand,
+    /// Every program that generating with these options can reach, for all numbers of sequences and all lengths: results of the last
+    /// token of each row. A server then compiles nothing while it serves; fewer sequences and a lower capacity are fewer programs.
+    Generation,
+    /// The same, and what gives results at every position of a prompt (scores) and hidden states (embeddings).
+    Everything,
+}
+
+impl Prepare {
+    /// All choices.
+    pub const ALL: [Self; 3] = [Self::OnDemand, Self::Generation, Self::Everything];
+
+    /// The lower-case name: `on-demand`, `generation`, `everything`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Generation => "generation",
+            Self::Everything => "everything",
+        }
+    }
+}
+
+impl fmt::Display for Prepare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Prepare {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|prepare| prepare.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "choose programs", "use on-demand, generation or everything")
+                .with_context("field", "prepare")
+                .with_context("value", text)
+        })
+    }
+}
+
 /// A long part of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -174,7 +225,9 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// The device by the engine's name for it; its default where none is given.
     pub device: Option<String>,
-    /// Told about long work, now and whenever the model compiles something later.
+    /// Which programs are ready once the model is loaded.
+    pub prepare: Prepare,
+    /// Told about long work, now and whenever the model compiles something later that a step waits for.
     pub progress: Option<ProgressFn>,
     /// Stops loading at the next boundary.
     pub cancel: Option<CancelToken>,
@@ -183,24 +236,6 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// The most threads that may be asked for: more than any machine has cores for, and few enough that the system has them.
     pub const MAX_THREADS: usize = 256;
-
-    /// How many threads are asked for, for engines to check alike.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for none, and for more than [`MAX_THREADS`](Self::MAX_THREADS).
-    pub fn checked_threads(&self) -> Result<Option<usize>> {
-        match self.threads {
-            None => Ok(None),
-            Some(threads @ 1..=Self::MAX_THREADS) => Ok(Some(threads)),
-            Some(threads) => {
-                let message = format!("there are 1 to {} threads", Self::MAX_THREADS);
-                Err(Error::new(ErrorKind::InvalidInput, "start threads", message)
-                    .with_context("field", "threads")
-                    .with_context("threads", threads))
-            }
-        }
-    }
 
     /// Sets the precision.
     #[must_use]
@@ -237,6 +272,13 @@ impl LoadOptions {
         self
     }
 
+    /// Sets which programs are ready once the model is loaded.
+    #[must_use]
+    pub fn with_prepare(mut self, prepare: Prepare) -> Self {
+        self.prepare = prepare;
+        self
+    }
+
     /// Sets who is told about long work.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(LoadProgress) + Send + Sync + 'static) -> Self {
@@ -260,6 +302,7 @@ impl fmt::Debug for LoadOptions {
             .field("sequences", &self.sequences)
             .field("threads", &self.threads)
             .field("device", &self.device)
+            .field("prepare", &self.prepare)
             .field("progress", &self.progress.is_some())
             .field("cancel", &self.cancel)
             .finish()

@@ -24,6 +24,10 @@ pub struct Capabilities {
     pub batch_rows: usize,
     /// The most tokens that one sequence may hold.
     pub context: usize,
+    /// The most tokens of one row that a pass over the weights computes: [`usize::MAX`] for all of them, whatever their number. A
+    /// row of exactly so many takes one pass, a longer one several, a shorter one no more time; a step answers when all of
+    /// its rows are done. So a scheduler feeds a long prompt in rows of so many tokens, for the others not to wait for all of it.
+    pub prompt_chunk: usize,
     /// [`Want::Logits`](crate::Want::Logits) works.
     pub logits: bool,
     /// The largest `top` of [`Want::Next`](crate::Want::Next) and [`Want::EveryPosition`](crate::Want::EveryPosition):
@@ -31,6 +35,8 @@ pub struct Capabilities {
     pub top_logprobs: u16,
     /// [`Want::EveryPosition`](crate::Want::EveryPosition) works.
     pub every_position: bool,
+    /// [`Want::Hidden`](crate::Want::Hidden) works, and gives vectors of so many elements; none where it does not.
+    pub hidden_states: Option<usize>,
     /// A [`TokenMask`](crate::TokenMask) is honoured.
     pub token_masks: bool,
     /// [`InferenceSession::rewind`](crate::InferenceSession::rewind) works.
@@ -47,15 +53,18 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The least that an engine can be: `sequences` at once, `context` tokens each, greedy choice, nothing optional.
+    /// The least that an engine can be: `sequences` at once, `context` tokens each, a pass for every row, greedy choice, nothing
+    /// optional.
     pub fn new(sequences: usize, context: usize) -> Self {
         Self {
             sequences,
             batch_rows: 1,
             context,
+            prompt_chunk: usize::MAX,
             logits: false,
             top_logprobs: 0,
             every_position: false,
+            hidden_states: None,
             token_masks: false,
             rewind: false,
             fork: false,
@@ -69,6 +78,13 @@ impl Capabilities {
     #[must_use]
     pub fn with_batch_rows(mut self, rows: usize) -> Self {
         self.batch_rows = rows;
+        self
+    }
+
+    /// Sets the most tokens of one row that a pass computes; at least 1.
+    #[must_use]
+    pub fn with_prompt_chunk(mut self, tokens: usize) -> Self {
+        self.prompt_chunk = tokens;
         self
     }
 
@@ -90,6 +106,13 @@ impl Capabilities {
     #[must_use]
     pub fn with_every_position(mut self, claimed: bool) -> Self {
         self.every_position = claimed;
+        self
+    }
+
+    /// Claims hidden states of so many elements, or withdraws them.
+    #[must_use]
+    pub fn with_hidden_states(mut self, elements: Option<usize>) -> Self {
+        self.hidden_states = elements;
         self
     }
 
@@ -136,7 +159,7 @@ impl Capabilities {
     }
 
     /// What both this and `most` claim, with the smaller of each figure: for a wrapper that does less than what it wraps, and
-    /// for a test that withdraws something.
+    /// for a test that withdraws something. The size of hidden states is no limit, and stays this one's.
     ///
     /// ```
     /// use mlxcel_core::Capabilities;
@@ -151,9 +174,11 @@ impl Capabilities {
             sequences: self.sequences.min(most.sequences),
             batch_rows: self.batch_rows.min(most.batch_rows),
             context: self.context.min(most.context),
+            prompt_chunk: self.prompt_chunk.min(most.prompt_chunk),
             logits: self.logits && most.logits,
             top_logprobs: self.top_logprobs.min(most.top_logprobs),
             every_position: self.every_position && most.every_position,
+            hidden_states: self.hidden_states.filter(|_| most.hidden_states.is_some()),
             token_masks: self.token_masks && most.token_masks,
             rewind: self.rewind && most.rewind,
             fork: self.fork && most.fork,
@@ -181,12 +206,16 @@ impl Capabilities {
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sequences {}, batch rows {}, context {}", self.sequences, self.batch_rows, self.context)?;
+        if self.prompt_chunk != usize::MAX {
+            write!(f, ", prompt chunk {}", self.prompt_chunk)?;
+        }
         if self.top_logprobs > 0 {
             write!(f, ", top logprobs {}", self.top_logprobs)?;
         }
         for (claimed, name) in [
             (self.logits, "logits"),
             (self.every_position, "every position"),
+            (self.hidden_states.is_some(), "hidden states"),
             (self.token_masks, "token masks"),
             (self.rewind, "rewind"),
             (self.fork, "fork"),

@@ -70,7 +70,8 @@ impl fmt::Display for ErrorKind {
 /// The error of every fallible operation of the contract.
 ///
 /// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) keeps the
-/// words of whatever lay beneath (the operating system, the compiler, the device runtime). Messages quote files that strangers wrote,
+/// words of whatever lay beneath (the operating system, the compiler, the device runtime). `{:?}` shows both, so
+/// `fn main() -> Result<(), Error>` prints what can be read. [`advice`](Self::advice) says what to do. Messages quote files that strangers wrote,
 /// so they are printed as [`Printable`].
 ///
 /// ```
@@ -168,6 +169,12 @@ impl Error {
         Self::new(ErrorKind::Device, operation, "a logit is not a number")
     }
 
+    /// For engines: that the system did not give memory for `bytes`, of kind [`ErrorKind::ResourceExhausted`].
+    pub fn out_of_memory(operation: impl Into<Cow<'static, str>>, bytes: usize) -> Self {
+        Self::new(ErrorKind::ResourceExhausted, operation, "there is not enough memory")
+            .with_context("bytes", bytes)
+    }
+
     /// A refusal of something that no capability claims.
     pub fn unsupported(operation: impl Into<Cow<'static, str>>, what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, operation, what)
@@ -222,20 +229,45 @@ fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// For people, since `main` prints an error so: the message and the chain of its causes. `{:#?}` shows the parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &self.0;
-        let context: Vec<_> =
-            inner.context.iter().map(|(key, value)| (key, Printable(value).to_string())).collect();
-        f.debug_struct("Error")
-            .field("kind", &inner.kind)
-            .field("operation", &Printable(&inner.operation).to_string())
-            .field("message", &Printable(&inner.message).to_string())
-            .field("context", &context)
-            .field("source", &inner.source)
-            .finish()
+        if f.alternate() {
+            let context: Vec<_> =
+                inner.context.iter().map(|(key, value)| (key, Printable(value).to_string())).collect();
+            return f
+                .debug_struct("Error")
+                .field("kind", &inner.kind)
+                .field("operation", &Printable(&inner.operation).to_string())
+                .field("message", &Printable(&inner.message).to_string())
+                .field("context", &context)
+                .field("source", &inner.source)
+                .finish();
+        }
+        write!(f, "{self}")?;
+        let causes: Vec<String> =
+            std::iter::successors(self.source(), |&cause| cause.source()).map(ToString::to_string).collect();
+        if !causes.is_empty() {
+            f.write_str("\n\nCaused by:")?;
+        }
+        for (number, cause) in causes.iter().enumerate() {
+            for (index, line) in cause.lines().take(MOST_LINES).enumerate() {
+                let number =
+                    if index == 0 && causes.len() > 1 { format!("{number}: ") } else { String::new() };
+                write!(f, "\n    {number}{}", Printable(line))?;
+            }
+            let more = cause.lines().count().saturating_sub(MOST_LINES);
+            if more > 0 {
+                write!(f, "\n    … ({more} lines)")?;
+            }
+        }
+        Ok(())
     }
 }
+
+/// The most lines of a cause, such as a compiler's words, that are shown.
+const MOST_LINES: usize = 40;
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
@@ -259,8 +291,26 @@ mod tests {
         );
         assert!(text.ends_with("… (3145728 bytes), path: C:\\models)"), "{text}");
         assert!(text.len() < 5000 && !text.contains(steers), "{text}");
-        assert!(format!("{error:?}").len() < 10_000);
+        for debug in [format!("{error:?}"), format!("{error:#?}")] {
+            assert!(debug.len() < 10_000 && !debug.contains('\u{1b}'), "{debug}");
+        }
         // Programs still get all of it.
         assert_eq!(error.context("tensor").map(str::len), Some(3 << 20));
+    }
+
+    #[test]
+    fn what_main_prints_is_the_message_and_its_causes() {
+        let inner = std::io::Error::other("first\nsecond\u{7}");
+        let middle = Error::new(ErrorKind::Io, "read", "the disk is gone").with_source(inner);
+        let error = Error::new(ErrorKind::NotFound, "open", "no model").with_context("path", "/m");
+        assert_eq!(format!("{error:?}"), "open: no model (path: /m)");
+        let one = error.clone().with_source(std::io::Error::other("it is late"));
+        assert_eq!(format!("{one:?}"), "open: no model (path: /m)\n\nCaused by:\n    it is late");
+        assert_eq!(
+            format!("{:?}", error.with_source(middle)),
+            "open: no model (path: /m)\n\nCaused by:\n    0: read: the disk is gone\n    1: first\n    second\\u{7}"
+        );
+        let long = Error::new(ErrorKind::Compile, "compile", "refused").with_source("line\n".repeat(50));
+        assert!(format!("{long:?}").ends_with("    line\n    … (10 lines)"));
     }
 }

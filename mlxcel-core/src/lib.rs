@@ -51,8 +51,7 @@
 //! session.prefill(Row::extend(first, &[5, 6, 7]), &Control::default())?;
 //! let second = session.fork(first)?;
 //!
-//! let mut params = SamplingParams::greedy();
-//! (params.temperature, params.seed) = (1.0, 7);
+//! let params = SamplingParams::greedy().with_temperature(1.0).with_seed(7);
 //! let drawn = SamplingPlan::negotiate(&params, session.capabilities())?;
 //! let likeliest = SamplingPlan::greedy();
 //! let mut out = StepOutput::new();
@@ -67,32 +66,46 @@
 //! [`mod@reference`] and needs nothing either.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod backend;
 mod cancel;
 mod capabilities;
-mod check;
 mod error;
-mod generate;
+mod faults;
+mod generation;
 mod model;
+mod pooling;
 pub mod reference;
 mod sampling;
 mod session;
 mod snapshot;
 mod step;
+mod support;
+mod table;
 
-pub use backend::{Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, ProgressFn};
+pub use advice::ErrorAdvice;
+pub use backend::{
+    Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn,
+};
 pub use cancel::CancelToken;
 pub use capabilities::Capabilities;
-pub use check::check_rows;
 pub use error::{Error, ErrorKind, Printable, Result};
-pub use generate::{
-    FinishReason, GenerateExt, GenerateOptions, Generation, LogitsSampler, TokenChoice, TokenStream,
+pub use faults::{FaultPoint, Faults};
+pub use generation::{
+    FinishReason, GenerateExt, GenerateOptions, Generated, Generation, LogitsSampler, SamplingContext,
+    TokenChoice, TokenStream,
 };
 pub use model::{Model, ModelInfo, SessionOptions};
-pub use sampling::{SamplingField, SamplingFields, SamplingParams, SamplingPlace, SamplingPlan, TokenMask};
+pub use pooling::{HiddenPool, Pooling};
+pub use sampling::{
+    Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNeeds, SamplingParams,
+    SamplingPlace, SamplingPlan, TokenMask, Xtc,
+};
 pub use session::{InferenceSession, SequenceId, SequenceState, SessionStats};
 pub use snapshot::Snapshot;
 pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob, Want};
+pub use support::{CheckedOptions, OptionSupport};
+pub use table::{SequenceTable, StepRow, StepRows};
 
 /// The number of a token in a model's vocabulary.
 pub type TokenId = u32;

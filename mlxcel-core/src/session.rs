@@ -66,7 +66,8 @@ pub struct SessionStats {
     pub uploaded_bytes: u64,
     /// Bytes read back from the device.
     pub read_back_bytes: u64,
-    /// Bytes that the states of the open sequences take now: KV caches, and what does not grow with positions.
+    /// Bytes of memory that the states of the open sequences take now: KV caches, and what does not grow with positions. Room for
+    /// positions that nobody wrote counts where it takes memory.
     pub kv_bytes: u64,
     /// Time spent compiling programs during steps.
     pub compile_time: Duration,
@@ -145,7 +146,8 @@ pub trait InferenceSession: Send {
 
     /// Appends each row's tokens to its sequence and answers what the row wants, with one result a row in `out`.
     ///
-    /// Rows may be any mixture of prompt chunks and decoding rows. Rows that fit into one pass over the weights share it.
+    /// Rows may be any mixture of prompt chunks and decoding rows. Rows that fit into one pass over the weights share it. Between
+    /// passes, `control` may stop all of the rows that are not done, and a row's own [`cancel`](Row::cancel) that row.
     ///
     /// # Errors
     ///

@@ -114,7 +114,12 @@ impl Snapshot {
             |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| corrupt("a name is not UTF-8"));
         let engine = text(part()?)?;
         let model = text(part()?)?;
-        let payload = part()?.to_vec();
+        let read = part()?;
+        let mut payload = Vec::new();
+        payload
+            .try_reserve_exact(read.len())
+            .map_err(|_| Error::out_of_memory("read snapshot", read.len()))?;
+        payload.extend_from_slice(read);
         let written = le(take(8)?);
         if checksum(&bytes[..bytes.len() - rest.len() - 8]) != written {
             return Err(corrupt("its checksum differs"));

@@ -1,6 +1,8 @@
 //! What goes into a step and what comes out of it.
 
-use crate::{CancelToken, Error, ErrorKind, Result, SamplingPlan, SequenceId, TokenId, TokenMask};
+use std::time::Instant;
+
+use crate::{CancelToken, Error, ErrorKind, Pooling, Result, SamplingPlan, SequenceId, TokenId, TokenMask};
 
 /// One row of a step: the next tokens of one sequence, and what is wanted after them.
 #[derive(Clone, Copy, Debug)]
@@ -12,27 +14,51 @@ pub struct Row<'a> {
     pub tokens: &'a [TokenId],
     /// What the caller wants to know after them.
     pub want: Want<'a>,
+    /// Stops this row at the next chunk boundary, and no other: it answers [`ErrorKind::Cancelled`], and its sequence stands
+    /// where the last whole chunk left it.
+    pub cancel: Option<&'a CancelToken>,
 }
 
 impl<'a> Row<'a> {
     /// A row that asks for `want` after its tokens.
     pub fn new(sequence: SequenceId, tokens: &'a [TokenId], want: Want<'a>) -> Self {
-        Self { sequence, tokens, want }
+        Self { sequence, tokens, want, cancel: None }
     }
 
     /// A row that only extends the sequence.
     pub fn extend(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
-        Self { sequence, tokens, want: Want::Nothing }
+        Self::new(sequence, tokens, Want::Nothing)
     }
 
     /// A row that asks for the next token by `plan`.
     pub fn next(sequence: SequenceId, tokens: &'a [TokenId], plan: &'a SamplingPlan) -> Self {
-        Self { sequence, tokens, want: Want::Next { plan, mask: None, top: 0 } }
+        Self::new(sequence, tokens, Want::Next { plan, mask: None, top: 0 })
     }
 
     /// A row that asks for the logits after the last token.
     pub fn logits(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
-        Self { sequence, tokens, want: Want::Logits }
+        Self::new(sequence, tokens, Want::Logits)
+    }
+
+    /// Sets what stops this row.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: &'a CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+
+    /// For engines: an [`ErrorKind::Cancelled`] if somebody has asked to stop this row.
+    ///
+    /// # Errors
+    ///
+    /// That one.
+    pub fn check(&self, operation: &'static str) -> Result<()> {
+        check_cancelled(self.cancel, operation)
+    }
+
+    /// A row that asks for the hidden states of its tokens, pooled.
+    pub fn hidden(sequence: SequenceId, tokens: &'a [TokenId], pooling: Pooling) -> Self {
+        Self::new(sequence, tokens, Want::Hidden { pooling })
     }
 }
 
@@ -60,6 +86,14 @@ pub enum Want<'a> {
         /// How many likeliest tokens to report at each position.
         top: u16,
     },
+    /// The hidden states of the row's tokens after the last norm, pooled to one vector: an embedding of a text; needs
+    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
+    ///
+    /// As with every position, what a token's state is depends on those before it alone.
+    Hidden {
+        /// Which states, and how.
+        pooling: Pooling,
+    },
 }
 
 /// What steers a step besides its rows.
@@ -69,22 +103,41 @@ pub struct Control<'a> {
     /// Stops the step at the next chunk boundary. Rows that were not done answer
     /// [`ErrorKind::Cancelled`]; their sequences stand where the last whole chunk left them.
     pub cancel: Option<&'a CancelToken>,
+    /// When the step stops in the same way.
+    pub deadline: Option<Instant>,
 }
 
 impl<'a> Control<'a> {
     /// A control that stops at `cancel`.
     pub fn cancelled_by(cancel: &'a CancelToken) -> Self {
-        Self { cancel: Some(cancel) }
+        Self { cancel: Some(cancel), deadline: None }
     }
 
-    /// An [`ErrorKind::Cancelled`] if somebody has asked to stop `operation`.
+    /// Sets when the step stops.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// An [`ErrorKind::Cancelled`] if somebody has asked to stop `operation`, or its time is over.
     pub fn check(&self, operation: &'static str) -> Result<()> {
-        match self.cancel {
-            Some(cancel) if cancel.is_cancelled() => {
-                Err(Error::new(ErrorKind::Cancelled, operation, "it was cancelled"))
-            }
+        check_cancelled(self.cancel, operation)?;
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(cancelled(operation, "its time is over")),
             _ => Ok(()),
         }
+    }
+}
+
+fn cancelled(operation: &'static str, message: &'static str) -> Error {
+    Error::new(ErrorKind::Cancelled, operation, message)
+}
+
+fn check_cancelled(cancel: Option<&CancelToken>, operation: &'static str) -> Result<()> {
+    match cancel {
+        Some(cancel) if cancel.is_cancelled() => Err(cancelled(operation, "it was cancelled")),
+        _ => Ok(()),
     }
 }
 
@@ -105,14 +158,24 @@ pub struct SampledToken {
     pub token: TokenId,
     /// Its natural log probability under the model's own distribution (before temperature and filters).
     pub logprob: f32,
-    /// The likeliest tokens, likeliest first, as many as were asked for.
+    /// The most likely tokens, most likely first, as many as were asked for.
     pub top: Vec<TokenLogprob>,
+    /// Its natural log probability under the distribution that it was drawn from, which penalties, temperature and filters
+    /// have changed. None where the engine does not tell it.
+    pub drawn_logprob: Option<f32>,
 }
 
 impl SampledToken {
-    /// A token without the likeliest ones beside it.
+    /// A token without the most likely ones beside it.
     pub fn new(token: TokenId, logprob: f32) -> Self {
-        Self { token, logprob, top: Vec::new() }
+        Self { token, logprob, top: Vec::new(), drawn_logprob: None }
+    }
+
+    /// Sets its log probability under the distribution that it was drawn from.
+    #[must_use]
+    pub fn with_drawn_logprob(mut self, logprob: f32) -> Self {
+        self.drawn_logprob = Some(logprob);
+        self
     }
 
     /// Sets the likeliest tokens, likeliest first.
@@ -161,6 +224,9 @@ pub enum RowResult {
     Logits(Vec<f32>),
     /// One result for each token of the row; answers [`Want::EveryPosition`].
     Positions(Vec<PositionResult>),
+    /// As many elements as [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) says, all finite; answers
+    /// [`Want::Hidden`].
+    Hidden(Vec<f32>),
 }
 
 /// What a step gave, row by row; reused from step to step.

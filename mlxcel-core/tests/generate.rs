@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use mlxcel_core::{
     CancelToken, Capabilities, Control, Error, ErrorKind, FinishReason, GenerateExt, GenerateOptions,
-    InferenceSession, LogitsSampler, Result, Row, RowResult, SampledToken, SamplingPlan, SequenceId,
-    SequenceState, SessionStats, StepOutput, TokenChoice, TokenId, TokenStream, Want,
+    InferenceSession, LogitsSampler, Result, Row, RowResult, SampledToken, SamplingContext, SamplingPlan,
+    SequenceId, SequenceState, SessionStats, StepOutput, TokenChoice, TokenId, TokenStream, Want,
 };
 
 const VOCABULARY: usize = 10;
@@ -73,8 +73,8 @@ impl InferenceSession for Counter {
 struct Length;
 
 impl LogitsSampler for Length {
-    fn sample(&self, _: &[f32], tokens: &[TokenId], prompt_length: usize) -> Result<SampledToken> {
-        Ok(SampledToken::new(tokens.len() as TokenId, prompt_length as f32))
+    fn sample(&self, _: &[f32], context: &SamplingContext<'_>) -> Result<SampledToken> {
+        Ok(SampledToken::new(context.tokens.len() as TokenId, context.prompt_length as f32))
     }
 }
 

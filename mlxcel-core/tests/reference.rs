@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlxcel_core::reference::{Fault, ReferenceBackend};
+use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Backend, CancelToken, Capabilities, Control, ErrorKind, GenerateOptions, InferenceSession, LoadOptions,
-    Model, ModelSource, Precision, Result, Row, RowResult, SampledToken, SamplingFields, SamplingParams,
-    SamplingPlan, SequenceId, SessionOptions, Snapshot, StepOutput, TokenChoice, TokenId, TokenMask,
-    TokenStream, Want,
+    Backend, CancelToken, Capabilities, Control, ErrorKind, FaultPoint, Faults, GenerateOptions,
+    InferenceSession, LoadOptions, Model, ModelSource, Precision, Result, Row, RowResult, SampledToken,
+    SamplingFields, SamplingParams, SamplingPlan, SequenceId, SessionOptions, Snapshot, StepOutput,
+    TokenChoice, TokenId, TokenMask, TokenStream, Want,
 };
 
 const PROMPT: [TokenId; 40] = {
@@ -169,7 +169,7 @@ fn a_wrong_row_is_refused_before_any_work_and_harms_no_other() {
 fn what_is_withdrawn_answers_unsupported() {
     let none = Capabilities::new(2, 32);
     let mut session = session(&ReferenceBackend::new().with_capabilities(none.clone()));
-    assert_eq!(session.capabilities(), &none.with_batch_rows(1));
+    assert_eq!(session.capabilities(), &none.with_prompt_chunk(16));
     let a = session.open().unwrap();
     let (drawn, greedy) = (plan(|p| p.temperature = 1.0), SamplingPlan::greedy());
     let mask = TokenMask::allowing(64, [1]);
@@ -193,9 +193,14 @@ fn what_is_withdrawn_answers_unsupported() {
     assert_eq!(kind(session.open()), ErrorKind::CapacityExceeded);
 }
 
+/// The engine, failing at `point` after it went well `good` times.
+fn failing(point: FaultPoint, good: u64) -> ReferenceBackend {
+    ReferenceBackend::new().with_faults(Faults::new(point, good))
+}
+
 #[test]
 fn a_device_fault_poisons_the_rows_that_ran_until_they_are_closed() {
-    let mut session = session(&ReferenceBackend::new().with_fault(Fault::DeviceAfterSteps(1)));
+    let mut session = session(&failing(FaultPoint::Dispatch, 1));
     let [a, b, c] = [(); 3].map(|()| session.open().unwrap());
     feed(&mut *session, a, &[1]);
     let refused = Row::extend(c, &[64]);
@@ -216,23 +221,24 @@ fn a_device_fault_poisons_the_rows_that_ran_until_they_are_closed() {
 
 #[test]
 fn other_faults_strike_where_they_are_told_to() {
-    let mut session = session(&ReferenceBackend::new().with_fault(Fault::DeviceAfterPasses(1)));
-    let (short, long) = (session.open().unwrap(), session.open().unwrap());
-    let results = step(&mut *session, &[Row::extend(short, &[1]), Row::extend(long, &PROMPT)]);
-    assert!(results[0].is_ok(), "it was done in the first pass");
-    assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Device);
+    for point in [FaultPoint::Dispatch, FaultPoint::ReadBack] {
+        let mut session = session(&failing(point, 1));
+        let (short, long) = (session.open().unwrap(), session.open().unwrap());
+        let results = step(&mut *session, &[Row::extend(short, &[1]), Row::extend(long, &PROMPT)]);
+        assert!(results[0].is_ok(), "it was done in the first pass");
+        assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Device);
+    }
 
-    let mut session = self::session(&ReferenceBackend::new().with_fault(Fault::MemoryAfterPasses(0)));
+    assert_eq!(
+        failing(FaultPoint::Allocation, 0).model().err().unwrap().kind(),
+        ErrorKind::ResourceExhausted
+    );
+    let mut session = session(&failing(FaultPoint::Allocation, 1));
     let sequence = session.open().unwrap();
     let row = [Row::extend(sequence, &[1])];
     assert_eq!(kind(step(&mut *session, &row).remove(0)), ErrorKind::ResourceExhausted);
     assert_eq!(session.state(sequence).unwrap().position, 0);
     step(&mut *session, &row).remove(0).unwrap();
-
-    assert_eq!(
-        ReferenceBackend::new().with_fault(Fault::Load).model().err().unwrap().kind(),
-        ErrorKind::Device
-    );
 }
 
 #[test]
@@ -398,7 +404,7 @@ fn options_that_it_cannot_honour_are_refused_by_field() {
         assert_eq!((error.kind(), error.context("field")), (kind, Some(field)));
     };
     refuse(LoadOptions::default().with_precision(Precision::Fast), ErrorKind::Unsupported, "precision");
-    refuse(LoadOptions::default().with_threads(2), ErrorKind::Unsupported, "threads");
+    refuse(LoadOptions::default().with_threads(2), ErrorKind::InvalidInput, "threads");
     refuse(LoadOptions::default().with_threads(0), ErrorKind::InvalidInput, "threads");
     refuse(LoadOptions::default().with_device("cuda"), ErrorKind::InvalidInput, "device");
     refuse(LoadOptions::default().with_capacity(1025), ErrorKind::InvalidInput, "capacity");

@@ -18,13 +18,21 @@ pub trait Executor: Send + Sync + 'static {
     /// What one group of layers keeps of one sequence: a tensor of [`StateLayout::shape`].
     type State: Send;
 
-    /// Makes the program for `shape` ready to run, if it is not: this is where compiling happens. Gives the time it took to
-    /// compile, zero where nothing was.
+    /// Makes the programs for `shapes` ready to run, those that are not: this is where compiling happens, side by side where there are
+    /// cores for it. Gives the time it took to compile, zero where nothing was.
     ///
     /// # Errors
     ///
     /// Of kind `Toolchain`, `Compile`, `Cancelled` and such; no sequence is harmed by them.
-    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration>;
+    fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration>;
+
+    /// Hears that the program for `shape` is likely to be needed soon, may make it while nobody waits for it, and says whether it is ready
+    /// already. A failure is nobody's but of [`prepare`](Self::prepare), which tries again. By default programs are always ready, which is
+    /// right where making one takes no time.
+    fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+        let _ = shape;
+        true
+    }
 
     /// A state of zeros for programs of `length`.
     ///
@@ -32,6 +40,13 @@ pub trait Executor: Send + Sync + 'static {
     ///
     /// `ResourceExhausted` where memory is short.
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<Self::State>;
+
+    /// The bytes of memory that a state for programs of `length` takes once its first `written` positions have been written: all of it by
+    /// default. Where memory is given page by page as it is written, [`StateLayout::bytes_written`].
+    fn state_bytes(&self, layout: &StateLayout, length: usize, written: usize) -> usize {
+        let _ = written;
+        layout.bytes(length)
+    }
 
     /// Copies what `from` keeps of the first `positions` to `to`, each beside the length that it is for
     /// ([`StateLayout::copy_segments`]).
@@ -75,7 +90,8 @@ pub trait Executor: Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Runs the program for `shape`, which [`prepare`](Self::prepare) made ready, over the states of each row, one for each group
-    /// of layers; the program writes what the rows' tokens add into them. `logits` lists the output rows whose logits are wanted.
+    /// of layers; the program writes what the rows' tokens add into them. `wanted` lists the output rows whose logits, or of
+    /// [`Outputs::Hidden`](crate::Outputs) whose hidden states, are wanted, ascending.
     ///
     /// # Errors
     ///
@@ -85,7 +101,7 @@ pub trait Executor: Send + Sync + 'static {
         shape: &ProgramShape,
         inputs: &StepInputs,
         states: &mut [&mut [Self::State]],
-        logits: &[usize],
+        wanted: &[usize],
     ) -> Result<StepOutputs, RunError>;
 }
 
@@ -151,10 +167,10 @@ impl StepInputs {
 /// What one pass gives, an entry an output row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutputs {
-    /// The most likely token and its natural log probability.
+    /// The most likely token and its natural log probability; none where the program gives hidden states.
     pub best: Vec<(u32, f32)>,
-    /// The logits (`[vocabulary]`) of the output rows that were asked for, in that order.
-    pub logits: Vec<Vec<f32>>,
+    /// The logits (`[vocabulary]`), or the hidden states (`[hidden]`), of the output rows that were asked for, in that order.
+    pub values: Vec<Vec<f32>>,
 }
 
 impl StepOutputs {

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod executor;
+mod faulty;
 mod model;
 mod numerics;
 mod ops;
@@ -30,6 +31,7 @@ mod state;
 mod weights;
 
 pub use executor::{Executor, RunError, StepInputs, StepOutputs};
+pub use faulty::FaultyExecutor;
 pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};

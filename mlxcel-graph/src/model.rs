@@ -36,11 +36,13 @@ pub struct GraphModelOptions {
     pub kv_cache: KvCacheType,
     /// Whether results at every position may be asked for, which takes programs of its own.
     pub every_position: bool,
+    /// Whether hidden states may be asked for, which takes programs of its own.
+    pub hidden_states: bool,
 }
 
 impl Default for GraphModelOptions {
-    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, a KV cache of the
-    /// precision's type.
+    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, hidden states, a KV cache
+    /// of the precision's type.
     fn default() -> Self {
         Self {
             precision: Precision::default(),
@@ -51,6 +53,7 @@ impl Default for GraphModelOptions {
             wide_lengths: false,
             kv_cache: KvCacheType::default(),
             every_position: true,
+            hidden_states: true,
         }
     }
 }
@@ -225,9 +228,11 @@ impl<E: Executor> GraphModel<E> {
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
         let capabilities = Capabilities::new(options.sequences, capacity)
             .with_batch_rows(options.width())
+            .with_prompt_chunk(chunks.largest())
             .with_logits(true)
             .with_top_logprobs(vocabulary)
             .with_every_position(options.every_position)
+            .with_hidden_states(options.hidden_states.then_some(decoder.hidden_size))
             .with_token_masks(true)
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)

@@ -7,8 +7,27 @@ use crate::shape::Outputs;
 pub(crate) struct Pending {
     /// How many tokens it has left.
     pub(crate) remaining: usize,
-    /// Whether results at every position are wanted.
-    pub(crate) every: bool,
+    /// What it wants.
+    pub(crate) wants: Wants,
+}
+
+/// What a row of a step wants of the passes that feed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    /// What follows from the logits of its last token, if anything.
+    Last,
+    /// What follows from the logits of every token.
+    Every,
+    /// The hidden state of its last token.
+    LastHidden,
+    /// The hidden states of every token.
+    EveryHidden,
+}
+
+impl Wants {
+    fn is_hidden(self) -> bool {
+        matches!(self, Self::LastHidden | Self::EveryHidden)
+    }
 }
 
 /// Which of the pending rows the next pass feeds, and how.
@@ -16,7 +35,7 @@ pub(crate) struct Pending {
 pub(crate) struct Pass {
     /// For each row of the program: the index of the pending row, its tokens, and the room that the program has for them.
     pub(crate) rows: Vec<PassRow>,
-    /// Which positions give logits.
+    /// What the program gives.
     pub(crate) outputs: Outputs,
 }
 
@@ -84,9 +103,13 @@ impl Chunks {
 /// Rows with one token are decoding and ride along with a chunk, so that they neither wait for a long prompt nor read the
 /// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
 /// combination of shapes is a program to compile.
+///
+/// Nor do rows that want hidden states share a pass with others: programs give those or logits.
 pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
-    let chunk_row = pending.iter().position(|row| row.remaining > 1);
-    let decoding = pending.iter().enumerate().filter(|(_, row)| row.remaining == 1);
+    let hidden = pending.iter().find(|row| row.remaining > 0)?.wants.is_hidden();
+    let is_kin = |row: &Pending| row.wants.is_hidden() == hidden;
+    let chunk_row = pending.iter().position(|row| row.remaining > 1 && is_kin(row));
+    let decoding = pending.iter().enumerate().filter(|(_, row)| row.remaining == 1 && is_kin(row));
     let rows: Vec<PassRow> = chunk_row
         .map(|index| {
             let remaining = pending[index].remaining;
@@ -97,10 +120,22 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
         .chain(decoding.map(|(index, _)| PassRow { pending: index, tokens: 1, room: 1 }))
         .take(width)
         .collect();
-    // The last position of a single token is its every position.
-    let every = rows.iter().any(|row| row.room > 1 && pending[row.pending].every);
-    let outputs = if every { Outputs::Every } else { Outputs::Last };
-    (!rows.is_empty()).then_some(Pass { rows, outputs })
+    let asks = |row: &PassRow| match pending[row.pending].wants {
+        Wants::Last => Outputs::Last,
+        // The last position of a single token is its every position.
+        Wants::Every => {
+            if row.room > 1 {
+                Outputs::Every
+            } else {
+                Outputs::Last
+            }
+        }
+        Wants::LastHidden if row.tokens < pending[row.pending].remaining => Outputs::Last,
+        Wants::LastHidden | Wants::EveryHidden => Outputs::Hidden,
+    };
+    // What gives more gives what the others ask for too.
+    let outputs = rows.iter().map(asks).max()?;
+    Some(Pass { rows, outputs })
 }
 
 #[cfg(test)]
@@ -115,7 +150,7 @@ mod tests {
     fn passes_of(chunks: &[usize], remaining: &[usize], width: usize) -> Vec<Vec<(usize, usize, usize)>> {
         let chunks = Chunks::new(chunks);
         let mut pending: Vec<_> =
-            remaining.iter().map(|&remaining| Pending { remaining, every: false }).collect();
+            remaining.iter().map(|&remaining| Pending { remaining, wants: Wants::Last }).collect();
         let mut passes = Vec::new();
         while let Some(pass) = next_pass(&pending, &chunks, width) {
             for row in &pass.rows {
@@ -143,14 +178,32 @@ mod tests {
 
     #[test]
     fn only_a_chunk_can_ask_for_outputs_at_every_position() {
-        let outputs = |pending: &[(usize, bool)]| {
-            let pending: Vec<_> =
-                pending.iter().map(|&(remaining, every)| Pending { remaining, every }).collect();
-            next_pass(&pending, &Chunks::new(&[64]), 4).unwrap().outputs
-        };
-        assert_eq!(outputs(&[(1, true)]), Outputs::Last);
-        assert_eq!(outputs(&[(5, false), (1, true)]), Outputs::Last);
-        assert_eq!(outputs(&[(5, true), (1, false)]), Outputs::Every);
+        let outputs = |pending: &[(usize, Wants)]| plan(pending).1;
+        assert_eq!(outputs(&[(1, Wants::Every)]), Outputs::Last);
+        assert_eq!(outputs(&[(5, Wants::Last), (1, Wants::Every)]), Outputs::Last);
+        assert_eq!(outputs(&[(5, Wants::Every), (1, Wants::Last)]), Outputs::Every);
+    }
+
+    /// Which of the pending rows the next pass feeds, and what it gives.
+    fn plan(pending: &[(usize, Wants)]) -> (Vec<usize>, Outputs) {
+        let pending: Vec<_> =
+            pending.iter().map(|&(remaining, wants)| Pending { remaining, wants }).collect();
+        let pass = next_pass(&pending, &Chunks::new(&[64]), 4).unwrap();
+        (pass.rows.iter().map(|row| row.pending).collect(), pass.outputs)
+    }
+
+    #[test]
+    fn rows_that_want_hidden_states_pass_alone_and_only_their_ends_need_programs_for_them() {
+        use Wants::{EveryHidden, Last, LastHidden};
+        assert_eq!(
+            plan(&[(1, Last), (5, LastHidden), (9, Last), (1, EveryHidden)]),
+            (vec![2, 0], Outputs::Last)
+        );
+        assert_eq!(plan(&[(0, Last), (5, LastHidden), (1, Last)]), (vec![1], Outputs::Hidden));
+        assert_eq!(plan(&[(65, LastHidden)]), (vec![0], Outputs::Last));
+        assert_eq!(plan(&[(65, LastHidden), (1, LastHidden)]), (vec![0, 1], Outputs::Hidden));
+        assert_eq!(plan(&[(65, EveryHidden)]), (vec![0], Outputs::Hidden));
+        assert_eq!(plan(&[(1, LastHidden)]), (vec![0], Outputs::Hidden));
     }
 
     #[test]

@@ -18,8 +18,9 @@ pub const ENTRY: &str = "step";
 ///
 /// Arguments, in order: the [`weights`](Self::weights), which do not change from step to step; the
 /// [`StepInputs`](crate::StepInputs) (tokens, positions, last, then cosines and sines of each rotary embedding); for each row its
-/// states, one a [`StateLayout`]. Results: `[output rows, 2]` i32 (token and the bits of its log probability), `[output rows,
-/// vocabulary]` f32 logits, and the states, which take over the storage of their arguments.
+/// states, one a [`StateLayout`]. Results: `[output rows, 2]` i32 (token and the bits of its log probability) and `[output rows,
+/// vocabulary]` f32 logits, or of [`Outputs::Hidden`] alone `[tokens, hidden]` f32 hidden states; then the states, which take over
+/// the storage of their arguments.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The module; [`ENTRY`] is its public function.
@@ -65,7 +66,7 @@ pub fn decoder_program(
                 for (group, layout) in layouts.iter().enumerate() {
                     let ty = TensorType::new(layout.element, layout.shape(shape.length));
                     let state = b.argument(format!("state.{row}.{group}"), ty)?;
-                    b.alias(state, 2 + row * layouts.len() + group)?;
+                    b.alias(state, shape.outputs.results() + row * layouts.len() + group)?;
                     states[group].push(state);
                 }
             }
@@ -75,12 +76,17 @@ pub fn decoder_program(
             let weights = Weights::new(decoder, arguments, numerics.operand);
             let mut ops = GraphOps { b, weights, pass, states };
             let hidden = walk.hidden(decoder, &mut ops)?;
-            let logits = walk.logits(decoder, &hidden, &mut ops)?;
+            let logits = match shape.outputs {
+                Outputs::Last | Outputs::Every => Some(walk.logits(decoder, &hidden, &mut ops)?),
+                Outputs::Hidden => None,
+            };
             let GraphOps { states, .. } = ops;
-            let best = best_tokens(b, logits)?;
-            let states =
-                (0..rows).flat_map(|row| states.iter().map(move |group| group[row]).collect::<Vec<_>>());
-            Ok([best, logits].into_iter().chain(states).collect())
+            let mut results = match logits {
+                Some(logits) => vec![best_tokens(b, logits)?, logits],
+                None => vec![b.convert(hidden, ElementType::F32)?],
+            };
+            results.extend((0..rows).flat_map(|row| states.iter().map(move |group| group[row])));
+            Ok(results)
         })
         .map_err(graph_error)?;
     let weights = weights.into_iter().map(|(weight, _)| weight.clone()).collect();

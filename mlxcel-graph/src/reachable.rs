@@ -1,6 +1,6 @@
 //! Which programs a session can ask for: what has to be made beforehand where nothing can be compiled later.
 
-use mlxcel_core::Result;
+use mlxcel_core::{Prepare, Result};
 use mlxcel_models::Decoder;
 
 use crate::model::GraphModelOptions;
@@ -28,12 +28,28 @@ impl GraphModelOptions {
         Ok(sizes.map(shape).collect())
     }
 
+    /// The programs that are to be ready when a model of `decoder` has been loaded.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`programs`](Self::programs).
+    pub fn prepared_programs(&self, decoder: &Decoder, prepare: Prepare) -> Result<Vec<ProgramShape>> {
+        match prepare {
+            Prepare::Generation => {
+                Self { every_position: false, hidden_states: false, ..self.clone() }.programs(decoder)
+            }
+            Prepare::Everything => self.programs(decoder),
+            _ => self.first_programs(decoder),
+        }
+    }
+
     /// Every program that sessions with these options can ask for, each once, shorter ones first: a session never needs
     /// another, whatever is asked of it and in whatever order.
     ///
     /// A pass has at most one chunk, in front of the decoding rows, and only a chunk has positions before its last; so of
     /// `n` rows at most there are, at each length, `n` programs of decoding rows, `n` with a chunk of each size, and as many with a
-    /// chunk and results at every position, where those may be asked for.
+    /// chunk and results at every position, where those may be asked for; where hidden states may be, as many as the first two
+    /// more.
     ///
     /// # Errors
     ///
@@ -51,12 +67,11 @@ impl GraphModelOptions {
         let mut programs = Vec::new();
         for &length in lengths.rungs().iter().filter(|&&length| length <= last) {
             let mut add = |rows: Vec<usize>, outputs| programs.push(ProgramShape { rows, length, outputs });
-            (1..=self.width()).for_each(|rows| add(vec![1; rows], Outputs::Last));
+            for outputs in self.outputs().filter(|&outputs| outputs != Outputs::Every) {
+                (1..=self.width()).for_each(|rows| add(vec![1; rows], outputs));
+            }
             for &(chunk, _) in chunks.iter().filter(|&&(chunk, _)| chunk <= length) {
-                for outputs in [Outputs::Last, Outputs::Every] {
-                    if outputs == Outputs::Every && !self.every_position {
-                        continue;
-                    }
+                for outputs in self.outputs() {
                     for decoding in 0..self.width() {
                         let mut rows = vec![chunk];
                         rows.resize(1 + decoding, 1);
@@ -66,6 +81,13 @@ impl GraphModelOptions {
             }
         }
         Ok(programs)
+    }
+
+    /// What programs may be asked to give.
+    fn outputs(&self) -> impl Iterator<Item = Outputs> {
+        let every = self.every_position.then_some(Outputs::Every);
+        let hidden = self.hidden_states.then_some(Outputs::Hidden);
+        [Some(Outputs::Last), every, hidden].into_iter().flatten()
     }
 }
 

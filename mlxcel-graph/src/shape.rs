@@ -4,13 +4,25 @@ use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-/// Which positions of a pass give logits.
+/// What a pass gives of which positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outputs {
-    /// The last token of each row.
+    /// Logits of the last token of each row.
     Last,
-    /// Every token of every row.
+    /// Logits of every token of every row.
     Every,
+    /// The hidden states of every token of every row after the last norm, and no logits.
+    Hidden,
+}
+
+impl Outputs {
+    /// How many results a program has in front of its states.
+    pub fn results(self) -> usize {
+        match self {
+            Self::Last | Self::Every => 2,
+            Self::Hidden => 1,
+        }
+    }
 }
 
 /// What a decoder program is specialised for; everything else is a run-time input.
@@ -21,7 +33,7 @@ pub struct ProgramShape {
     pub rows: Vec<usize>,
     /// How many positions the KV cache of each row has.
     pub length: usize,
-    /// Which positions give logits.
+    /// What it gives.
     pub outputs: Outputs,
 }
 
@@ -31,11 +43,11 @@ impl ProgramShape {
         self.rows.iter().sum()
     }
 
-    /// How many positions give logits.
+    /// How many positions give logits or hidden states.
     pub fn output_rows(&self) -> usize {
         match self.outputs {
             Outputs::Last => self.rows.len(),
-            Outputs::Every => self.tokens(),
+            Outputs::Every | Outputs::Hidden => self.tokens(),
         }
     }
 
@@ -60,7 +72,11 @@ impl fmt::Display for ProgramShape {
             }
         }
         write!(f, "@{}", self.length)?;
-        if self.outputs == Outputs::Every { f.write_str(" every position") } else { Ok(()) }
+        match self.outputs {
+            Outputs::Last => Ok(()),
+            Outputs::Every => f.write_str(" every position"),
+            Outputs::Hidden => f.write_str(" hidden states"),
+        }
     }
 }
 
@@ -183,5 +199,7 @@ mod tests {
         assert_eq!((shape.tokens(), shape.output_rows()), (67, 4));
         shape.outputs = Outputs::Every;
         assert_eq!(shape.output_rows(), 67);
+        shape.outputs = Outputs::Hidden;
+        assert_eq!((shape.to_string(), shape.output_rows()), ("64+1x3@1024 hidden states".to_owned(), 67));
     }
 }

@@ -123,6 +123,15 @@ impl StateLayout {
         self.tensor_type(length).bytes()
     }
 
+    /// The bytes of a state for programs of `length` of which the first `written` positions have been written, in whole pages of `page`
+    /// bytes.
+    pub fn bytes_written(&self, length: usize, written: usize, page: usize) -> usize {
+        let whole = self.bytes(length);
+        let Some(room) = self.room(length) else { return whole };
+        let run = self.element.bytes_for(self.width()) * written.min(room);
+        (self.parts() * run.next_multiple_of(page.max(1))).min(whole)
+    }
+
     /// Whether the state of an earlier position is had back by forgetting later ones, whichever of up to `positions` have been
     /// written: a ring that is not shorter has overwritten nothing.
     pub fn is_rewindable(&self, positions: usize) -> bool {
@@ -211,6 +220,25 @@ mod tests {
         assert_eq!((fixed.element, fixed.shape(64), fixed.room(64)), (ElementType::F32, vec![3, 4, 2], None));
         assert_eq!(fixed.bytes(0), 3 * 8 * 4);
         assert!(!fixed.is_rewindable(0));
+    }
+
+    #[test]
+    fn pages_of_positions_that_nobody_wrote_take_no_memory() {
+        // 12 runs of 16,384 positions of 16 bytes.
+        let full = layout(cache(None), ElementType::BF16, 64);
+        let written = |positions| full.bytes_written(16_384, positions, 4096);
+        assert_eq!(
+            (written(0), written(1), written(256), written(257)),
+            (0, 12 * 4096, 12 * 4096, 24 * 4096)
+        );
+        assert_eq!(written(2049), 12 * 9 * 4096);
+        assert_eq!((written(16_384), written(20_000)), (full.bytes(16_384), full.bytes(16_384)));
+        // Runs that share a page take it once, and a window no more than it is long.
+        assert_eq!(full.bytes_written(64, 1, 4096), full.bytes(64));
+        let window = layout(cache(Some(100)), ElementType::F32, 64);
+        assert_eq!(window.bytes_written(131_072, 5000, 1), window.bytes(131_072));
+        let fixed = layout(StateShape::Fixed { shape: vec![4, 2] }, ElementType::I8, 64);
+        assert_eq!(fixed.bytes_written(64, 0, 4096), fixed.bytes(64));
     }
 
     #[test]

@@ -82,9 +82,9 @@ impl Artifacts {
         if let Some(found) = reservation.as_ref().and_then(|reservation| reservation.made_meanwhile()) {
             return Ok(done(found, false));
         }
-        tracing::debug!(compiler = %compiler.path().display(), revision = %identity.revision, target = %options.target, "compiling a program");
-        let bytes = compiler.compile(program, options, cancel)?;
-        tracing::debug!(bytes = bytes.len(), elapsed = ?started.elapsed(), "compiled a program");
+        let span = tracing::info_span!("compile", program = ?options.label, target = %options.target, revision = %identity.revision);
+        let bytes = span.in_scope(|| compiler.compile(program, options, cancel))?;
+        tracing::debug!(parent: &span, bytes = bytes.len(), elapsed = ?started.elapsed(), "compiled a program");
         if let Some(reservation) = reservation {
             let label = Label {
                 program: options.label.clone(),

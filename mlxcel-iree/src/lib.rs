@@ -23,9 +23,13 @@
 //!
 //! # What a program is specialised for
 //!
-//! The target, by default the host's processor; the number of rows and their tokens (a prompt chunk of 64, one to four decoding rows, both together);
-//! the length of the KV caches, which grow from 256 positions in steps of at most four times. A model opens with the two
-//! programs that every generation begins with, and makes others when they are first needed.
+//! The target, by default the host's processor; the rows of a pass (a prompt chunk, decoding rows, both together); the length of the
+//! KV caches; whether every position gives results. A model opens with the programs that every generation begins with. Others are made
+//! when a step first needs them, side by side where it needs several; and when a sequence nears the end of its length, those of the next
+//! are made by a thread of low priority before the sequence gets there.
+//! [`LoadOptions::with_prepare`](mlxcel_core::LoadOptions::with_prepare) has all that its options can reach ready at load: for `n`
+//! sequences (16 at most share a pass) and `c` sizes of chunks, `n * (1 + c)` programs at each length, `n * (2 + 3 * c)` with those for
+//! scores and hidden states. Each is compiled once and kept in the [`cache`].
 //!
 //! # Where the runtime comes from, and which devices it has
 //!

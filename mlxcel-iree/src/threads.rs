@@ -27,8 +27,9 @@ pub(crate) fn share_out<T: Send>(
     thread::scope(|scope| {
         for _ in 1..threads {
             // With threads that the system does not grant it takes longer, and that is all.
-            let started = thread::Builder::new().name("mlxcel-load".to_owned()).spawn_scoped(scope, worker);
-            drop(started);
+            if thread::Builder::new().name("mlxcel-load".to_owned()).spawn_scoped(scope, worker).is_err() {
+                break;
+            }
         }
         worker();
     });

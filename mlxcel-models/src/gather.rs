@@ -34,7 +34,7 @@ pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result
     let (bytes, sizes) = match sizes[..] {
         _ if !weight.transposed => (bytes, sizes),
         [.., rows, columns] => {
-            let bytes = transposed(&bytes, rows, columns, bits / 8);
+            let bytes = transposed(&bytes, rows, columns, bits / 8)?;
             let mut sizes = sizes;
             let rank = sizes.len();
             sizes.swap(rank - 2, rank - 1);
@@ -44,7 +44,7 @@ pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result
     };
     let bytes = match &weight.selection {
         None => bytes,
-        Some(selection) => selected(bytes, &sizes, selection, bits / 8).ok_or_else(differs)?,
+        Some(selection) => selected(bytes, &sizes, selection, bits / 8)?.ok_or_else(differs)?,
     };
     if Some(bytes.len()) != shape.iter().try_fold(bits / 8, |bytes, &size| bytes.checked_mul(size)) {
         return Err(differs());
@@ -103,7 +103,7 @@ fn stacked<'a>(
     if weight.stack.is_empty() {
         return Ok((Cow::Borrowed(first.bytes), first.shape.clone()));
     }
-    let mut bytes = Vec::with_capacity(first.bytes.len().saturating_mul(weight.stack.len() + 1));
+    let mut bytes = room(first.bytes.len().saturating_mul(weight.stack.len() + 1))?;
     bytes.extend_from_slice(first.bytes);
     for name in &weight.stack {
         let (other, _) = checkpoint.located(name)?;
@@ -117,9 +117,16 @@ fn stacked<'a>(
     Ok((Cow::Owned(bytes), sizes))
 }
 
+/// A vector for `bytes` of a weight.
+fn room(bytes: usize) -> Result<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory("read weight", bytes))?;
+    Ok(room)
+}
+
 /// Matrices of `rows` by `columns` elements, one behind the other, with rows and columns swapped.
-fn transposed(bytes: &[u8], rows: usize, columns: usize, width: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len());
+fn transposed(bytes: &[u8], rows: usize, columns: usize, width: usize) -> Result<Vec<u8>> {
+    let mut out = room(bytes.len())?;
     let matrix = rows * columns * width;
     for matrix in bytes.chunks_exact(matrix.max(1)) {
         for column in 0..columns {
@@ -128,7 +135,7 @@ fn transposed(bytes: &[u8], rows: usize, columns: usize, width: usize) -> Vec<u8
             }
         }
     }
-    out
+    Ok(out)
 }
 
 /// The selected part; `None` where it is not within the sizes.
@@ -137,26 +144,32 @@ fn selected<'a>(
     sizes: &[usize],
     selection: &Selection,
     width: usize,
-) -> Option<Cow<'a, [u8]>> {
+) -> Result<Option<Cow<'a, [u8]>>> {
     let Selection { axis, start, run, stride, runs } = *selection;
-    let size = *sizes.get(axis)?;
+    let Some(&size) = sizes.get(axis) else { return Ok(None) };
     if run == 0 || runs == 0 || stride < run || selection.end() > size {
-        return None;
+        return Ok(None);
     }
     // Rows of types narrower than a byte were refused, so a row is whole bytes.
     let inner = sizes[axis + 1..].iter().product::<usize>() * width;
     if axis == 0 && selection.is_contiguous() {
         let range = start * inner..(start + selection.count()) * inner;
-        return Some(match bytes {
-            Cow::Borrowed(bytes) => Cow::Borrowed(bytes.get(range)?),
-            Cow::Owned(bytes) => Cow::Owned(bytes.get(range)?.to_vec()),
+        return Ok(match bytes {
+            Cow::Borrowed(bytes) => bytes.get(range).map(Cow::Borrowed),
+            Cow::Owned(mut bytes) if range.end <= bytes.len() => {
+                bytes.truncate(range.end);
+                bytes.drain(..range.start);
+                Some(Cow::Owned(bytes))
+            }
+            Cow::Owned(_) => None,
         });
     }
-    let mut out = Vec::new();
+    let mut out = room(bytes.len() / size * selection.count())?;
     for outer in bytes.chunks_exact((size * inner).max(1)) {
         for at in (0..runs).map(|index| start + index * stride) {
-            out.extend_from_slice(outer.get(at * inner..(at + run) * inner)?);
+            let Some(part) = outer.get(at * inner..(at + run) * inner) else { return Ok(None) };
+            out.extend_from_slice(part);
         }
     }
-    Some(Cow::Owned(out))
+    Ok(Some(Cow::Owned(out)))
 }

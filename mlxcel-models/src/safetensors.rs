@@ -5,13 +5,13 @@
 //! checked here, with arithmetic that cannot overflow and in words that name the tensor, and the tests compare the
 //! verdicts with those of the reference crate.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::element::ElementType;
 
@@ -149,7 +149,8 @@ impl<'de> Deserialize<'de> for Header {
                 let mut tensors = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        map.next_value::<IgnoredAny>()?;
+                        // Of no use here, and an error where it is not what the format demands.
+                        map.next_value::<Option<HashMap<String, String>>>()?;
                     } else {
                         tensors.push((name, map.next_value()?));
                     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, Numerics, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs, decoder_program,
-    weight_arguments,
+    ENTRY, Executor, Numerics, Outputs, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs,
+    decoder_program, weight_arguments,
 };
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use mlxcel_stablehlo::TensorType;
@@ -46,7 +46,11 @@ impl Weight {
             Cow::Owned(bytes) => Bytes::Gathered(bytes),
             Cow::Borrowed(bytes) => match place(checkpoint, bytes) {
                 Some((file, range)) => Bytes::Mapped { file, range },
-                None => Bytes::Gathered(bytes.to_vec()),
+                None => {
+                    let mut copy = room("read weight", bytes.len())?;
+                    copy.extend_from_slice(bytes);
+                    Bytes::Gathered(copy)
+                }
             },
         };
         Ok(Self { ty, bytes })
@@ -113,13 +117,15 @@ impl PortableExecutor {
 impl Executor for PortableExecutor {
     type State = PortableState;
 
-    fn prepare(&self, shape: &ProgramShape, _cancel: Option<&CancelToken>) -> Result<Duration> {
+    fn prepare(&self, shapes: &[ProgramShape], _cancel: Option<&CancelToken>) -> Result<Duration> {
         // Planning is a matter of milliseconds; nothing is compiled.
-        self.program(shape).map(|_| Duration::ZERO)
+        shapes.iter().try_for_each(|shape| self.program(shape).map(drop))?;
+        Ok(Duration::ZERO)
     }
 
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PortableState> {
-        Ok(PortableState(Some(Tensor::zeros(layout.tensor_type(length)))))
+        let zeros = Tensor::zeros(layout.tensor_type(length));
+        Ok(PortableState(Some(zeros.map_err(|error| failed("allocate state", error))?)))
     }
 
     fn copy(
@@ -144,7 +150,7 @@ impl Executor for PortableExecutor {
         positions: usize,
     ) -> Result<Vec<u8>> {
         let from = state.tensor()?.bytes();
-        let mut bytes = Vec::with_capacity(layout.bytes(positions));
+        let mut bytes = room("read state", layout.bytes(positions))?;
         for part in layout.copy_segments(length, positions, positions) {
             bytes.extend_from_slice(&from[part.from..part.from + part.bytes]);
         }
@@ -171,7 +177,7 @@ impl Executor for PortableExecutor {
         shape: &ProgramShape,
         inputs: &StepInputs,
         states: &mut [&mut [PortableState]],
-        logits: &[usize],
+        wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
         let program = self.program(shape).map_err(RunError::before)?;
         let mut arguments = Vec::with_capacity(program.arguments().len());
@@ -189,25 +195,41 @@ impl Executor for PortableExecutor {
         let options = RunOptions { workers: Some(&self.workers), ..RunOptions::default() };
         let results = program.run_with(arguments, &options).map_err(|error| failed("run program", error))?;
         let mut results = results.into_iter();
-        let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
-            return Err(
-                Error::new(ErrorKind::Internal, "run program", "the program gave too few results").into()
-            );
+        let outputs: Vec<Tensor> = results.by_ref().take(shape.outputs.results()).collect();
+        let (best, values, width) = match (shape.outputs, &outputs[..]) {
+            (Outputs::Last | Outputs::Every, [best, logits]) => {
+                (Some(best), logits, self.decoder.vocabulary_size)
+            }
+            (Outputs::Hidden, [states]) => (None, states, self.decoder.hidden_size),
+            _ => {
+                let message = "the program gave too few results";
+                return Err(Error::new(ErrorKind::Internal, "run program", message).into());
+            }
         };
         for (state, result) in states.iter_mut().flat_map(|row| row.iter_mut()).zip(results) {
             state.0 = Some(result);
         }
-        let vocabulary = self.decoder.vocabulary_size;
-        let all_logits: &[f32] = bytemuck::cast_slice(all_logits.bytes());
+        let best = best.map(|best| StepOutputs::decode_best(bytemuck::cast_slice(best.bytes())));
+        let values: &[f32] = bytemuck::cast_slice(values.bytes());
         Ok(StepOutputs {
-            best: StepOutputs::decode_best(bytemuck::cast_slice(best.bytes())),
-            logits: logits.iter().map(|row| all_logits[row * vocabulary..][..vocabulary].to_vec()).collect(),
+            best: best.unwrap_or_default(),
+            values: wanted.iter().map(|row| values[row * width..][..width].to_vec()).collect(),
         })
     }
 }
 
 fn failed(operation: &'static str, error: EvalError) -> Error {
+    if let EvalError::OutOfMemory { bytes } = error {
+        return Error::out_of_memory(operation, bytes);
+    }
     Error::new(ErrorKind::Internal, operation, "the evaluator refused a decoder's graph").with_source(error)
+}
+
+/// A vector for `bytes`.
+fn room(operation: &'static str, bytes: usize) -> Result<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory(operation, bytes))?;
+    Ok(room)
 }
 
 fn lost_state() -> Error {

@@ -18,7 +18,6 @@
 #![forbid(unsafe_code)]
 
 mod executor;
-#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod states;
@@ -27,7 +26,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Backend, Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, Result,
+    Backend, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, OptionSupport,
+    Result,
 };
 pub use mlxcel_graph::KvCacheType;
 use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, model_info};
@@ -82,22 +82,17 @@ fn load<E: Executor>(
     run_by: impl FnOnce(PortableExecutor) -> E,
 ) -> Result<Arc<dyn Model>> {
     let started = Instant::now();
-    // Mapping files is soon done: there is no boundary to stop at later.
-    let mut control = Control::default();
-    control.cancel = options.cancel.as_ref();
-    control.check("load model")?;
     let checkpoint = Checkpoint::from_source(source)?;
     let decoder = checkpoint.decoder()?;
     decoder.require(&FeatureSet::all(), NAME)?;
     let mut graph = GraphModelOptions::from(options);
     graph.kv_cache = kv_cache;
+    // Mapping files is soon done: there is no boundary to stop at later.
+    let support = OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&[DEVICE]);
+    let checked = support.check(options)?;
     let numerics = graph.numerics(&decoder)?;
-    if let Some(device) = options.device.as_deref().filter(|device| *device != DEVICE) {
-        return Err(Error::new(ErrorKind::InvalidInput, "open a device", "there is no such device")
-            .with_context("device", device)
-            .with_context("known", DEVICE));
-    }
-    let workers = Workers::new(threads(options)?).map_err(|error| {
+    let threads = || std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = Workers::new(checked.threads.unwrap_or_else(threads)).map_err(|error| {
         Error::new(ErrorKind::ResourceExhausted, "start threads", "the system gives no more threads")
             .with_source(error)
     })?;
@@ -110,10 +105,4 @@ fn load<E: Executor>(
     let layouts = graph.layouts(&decoder)?;
     let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, layouts, workers)?;
     Ok(Arc::new(GraphModel::new(run_by(executor), &decoder, info, &graph)?))
-}
-
-/// The number of threads that the options ask for.
-fn threads(options: &LoadOptions) -> Result<usize> {
-    let asked = options.checked_threads()?;
-    Ok(asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)))
 }

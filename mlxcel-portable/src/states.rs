@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlxcel_core::{
     Control, ErrorKind, InferenceSession, LoadOptions, Model, Precision, Row, RowResult, SequenceId,
-    SessionOptions, Snapshot, StepOutput,
+    SessionOptions, Snapshot, StepOutput, Want,
 };
 use mlxcel_graph::{GraphModel, GraphModelOptions, model_info};
 use mlxcel_models::{Checkpoint, Decoder, LongRope, Mixer, Operation};
@@ -162,6 +162,33 @@ fn every_kind_of_state_is_forked_and_restored() {
 }
 
 #[test]
+fn a_short_sequence_that_shared_a_pass_with_a_long_one_is_short_again() {
+    let checkpoint = checkpoint("llama");
+    let mut decoder = checkpoint.decoder().unwrap();
+    decoder.context_length = 1000;
+    let model = load(checkpoint, &decoder, 64, 1000);
+    let mut session = open(&model);
+    let text = text(600);
+    let (short, long) = (session.open().unwrap(), session.open().unwrap());
+    logits(&mut *session, long, &text[..590]);
+    let alone = session.stats().kv_bytes;
+    logits(&mut *session, short, &text[..5]);
+    let own = session.stats().kv_bytes - alone;
+    step(&mut *session, &[(short, &text[5..6]), (long, &text[590..591])]);
+    assert!(session.stats().kv_bytes > alone + own, "they shared a pass");
+    // Not at once, so that rows that come and go do not have states copied to and fro.
+    logits(&mut *session, short, &text[6..7]);
+    assert!(session.stats().kv_bytes > alone + own);
+    let mut found = Vec::new();
+    for token in text[7..70].chunks(1) {
+        found = logits(&mut *session, short, token);
+    }
+    assert_eq!(session.stats().kv_bytes, alone + own);
+    let whole = session.open().unwrap();
+    assert_near(&found, &logits(&mut *session, whole, &text[..70]), "short again");
+}
+
+#[test]
 fn rewind_is_exact_or_refused() {
     let text = text(90);
     // A ring of 128 positions holds all that 60 and a chunk can write; it does not hold 70 and a chunk.
@@ -260,6 +287,40 @@ fn a_sequence_that_outgrows_its_frequencies_is_as_if_it_had_always_been_long() {
 }
 
 #[test]
+fn what_a_position_says_depends_on_those_before_it_alone() {
+    let (checkpoint, decoder) = long_rope();
+    let model = load(checkpoint, &decoder, 16, 160);
+    let mut session = open(&model);
+    let text = text(60);
+    let beside = session.open().unwrap();
+    // In chunks that end before, at and behind the boundary of 40, or on both sides of it.
+    for chunk in [1, 7, 20, 60] {
+        let sequence = session.open().unwrap();
+        let mut positions = Vec::new();
+        for chunk in text.chunks(chunk) {
+            let scored = Row::new(sequence, chunk, Want::EveryPosition { top: 0 });
+            let mut out = StepOutput::default();
+            session.step(&[Row::extend(beside, &text[..1]), scored], &Control::default(), &mut out).unwrap();
+            match out.take().remove(1).unwrap() {
+                RowResult::Positions(own) => positions.extend(own),
+                other => panic!("{other:?} in place of positions"),
+            }
+        }
+        assert_eq!((positions.len(), session.state(sequence).unwrap().position), (60, 60));
+        for at in [0, 20, 38, 39, 40, 41, 59] {
+            let whole = session.open().unwrap();
+            let logits = logits(&mut *session, whole, &text[..=at]);
+            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let total = logits.iter().map(|logit| (logit - largest).exp()).sum::<f32>().ln();
+            let error = (positions[at].best.logprob + total).abs();
+            assert!(error < TOLERANCE, "position {at} in chunks of {chunk}: {error}");
+            session.close(whole).unwrap();
+        }
+        session.close(sequence).unwrap();
+    }
+}
+
+#[test]
 fn a_cancelled_recomputation_is_made_up_for() {
     let (checkpoint, decoder) = long_rope();
     let model = load(checkpoint, &decoder, 8, 160);
@@ -284,7 +345,7 @@ fn a_cancelled_recomputation_is_made_up_for() {
 
 #[test]
 fn weights_that_are_no_numbers_fail_every_row_alike_and_poison_its_sequence() {
-    use mlxcel_core::{Capabilities, SamplingParams, SamplingPlan, TokenMask, Want};
+    use mlxcel_core::{Capabilities, SamplingParams, SamplingPlan, TokenMask};
 
     let folder = tempfile::tempdir().unwrap();
     let source = checkpoint("llama");

@@ -40,12 +40,14 @@ pub struct Detokenizer {
     context: usize,
     /// How many bytes of the window's text were given.
     given: usize,
+    /// How many of the last tokens left a character unfinished, one after the other.
+    unfinished: usize,
 }
 
 impl Detokenizer {
-    /// Starts a text; special tokens are left out if `skip_special_tokens`.
+    /// Starts a text; special tokens are left out if `skip_special_tokens`, but for those that mark [reasoning](Tokenizer::reasoning).
     pub fn new(tokenizer: Tokenizer, skip_special_tokens: bool) -> Self {
-        Self { tokenizer, skip_special_tokens, window: Vec::new(), context: 0, given: 0 }
+        Self { tokenizer, skip_special_tokens, window: Vec::new(), context: 0, given: 0, unfinished: 0 }
     }
 
     /// Starts in the middle of a text, after the tokens of `prompt`: a space between it and the first piece is not lost.
@@ -70,7 +72,9 @@ impl Detokenizer {
         self.window.push(token);
         let text = self.text()?;
         let whole = complete(&text);
-        if whole.len() == text.len() || self.held() > MOST_HELD {
+        self.unfinished = if whole.len() == text.len() { 0 } else { self.unfinished + 1 };
+        if self.unfinished == 0 || self.unfinished > MOST_HELD {
+            self.unfinished = 0;
             return self.advance(&text);
         }
         let piece = whole.get(self.given..).filter(|piece| !piece.is_empty()).map(str::to_owned);
@@ -105,8 +109,13 @@ impl Detokenizer {
         self.window.len() - self.context
     }
 
+    /// The tokenizer.
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     fn text(&self) -> Result<String> {
-        self.tokenizer.decode(&self.window, self.skip_special_tokens)
+        self.tokenizer.decode_marked(&self.window, self.skip_special_tokens)
     }
 }
 

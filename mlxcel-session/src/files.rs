@@ -1,6 +1,7 @@
 //! The small files of a checkpoint that this crate reads itself: tokenizer, chat template. Never weights.
 
 use std::borrow::Cow;
+use std::io::ErrorKind::{NotADirectory, NotFound};
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use serde::de::DeserializeOwned;
@@ -23,6 +24,35 @@ pub(crate) fn read_json<T: DeserializeOwned>(source: &ModelSource, name: &str) -
     let Some(bytes) = read(source, name)? else { return Ok(None) };
     let message = "it does not hold the expected JSON";
     mlxcel_models::files::parse_json(&locate(source, name), &bytes, message).map(Some)
+}
+
+/// How many files a folder of templates may have.
+const MOST_FILES: usize = 256;
+
+/// The names of the files in `folder` of `source`, sorted; none where there is no such folder.
+pub(crate) fn list(source: &ModelSource, folder: &str) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    match source {
+        ModelSource::Folder(path) => {
+            let path = path.join(folder);
+            let failed = |error| Error::io("list checkpoint folder", &path, error);
+            let entries = match std::fs::read_dir(&path) {
+                Ok(entries) => entries,
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(names),
+                Err(error) => return Err(failed(error)),
+            };
+            for entry in entries.take(MOST_FILES) {
+                names.extend(entry.map_err(failed)?.file_name().into_string());
+            }
+        }
+        ModelSource::Embedded(files) => {
+            let inside = files.iter().filter_map(|(name, _)| name.strip_prefix(folder)?.strip_prefix('/'));
+            names.extend(inside.map(str::to_owned));
+        }
+        _ => {}
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// An [`ErrorKind::Corrupt`] about the file `name`.

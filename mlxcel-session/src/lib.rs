@@ -30,31 +30,51 @@
 //! * [`Model::chat`] answers messages, [`Model::generate`] continues a text, [`Model::generate_tokens`] continues token ids;
 //!   each gives a [`TextStream`], an iterator over pieces of text that also knows tokens, log probabilities and timings.
 //! * [`Model::conversation`] keeps the KV cache from turn to turn.
+//! * [`Model::score`] tells how likely a text is, token by token, [`Model::likelihood`] that of given continuations, and
+//!   [`Model::embed`] makes vectors of texts.
 //! * [`Options`] say how far to generate and how tokens are chosen; where they are chosen, on the device or on the host, is
 //!   negotiated before the run.
 //! * [`select_backend`] finds an engine by name, by `MLXCEL_BACKEND`, or by the published order; nothing falls back silently.
 //! * [`Model::engine`] is the contract itself ([`mlxcel_core`]): sessions with many sequences, batches, forks, logits.
+//!
+//! Nothing is printed. What the library does can be followed by [`tracing`](https://docs.rs/tracing): spans `load`, `compile`, `request`,
+//! `prefill` and `step`, and events about what an application may want to know.
 #![forbid(unsafe_code)]
 
 mod chat;
 mod conversation;
 mod detokenize;
+mod embed;
+mod engine;
 mod files;
+mod generation;
+mod likelihood;
 mod model;
 mod options;
+mod prefix;
+mod prompt;
 mod sampling;
+mod score;
 mod select;
+mod stop;
 mod stream;
 mod tokenizer;
+mod usage;
 
-pub use chat::{ChatOptions, ChatTemplate, Message};
-pub use conversation::Conversation;
+pub use chat::{
+    AnswerPart, AnswerParts, ChatOptions, ChatTemplate, Message, ReasoningFormat, ReasoningSplitter,
+};
+pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
+pub use embed::EmbedOptions;
+pub use engine::{Engine, EngineOptions, EngineStats, Request, RequestStream};
+pub use generation::TextGeneration;
+pub use likelihood::ContinuationScore;
 pub use mlxcel_core;
 pub use mlxcel_core::{
-    Backend, CancelToken, Capabilities, Error, ErrorKind, FinishReason, LoadOptions, LoadProgress, LoadStage,
-    LogitsSampler, ModelInfo, ModelSource, Precision, Result, SampledToken, SamplingParams, SessionStats,
-    TokenId,
+    Backend, CancelToken, Capabilities, Dry, DynamicTemperature, Error, ErrorKind, FinishReason, LoadOptions,
+    LoadProgress, LoadStage, LogitsSampler, Mirostat, ModelInfo, ModelSource, Pooling, Precision, Prepare,
+    Result, SampledToken, SamplingContext, SamplingParams, SessionStats, TokenId, TokenLogprob, Xtc,
 };
 #[cfg(any(feature = "iree", feature = "iree-dist"))]
 pub use mlxcel_iree as iree;
@@ -64,7 +84,11 @@ pub use mlxcel_mlx as mlx;
 pub use mlxcel_portable as portable;
 pub use model::Model;
 pub use options::{OpenOptions, Options};
-pub use sampling::HostSampler;
+pub use prefix::{PrefixCache, PrefixStats};
+pub use prompt::Prompt;
+pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext};
+pub use score::{ScoreOptions, TextScore};
 pub use select::{BACKEND_VARIABLE, available_backends, select_backend};
-pub use stream::{Completion, TextStream, Timings};
+pub use stream::{Completion, TextStream};
 pub use tokenizer::Tokenizer;
+pub use usage::Usage;

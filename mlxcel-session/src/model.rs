@@ -1,16 +1,18 @@
 //! The door: a model with its tokenizer.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, Capabilities, Error, ErrorKind, GenerateOptions, InferenceSession, LoadOptions, ModelInfo,
-    ModelSource, Result, SamplingPlace, SamplingPlan, SessionOptions, TokenChoice, TokenId, TokenStream,
+    Backend, Capabilities, LoadOptions, ModelInfo, ModelSource, Result, SamplingParams, SessionOptions,
+    TokenId,
 };
 
-use crate::stream::{Parts, Record};
+use crate::sampling::defaults;
+use crate::stream::Keeper;
 use crate::{
-    ChatOptions, Conversation, Detokenizer, HostSampler, Message, OpenOptions, Options, TextStream,
-    Tokenizer, select_backend, tokenizer,
+    Conversation, Message, OpenOptions, Options, PrefixCache, Prompt, ReasoningSplitter, TextGeneration,
+    TextStream, Tokenizer, select_backend, tokenizer,
 };
 
 /// A language model, ready to generate: an engine's model together with the checkpoint's tokenizer and chat template.
@@ -22,6 +24,9 @@ pub struct Model {
     tokenizer: Option<Tokenizer>,
     /// Where a missing tokenizer was looked for.
     source: ModelSource,
+    prefixes: Option<PrefixCache>,
+    /// What the checkpoint asks for.
+    sampling: Arc<SamplingParams>,
 }
 
 impl Model {
@@ -49,23 +54,40 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`] and [`Tokenizer::from_source`].
+    /// Those of [`Backend::load`] and [`Tokenizer::from_source`]; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a
+    /// `generation_config.json` that makes no sense.
     pub fn load(
         backend: &dyn Backend,
         source: impl Into<ModelSource>,
         options: &LoadOptions,
     ) -> Result<Self> {
         let source = source.into();
+        let span = tracing::info_span!("load", backend = backend.name(), source = %name_of(&source));
+        let _entered = span.enter();
         // It is the quicker one of the two to be found wrong.
         let tokenizer = Tokenizer::from_source(&source)?;
+        let sampling = Arc::new(defaults::read(&source)?);
         let engine = backend.load(&source, options)?;
-        Ok(Self { engine, tokenizer, source })
+        Ok(Self { engine, tokenizer, source, prefixes: None, sampling })
     }
 
     /// A model from an engine's model and a tokenizer, or none.
     pub fn from_parts(engine: Arc<dyn mlxcel_core::Model>, tokenizer: impl Into<Option<Tokenizer>>) -> Self {
         let source = ModelSource::BuiltIn(engine.info().model_type.clone());
-        Self { engine, tokenizer: tokenizer.into(), source }
+        let sampling = Arc::default();
+        Self { engine, tokenizer: tokenizer.into(), source, prefixes: None, sampling }
+    }
+
+    /// Makes generations of this model, and of its clones from here on, reuse what others have computed.
+    #[must_use]
+    pub fn with_prefix_cache(mut self, cache: PrefixCache) -> Self {
+        self.prefixes = Some(cache);
+        self
+    }
+
+    /// The cache of computed prefixes, if there is one.
+    pub fn prefix_cache(&self) -> Option<&PrefixCache> {
+        self.prefixes.as_ref()
     }
 
     /// The engine's model, for everything that the contract offers and this type does not.
@@ -77,7 +99,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where the model has none.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().ok_or_else(|| tokenizer::missing(&self.source))
     }
@@ -92,6 +114,28 @@ impl Model {
         self.engine.capabilities()
     }
 
+    /// How the checkpoint asks for tokens to be chosen: what its `generation_config.json` says of `do_sample`, `temperature`,
+    /// `top_k`, `top_p`, `min_p`, `typical_p`, `repetition_penalty` and `no_repeat_ngram_size`.
+    ///
+    /// As in transformers, tokens are drawn only where it has `do_sample`, at temperature 1 where it names none; what it does not
+    /// name stays off. Greedy where there is no such file. [`Options`] are greedy unless told otherwise: see
+    /// [`default_options`](Self::default_options).
+    pub fn default_sampling(&self) -> &SamplingParams {
+        &self.sampling
+    }
+
+    /// Options with the sampling that the checkpoint asks for, to change as needed: [`Options::default`] with
+    /// [`default_sampling`](Self::default_sampling).
+    ///
+    /// ```no_run
+    /// let model = mlxcel_session::Model::open("models/qwen3-0.6b")?;
+    /// let options = model.default_options().with_temperature(0.5).with_random_seed();
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    pub fn default_options(&self) -> Options {
+        Options::default().with_sampling(self.sampling.as_ref().clone())
+    }
+
     /// The tokens that end a text: the model's own and the tokenizer's `eos_token`.
     pub fn stop_tokens(&self) -> Vec<TokenId> {
         let mut tokens = self.info().stop_tokens.clone();
@@ -104,27 +148,18 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, [`ErrorKind::InvalidInput`] for an empty text, and those of
-    /// [`generate_tokens`](Self::generate_tokens).
+    /// Those of [`stream`](Self::stream).
     pub fn generate(&self, text: &str, options: &Options) -> Result<TextStream<'static>> {
-        let tokenizer = self.tokenizer()?;
-        if text.is_empty() {
-            return Err(empty_prompt());
-        }
-        let prompt = tokenizer.encode_prompt(text, true, self.capabilities().context)?;
-        let detokenizer = Detokenizer::after(tokenizer.clone(), options.skip_special_tokens, &prompt)?;
-        self.start(&prompt, options, Some(detokenizer))
+        self.stream(text, options)
     }
 
     /// Answers a conversation, whose prompt the checkpoint's chat template writes.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::encode_chat`] and [`generate_tokens`](Self::generate_tokens).
+    /// Those of [`stream`](Self::stream).
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<TextStream<'static>> {
-        let most_tokens = self.capabilities().context;
-        let prompt = self.tokenizer()?.encode_chat_prompt(messages, &ChatOptions::default(), most_tokens)?;
-        self.generate_tokens(&prompt, options)
+        self.stream(messages, options)
     }
 
     /// Continues a prompt of token ids as they are. A model without tokenizer gives no text, so ask it for its
@@ -132,87 +167,83 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for an empty prompt, a token beyond the vocabulary or a sampling parameter out of range,
-    /// [`ErrorKind::CapacityExceeded`] for a prompt beyond the context, [`ErrorKind::Unsupported`] for a sampling parameter that
-    /// neither the engine nor the host can apply, and those of [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// Those of [`stream`](Self::stream).
     pub fn generate_tokens(&self, prompt: &[TokenId], options: &Options) -> Result<TextStream<'static>> {
-        let detokenizer =
-            self.tokenizer.clone().map(|tokenizer| Detokenizer::new(tokenizer, options.skip_special_tokens));
-        self.start(prompt, options, detokenizer)
+        self.stream(prompt, options)
+    }
+
+    /// Continues a [`Prompt`] in a session of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`generation`](Self::generation) and of [`Model::open_session`](mlxcel_core::Model::open_session).
+    pub fn stream<'a>(
+        &self,
+        prompt: impl Into<Prompt<'a>>,
+        options: &Options,
+    ) -> Result<TextStream<'static>> {
+        let mut generation = self.generation(prompt, options)?;
+        let mut session = self.engine.open_session(&SessionOptions::default())?;
+        let Some(cache) = &self.prefixes else {
+            let sequence = session.open()?;
+            return Ok(TextStream::new(session, sequence, generation, None));
+        };
+        let tokens = generation.tokens().tokens();
+        let (sequence, known) = cache.open_sequence(self.info(), &mut *session, tokens)?;
+        generation.set_computed(known);
+        let keeper = Keeper { cache: cache.clone(), engine: self.engine.clone(), begun: false };
+        Ok(TextStream::new(session, sequence, generation, None).kept_by(keeper))
+    }
+
+    /// A generation as a value, for who drives sessions himself.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for text or messages where the model has no tokenizer or no chat template,
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty prompt, a token beyond the vocabulary, an empty stop string or a sampling parameter
+    /// out of range, [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) for a prompt beyond the context, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a sampling
+    /// parameter that neither the engine nor the host can apply, [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) where the options' cancel token was
+    /// cancelled before, and those of [`Tokenizer::encode_chat`].
+    pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
+        let (tokens, detokenizer) = prompt.into().encode(self, options)?;
+        TextGeneration::new(self, &tokens, options, detokenizer)
     }
 
     /// Starts a conversation of several turns on one sequence: what was said before is not computed again.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer or chat template, and those of
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a model without tokenizer or chat template, and those of
     /// [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn conversation(&self) -> Result<Conversation> {
         Conversation::new(self.clone())
     }
 
-    fn start(
-        &self,
-        prompt: &[TokenId],
-        options: &Options,
-        detokenizer: Option<Detokenizer>,
-    ) -> Result<TextStream<'static>> {
-        let mut session = self.engine.open_session(&SessionOptions::default())?;
-        let sequence = session.open()?;
-        let place = Place { session, sequence, history: &[], record: None };
-        self.stream(place, prompt, options, detokenizer)
+    /// Goes on with a conversation that [`Conversation::save`] or [`Conversation::save_with_cache`] wrote.
+    ///
+    /// The file is checked, and its checksum tells damage; whoever can forge a file can put words and a cache into it, as into any
+    /// conversation.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for what is not a whole conversation of a known version,
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where its cache is of another model, engine or precision,
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) where it cannot be read, and those of [`conversation`](Self::conversation) and of
+    /// [`InferenceSession::restore`](mlxcel_core::InferenceSession::restore).
+    pub fn restore_conversation(&self, path: impl AsRef<Path>) -> Result<Conversation> {
+        Conversation::restore(self.clone(), path.as_ref())
     }
 
-    /// Starts a generation at `place`.
-    pub(crate) fn stream<'a>(
-        &self,
-        place: Place<'a, '_>,
-        prompt: &[TokenId],
-        options: &Options,
-        detokenizer: Option<Detokenizer>,
-    ) -> Result<TextStream<'a>> {
-        let vocabulary = self.info().vocabulary_size;
-        if prompt.is_empty() {
-            return Err(empty_prompt());
+    /// The message that an answer becomes, with its reasoning apart where the template asks for that.
+    pub(crate) fn answer_message(&self, text: String, mut splitter: ReasoningSplitter) -> Message {
+        let tokenizer = self.tokenizer.as_ref();
+        if !tokenizer.is_some_and(Tokenizer::reads_reasoning) {
+            return Message::assistant(text);
         }
-        if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a token is beyond the vocabulary")
-                .with_context("token", token)
-                .with_context("vocabulary", vocabulary));
-        }
-        let plan = SamplingPlan::negotiate(&options.sampling, place.session.capabilities())?;
-        tracing::debug!(backend = %self.info().backend, sampling = %plan, prompt_tokens = prompt.len(), "generate");
-        let choice = match plan.place() {
-            SamplingPlace::Host => TokenChoice::Host(Box::new(HostSampler::new(plan.params().clone())?)),
-            _ => TokenChoice::Engine(plan),
-        };
-        let model_stops = self.stop_tokens();
-        let mut stop_tokens = options.stop_tokens.clone();
-        if !options.ignore_stop {
-            stop_tokens.extend_from_slice(&model_stops);
-        }
-        let mut generate = GenerateOptions::new(options.max_tokens).with_stop_tokens(stop_tokens);
-        generate.cancel.clone_from(&options.cancel);
-        let stream =
-            TokenStream::resume(place.session, place.sequence, place.history, prompt, generate, choice)?;
-        Ok(TextStream::new(Parts {
-            stream,
-            sequence: place.sequence,
-            detokenizer,
-            silent: model_stops,
-            prompt_tokens: place.history.len() + prompt.len(),
-            record: place.record,
-        }))
+        let mut parts = splitter.push(&text);
+        parts.extend(splitter.finish());
+        Message::of_parts(parts)
     }
-}
-
-/// Where a generation runs.
-pub(crate) struct Place<'a, 'b> {
-    pub(crate) session: Box<dyn InferenceSession + 'a>,
-    pub(crate) sequence: mlxcel_core::SequenceId,
-    /// The tokens that the sequence holds.
-    pub(crate) history: &'b [TokenId],
-    pub(crate) record: Option<&'a mut Record>,
 }
 
 impl std::fmt::Debug for Model {
@@ -221,6 +252,11 @@ impl std::fmt::Debug for Model {
     }
 }
 
-fn empty_prompt() -> Error {
-    Error::new(ErrorKind::InvalidInput, "generate", "the prompt is empty")
+/// What traces call a source.
+fn name_of(source: &ModelSource) -> String {
+    match source {
+        ModelSource::Folder(folder) => folder.display().to_string(),
+        ModelSource::BuiltIn(name) => name.clone(),
+        _ => "embedded files".to_owned(),
+    }
 }

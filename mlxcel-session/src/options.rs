@@ -1,6 +1,13 @@
 //! How to generate, and how to open a model.
 
+mod sampling;
+
+use std::sync::Arc;
+use std::time::Duration;
+
 use mlxcel_core::{CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
+
+use crate::{ChatOptions, SamplingStep};
 
 /// How [`Model::open_with`](crate::Model::open_with) opens a model; start from [`OpenOptions::default`].
 #[derive(Clone, Debug, Default)]
@@ -50,14 +57,25 @@ pub struct Options {
     pub max_tokens: usize,
     /// How each token is chosen.
     pub sampling: SamplingParams,
+    /// The application's own sampling steps, in the order in which they run.
+    pub steps: Vec<Arc<dyn SamplingStep>>,
     /// Tokens that end the text besides the model's own stop tokens.
     pub stop_tokens: Vec<TokenId>,
     /// Goes on after the model's own stop tokens; they are then among the tokens, and still not in the text.
     pub ignore_stop: bool,
     /// Leaves special tokens out of the text. They are shown by default, as written in the vocabulary, so that nothing that the
-    /// model says is lost; stop tokens never are.
+    /// model says is lost; stop tokens never are. Those that mark [reasoning](crate::Tokenizer::reasoning) are shown in any case.
     pub skip_special_tokens: bool,
-    /// Stops the generation at the next token or chunk of the prompt.
+    /// Strings that end the text; no part of one is given. None may be empty.
+    pub stop_strings: Vec<String>,
+    /// How long the generation may take, waiting included; it ends at the next token or chunk of the prompt after that.
+    pub time_limit: Option<Duration>,
+    /// How many of the most likely tokens are reported at each place.
+    pub top_logprobs: u16,
+    /// How messages become a prompt.
+    pub chat: ChatOptions,
+    /// Stops the generation at the next token or chunk of the prompt. A token cancels once: options that hold a cancelled one start
+    /// no further generation.
     pub cancel: Option<CancelToken>,
 }
 
@@ -73,60 +91,16 @@ impl Options {
         Self {
             max_tokens,
             sampling: SamplingParams::greedy(),
+            steps: Vec::new(),
             stop_tokens: Vec::new(),
             ignore_stop: false,
             skip_special_tokens: false,
+            stop_strings: Vec::new(),
+            time_limit: None,
+            top_logprobs: 0,
+            chat: ChatOptions::default(),
             cancel: None,
         }
-    }
-
-    /// Sets everything about how tokens are chosen.
-    #[must_use]
-    pub fn with_sampling(mut self, sampling: SamplingParams) -> Self {
-        self.sampling = sampling;
-        self
-    }
-
-    /// Sets [`SamplingParams::temperature`].
-    #[must_use]
-    pub fn with_temperature(mut self, temperature: f32) -> Self {
-        self.sampling.temperature = temperature;
-        self
-    }
-
-    /// Sets [`SamplingParams::top_k`].
-    #[must_use]
-    pub fn with_top_k(mut self, k: u32) -> Self {
-        self.sampling.top_k = Some(k);
-        self
-    }
-
-    /// Sets [`SamplingParams::top_p`].
-    #[must_use]
-    pub fn with_top_p(mut self, p: f32) -> Self {
-        self.sampling.top_p = Some(p);
-        self
-    }
-
-    /// Sets [`SamplingParams::min_p`].
-    #[must_use]
-    pub fn with_min_p(mut self, p: f32) -> Self {
-        self.sampling.min_p = Some(p);
-        self
-    }
-
-    /// Sets [`SamplingParams::repetition_penalty`].
-    #[must_use]
-    pub fn with_repetition_penalty(mut self, penalty: f32) -> Self {
-        self.sampling.repetition_penalty = Some(penalty);
-        self
-    }
-
-    /// Sets [`SamplingParams::seed`].
-    #[must_use]
-    pub fn with_seed(mut self, seed: u64) -> Self {
-        self.sampling.seed = seed;
-        self
     }
 
     /// Sets the tokens that end the text besides the model's own.
@@ -147,6 +121,34 @@ impl Options {
     #[must_use]
     pub fn with_skip_special_tokens(mut self, skip: bool) -> Self {
         self.skip_special_tokens = skip;
+        self
+    }
+
+    /// Adds a string that ends the text.
+    #[must_use]
+    pub fn with_stop_string(mut self, string: impl Into<String>) -> Self {
+        self.stop_strings.push(string.into());
+        self
+    }
+
+    /// Sets how long the generation may take, waiting included.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// Sets how many of the most likely tokens are reported at each place.
+    #[must_use]
+    pub fn with_top_logprobs(mut self, top: u16) -> Self {
+        self.top_logprobs = top;
+        self
+    }
+
+    /// Sets how messages become a prompt.
+    #[must_use]
+    pub fn with_chat(mut self, chat: ChatOptions) -> Self {
+        self.chat = chat;
         self
     }
 

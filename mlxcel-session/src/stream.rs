@@ -1,41 +1,50 @@
 //! A running generation, as text.
 
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use mlxcel_core::{
-    FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionStats, TokenId, TokenStream,
+    CancelToken, FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionStats, TokenId,
+    TokenLogprob,
 };
 
-use crate::Detokenizer;
-
-/// Where the time of a generation went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Timings {
-    /// Computing the prompt, up to the first token.
-    pub prefill: Duration,
-    /// Computing the tokens after the first.
-    pub decode: Duration,
-    /// Compiling programs that were needed for the first time; not part of the others.
-    pub compile: Duration,
-}
+use crate::{AnswerParts, PrefixCache, TextGeneration, Usage};
 
 /// What a generation gave, all of it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The text, without the stop token.
+    /// The text, without stop token and stop string.
     pub text: String,
     /// The tokens, without the stop token.
     pub tokens: Vec<TokenId>,
     /// The natural log probability of each token.
     pub logprobs: Vec<f32>,
-    /// How many tokens the prompt had.
-    pub prompt_tokens: usize,
+    /// The most likely tokens at each place, as many as [`Options::top_logprobs`](crate::Options::top_logprobs) asks for.
+    pub top_logprobs: Vec<Vec<TokenLogprob>>,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// Where the time went.
-    pub timings: Timings,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
+    /// What it took.
+    pub usage: Usage,
+}
+
+impl Completion {
+    /// What `generation` gave, with `text` as its whole text.
+    pub(crate) fn new(generation: &TextGeneration, text: String) -> Self {
+        Self {
+            text,
+            tokens: generation.generated().to_vec(),
+            logprobs: generation.logprobs().to_vec(),
+            top_logprobs: generation.top_logprobs().to_vec(),
+            // A generation without an error ends with a reason, and one that is left early was stopped by its caller.
+            finish_reason: generation.finish_reason().unwrap_or(FinishReason::Cancelled),
+            stop_string: generation.stop_string().map(str::to_owned),
+            usage: generation.usage(),
+        }
+    }
 }
 
 /// What a stream tells its conversation while it runs.
@@ -47,39 +56,48 @@ pub(crate) struct Record {
     pub(crate) text: String,
 }
 
-/// The parts that a [`TextStream`] is made of.
-pub(crate) struct Parts<'a> {
-    pub(crate) stream: TokenStream<Box<dyn InferenceSession + 'a>>,
-    pub(crate) sequence: SequenceId,
-    /// None for a model without tokenizer: there are tokens and no text.
-    pub(crate) detokenizer: Option<Detokenizer>,
-    /// Tokens that have no text.
-    pub(crate) silent: Vec<TokenId>,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) record: Option<&'a mut Record>,
+/// Keeps what a stream has computed for others.
+pub(crate) struct Keeper {
+    pub(crate) cache: PrefixCache,
+    pub(crate) engine: Arc<dyn mlxcel_core::Model>,
+    /// Whether the prompt is being computed.
+    pub(crate) begun: bool,
 }
 
 /// A running generation: an iterator over pieces of text.
 ///
-/// A piece is never empty and never splits a character; the stop token is in none. The prompt is computed when the first piece
-/// is asked for. During and after the iteration the stream tells what came: [`tokens`](Self::tokens),
-/// [`logprobs`](Self::logprobs), [`finish_reason`](Self::finish_reason), [`timings`](Self::timings). After an error there is
-/// nothing more. To stop early, drop it.
+/// A piece is never empty and never splits a character; stop tokens and stop strings are in none. The prompt is computed when the
+/// first piece is asked for. During and after the iteration the stream tells what came: [`tokens`](Self::tokens),
+/// [`logprobs`](Self::logprobs), [`finish_reason`](Self::finish_reason), [`usage`](Self::usage). After an error there is
+/// nothing more. To stop early, drop it, or cancel its [`cancel_token`](Self::cancel_token) from anywhere.
 ///
 /// A caller who wants each token asks [`next_token`](Self::next_token) instead, and [`take_text`](Self::take_text) for the
-/// text that became whole by it.
+/// text that became whole by it; one who wants to be called asks [`complete_with`](Self::complete_with).
 pub struct TextStream<'a> {
-    parts: Parts<'a>,
+    session: Box<dyn InferenceSession + 'a>,
+    sequence: SequenceId,
+    generation: TextGeneration,
+    record: Option<&'a mut Record>,
+    keeper: Option<Keeper>,
     /// Text that is whole and not given yet.
     text: String,
-    logprobs: Vec<f32>,
-    timings: Timings,
     ended: bool,
 }
 
 impl<'a> TextStream<'a> {
-    pub(crate) fn new(parts: Parts<'a>) -> Self {
-        Self { parts, text: String::new(), logprobs: Vec::new(), timings: Timings::default(), ended: false }
+    pub(crate) fn new(
+        session: Box<dyn InferenceSession + 'a>,
+        sequence: SequenceId,
+        generation: TextGeneration,
+        record: Option<&'a mut Record>,
+    ) -> Self {
+        Self { session, sequence, generation, record, keeper: None, text: String::new(), ended: false }
+    }
+
+    /// What it computes is kept at its end.
+    pub(crate) fn kept_by(mut self, keeper: Keeper) -> Self {
+        self.keeper = Some(keeper);
+        self
     }
 
     /// The next token; none at the end.
@@ -87,22 +105,54 @@ impl<'a> TextStream<'a> {
         if self.ended {
             return None;
         }
-        let compiled_before = self.stats().compile_time;
-        let start = Instant::now();
-        let item = self.parts.stream.next();
-        let elapsed = start.elapsed();
-        let compile = self.stats().compile_time.saturating_sub(compiled_before);
-        self.timings.compile += compile;
-        let phase =
-            if self.logprobs.is_empty() { &mut self.timings.prefill } else { &mut self.timings.decode };
-        *phase += elapsed.saturating_sub(compile);
-        let item = match item {
-            Some(Ok(token)) => Some(self.take_in(&token).map(|()| token)),
-            Some(Err(error)) => Some(Err(error)),
-            None => self.finish_text().err().map(Err),
-        };
-        self.ended = !matches!(item, Some(Ok(_)));
-        item
+        let token = self.prepare().and_then(|()| self.generation.advance(&mut *self.session, self.sequence));
+        let token = token.transpose();
+        let piece = self.generation.take_text();
+        if let Some(record) = &mut self.record {
+            record.text.push_str(&piece);
+            record.tokens.extend(token.iter().flatten().map(|token| token.token));
+        }
+        self.text.push_str(&piece);
+        self.ended = !matches!(token, Some(Ok(_)));
+        token
+    }
+
+    /// Computes the prompt to where others may go on from it, and keeps that.
+    fn prepare(&mut self) -> Result<()> {
+        let Some(Keeper { cache, engine, begun }) = &mut self.keeper else { return Ok(()) };
+        let (info, rewind) = (engine.info(), self.session.capabilities().rewind);
+        let tokens = self.generation.tokens().tokens();
+        if std::mem::replace(begun, true) {
+            return Ok(());
+        }
+        let Some(branch) = cache.branch(info, tokens, rewind) else { return Ok(()) };
+        if self.generation.advance_to(&mut *self.session, self.sequence, branch)? {
+            let held = &self.generation.tokens().tokens()[..branch];
+            cache.keep(info, &mut *self.session, self.sequence, held)?;
+        }
+        Ok(())
+    }
+
+    /// Tells reasoning apart from the answer, for text that was not taken yet; all is the answer where the model marks no reasoning.
+    ///
+    /// ```no_run
+    /// use mlxcel_session::{AnswerPart, Message, Model, Options};
+    ///
+    /// let model = Model::open("models/qwen3-0.6b")?;
+    /// for part in model.chat(&[Message::user("How many legs have two dogs?")], &Options::default())?.parts()? {
+    ///     if let AnswerPart::Answer(text) = part? {
+    ///         print!("{text}");
+    ///     }
+    /// }
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    pub fn parts(self) -> Result<AnswerParts<Self>> {
+        let splitter = self.generation.splitter()?;
+        Ok(AnswerParts::new(self, splitter))
     }
 
     /// Takes the text that is whole and was not given yet; it may be empty.
@@ -115,86 +165,88 @@ impl<'a> TextStream<'a> {
     /// # Errors
     ///
     /// That of the token that failed.
-    pub fn complete(mut self) -> Result<Completion> {
-        let mut text = self.take_text();
-        for piece in &mut self {
-            text.push_str(&piece?);
-        }
-        Ok(Completion {
-            text,
-            tokens: self.tokens().to_vec(),
-            prompt_tokens: self.prompt_tokens(),
-            // A stream without an error ends with a reason.
-            finish_reason: self.finish_reason().unwrap_or(FinishReason::Cancelled),
-            timings: self.timings,
-            logprobs: self.logprobs,
-        })
+    pub fn complete(self) -> Result<Completion> {
+        self.complete_with(|_| ControlFlow::Continue(()))
     }
 
-    /// The tokens generated so far, without the stop token.
+    /// As [`complete`](Self::complete), and hands each piece of text to `on_piece` as it comes; the generation ends as
+    /// [`FinishReason::Cancelled`] where that breaks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`complete`](Self::complete).
+    pub fn complete_with(mut self, mut on_piece: impl FnMut(&str) -> ControlFlow<()>) -> Result<Completion> {
+        let mut text = String::new();
+        for piece in &mut self {
+            let piece = piece?;
+            text.push_str(&piece);
+            if on_piece(&piece).is_break() {
+                break;
+            }
+        }
+        Ok(Completion::new(&self.generation, text))
+    }
+
+    /// The tokens generated so far, without the stop token, and with those of a stop string.
     pub fn tokens(&self) -> &[TokenId] {
-        self.parts.stream.generated()
+        self.generation.generated()
     }
 
     /// The natural log probability of each token generated so far, by the model's own distribution.
     pub fn logprobs(&self) -> &[f32] {
-        &self.logprobs
+        self.generation.logprobs()
+    }
+
+    /// The most likely tokens at each place of the text, as many as [`Options::top_logprobs`](crate::Options::top_logprobs) asks for.
+    pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
+        self.generation.top_logprobs()
     }
 
     /// How many tokens the prompt has; in a conversation, with all that was said before.
     pub fn prompt_tokens(&self) -> usize {
-        self.parts.prompt_tokens
+        self.generation.tokens().prompt_length()
     }
 
     /// Why the generation ended; none while it runs or where it failed.
     pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.parts.stream.finish_reason()
+        self.generation.finish_reason()
     }
 
-    /// Where the time went so far.
-    pub fn timings(&self) -> Timings {
-        self.timings
+    /// The stop string that ended it.
+    pub fn stop_string(&self) -> Option<&str> {
+        self.generation.stop_string()
+    }
+
+    /// What it took so far.
+    pub fn usage(&self) -> Usage {
+        self.generation.usage()
+    }
+
+    /// What cancels it, from any thread: at the next token, or the next chunk of the prompt.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.generation.cancel_token()
     }
 
     /// What the engine's session has done so far: passes, tokens, bytes of KV cache.
     pub fn stats(&self) -> SessionStats {
-        self.parts.stream.session().stats()
+        self.session.stats()
     }
 
     /// The sequence of the session that the tokens are on.
     pub fn sequence(&self) -> SequenceId {
-        self.parts.sequence
+        self.sequence
     }
+}
 
-    fn take_in(&mut self, token: &SampledToken) -> Result<()> {
-        self.logprobs.push(token.logprob);
-        if let Some(record) = &mut self.parts.record {
-            record.tokens.push(token.token);
+impl Drop for TextStream<'_> {
+    fn drop(&mut self) {
+        let Some(Keeper { cache, engine, .. }) = self.keeper.take() else { return };
+        let generation = self.generation.tokens();
+        let held = &generation.tokens()[..generation.computed()];
+        if let Err(error) = cache.keep(engine.info(), &mut *self.session, self.sequence, held) {
+            // The text is there; the next one is computed from its beginning.
+            tracing::debug!(%error, "a prefix is not kept");
         }
-        let silent = self.parts.silent.contains(&token.token);
-        let piece = match &mut self.parts.detokenizer {
-            Some(detokenizer) if !silent => detokenizer.push(token.token)?,
-            _ => None,
-        };
-        self.say(piece);
-        Ok(())
-    }
-
-    fn finish_text(&mut self) -> Result<()> {
-        let piece = match &mut self.parts.detokenizer {
-            Some(detokenizer) => detokenizer.finish()?,
-            None => None,
-        };
-        self.say(piece);
-        Ok(())
-    }
-
-    fn say(&mut self, piece: Option<String>) {
-        let Some(piece) = piece else { return };
-        if let Some(record) = &mut self.parts.record {
-            record.text.push_str(&piece);
-        }
-        self.text.push_str(&piece);
     }
 }
 
@@ -214,5 +266,14 @@ impl Iterator for TextStream<'_> {
                 None => {}
             }
         }
+    }
+}
+
+impl fmt::Debug for TextStream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextStream")
+            .field("sequence", &self.sequence)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }

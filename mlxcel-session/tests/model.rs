@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mlxcel_session::{
     CancelToken, Capabilities, ChatOptions, ErrorKind, FinishReason, LoadOptions, Message, Model,
@@ -27,7 +29,7 @@ fn chats_and_texts_of_the_oracle_come_out_as_transformers_writes_them() {
         assert_eq!(completion.tokens, expected);
         assert_eq!(completion.logprobs.len(), expected.len());
         assert_eq!(completion.text, case.completion);
-        assert_eq!(completion.prompt_tokens, case.prompt.len());
+        assert_eq!(completion.usage.prompt_tokens, case.prompt.len());
         let reason = if stopped { FinishReason::Stop } else { FinishReason::Length };
         assert_eq!(completion.finish_reason, reason);
     }
@@ -127,6 +129,61 @@ fn a_cancel_token_ends_a_text_between_pieces() {
     cancel.cancel();
     assert_eq!(stream.by_ref().count(), 0);
     assert_eq!(stream.finish_reason(), Some(FinishReason::Cancelled));
+}
+
+#[test]
+fn a_stop_string_ends_a_text_and_no_part_of_it_is_given() {
+    let case = &oracle()[0];
+    // It begins and ends within tokens.
+    let (start, stop) =
+        (case.completion.len() / 2 + 1, &case.completion[case.completion.len() / 2 + 1..][..9]);
+    let options = Options::default().with_stop_string("never said").with_stop_string(stop);
+    let mut stream = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
+    let text: String = stream.by_ref().map(Result::unwrap).collect();
+    assert_eq!(text, case.completion[..case.completion.find(stop).unwrap().min(start)]);
+    assert_eq!(stream.finish_reason(), Some(FinishReason::StopString));
+    assert_eq!(stream.stop_string(), Some(stop));
+    assert!(stream.next_token().is_none() && stream.tokens().len() < case.greedy.len());
+}
+
+#[test]
+fn a_text_ends_by_its_time_limit_and_by_its_own_cancel_token() {
+    let case = &oracle()[0];
+    let model = Replay::oracle().model();
+    let options = Options::default().with_time_limit(Duration::ZERO);
+    let completion = model.generate_tokens(&case.prompt, &options).unwrap().complete().unwrap();
+    assert_eq!((completion.finish_reason, completion.tokens.len()), (FinishReason::TimeLimit, 0));
+    let stream = model.generate_tokens(&case.prompt, &Options::default()).unwrap();
+    stream.cancel_token().cancel();
+    let completion = stream.complete().unwrap();
+    assert_eq!((completion.finish_reason, completion.tokens.len()), (FinishReason::Cancelled, 0));
+}
+
+#[test]
+fn options_with_a_cancelled_token_start_nothing() {
+    let cancel = CancelToken::new();
+    let options = Options::default().with_cancel(cancel.clone());
+    cancel.cancel();
+    let error = Replay::oracle().model().generate_tokens(&[5], &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+}
+
+#[test]
+fn a_callback_takes_pieces_and_ends_a_text() {
+    let case = &oracle()[0];
+    let stream = |model: Model| model.generate_tokens(&case.prompt, &Options::default()).unwrap();
+    let mut text = String::new();
+    let whole = stream(Replay::oracle().model()).complete_with(|piece| {
+        text.push_str(piece);
+        ControlFlow::Continue(())
+    });
+    assert_eq!((whole.unwrap().text, &text), (case.completion.clone(), &case.completion));
+    let first = stream(Replay::oracle().model()).complete_with(|_| ControlFlow::Break(())).unwrap();
+    assert_eq!(first.finish_reason, FinishReason::Cancelled);
+    assert!(!first.text.is_empty() && case.completion.starts_with(&first.text));
+    let usage = first.usage;
+    assert_eq!((usage.prompt_tokens, usage.generated_tokens), (case.prompt.len(), first.tokens.len()));
+    assert!(usage.time_to_first_token.is_some());
 }
 
 #[test]
@@ -231,7 +288,7 @@ fn an_answer_that_is_tokenized_in_another_way_is_taken_back_or_begun_again() {
         replay.fed.lock().unwrap().clear();
         let second = conversation.say("Again", &Options::default()).unwrap().complete().unwrap();
         let fed = replay.fed.lock().unwrap();
-        assert_eq!((fed[0].0, fed[0].0 + fed[0].1.len()), (computed_from, second.prompt_tokens));
+        assert_eq!((fed[0].0, fed[0].0 + fed[0].1.len()), (computed_from, second.usage.prompt_tokens));
     }
 }
 

@@ -63,6 +63,39 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn the_bytes_of_tokens_are_together_their_text(tokens in prop::collection::vec(0..729u32, 0..40), text in "\\PC{0,30}") {
+        let bytes = Tokenizer::open(storyteller()).unwrap();
+        let concatenated = |tokenizer: &Tokenizer, tokens: &[TokenId]| -> Vec<u8> {
+            tokens.iter().flat_map(|&token| tokenizer.token_bytes(token).unwrap()).collect()
+        };
+        let decoded = bytes.decode(&tokens, false).unwrap();
+        let joined = concatenated(&bytes, &tokens);
+        prop_assert_eq!(String::from_utf8_lossy(&joined), decoded);
+        for tokenizer in [bytes, sentencepiece()] {
+            let tokens = tokenizer.encode(&text, false).unwrap();
+            let decoded = tokenizer.decode(&tokens, false).unwrap();
+            let joined = String::from_utf8(concatenated(&tokenizer, &tokens)).unwrap();
+            // What begins a text loses its space there.
+            prop_assert!(joined == decoded || joined.strip_prefix(' ') == Some(&decoded), "{:?} {:?}", joined, decoded);
+        }
+    }
+}
+
+#[test]
+fn ids_and_their_texts_belong_together() {
+    for tokenizer in [Tokenizer::open(storyteller()).unwrap(), sentencepiece()] {
+        for id in 0..u32::try_from(tokenizer.vocabulary_size()).unwrap() {
+            let token = tokenizer.token(id).unwrap();
+            assert_eq!(tokenizer.token_id(&token), Some(id));
+            assert!(!tokenizer.token_bytes(id).unwrap().is_empty());
+        }
+        let beyond = u32::try_from(tokenizer.vocabulary_size()).unwrap();
+        assert_eq!((tokenizer.token(beyond), tokenizer.token_bytes(beyond)), (None, None));
+    }
+}
+
 /// A tokenizer of the kind that SentencePiece models have: spaces are a part of words and of the text's beginning, which
 /// decoding takes off again; what is not in the vocabulary is bytes.
 fn sentencepiece() -> Tokenizer {
@@ -130,6 +163,17 @@ fn broken_bytes_without_end_are_shown_and_not_gathered_for_ever() {
     assert!(shown >= 512, "{shown}");
 }
 
+#[test]
+fn tokens_without_a_text_do_not_split_the_character_behind_them() {
+    let tokenizer = Tokenizer::open(storyteller()).unwrap();
+    let character = tokenizer.encode("é", false).unwrap();
+    assert!(character.len() > 1);
+    for silent in 250..=260 {
+        let tokens = [&vec![0; silent][..], &character].concat();
+        assert_eq!(pieces(Detokenizer::new(tokenizer.clone(), true), &tokens), ["é"], "{silent}");
+    }
+}
+
 /// A copy of the bundled tokenizer, with `file` replaced.
 fn with_file(file: &str, content: &[u8]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -162,6 +206,25 @@ fn a_template_comes_from_any_of_the_places_where_checkpoints_keep_it() {
     let tools = ChatOptions::default().with_variable("tools", serde_json::json!([{}]));
     let tokenizer = Tokenizer::open(named.path()).unwrap();
     assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &tools).unwrap(), "tools");
+    let other = tools.clone().with_template_name("default");
+    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &other).unwrap(), "plain");
+    let unknown =
+        tokenizer.render_chat(&[Message::user("Hi")], &other.with_template_name("rag")).unwrap_err();
+    assert_eq!(
+        (unknown.kind(), unknown.context("templates")),
+        (ErrorKind::NotFound, Some("tool_use, default"))
+    );
+    let folder = with_file("chat_template.jinja", b"own");
+    fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    for name in ["rag.jinja", "tool_use.jinja", "README.md"] {
+        fs::write(folder.path().join("additional_chat_templates").join(name), name).unwrap();
+    }
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let names: Vec<_> = tokenizer.chat_template().unwrap().names().collect();
+    assert_eq!(names, ["default", "rag", "tool_use"]);
+    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &tools).unwrap(), "tool_use.jinja");
+    let rag = ChatOptions::default().with_template_name("rag");
+    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &rag).unwrap(), "rag.jinja");
     let older = with_file("chat_template.json", br#"{"chat_template": "older"}"#);
     assert_eq!(prompt_of(older.path()), "older");
 }

@@ -22,6 +22,15 @@ enum Suite {
     Cpu(CpuArguments),
     /// The MLX engine beside mlx-lm
     Mlx(MlxArguments),
+    /// Many requests on one engine, beside one at a time
+    Requests(RequestsArguments),
+}
+
+#[derive(clap::Args)]
+struct RequestsArguments {
+    /// Further arguments of the suite; `-- --help` lists them
+    #[arg(last = true)]
+    suite: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -64,6 +73,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let suite = match arguments.suite {
         Suite::Cpu(_) => "cpu",
         Suite::Mlx(_) => "mlx",
+        Suite::Requests(_) => "requests",
     };
     let mut command =
         workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
@@ -79,6 +89,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             (cpu.peers.contains(&CpuPeer::MlxLm), &cpu.suite)
         }
         Suite::Mlx(mlx) => (mlx.peers == Peers::MlxLm, &mlx.suite),
+        Suite::Requests(requests) => (false, &requests.suite),
     };
     if mlx_lm {
         let packages = install_mlx_lm(workspace)?;

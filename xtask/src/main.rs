@@ -1,7 +1,7 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
 //! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
-//! measures, `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3
+//! measures, `fuzz` looks for hostile inputs, `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3
 //! with pip, and nothing else.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -9,6 +9,7 @@
 mod bench;
 mod checks;
 mod demo;
+mod fuzz;
 mod process;
 mod setup;
 mod workspace;
@@ -35,6 +36,8 @@ enum Task {
     Demo(demo::Arguments),
     /// Measure an engine beside other programs
     Bench(bench::Arguments),
+    /// Run hostile inputs through everything that reads files of strangers
+    Fuzz(fuzz::Arguments),
     /// Run every check: format, architecture, licences, lints, documentation and all tests
     Test(checks::Arguments),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Task::Setup(arguments) => setup::run_with(&workspace, &arguments),
         Task::Demo(arguments) => demo::run(&workspace, &arguments),
         Task::Bench(arguments) => bench::run(&workspace, &arguments),
+        Task::Fuzz(arguments) => fuzz::run(&workspace, &arguments),
         Task::Test(arguments) => checks::run(&workspace, &arguments),
     });
     match result {

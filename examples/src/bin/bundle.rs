@@ -20,7 +20,7 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder; the bundled story teller where none is given
+    /// The checkpoint folder; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text for other compilers
@@ -34,7 +34,7 @@ struct Arguments {
     out: Option<PathBuf>,
     /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins with, for one target:
     /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "force", "every_position", "sequences"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "force", "every_position", "hidden_states", "sequences"])]
     inspect: Option<PathBuf>,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
@@ -42,7 +42,7 @@ struct Arguments {
     /// How many sequences a session may hold at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     sequences: usize,
-    /// The most tokens that prompt and text may have together; the model's own limit where none is given
+    /// The most tokens that prompt and text may have together; defaults to the model's own limit
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// The rounding: exact (float32), native (the checkpoint's own type)
@@ -51,6 +51,9 @@ struct Arguments {
     /// Include the programs that score texts
     #[arg(long)]
     every_position: bool,
+    /// Include the programs that embed texts
+    #[arg(long)]
+    hidden_states: bool,
     /// Replace a bundle that is there already
     #[arg(long)]
     force: bool,
@@ -128,6 +131,7 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
         .with_precision(arguments.precision)
         .with_sequences(arguments.sequences)
         .with_every_position(arguments.every_position)
+        .with_hidden_states(arguments.hidden_states)
         .with_weights(!arguments.no_weights)
         .with_replace(arguments.force);
     options.capacity = arguments.context;

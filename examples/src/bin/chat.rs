@@ -6,17 +6,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, input, launch, one_line};
+use mlxcel_examples::{
+    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, one_line,
+};
 use mlxcel_session::{
-    Conversation, ErrorKind, FinishReason, LoadOptions, Message, Model, ModelSource, Options, TextStream,
+    AnswerPart, Conversation, ErrorKind, FinishReason, LoadOptions, Message, Model, ModelSource, Options,
+    Result as SessionResult, TextStream, WhenFull,
 };
 
-/// Talk with a language model. An empty line, or the end of the input, ends the conversation. Where the context is full, the oldest
-/// turns are forgotten.
+/// Talk with a language model. An empty line, or the end of the input, ends the conversation; /help lists the commands.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder; the bundled story teller where none is given
+    /// The checkpoint folder; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
@@ -26,19 +28,37 @@ struct Arguments {
     /// Instructions that stand above the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    /// Where the context is full, forget the oldest turns without asking
+    #[arg(long)]
+    forget: bool,
+    /// Show what the model thinks before it answers, where it marks that; on a terminal it is shown in any case
+    #[arg(long)]
+    show_reasoning: bool,
     /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// How many threads compute; the engine's choice where none is given
+    /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Draw tokens at this temperature; 0 takes the likeliest
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
-    /// What draws depend on: the same seed gives the same answers
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingArguments,
 }
+
+const HELP: &str = "\
+/help            lists the commands
+/history         shows what was said
+/retry           answers the last line again, with the next seed
+/undo            takes the last line and its answer back
+/forget          forgets the oldest line and its answer
+/reset           forgets everything but the instructions
+/system TEXT     sets the instructions
+/fork            begins a branch, and goes on in it
+/branch N        goes to branch N
+/save FILE       saves what was said
+/keep FILE       saves what was said and what was computed, for this model and engine
+/load FILE       goes on with what was saved
+//TEXT           says a text that begins with a stroke
+An empty line ends the conversation.";
 
 fn main() -> ExitCode {
     launch(run)
@@ -55,24 +75,30 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     })?;
     let source = arguments.model.map_or_else(bundled::storyteller, ModelSource::Folder);
     let model = Model::load(&engine.backend, source, &load)?;
-    let mut conversation = model.conversation()?;
+    let sampling = arguments.sampling.params(&model)?;
+    let mut chat = Chat {
+        branches: vec![model.conversation()?],
+        current: 0,
+        model,
+        options: Options::new(1024).with_sampling(sampling).with_skip_special_tokens(true),
+        when_full: if arguments.forget { WhenFull::ForgetOldest } else { WhenFull::Refuse },
+        show_reasoning: arguments.show_reasoning || io::stdout().is_terminal(),
+        unanswered: 0,
+        progress,
+    };
     if let Some(system) = arguments.system {
-        conversation.push(Message::system(system));
+        chat.conversation().push(Message::system(system));
     }
-    let options = Options::new(1024)
-        .with_temperature(arguments.temperature)
-        .with_seed(arguments.seed)
-        .with_skip_special_tokens(true);
-    let mut unanswered = 0;
     loop {
         ask()?;
         let line = input::line(io::stdin().lock())?.unwrap_or_default();
-        if line.trim().is_empty() {
-            break;
+        match line.trim() {
+            "" => break,
+            text if text.starts_with('/') && !text.starts_with("//") => chat.command(text)?,
+            text => chat.say(text.strip_prefix('/').filter(|_| text.starts_with("//")).unwrap_or(text))?,
         }
-        unanswered += usize::from(!answer(&mut conversation, line.trim(), &options, &progress)?);
     }
-    match unanswered {
+    match chat.unanswered {
         0 => Ok(()),
         count => Err(Failure::Finding(format!("{count} of the lines got no answer"))),
     }
@@ -88,51 +114,177 @@ fn ask() -> io::Result<()> {
     out.flush()
 }
 
-/// Answers a line, and forgets the oldest turns until it fits; false where it does not even alone.
-fn answer(
-    conversation: &mut Conversation,
-    line: &str,
-    options: &Options,
-    progress: &Progress,
-) -> Result<bool, Failure> {
-    let mut forgotten = 0;
-    loop {
-        let error = match conversation.say(line, options) {
-            Ok(stream) => {
-                if forgotten > 0 {
-                    note(progress, &format!("the context is full, and turns were forgotten: {forgotten}"));
+struct Chat {
+    model: Model,
+    branches: Vec<Conversation>,
+    current: usize,
+    options: Options,
+    when_full: WhenFull,
+    show_reasoning: bool,
+    unanswered: usize,
+    progress: Progress,
+}
+
+impl Chat {
+    fn conversation(&mut self) -> &mut Conversation {
+        &mut self.branches[self.current]
+    }
+
+    /// Answers a line.
+    fn say(&mut self, line: &str) -> Result<(), Failure> {
+        let options = self.options.clone();
+        self.answer(|conversation| conversation.say(line, &options))
+    }
+
+    /// Prints the answer that `ask` asks for; where the context is full, says what can be done.
+    fn answer(
+        &mut self,
+        ask: impl FnOnce(&mut Conversation) -> SessionResult<TextStream<'_>>,
+    ) -> Result<(), Failure> {
+        let conversation = &mut self.branches[self.current];
+        conversation.set_when_full(self.when_full);
+        let before = conversation.forgotten_turns();
+        let printed =
+            ask(&mut *conversation).map(|stream| print(stream, self.show_reasoning, &self.progress));
+        let (ended, tokens) = match printed {
+            Ok(printed) => printed?,
+            Err(error) if error.kind() == ErrorKind::CapacityExceeded => {
+                note(&self.progress, &one_line(&error));
+                if conversation.messages().iter().any(|message| message.role == "user") {
+                    note(
+                        &self.progress,
+                        "/forget forgets the oldest turn, /undo the last one, /reset all of them",
+                    );
                 }
-                return print(stream, options, progress).map(|()| true);
+                self.unanswered += 1;
+                return Ok(());
             }
-            Err(error) => error,
+            Err(error) => return Err(error.into()),
         };
-        if error.kind() != ErrorKind::CapacityExceeded {
-            return Err(error.into());
+        let forgotten = conversation.forgotten_turns() - before;
+        if forgotten > 0 {
+            note(&self.progress, &format!("the context is full, and turns were forgotten: {forgotten}"));
         }
-        if !conversation.forget_oldest_turn() {
-            note(progress, &one_line(&error));
-            return Ok(false);
+        if ended == Some(FinishReason::Length) && tokens < self.options.max_tokens {
+            note(&self.progress, "the context is full, and the answer is cut; /forget makes room");
         }
-        forgotten += 1;
+        Ok(())
+    }
+
+    /// Runs a command. What is wrong with one is told, and the conversation goes on.
+    fn command(&mut self, line: &str) -> Result<(), Failure> {
+        let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let argument = argument.trim();
+        let done = match (name, argument) {
+            ("/help", "") => return show(HELP),
+            ("/history", "") => return self.history(),
+            ("/retry", "") if self.conversation().messages().iter().any(|message| message.role == "user") => {
+                self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
+                let options = self.options.clone();
+                return self.answer(|conversation| conversation.retry(&options));
+            }
+            ("/undo", "") => {
+                self.conversation().undo().map(|message| format!("taken back: {}", message.content))
+            }
+            ("/forget", "") => {
+                self.conversation().forget_oldest_turn().then(|| "the oldest turn is forgotten".to_owned())
+            }
+            ("/retry", "") => None,
+            ("/reset", "") => {
+                let kept = instructions(self.conversation());
+                self.conversation().truncate(kept);
+                Some("everything is forgotten".to_owned())
+            }
+            ("/system", text) if !text.is_empty() => {
+                let kept = instructions(self.conversation());
+                let conversation = self.conversation();
+                let said = conversation.messages()[kept..].to_vec();
+                conversation.truncate(0);
+                conversation.push(Message::system(text));
+                said.into_iter().for_each(|message| conversation.push(message));
+                Some("the instructions are set".to_owned())
+            }
+            ("/fork", "") => {
+                let branch = self.conversation().fork()?;
+                self.branches.push(branch);
+                self.current = self.branches.len() - 1;
+                Some(format!("this is branch {}; /branch {} goes back", self.current + 1, self.current))
+            }
+            ("/branch", number) if !number.is_empty() => {
+                let wanted = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                let found = wanted.filter(|&wanted| wanted < self.branches.len());
+                self.current = found.unwrap_or(self.current);
+                Some(match found {
+                    Some(_) => format!("this is branch {number}"),
+                    None => format!("there are branches from 1 to {}", self.branches.len()),
+                })
+            }
+            ("/save", file) if !file.is_empty() => Some(told(self.conversation().save(file), "saved")),
+            ("/keep", file) if !file.is_empty() => {
+                Some(told(self.conversation().save_with_cache(file), "saved with what was computed"))
+            }
+            ("/load", file) if !file.is_empty() => {
+                let restored = self.model.restore_conversation(file);
+                let restored = restored.map(|restored| *self.conversation() = restored);
+                Some(told(restored, "loaded"))
+            }
+            _ => {
+                note(&self.progress, &format!("'{name}' is not a command like this; /help lists them"));
+                return Ok(());
+            }
+        };
+        note(&self.progress, done.as_deref().unwrap_or("nothing was said yet"));
+        Ok(())
+    }
+
+    fn history(&mut self) -> Result<(), Failure> {
+        let lines: Vec<_> = self
+            .conversation()
+            .messages()
+            .iter()
+            .map(|message| format!("{}: {}", message.role, message.content))
+            .collect();
+        show(&lines.join("\n"))
     }
 }
 
-/// Prints an answer as it comes.
-fn print(mut stream: TextStream<'_>, options: &Options, progress: &Progress) -> Result<(), Failure> {
+/// How many messages stand above the first turn.
+fn instructions(conversation: &mut Conversation) -> usize {
+    conversation.messages().iter().take_while(|message| message.role == "system").count()
+}
+
+/// Prints an answer as it comes; gives why it ended, and how many tokens it has.
+fn print(
+    stream: TextStream<'_>,
+    show_reasoning: bool,
+    progress: &Progress,
+) -> Result<(Option<FinishReason>, usize), Failure> {
+    let (dim, plain) = if io::stdout().is_terminal() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
     let mut out = io::stdout().lock();
-    for piece in &mut stream {
-        let piece = piece?;
+    let mut parts = stream.parts()?;
+    for part in &mut parts {
+        let text = match part? {
+            AnswerPart::Answer(text) => text,
+            AnswerPart::Reasoning(text) if show_reasoning => format!("{dim}{text}{plain}"),
+            AnswerPart::Call { to, text } => format!("[{to}: {text}]"),
+            _ => continue,
+        };
         progress.close();
-        out.write_all(piece.as_bytes())?;
+        out.write_all(text.as_bytes())?;
         out.flush()?;
     }
     writeln!(out)?;
-    let is_cut =
-        stream.finish_reason() == Some(FinishReason::Length) && stream.tokens().len() < options.max_tokens;
-    if is_cut {
-        note(progress, "the context is full, and the answer is cut");
-    }
+    Ok((parts.stream().finish_reason(), parts.stream().tokens().len()))
+}
+
+fn show(text: &str) -> Result<(), Failure> {
+    writeln!(io::stdout().lock(), "{text}")?;
     Ok(())
+}
+
+/// What came of an attempt, in words.
+fn told(result: SessionResult<()>, done: &str) -> String {
+    result.map_or_else(|error| one_line(&error), |()| done.to_owned())
 }
 
 /// Says what a person should know beside the answers.

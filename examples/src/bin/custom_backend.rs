@@ -2,11 +2,9 @@
 //! Its model has read one text. What followed there after the same tokens is likely to follow again.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher as Hasher};
 use std::sync::Arc;
 
-use mlxcel_core::ErrorKind::{Cancelled, CapacityExceeded, InvalidInput, NotFound, Unsupported};
 use mlxcel_core::*;
 
 /// The engine, and also its model, since there is nothing to load: the text, what it is, what it claims.
@@ -31,15 +29,12 @@ impl Backend for Reader {
         "reader"
     }
     fn load(&self, _: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        let (capacity, sequences) = (options.capacity.unwrap_or(512), options.sequences.unwrap_or(4));
-        ensure(!options.cancel.as_ref().is_some_and(CancelToken::is_cancelled), Cancelled, "cancel")?;
-        ensure(capacity > 0, InvalidInput, "capacity")?;
-        ensure(sequences > 0, InvalidInput, "sequences")?;
-        ensure(options.threads.is_none_or(|threads| threads == 1), InvalidInput, "threads")?;
-        ensure(options.device.is_none(), InvalidInput, "device")?;
+        let checked = OptionSupport::new(self.claimed.context, self.claimed.sequences)
+            .with_threads(1)
+            .check(options)?;
         let mut model = self.clone();
-        (model.info.capacity, model.info.precision) = (capacity, options.precision);
-        (model.claimed.context, model.claimed.sequences) = (capacity, sequences);
+        (model.info.capacity, model.info.precision) = (checked.capacity, checked.precision);
+        (model.claimed.context, model.claimed.sequences) = (checked.capacity, checked.sequences);
         Ok(Arc::new(model))
     }
 }
@@ -52,37 +47,26 @@ impl Model for Reader {
         &self.claimed
     }
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
-        let mut model = self.clone();
-        model.claimed.context = options.capacity.unwrap_or(self.info.capacity);
-        ensure((1..=self.info.capacity).contains(&model.claimed.context), InvalidInput, "capacity")?;
-        Ok(Box::new(Reading { model, held: BTreeMap::new(), opened: 0, stats: SessionStats::default() }))
+        let mut claimed = self.claimed.clone();
+        claimed.context = options.capacity_within(self.info.capacity)?;
+        let held = SequenceTable::new(claimed, self.info.vocabulary_size, Vec::len);
+        Ok(Box::new(Reading { model: self.clone(), held, stats: SessionStats::default() }))
     }
 }
 
 /// The session: the tokens of each sequence, in place of a KV cache.
 struct Reading {
     model: Reader,
-    held: BTreeMap<SequenceId, Vec<TokenId>>,
-    opened: u64,
+    held: SequenceTable<Vec<TokenId>>,
     stats: SessionStats,
 }
 
 impl Reading {
-    fn check(&self, row: &Row<'_>, earlier: &[Row<'_>]) -> Result<()> {
-        let room = self.state(row.sequence)?.remaining();
-        let known = row.tokens.iter().all(|&token| (token as usize) < self.model.info.vocabulary_size);
-        let alone = earlier.iter().all(|other| other.sequence != row.sequence);
-        ensure(alone, InvalidInput, "sequence")?;
-        ensure(known && !row.tokens.is_empty(), InvalidInput, "tokens")?;
-        let greedy = matches!(row.want, Want::Next { plan, mask: None, top: 0 } if plan.is_greedy());
-        ensure(greedy || matches!(row.want, Want::Nothing | Want::Logits), Unsupported, "want")?;
-        ensure(row.tokens.len() <= room, CapacityExceeded, "tokens")
-    }
-    fn run(&mut self, row: &Row<'_>) -> RowResult {
-        let held = self.held.entry(row.sequence).or_default();
-        held.extend_from_slice(row.tokens);
+    fn run(&mut self, row: &StepRow<'_>) -> Result<RowResult> {
+        let (held, tokens) = (self.held.get_mut("step", row.sequence())?, row.next(row.remaining()));
+        held.extend_from_slice(tokens);
         self.stats.passes += 1;
-        self.stats.tokens += row.tokens.len() as u64;
+        self.stats.tokens += tokens.len() as u64;
         // How often each token comes in the text; it counts more, the more tokens in front of it are those here.
         let mut seen = vec![0.01f64; self.model.info.vocabulary_size];
         for (index, &next) in self.model.text.iter().enumerate() {
@@ -92,47 +76,41 @@ impl Reading {
         let logits: Vec<f32> = seen.iter().map(|seen| seen.ln() as f32).collect();
         let best = (1..seen.len()).fold(0, |best, t| if logits[t] > logits[best] { t } else { best });
         let logprob = (seen[best] / seen.iter().sum::<f64>()).ln();
-        match row.want {
+        Ok(match row.want() {
             Want::Next { .. } => RowResult::Token(SampledToken::new(best as TokenId, logprob as f32)),
             Want::Logits => RowResult::Logits(logits),
             _ => RowResult::Extended,
-        }
+        })
     }
 }
 
 impl InferenceSession for Reading {
     fn capabilities(&self) -> &Capabilities {
-        &self.model.claimed
+        self.held.capabilities()
     }
     fn open(&mut self) -> Result<SequenceId> {
-        ensure(self.held.len() < self.model.claimed.sequences, CapacityExceeded, "sequences")?;
-        self.opened += 1;
-        self.held.insert(SequenceId::new(self.opened), Vec::new());
-        Ok(SequenceId::new(self.opened))
+        self.held.open("open sequence", Vec::new())
     }
     fn close(&mut self, sequence: SequenceId) -> Result<()> {
-        self.state(sequence).map(|_| drop(self.held.remove(&sequence)))
+        self.held.close(sequence).map(drop)
     }
     fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
-        let tokens = self.held.get(&sequence).map(Vec::len);
-        ensure(tokens.is_some(), NotFound, "sequence")?;
-        Ok(SequenceState::new(tokens.unwrap_or(0), self.model.claimed.context))
+        self.held.state(sequence)
     }
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-        out.clear();
-        for (index, row) in rows.iter().enumerate() {
-            let ready = self.check(row, &rows[..index]).and_then(|()| control.check("step"));
-            out.push(ready.map(|()| self.run(row)));
+        let mut rows: StepRows<'_> = self.held.begin(rows, out)?;
+        while rows.wait(control) {
+            // Each row is a pass, with all of its tokens.
+            let Some(row) = rows.iter_mut().find(|row| row.is_waiting()) else { break };
+            let result = self.run(row);
+            self.held.absorb(row, row.remaining(), result);
         }
-        ensure(!rows.is_empty(), InvalidInput, "rows")
+        rows.finish(out);
+        Ok(())
     }
     fn stats(&self) -> SessionStats {
         self.stats
     }
-}
-
-fn ensure(holds: bool, kind: ErrorKind, field: &'static str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::new(kind, "read", "it is refused").with_context("field", field)) }
 }
 
 fn main() -> Result<()> {

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser};
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, bundled, input, launch};
-use mlxcel_session::{LoadOptions, Message, Model, ModelSource, Options, Precision, TextStream, TokenId};
+use clap::Parser;
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch};
+use mlxcel_session::{
+    LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare, SamplingParams, TextStream,
+    TokenId,
+};
 use serde::Serialize;
 
 /// Generate text with a language model.
@@ -18,7 +21,7 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder; the bundled story teller where none is given
+    /// The checkpoint folder; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
@@ -50,55 +53,43 @@ struct Arguments {
     /// The rounding: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t)]
     precision: Precision,
-    /// The most tokens that prompt and text may have together; the model's own limit where none is given
+    /// The most tokens that prompt and text may have together; defaults to the model's own limit
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// What keys and values are kept in: precision (the type that follows from it), f32, f16, bf16, int8; engine iree only
     #[arg(long, value_name = "TYPE")]
     kv_cache: Option<String>,
-    /// How many threads compute; the engine's choice where none is given
+    /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Which programs are ready before the text begins, for engines that compile: on-demand (what every text begins with), generation
+    /// (all that generating can need, up to --context), everything (scores and hidden states too)
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    prepare: Prepare,
     /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7; engine iree only
     #[arg(long, value_name = "WHERE")]
     affinity: Option<String>,
     /// Tell where the time of each pass goes, kernel by kernel, on standard error when the text is done; engine iree only
     #[arg(long)]
     profile: bool,
+    /// End the text before TEXT; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
     #[command(flatten)]
-    sampling: Sampling,
+    sampling: SamplingArguments,
+    /// Report the N most likely tokens beside each one, with --json
+    #[arg(long, value_name = "N", requires = "json", default_value_t = 0)]
+    top_logprobs: u16,
     /// Print one JSON object instead of the text
     ///
     /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
-    /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop, or
-    /// length where -n or the context is reached); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
-    /// decode_s; memory_bytes, what the engine holds for weights and KV cache; with --profile, profile: programs, each with its
+    /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop,
+    /// stop_string, or length where -n or the context is reached); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
+    /// decode_s; memory_bytes, what the engine holds for weights and KV cache; sampling (the parameters that take effect) and seed; with
+    /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile, profile: programs, each with its
     /// phase, passes, seconds and dispatches.
     #[arg(long)]
     json: bool,
-}
-
-/// How tokens are chosen: the likeliest, where nothing is given.
-#[derive(Args)]
-struct Sampling {
-    /// Draw tokens at this temperature; 0 takes the likeliest
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
-    /// Draw from the K likeliest tokens
-    #[arg(long, value_name = "K")]
-    top_k: Option<u32>,
-    /// Draw from the likeliest tokens whose probabilities reach P
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-    /// Draw from tokens at least P times as likely as the likeliest
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-    /// Make tokens that are there already less likely, by this factor
-    #[arg(long, value_name = "R")]
-    repetition_penalty: Option<f32>,
-    /// What draws depend on: the same seed gives the same text
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
-    seed: u64,
 }
 
 /// What `--json` prints.
@@ -114,8 +105,19 @@ struct Output<'a> {
     finish_reason: &'a str,
     timings: Timings,
     memory_bytes: u64,
+    sampling: String,
+    seed: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_logprobs: Vec<Vec<TopLogprob>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<serde_json::Value>,
+}
+
+/// One of the most likely tokens at a place.
+#[derive(Serialize)]
+struct TopLogprob {
+    token: TokenId,
+    logprob: f32,
 }
 
 /// Seconds, none a part of another.
@@ -143,12 +145,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
     })?;
     let model = Model::load(&engine.backend, source, &load_options(arguments, &progress))?;
-    let mut stream = start(&model, &prompt, arguments)?;
+    let sampling = arguments.sampling.params(&model)?;
+    let mut stream = start(&model, &prompt, &sampling, arguments)?;
     if arguments.json {
         let text = collect(&mut stream)?;
         progress.close();
         let text = model.tokenizer().is_ok().then_some(text);
-        print_json(&model, &stream, text.as_deref(), &engine)
+        print_json(&model, &stream, text.as_deref(), &sampling, &engine)
     } else {
         print_text(&model, &mut stream, &progress)?;
         engine.take_profile().map_or(Ok(()), |(table, _)| Ok(write!(io::stderr(), "{table}")?))
@@ -188,21 +191,23 @@ fn token_id(text: &str) -> Result<TokenId, String> {
 }
 
 fn load_options(arguments: &Arguments, progress: &Progress) -> LoadOptions {
-    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    let mut load = LoadOptions::default().with_precision(arguments.precision).with_prepare(arguments.prepare);
     load.capacity = arguments.context;
     load.threads = arguments.threads;
     progress.watch(load)
 }
 
-fn start(model: &Model, prompt: &Prompt, arguments: &Arguments) -> Result<TextStream<'static>, Failure> {
+fn start(
+    model: &Model,
+    prompt: &Prompt,
+    sampling: &SamplingParams,
+    arguments: &Arguments,
+) -> Result<TextStream<'static>, Failure> {
     let mut options = Options::new(arguments.max_tokens)
         .with_ignore_stop(arguments.ignore_eos)
-        .with_temperature(arguments.sampling.temperature)
-        .with_seed(arguments.sampling.seed);
-    options.sampling.top_k = arguments.sampling.top_k;
-    options.sampling.top_p = arguments.sampling.top_p;
-    options.sampling.min_p = arguments.sampling.min_p;
-    options.sampling.repetition_penalty = arguments.sampling.repetition_penalty;
+        .with_sampling(sampling.clone())
+        .with_top_logprobs(arguments.top_logprobs);
+    options.stop_strings.clone_from(&arguments.stop);
     let text = match prompt {
         Prompt::Tokens(tokens) => return Ok(model.generate_tokens(tokens, &options)?),
         Prompt::Text(text) => text,
@@ -251,10 +256,11 @@ fn print_json(
     model: &Model,
     stream: &TextStream<'_>,
     text: Option<&str>,
+    sampling: &SamplingParams,
     engine: &Engine,
 ) -> Result<(), Failure> {
     let info = model.info();
-    let timings = stream.timings();
+    let usage = stream.usage();
     let seconds = |duration: Duration| duration.as_secs_f64();
     let output = Output {
         backend: &info.backend,
@@ -268,11 +274,19 @@ fn print_json(
         finish_reason: stream.finish_reason().map_or("", |reason| reason.as_str()),
         timings: Timings {
             load_s: seconds(info.load_time.saturating_sub(info.compile_time)),
-            compile_s: seconds(info.compile_time + timings.compile),
-            prefill_s: seconds(timings.prefill),
-            decode_s: seconds(timings.decode),
+            compile_s: seconds(info.compile_time + usage.compile),
+            prefill_s: seconds(usage.prefill),
+            decode_s: seconds(usage.decode),
         },
         memory_bytes: info.weight_bytes + stream.stats().kv_bytes,
+        sampling: sampling.active_fields().to_string(),
+        seed: sampling.seed,
+        top_logprobs: stream
+            .top_logprobs()
+            .iter()
+            .filter(|top| !top.is_empty())
+            .map(|top| top.iter().map(|top| TopLogprob { token: top.token, logprob: top.logprob }).collect())
+            .collect(),
         profile: engine.take_profile().map(|(_, value)| value).transpose().map_err(io::Error::from)?,
     };
     let mut out = io::stdout().lock();

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder; the bundled story teller where none is given
+    /// The checkpoint folder; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
@@ -44,7 +44,7 @@ struct Arguments {
     /// The rounding: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t = Precision::Exact)]
     precision: Precision,
-    /// How many threads compute; the engine's choice where none is given
+    /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// The Python that has transformers and torch; where it is not given, `python3` is asked, and goes without

@@ -126,6 +126,34 @@ pub fn batches_take_one_pass(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
+/// A row of as many tokens as one pass is claimed to compute takes one pass, and a longer one takes more.
+///
+/// Kills: `overstates_prompt_chunk`, `understates_prompt_chunk`.
+pub fn prompt_chunks_take_one_pass(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let (chunk, context) = (session.capabilities().prompt_chunk, session.capabilities().context);
+    let mut passes = |tokens: usize| -> Outcome<u64> {
+        let sequence = session.open()?;
+        let before = session.stats().passes;
+        extend(&mut *session, sequence, &subject.tokens(6, tokens)?)?;
+        session.close(sequence)?;
+        Ok(session.stats().passes - before)
+    };
+    if chunk > context {
+        let whole = passes(context)?;
+        // Where a sequence holds no whole chunk, rows may be cut into smaller ones.
+        ensure!(chunk != usize::MAX || whole == 1, "rows are claimed to take one pass, and one took {whole}");
+        return Ok(());
+    }
+    let whole = passes(chunk)?;
+    ensure!(whole == 1, "a row of {chunk} tokens, a chunk, took {whole} passes");
+    if chunk < context {
+        let longer = passes(chunk + 1)?;
+        ensure!(longer > 1, "chunks have {chunk} tokens at most, and a longer row took one pass");
+    }
+    Ok(())
+}
+
 /// What a sequence computes is equal to the last bit alone and in company, whole and in chunks. Needs the claim.
 ///
 /// Kills: `rounds_in_batches`.

@@ -1,8 +1,8 @@
 //! Weights that are no numbers. Needs [`Subject::with_broken_weights`].
 
 use mlxcel_core::{
-    Capabilities, ErrorKind, Row, SamplingField, SamplingParams, SamplingPlan, SessionOptions, TokenMask,
-    Want,
+    Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingParams, SamplingPlan, SessionOptions,
+    TokenMask, Want,
 };
 
 use crate::failure::{Failure, Outcome, ensure, refused};
@@ -35,6 +35,10 @@ pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
     }
     if claimed.every_position {
         wants.push((Want::EveryPosition { top: 0 }, "every position"));
+    }
+    if claimed.hidden_states.is_some() {
+        wants.push((Want::Hidden { pooling: Pooling::Last }, "a hidden state"));
+        wants.push((Want::Hidden { pooling: Pooling::Mean }, "a mean of hidden states"));
     }
     let mut session = model.open_session(&SessionOptions::default())?;
     let tokens = subject.tokens(0, 5)?;

@@ -1,29 +1,56 @@
 //! A device that fails. Needs [`Subject::with_faulty`].
 
-use mlxcel_core::{ErrorKind, InferenceSession, Row, SamplingPlan, SessionOptions};
+use mlxcel_core::{
+    Error, ErrorKind, FaultPoint, Faults, InferenceSession, Row, SamplingPlan, SequenceId, SessionOptions,
+    TokenId,
+};
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, stands_at, step};
+use crate::outlook::{Walk, expect_token, extend, stands_at, step};
 use crate::subject::Subject;
 
-/// A session whose pass after `passes` good ones fails.
-fn faulty(subject: &Subject<'_>, passes: u64) -> Outcome<Box<dyn InferenceSession>> {
-    let model = subject.faulty_model(passes)?;
+/// How often a point goes well before it fails: early ones are tried all, later ones, of which loading has many, by samples.
+const GOOD: [u64; 12] = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144];
+
+/// The points at which a program may have written to the states of its sequences.
+const RUNNING: [FaultPoint; 2] = [FaultPoint::Dispatch, FaultPoint::ReadBack];
+
+/// A session whose device fails once at `point`, after it went well `good` times.
+fn faulty(subject: &Subject<'_>, point: FaultPoint, good: u64) -> Outcome<Box<dyn InferenceSession>> {
+    let model = subject.faulty_model(&Faults::new(point, good))?;
     let model = model.ok_or_else(|| Failure::new("the subject makes no faulty device"))?;
     Ok(model.open_session(&SessionOptions::default())?)
+}
+
+/// Feeds `sequence` a token at a time until the device fails.
+fn feed_until_it_fails(session: &mut dyn InferenceSession, sequence: SequenceId) -> Outcome {
+    for _ in 0..8 {
+        let result = step(session, &[Row::next(sequence, &[0], &SamplingPlan::greedy())])?.remove(0);
+        if result.is_err() {
+            refused(result, ErrorKind::Device, "a step whose device fails")?;
+            return Ok(());
+        }
+    }
+    Err(Failure::new("the device was to fail, and did not"))
 }
 
 /// A sequence that saw a device fault says so, refuses everything but to be closed, and is then gone.
 ///
 /// Kills: `forgets_poison`, `poison_cannot_be_closed`.
 pub fn faults_poison(subject: &Subject<'_>) -> Outcome {
-    let mut session = faulty(subject, 1)?;
+    for &point in RUNNING.iter().filter(|point| subject.fault_points().contains(point)) {
+        poison(subject, point).map_err(|failure| failure.during(point))?;
+    }
+    Ok(())
+}
+
+fn poison(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
+    let mut session = faulty(subject, point, 1)?;
     let plan = SamplingPlan::greedy();
     let tokens = subject.tokens(0, 4)?;
     let sequence = session.open()?;
     extend(&mut *session, sequence, &tokens)?;
-    let result = step(&mut *session, &[Row::next(sequence, &tokens[..1], &plan)])?.remove(0);
-    refused(result, ErrorKind::Device, "a step whose device fails")?;
+    feed_until_it_fails(&mut *session, sequence)?;
     ensure!(session.state(sequence)?.poisoned, "a device fault left the sequence healthy");
     let poisoned = ErrorKind::Poisoned;
     for _ in 0..2 {
@@ -51,14 +78,19 @@ pub fn faults_poison(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `faults_poison_all`.
 pub fn faults_spare_the_others(subject: &Subject<'_>) -> Outcome {
-    let mut session = faulty(subject, 2)?;
+    for &point in RUNNING.iter().filter(|point| subject.fault_points().contains(point)) {
+        spare_the_others(subject, point).map_err(|failure| failure.during(point))?;
+    }
+    Ok(())
+}
+
+fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
+    let mut session = faulty(subject, point, 2)?;
     let plan = SamplingPlan::greedy();
     let mut idle = Walk::open(&mut *session, subject.tokens(1, 5)?)?;
     idle.run(subject, &mut *session, 1, "before")?;
     let running = session.open()?;
-    extend(&mut *session, running, &subject.tokens(2, 3)?)?;
-    let result = step(&mut *session, &[Row::next(running, &[0], &plan)])?.remove(0);
-    refused(result, ErrorKind::Device, "a step whose device fails")?;
+    feed_until_it_fails(&mut *session, running)?;
     stands_at(&*session, idle.sequence, idle.held.len())?;
     idle.run(subject, &mut *session, 2, "after a fault beside it")?;
     // A poisoned row beside a healthy one.
@@ -67,5 +99,184 @@ pub fn faults_spare_the_others(subject: &Subject<'_>) -> Outcome {
     let healthy = results.pop().ok_or_else(|| Failure::new("the healthy row has no answer"))??;
     let poisoned = results.pop().ok_or_else(|| Failure::new("the poisoned row has no answer"))?;
     refused(poisoned, ErrorKind::Poisoned, "a poisoned row beside a healthy one")?;
-    idle.take(subject, &crate::outlook::expect_token(healthy)?, "beside a poisoned row")
+    idle.take(subject, &expect_token(healthy)?, "beside a poisoned row")
+}
+
+/// Wherever the device fails (in loading, a step, a fork, a snapshot or its restoration) what was asked answers an error of that
+/// failure's kind, each sequence is poisoned or goes on from where it says that it stands, and so does the session. Before a program
+/// has begun nothing is poisoned.
+///
+/// Kills: `short_memory_poisons`, `short_memory_feeds`.
+pub fn faults_without_harm(subject: &Subject<'_>) -> Outcome {
+    for &point in subject.fault_points() {
+        for good in GOOD {
+            let faults = Faults::new(point, good);
+            let survived = Survival { subject, point, faults: &faults, told: None, opened: 0 }.run();
+            survived.map_err(|failure| failure.during(format_args!("{point} fails after {good}")))?;
+            if !faults.has_struck() {
+                ensure!(
+                    good > 0,
+                    "{point} is said to be a point of failure, and the engine never came there"
+                );
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A session that one fault strikes at some time.
+struct Survival<'a, 's> {
+    subject: &'a Subject<'s>,
+    point: FaultPoint,
+    faults: &'a Faults,
+    /// How many sequences there had been when it was first heard of. Each of them that was struck tells it once.
+    told: Option<u64>,
+    opened: u64,
+}
+
+impl Survival<'_, '_> {
+    fn run(&mut self) -> Outcome {
+        let model = match self.subject.faulty_model(self.faults) {
+            Ok(model) => model,
+            Err(error) => return self.expect(&error),
+        };
+        let model = model.ok_or_else(|| Failure::new("the subject makes no faulty device"))?;
+        let session = &mut *model.open_session(&SessionOptions::default())?;
+        let claimed = session.capabilities().clone();
+        let long = self.subject.length(40)?;
+        let mut walks = vec![self.open(session, self.subject.tokens(0, long)?)?];
+        if claimed.sequences >= 2 {
+            walks.push(self.open(session, self.subject.tokens(1, 3)?)?);
+        }
+        for _ in 0..3 {
+            self.advance(session, &mut walks)?;
+        }
+        if claimed.fork && claimed.sequences >= 3 {
+            let forked = session.fork(walks[0].sequence);
+            if let Some(fork) = self.tolerate(session, &mut walks[0], forked)? {
+                self.go_on_from(session, fork, &walks[0])?;
+            }
+        }
+        if claimed.snapshot && claimed.sequences >= 3 {
+            let snapshot = session.snapshot(walks[0].sequence);
+            if let Some(snapshot) = self.tolerate(session, &mut walks[0], snapshot)? {
+                let restored = session.restore(&snapshot);
+                if let Some(copy) = self.tolerate(session, &mut walks[0], restored)? {
+                    self.go_on_from(session, copy, &walks[0])?;
+                }
+            }
+        }
+        self.advance(session, &mut walks)?;
+        for walk in walks {
+            session.close(walk.sequence)?;
+        }
+        let fresh = self.open(session, self.subject.tokens(2, 5)?)?;
+        self.advance(session, &mut [fresh])
+    }
+
+    fn open(&mut self, session: &mut dyn InferenceSession, prompt: Vec<TokenId>) -> Outcome<Walk> {
+        let walk = Walk::open(session, prompt)?;
+        self.opened = self.opened.max(walk.sequence.number() + 1);
+        Ok(walk)
+    }
+
+    /// What came of an operation on the sequence of `walk`; none where it failed, as it was told to.
+    fn tolerate<T>(
+        &mut self,
+        session: &mut dyn InferenceSession,
+        walk: &mut Walk,
+        result: mlxcel_core::Result<T>,
+    ) -> Outcome<Option<T>> {
+        let error = match result {
+            Ok(value) => return Ok(Some(value)),
+            Err(error) => error,
+        };
+        let known = self.told;
+        self.recover(session, walk, &error, known)?;
+        Ok(None)
+    }
+
+    /// Fails unless `error` is that of the fault.
+    fn expect(&self, error: &Error) -> Outcome {
+        ensure!(self.faults.has_struck(), "something failed before it was told to: {error}");
+        ensure!(
+            error.kind() == self.point.kind(),
+            "the error is of kind `{}`, not `{}`: {error}",
+            error.kind(),
+            self.point.kind()
+        );
+        Ok(())
+    }
+
+    /// A sequence with the past of `walk` takes a step and is closed.
+    fn go_on_from(
+        &mut self,
+        session: &mut dyn InferenceSession,
+        sequence: SequenceId,
+        walk: &Walk,
+    ) -> Outcome {
+        stands_at(session, walk.sequence, walk.held.len())?;
+        self.opened = self.opened.max(sequence.number() + 1);
+        let mut copy = [Walk { sequence, held: walk.held.clone(), pending: walk.pending.clone() }];
+        self.advance(session, &mut copy)?;
+        Ok(session.close(copy[0].sequence)?)
+    }
+
+    /// All walks take one step; those that fail take it again.
+    fn advance(&mut self, session: &mut dyn InferenceSession, walks: &mut [Walk]) -> Outcome {
+        let plan = SamplingPlan::greedy();
+        let rows: Vec<_> = walks.iter().map(|walk| Row::next(walk.sequence, &walk.pending, &plan)).collect();
+        let known = self.told;
+        let results = step(session, &rows)?;
+        for (walk, result) in walks.iter_mut().zip(results) {
+            match result {
+                Ok(result) => walk.take(self.subject, &expect_token(result)?, "beside a fault")?,
+                Err(error) => {
+                    self.recover(session, walk, &error, known)?;
+                    walk.run(self.subject, session, 1, "again after a fault")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out where the sequence of `walk` stands after `error`; where it was poisoned another one takes its place. `known` is
+    /// what had been told before that.
+    fn recover(
+        &mut self,
+        session: &mut dyn InferenceSession,
+        walk: &mut Walk,
+        error: &Error,
+        known: Option<u64>,
+    ) -> Outcome {
+        self.expect(error)?;
+        let state = session.state(walk.sequence)?;
+        let may_tell = known.is_none_or(|opened| state.poisoned && walk.sequence.number() < opened);
+        ensure!(may_tell, "sequence {} failed by a fault that was over: {error}", walk.sequence);
+        self.told = self.told.or(Some(self.opened));
+        if state.poisoned {
+            ensure!(
+                error.kind() == ErrorKind::Device,
+                "a sequence was poisoned before anything ran: {error}"
+            );
+            session.close(walk.sequence)?;
+            walk.held.append(&mut walk.pending);
+            let again = self.open(session, std::mem::take(&mut walk.held))?;
+            *walk = again;
+            return Ok(());
+        }
+        // Whole chunks of a prompt may have gone in before.
+        let fed = state.position.checked_sub(walk.held.len()).filter(|fed| *fed < walk.pending.len());
+        let fed = fed.ok_or_else(|| {
+            Failure::new(format!(
+                "a sequence of {} tokens that was to be fed {} stands at {} after an error",
+                walk.held.len(),
+                walk.pending.len(),
+                state.position
+            ))
+        })?;
+        walk.held.extend(walk.pending.drain(..fed));
+        Ok(())
+    }
 }

@@ -23,6 +23,7 @@ pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
         claimed.context
     );
     ensure!(claimed.sequences >= 1 && claimed.batch_rows >= 1, "no sequence, or no row: {claimed}");
+    ensure!(claimed.prompt_chunk >= 1, "a pass computes no token of a prompt");
     ensure!(
         info.stop_tokens.iter().all(|&token| (token as usize) < info.vocabulary_size),
         "a stop token is beyond the vocabulary"

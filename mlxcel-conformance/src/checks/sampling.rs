@@ -1,8 +1,8 @@
 //! Choice on the device. Each check needs the [`SamplingField`]s that it tries.
 
 use mlxcel_core::{
-    Control, InferenceSession, Row, SampledToken, SamplingField, SamplingFields, SamplingParams,
-    SamplingPlan, SequenceId, TokenId,
+    Control, Dry, DynamicTemperature, InferenceSession, Mirostat, Row, SampledToken, SamplingField,
+    SamplingFields, SamplingParams, SamplingPlan, SequenceId, TokenId, Xtc,
 };
 
 use crate::failure::{Failure, Outcome, ensure};
@@ -420,22 +420,46 @@ pub fn frequency_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
 
 /// The sampling fields that an engine does not claim, each with a value that makes it active.
 pub(super) fn unclaimed_plans(claimed: SamplingFields) -> Vec<(SamplingField, SamplingParams)> {
-    SamplingField::ALL
-        .into_iter()
-        .filter(|field| !claimed.contains(*field))
-        .map(|field| {
-            let mut params = SamplingParams::greedy();
-            match field {
-                SamplingField::Temperature => params.temperature = 0.7,
-                SamplingField::TopK => (params.temperature, params.top_k) = (0.7, Some(3)),
-                SamplingField::TopP => (params.temperature, params.top_p) = (0.7, Some(0.5)),
-                SamplingField::MinP => (params.temperature, params.min_p) = (0.7, Some(0.1)),
-                SamplingField::RepetitionPenalty => params.repetition_penalty = Some(1.3),
-                SamplingField::PresencePenalty => params.presence_penalty = Some(0.5),
-                SamplingField::FrequencyPenalty => params.frequency_penalty = Some(0.5),
-                _ => params.logit_bias = vec![(0, 1.0)],
-            }
-            (field, params)
-        })
-        .collect()
+    let unclaimed = SamplingField::ALL.iter().copied().filter(|&field| !claimed.contains(field));
+    unclaimed.map(|field| (field, active(field))).collect()
+}
+
+/// Parameters by which `field` is active.
+fn active(field: SamplingField) -> SamplingParams {
+    let params = SamplingParams::greedy();
+    let drawn = params.clone().with_temperature(0.7);
+    match field {
+        SamplingField::AllowedTokens => params.with_allowed_tokens([0]),
+        SamplingField::ForbiddenTokens => params.with_forbidden_tokens([0]),
+        SamplingField::PenaltyWindow => params.with_presence_penalty(0.5).with_penalty_window(2),
+        SamplingField::RepetitionPenalty => params.with_repetition_penalty(1.3),
+        SamplingField::PresencePenalty => params.with_presence_penalty(0.5),
+        SamplingField::FrequencyPenalty => params.with_frequency_penalty(0.5),
+        SamplingField::Dry => params.with_dry(Dry::new(0.8)),
+        SamplingField::NoRepeatNgram => params.with_no_repeat_ngram(2),
+        SamplingField::Temperature => drawn,
+        SamplingField::DynamicTemperature => drawn.with_dynamic_temperature(DynamicTemperature::new(0.5)),
+        SamplingField::TopNSigma => drawn.with_top_n_sigma(1.0),
+        SamplingField::TopK => drawn.with_top_k(3),
+        SamplingField::TopP => drawn.with_top_p(0.5),
+        SamplingField::MinP => drawn.with_min_p(0.1),
+        SamplingField::TypicalP => drawn.with_typical_p(0.5),
+        SamplingField::Xtc => drawn.with_xtc(Xtc::new(0.5, 0.1)),
+        SamplingField::Mirostat => drawn.with_mirostat(Mirostat::new(5.0, 0.1)),
+        _ => params.with_logit_bias([(0, 1.0)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_can_be_tried() {
+        for &field in SamplingField::ALL {
+            let params = active(field);
+            params.validate().unwrap();
+            assert!(params.active_fields().contains(field), "{}", field.as_str());
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! What is not claimed answers `Unsupported`, never an approximation.
 
 use mlxcel_core::{
-    Capabilities, ErrorKind, Row, SamplingField, SamplingFields, SamplingParams, SamplingPlan, Snapshot,
-    TokenMask, Want,
+    Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingFields, SamplingParams, SamplingPlan,
+    Snapshot, TokenMask, Want,
 };
 
 use crate::checks::sampling::unclaimed_plans;
@@ -47,6 +47,9 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     if !claimed.every_position {
         wants.push((Want::EveryPosition { top: 0 }, "every position"));
     }
+    if claimed.hidden_states.is_none() {
+        wants.push((Want::Hidden { pooling: Pooling::Last }, "hidden states"));
+    }
     if !claimed.token_masks {
         wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token mask"));
     }
@@ -58,7 +61,7 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     }
     // Plans that were negotiated with another engine: one that applies everything, and one that only shows logits.
     let everything =
-        Capabilities::new(1, 1).with_sampling(SamplingField::ALL.into_iter().collect::<SamplingFields>());
+        Capabilities::new(1, 1).with_sampling(SamplingField::ALL.iter().copied().collect::<SamplingFields>());
     let plans = unclaimed_plans(claimed.sampling)
         .into_iter()
         .map(|(field, params)| Ok((field, SamplingPlan::negotiate(&params, &everything)?)))

@@ -153,7 +153,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
 ];
 
 /// Changes each result; the function is told the row and how many there are.
-struct Reanswer(fn(row: &Row<'_>, rows: usize, result: &mut RowResult));
+pub(crate) struct Reanswer(pub(crate) fn(row: &Row<'_>, rows: usize, result: &mut RowResult));
 
 impl Twist for Reanswer {
     fn step(
@@ -268,7 +268,7 @@ struct Replan {
 
 /// A plan by an engine that applies everything.
 fn device_plan(params: &SamplingParams) -> SamplingPlan {
-    let everything = Capabilities::new(1, 1).with_sampling(SamplingField::ALL.into_iter().collect());
+    let everything = Capabilities::new(1, 1).with_sampling(SamplingField::ALL.iter().copied().collect());
     SamplingPlan::negotiate(params, &everything).unwrap()
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::ThreadId;
 
 use mlxcel_core::{
-    Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
-    SessionStats, StepOutput,
+    CancelToken, Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SequenceId,
+    SequenceState, SessionStats, StepOutput,
 };
 
 use crate::context::misread;
@@ -151,6 +151,70 @@ impl Twist for IgnoresCancel {
     }
 }
 
+/// Looks at the step's cancellation alone.
+pub(crate) struct IgnoresCancelledRows;
+
+impl Twist for IgnoresCancelledRows {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let rows: Vec<_> = rows.iter().map(|row| Row::new(row.sequence, row.tokens, row.want)).collect();
+        inner.session.step(&rows, control, out)
+    }
+}
+
+/// Takes the cancellation of a row for that of the step.
+pub(crate) struct CancelledRowStopsAll;
+
+impl Twist for CancelledRowStopsAll {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        match rows.iter().find_map(|row| row.cancel.filter(|cancel| cancel.is_cancelled())) {
+            Some(cancel) => inner.session.step(rows, &Control::cancelled_by(cancel), out),
+            None => inner.session.step(rows, control, out),
+        }
+    }
+}
+
+/// Looks at cancellation before a step alone: that of the step, or those of its rows.
+pub(crate) struct NoticesAtTheStart {
+    pub(crate) steps: bool,
+}
+
+impl Twist for NoticesAtTheStart {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let cancelled = CancelToken::new();
+        cancelled.cancel();
+        let mut now = *control;
+        if self.steps {
+            now.cancel = control.check("step").is_err().then_some(&cancelled);
+        }
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| match row.check("step") {
+                Ok(()) if !self.steps => Row::new(row.sequence, row.tokens, row.want),
+                _ => *row,
+            })
+            .collect();
+        inner.session.step(&rows, &now, out)
+    }
+}
+
 /// Whether a row was cancelled.
 fn cancelled(result: &Result<RowResult>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Cancelled)
@@ -263,6 +327,57 @@ impl Twist for PoisonsAll {
         if out.rows().iter().any(fault) {
             let open = (0..64).map(SequenceId::new).filter(|id| inner.session.state(*id).is_ok());
             self.poisoned.extend(open.map(|id| (id, ())));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a row was answered that there is no memory.
+fn is_short(result: &Result<RowResult>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ResourceExhausted)
+}
+
+/// A sequence that there was no memory for is given up.
+#[derive(Default)]
+pub(crate) struct ShortMemoryPoisons {
+    poisoned: BTreeSet<SequenceId>,
+}
+
+impl Twist for ShortMemoryPoisons {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        state.poisoned |= self.poisoned.contains(&sequence);
+        Ok(state)
+    }
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let short = rows.iter().zip(out.rows()).filter(|(_, result)| is_short(result));
+        self.poisoned.extend(short.map(|(row, _)| row.sequence));
+        Ok(())
+    }
+}
+
+/// A sequence that there was no memory for moves on all the same.
+pub(crate) struct ShortMemoryFeeds;
+
+impl Twist for ShortMemoryFeeds {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        for (row, _) in rows.iter().zip(out.rows()).filter(|(_, result)| is_short(result)) {
+            let fed = Row::extend(row.sequence, row.tokens);
+            inner.session.step(&[fed], control, &mut StepOutput::default())?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 mod answers;
 mod conduct;
 mod context;
+mod hidden;
 mod rules;
 mod state;
 mod twist;
@@ -12,15 +13,15 @@ mod twist;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mlxcel_conformance::{Check, CheckResult, Expectations, Need, Subject, checks, run, run_all};
-use mlxcel_core::reference::{Fault, ReferenceBackend};
-use mlxcel_core::{Backend, LoadOptions};
+use mlxcel_core::reference::ReferenceBackend;
+use mlxcel_core::{Backend, FaultPoint, LoadOptions};
 use twist::Broken;
 
 /// A way to break an engine.
 type Break = fn(ReferenceBackend) -> Broken;
 
 fn catalogue() -> BTreeMap<&'static str, Break> {
-    let all: Vec<_> = [context::ALL, state::ALL, answers::ALL, rules::ALL].concat();
+    let all: Vec<_> = [context::ALL, state::ALL, answers::ALL, hidden::ALL, rules::ALL].concat();
     let catalogue: BTreeMap<_, _> = all.iter().copied().collect();
     assert_eq!(catalogue.len(), all.len(), "two mutants share a name");
     catalogue
@@ -54,8 +55,8 @@ fn subject(breaking: Break) -> Subject<'static> {
             broken.load(&ReferenceBackend::source(), &broken_options)
         })
         .with_window(WINDOW)
-        .with_faulty(move |passes| {
-            Box::new(breaking(ReferenceBackend::new().with_fault(Fault::DeviceAfterPasses(passes))))
+        .with_faulty([FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack], move |faults| {
+            Box::new(breaking(ReferenceBackend::new().with_faults(faults)))
         })
         .with_cases(32)
 }
@@ -71,6 +72,7 @@ fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
         include_str!("../../src/checks/faults.rs"),
         include_str!("../../src/checks/fork.rs"),
         include_str!("../../src/checks/generation.rs"),
+        include_str!("../../src/checks/hidden.rs"),
         include_str!("../../src/checks/isolation.rs"),
         include_str!("../../src/checks/lifecycle.rs"),
         include_str!("../../src/checks/logprobs.rs"),

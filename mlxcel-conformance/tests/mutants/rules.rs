@@ -8,8 +8,9 @@ use mlxcel_core::{
 };
 
 use crate::conduct::{
-    BoundToThread, CancelLoses, CancelOverstates, CancelSticks, DiesWithModel, IgnoresCancel, OwnDecode,
-    OwnPrefill, PoisonStays, PoisonsAll, ServesOneThread, SessionsAreOne,
+    BoundToThread, CancelLoses, CancelOverstates, CancelSticks, CancelledRowStopsAll, DiesWithModel,
+    IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, OwnDecode, OwnPrefill, PoisonStays, PoisonsAll,
+    ServesOneThread, SessionsAreOne, ShortMemoryFeeds, ShortMemoryPoisons,
 };
 use crate::twist::{Broken, Inner, Twist, answer, step};
 
@@ -47,9 +48,16 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             .with_load(|options| options.sequences = Some(options.sequences.unwrap_or(4) + 1))
             .with_claims(|claimed| claimed.sequences -= 1)
     }),
+    ("overstates_prompt_chunk", |reference| {
+        Broken::new(reference).with_claims(|claimed| claimed.prompt_chunk += 1)
+    }),
+    ("understates_prompt_chunk", |reference| {
+        Broken::new(reference).with_claims(|claimed| claimed.prompt_chunk -= 1)
+    }),
     ("does_what_it_does_not_claim", |reference| {
         Broken::new(reference).with_claims(|claimed| {
             (claimed.rewind, claimed.every_position, claimed.token_masks) = (false, false, false);
+            claimed.hidden_states = None;
         })
     }),
     ("keeps_closed_sequences", |reference| stepping!(reference, KeepsClosed)),
@@ -76,15 +84,27 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("own_prefill_drops_a_token", |reference| stepping!(reference, OwnPrefill)),
     ("own_decode_answers_in_reverse", |reference| stepping!(reference, OwnDecode)),
     ("ignores_cancel", |reference| stepping!(reference, IgnoresCancel)),
+    ("ignores_cancelled_rows", |reference| stepping!(reference, IgnoresCancelledRows)),
+    ("cancelled_row_stops_the_others", |reference| stepping!(reference, CancelledRowStopsAll)),
     ("cancel_loses_a_token", |reference| stepping!(reference, CancelLoses)),
     ("cancel_overstates_the_position", |reference| {
         // So slow that a prompt is cancelled under way, however busy the machine is.
         let slow = reference.with_delay(std::time::Duration::from_millis(5));
         stepping!(slow, CancelOverstates::default())
     }),
+    ("notices_cancel_before_steps_alone", |reference| {
+        let slow = reference.with_delay(std::time::Duration::from_millis(5));
+        stepping!(slow, NoticesAtTheStart { steps: true })
+    }),
+    ("notices_cancelled_rows_before_steps_alone", |reference| {
+        let slow = reference.with_delay(std::time::Duration::from_millis(5));
+        stepping!(slow, NoticesAtTheStart { steps: false })
+    }),
     ("cancel_sticks", |reference| stepping!(reference, CancelSticks::default())),
     ("poison_cannot_be_closed", |reference| stepping!(reference, PoisonStays)),
     ("faults_poison_all", |reference| stepping!(reference, PoisonsAll::default())),
+    ("short_memory_poisons", |reference| stepping!(reference, ShortMemoryPoisons::default())),
+    ("short_memory_feeds", |reference| stepping!(reference, ShortMemoryFeeds)),
 ];
 
 /// Says that a sequence holds more or less than it does.

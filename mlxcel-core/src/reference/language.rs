@@ -50,6 +50,9 @@ pub(super) struct Language {
 }
 
 impl Language {
+    /// The elements of a hidden state.
+    pub(super) const HIDDEN: usize = 8;
+
     pub(super) fn new(vocabulary: usize, seed: u64) -> Self {
         let mut state = mix(seed);
         let mut table = || {
@@ -85,15 +88,14 @@ impl Language {
         Entry { token, value }
     }
 
-    /// The logits after the last entry of `cache`: from -4 to 4, exact in `f32`.
+    /// What the last entry of `cache` has seen.
     ///
     /// Each entry takes part by its value and its distance from the end, as in attention with relative positions.
-    pub(super) fn logits(&self, cache: &[Entry]) -> Vec<f32> {
-        let attended = (0u64..)
+    pub(super) fn attend(cache: &[Entry]) -> u64 {
+        (0u64..)
             .zip(cache.iter().rev())
             .map(|(distance, entry)| mix(entry.value.wrapping_add(distance.wrapping_mul(GOLDEN))))
-            .fold(0, u64::wrapping_add);
-        self.logits_of(attended)
+            .fold(0, u64::wrapping_add)
     }
 
     /// The state of a recurrence after another entry.
@@ -101,15 +103,22 @@ impl Language {
         mix(state.wrapping_mul(GOLDEN) ^ entry.value)
     }
 
-    /// The logits that a position gives which has seen this.
+    /// The logits that a position gives which has seen this: from -4 to 4, exact in `f32`.
     pub(super) fn logits_of(&self, attended: u64) -> Vec<f32> {
-        let logit = |&output: &u64| {
-            // 24 bits: what an f32 holds exactly.
-            let bits = mix(attended ^ output) >> 40;
-            bits as f32 * (8.0 / (1u32 << 24) as f32) - 4.0
-        };
-        self.output.iter().map(logit).collect()
+        self.output.iter().map(|&output| project(attended, output)).collect()
     }
+
+    /// The hidden state of a position that has seen this: as a logit each.
+    pub(super) fn hidden_of(attended: u64) -> Vec<f32> {
+        (0..Self::HIDDEN as u64).map(|index| project(attended, mix(index.wrapping_add(GOLDEN)))).collect()
+    }
+}
+
+/// A number from -4 to 4 of what a position has seen, by a weight.
+fn project(attended: u64, weight: u64) -> f32 {
+    // 24 bits: what an f32 holds exactly.
+    let bits = mix(attended ^ weight) >> 40;
+    bits as f32 * (8.0 / (1u32 << 24) as f32) - 4.0
 }
 
 #[cfg(test)]
@@ -118,7 +127,7 @@ mod tests {
 
     fn logits(language: &Language, tokens: &[TokenId]) -> Vec<f32> {
         let cache: Vec<_> = (0..).zip(tokens).map(|(n, &token)| language.entry(token, n)).collect();
-        language.logits(&cache)
+        language.logits_of(Language::attend(&cache))
     }
 
     #[test]
@@ -130,7 +139,7 @@ mod tests {
         }
         assert_ne!(logits(&Language::new(64, 1), &[1, 2, 3, 4]), base);
         let shifted: Vec<_> = (1..).zip([1, 2, 3, 4]).map(|(n, token)| language.entry(token, n)).collect();
-        assert_ne!(language.logits(&shifted), base);
+        assert_ne!(language.logits_of(Language::attend(&shifted)), base);
     }
 
     #[test]

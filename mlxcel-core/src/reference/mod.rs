@@ -24,7 +24,7 @@
 //!
 //! * It claims every capability. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some, and those then
 //!   answer [`ErrorKind::Unsupported`].
-//! * [`with_fault`](ReferenceBackend::with_fault) makes it fail at a chosen moment, as hardware does.
+//! * [`with_faults`](ReferenceBackend::with_faults) makes it fail at a chosen moment, as hardware does.
 //! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prompts long enough to be
 //!   cancelled.
 //! * [`with_window`](ReferenceBackend::with_window) and [`with_recurrence`](ReferenceBackend::with_recurrence) give it states that do not
@@ -32,8 +32,9 @@
 //!
 //! # Draws
 //!
-//! It applies every [`SamplingField`] itself, in the same order and by the same definitions as the host sampler of
-//! `mlxcel-session`, and so draws from the same distribution. The number that a draw takes is its own: like every engine that
+//! It applies these fields of [`SamplingParams`](crate::SamplingParams) itself: bias, the three penalties over the whole sequence,
+//! temperature, top-k, top-p and min-p, in the same order and by the same definitions as the host sampler of `mlxcel-session`,
+//! and so draws from the same distribution. The number that a draw takes is its own: like every engine that
 //! samples on its device it has its own generator, here the finalizer of SplitMix64 over seed and position. So a seed gives
 //! the same text on every run of this engine, and another one than the host gives for that seed.
 
@@ -50,8 +51,8 @@ use language::Language;
 use model::{Memory, ReferenceModel};
 
 use crate::{
-    Backend, Capabilities, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelInfo,
-    ModelSource, Precision, Result, SamplingField, TokenId,
+    Backend, Capabilities, Error, ErrorKind, FaultPoint, Faults, LoadOptions, LoadProgress, LoadStage, Model,
+    ModelInfo, ModelSource, OptionSupport, Precision, Result, SamplingFields, TokenId,
 };
 
 /// The engine's name and that of its model.
@@ -66,23 +67,6 @@ const CONTEXT: usize = 1024;
 /// How many sequences a session holds where the options do not say.
 const SEQUENCES: usize = 8;
 
-/// Something that goes wrong at a chosen moment, once in each session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fault {
-    /// Loading fails with [`ErrorKind::Device`].
-    Load,
-    /// The device fails in the first pass of the step after this many steps that computed something; the rows of that pass
-    /// are poisoned.
-    DeviceAfterSteps(u64),
-    /// The device fails in the pass after this many passes, so also in the middle of a step; the rows of that pass are
-    /// poisoned.
-    DeviceAfterPasses(u64),
-    /// Memory runs out before the pass after this many passes: its rows answer [`ErrorKind::ResourceExhausted`] and stand
-    /// where they stood.
-    MemoryAfterPasses(u64),
-}
-
 /// The reference engine; see the [module's page](self).
 ///
 /// It reads no checkpoint: [`load`](Backend::load) takes [`ReferenceBackend::source`] alone. Of the [`LoadOptions`] it honours
@@ -95,7 +79,7 @@ pub struct ReferenceBackend {
     weights_seed: u64,
     chunk: usize,
     delay: Duration,
-    fault: Option<Fault>,
+    faults: Option<Faults>,
     limits: Option<Capabilities>,
     memory: Memory,
     broken: bool,
@@ -116,7 +100,7 @@ impl ReferenceBackend {
             weights_seed: 0,
             chunk: 16,
             delay: Duration::ZERO,
-            fault: None,
+            faults: None,
             limits: None,
             memory: Memory::Full,
             broken: false,
@@ -174,8 +158,8 @@ impl ReferenceBackend {
 
     /// Sets what goes wrong.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Self {
-        self.fault = Some(fault);
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = Some(faults);
         self
     }
 
@@ -213,15 +197,17 @@ impl ReferenceBackend {
     fn capabilities(&self, sequences: usize, capacity: usize) -> Capabilities {
         let all = Capabilities::new(sequences, capacity)
             .with_batch_rows(sequences)
+            .with_prompt_chunk(self.chunk)
             .with_logits(true)
             .with_top_logprobs(u16::try_from(self.vocabulary).unwrap_or(u16::MAX))
             .with_every_position(true)
+            .with_hidden_states(Some(Language::HIDDEN))
             .with_token_masks(true)
             .with_rewind(self.memory.is_rewindable(capacity))
             .with_fork(true)
             .with_snapshot(true)
             .with_bitwise_batch_invariance(true)
-            .with_sampling(SamplingField::ALL.into_iter().collect());
+            .with_sampling(SamplingFields::from(sampling::FIELDS));
         self.limits.as_ref().map_or_else(|| all.clone(), |most| all.limited_to(most))
     }
 
@@ -236,6 +222,9 @@ impl ReferenceBackend {
         }
         if self.chunk == 0 {
             return Err(refused("chunk", self.chunk, "a chunk must have at least one token"));
+        }
+        if self.limits.as_ref().is_some_and(|most| most.prompt_chunk == 0) {
+            return Err(refused("prompt_chunk", 0, "a chunk must have at least one token"));
         }
         if self.memory == Memory::Window(0) {
             return Err(refused("window", 0, "a position sees at least itself"));
@@ -254,22 +243,6 @@ fn refused(field: &'static str, value: impl std::fmt::Display, message: &'static
         .with_context("value", value)
 }
 
-/// The figure that an option asks for, `default` where it does not say, from 1 to `limit`.
-fn within(field: &'static str, asked: Option<usize>, default: usize, limit: usize) -> Result<usize> {
-    let value = asked.unwrap_or(default.min(limit));
-    if value == 0 || value > limit {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "load model",
-            "the value must be from 1 to the limit",
-        )
-        .with_context("field", field)
-        .with_context("value", value)
-        .with_context("limit", limit));
-    }
-    Ok(value)
-}
-
 fn check_source(source: &ModelSource) -> Result<()> {
     match source {
         ModelSource::BuiltIn(name) if name == NAME => Ok(()),
@@ -283,29 +256,6 @@ fn check_source(source: &ModelSource) -> Result<()> {
     }
 }
 
-fn check_options(options: &LoadOptions) -> Result<()> {
-    if options.precision == Precision::Fast {
-        return Err(Error::unsupported("load model", "whole numbers are not rounded; use exact or native")
-            .with_context("field", "precision")
-            .with_context("value", options.precision));
-    }
-    match options.threads {
-        None | Some(1) => {}
-        Some(0) => return Err(refused("threads", 0, "there must be at least one thread")),
-        Some(threads) => {
-            return Err(Error::unsupported("load model", "this engine computes on the caller's thread")
-                .with_context("field", "threads")
-                .with_context("value", threads));
-        }
-    }
-    match options.device.as_deref().filter(|device| *device != DEVICE) {
-        None => Ok(()),
-        Some(device) => {
-            Err(refused("device", device, "there is no such device").with_context("known", DEVICE))
-        }
-    }
-}
-
 impl Backend for ReferenceBackend {
     fn name(&self) -> &str {
         NAME
@@ -314,19 +264,16 @@ impl Backend for ReferenceBackend {
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         let started = std::time::Instant::now();
         check_source(source)?;
-        check_options(options)?;
         self.check()?;
-        let most = |figure: fn(&Capabilities) -> usize, own: usize| {
-            self.limits.as_ref().map_or(own, |limits| figure(limits).min(own))
-        };
-        let capacity = within("capacity", options.capacity, CONTEXT, most(|most| most.context, CONTEXT))?;
-        let sequences =
-            within("sequences", options.sequences, SEQUENCES, most(|most| most.sequences, usize::MAX))?;
-        if options.cancel.as_ref().is_some_and(crate::CancelToken::is_cancelled) {
-            return Err(Error::new(ErrorKind::Cancelled, "load model", "it was cancelled"));
-        }
-        if self.fault == Some(Fault::Load) {
-            return Err(device_fault("load model"));
+        let limits = self.limits.as_ref();
+        let checked = OptionSupport::new(limits.map_or(CONTEXT, |most| most.context.min(CONTEXT)), SEQUENCES)
+            .with_most_sequences(limits.map_or(usize::MAX, |most| most.sequences))
+            .with_precisions(&[Precision::Exact, Precision::Native])
+            .with_threads(1)
+            .with_devices(&[DEVICE])
+            .check(options)?;
+        if let Some(faults) = &self.faults {
+            faults.check(FaultPoint::Allocation, "load model")?;
         }
         let language = Language::new(self.vocabulary, self.weights_seed);
         if let Some(progress) = &options.progress {
@@ -334,8 +281,8 @@ impl Backend for ReferenceBackend {
         }
         let mut info = ModelInfo::new(NAME, NAME, self.vocabulary);
         info.stop_tokens.clone_from(&self.stop_tokens);
-        info.capacity = capacity;
-        info.precision = options.precision;
+        info.capacity = checked.capacity;
+        info.precision = checked.precision;
         info.fingerprint = language.fingerprint(&self.stop_tokens);
         match self.memory {
             Memory::Full => {}
@@ -344,8 +291,8 @@ impl Backend for ReferenceBackend {
         }
         info.weight_bytes = language.bytes();
         info.load_time = started.elapsed();
-        let capabilities = self.capabilities(sequences, capacity);
-        let (chunk, delay, fault) = (self.chunk, self.delay, self.fault);
+        let capabilities = self.capabilities(checked.sequences, checked.capacity);
+        let (delay, faults) = (self.delay, self.faults.clone());
         let (memory, broken) = (self.memory, self.broken);
         Ok(Arc::new(ReferenceModel::new(model::Shared {
             language,
@@ -353,14 +300,8 @@ impl Backend for ReferenceBackend {
             broken,
             info,
             capabilities,
-            chunk,
             delay,
-            fault,
+            faults,
         })))
     }
-}
-
-/// The error that [`Fault`] asks for.
-fn device_fault(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Device, operation, "the device failed, as it was told to")
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Fault;
 use super::language::{Entry, Language};
 use super::session::ReferenceSession;
-use crate::{Capabilities, Error, InferenceSession, Model, ModelInfo, Result, SessionOptions};
+use crate::{Capabilities, Error, Faults, InferenceSession, Model, ModelInfo, Result, SessionOptions};
 
 /// What of earlier tokens a position sees, and so what a sequence must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +47,11 @@ pub(super) struct Cache {
 }
 
 impl Cache {
+    /// How many tokens there are.
+    pub(super) fn position(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(super) fn push(&mut self, entry: Entry) {
         self.state = Language::next_state(self.state, entry);
         self.entries.push(entry);
@@ -69,11 +73,9 @@ pub(super) struct Shared {
     pub(super) broken: bool,
     pub(super) info: ModelInfo,
     pub(super) capabilities: Capabilities,
-    /// How many tokens of a row one pass computes.
-    pub(super) chunk: usize,
     /// How long a pass takes at least.
     pub(super) delay: Duration,
-    pub(super) fault: Option<Fault>,
+    pub(super) faults: Option<Faults>,
 }
 
 impl Shared {
@@ -82,15 +84,28 @@ impl Shared {
         if self.broken {
             return Err(Error::not_a_number("step"));
         }
+        Ok(self.language.logits_of(self.attended(cache)))
+    }
+
+    /// The hidden state of the last token.
+    pub(super) fn hidden(&self, cache: &Cache) -> Vec<f32> {
+        if self.broken {
+            return vec![f32::NAN; Language::HIDDEN];
+        }
+        Language::hidden_of(self.attended(cache))
+    }
+
+    /// What the last token has seen.
+    fn attended(&self, cache: &Cache) -> u64 {
         let entries = &cache.entries;
-        Ok(match self.memory {
-            Memory::Full => self.language.logits(entries),
+        match self.memory {
+            Memory::Full => Language::attend(entries),
             Memory::Window(window) => {
                 let seen = entries.len().saturating_sub(window);
-                self.language.logits(entries.get(seen..).unwrap_or_default())
+                Language::attend(entries.get(seen..).unwrap_or_default())
             }
-            Memory::Recurrent => self.language.logits_of(cache.state),
-        })
+            Memory::Recurrent => cache.state,
+        }
     }
 }
 

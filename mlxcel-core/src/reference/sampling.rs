@@ -6,7 +6,19 @@
 use std::collections::BTreeMap;
 
 use super::language::{Entry, mix};
-use crate::{Result, SamplingParams, SamplingPlan, TokenId, TokenMask};
+use crate::{Result, SamplingField, SamplingParams, SamplingPlan, TokenId, TokenMask};
+
+/// What this engine applies itself.
+pub(super) const FIELDS: [SamplingField; 8] = [
+    SamplingField::LogitBias,
+    SamplingField::RepetitionPenalty,
+    SamplingField::PresencePenalty,
+    SamplingField::FrequencyPenalty,
+    SamplingField::Temperature,
+    SamplingField::TopK,
+    SamplingField::TopP,
+    SamplingField::MinP,
+];
 
 /// A token that may be drawn, and its weight relative to the likeliest.
 type Candidate = (TokenId, f64);

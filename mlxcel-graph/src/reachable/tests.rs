@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, InferenceSession, Model, ModelInfo, Result, Row, SamplingParams,
-    SamplingPlan, SequenceId, SessionOptions, StepOutput, Want,
+    CancelToken, Capabilities, Control, InferenceSession, Model, ModelInfo, Pooling, Prepare, Result, Row,
+    SamplingParams, SamplingPlan, SequenceId, SessionOptions, StepOutput, Want,
 };
 use mlxcel_models::{Checkpoint, Decoder};
 use proptest::prelude::*;
@@ -20,14 +20,38 @@ use crate::{
 
 /// An executor that computes nothing and writes down what it is asked for.
 #[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<BTreeSet<ProgramShape>>>);
+struct Recorder(Arc<Mutex<Record>>);
+
+#[derive(Default)]
+struct Record {
+    /// What was asked for, each once.
+    asked: BTreeSet<ProgramShape>,
+    last: Option<ProgramShape>,
+    /// Of those, what was asked for together with others, and what was announced before anybody needed it.
+    together: Vec<Vec<ProgramShape>>,
+    announced: BTreeSet<ProgramShape>,
+}
 
 impl Executor for Recorder {
     type State = ();
 
-    fn prepare(&self, shape: &ProgramShape, _: Option<&CancelToken>) -> Result<Duration> {
-        self.0.lock().unwrap().insert(shape.clone());
+    fn prepare(&self, shapes: &[ProgramShape], _: Option<&CancelToken>) -> Result<Duration> {
+        let mut record = self.0.lock().unwrap();
+        if shapes.len() > 1 {
+            record.together.push(shapes.to_vec());
+        }
+        record.asked.extend(shapes.iter().cloned());
+        record.last = shapes.last().cloned();
         Ok(Duration::ZERO)
+    }
+
+    fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+        let mut record = self.0.lock().unwrap();
+        let is_ready = record.asked.contains(shape);
+        if !is_ready {
+            record.announced.insert(shape.clone());
+        }
+        is_ready
     }
 
     fn allocate(&self, _: &StateLayout, _: usize) -> Result<()> {
@@ -51,13 +75,13 @@ impl Executor for Recorder {
         shape: &ProgramShape,
         inputs: &StepInputs,
         states: &mut [&mut [()]],
-        logits: &[usize],
+        wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
         assert_eq!((inputs.tokens.len(), states.len()), (shape.tokens(), shape.rows.len()));
-        assert!(logits.iter().all(|&row| row < shape.output_rows()));
+        assert!(wanted.iter().all(|&row| row < shape.output_rows()));
         Ok(StepOutputs {
             best: vec![(0, 0.0); shape.output_rows()],
-            logits: vec![vec![0.0; 4]; logits.len()],
+            values: vec![vec![0.0; 4]; wanted.len()],
         })
     }
 }
@@ -85,14 +109,29 @@ fn with_chunks(
     every_position: bool,
 ) -> GraphModelOptions {
     let chunks = chunks.to_vec();
-    GraphModelOptions { capacity: Some(capacity), sequences, chunks, every_position, ..Default::default() }
+    GraphModelOptions {
+        capacity: Some(capacity),
+        sequences,
+        chunks,
+        every_position,
+        hidden_states: false,
+        ..Default::default()
+    }
+}
+
+/// What a row asks for, where that may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    Next,
+    Every,
+    Hidden(Pooling),
 }
 
 struct Driver {
     session: Box<dyn InferenceSession>,
     sequences: Vec<SequenceId>,
     asked: Recorder,
-    every_position: bool,
+    claimed: Capabilities,
 }
 
 impl Driver {
@@ -101,7 +140,8 @@ impl Driver {
         let info = ModelInfo::new("recorder", "llama", decoder.vocabulary_size);
         let model = GraphModel::new(asked.clone(), decoder, info, options).unwrap();
         let session = model.open_session(&SessionOptions::default()).unwrap();
-        Self { session, sequences: Vec::new(), asked, every_position: options.every_position }
+        let claimed = session.capabilities().clone();
+        Self { session, sequences: Vec::new(), asked, claimed }
     }
 
     fn room(&self, id: SequenceId) -> usize {
@@ -109,34 +149,42 @@ impl Driver {
         state.capacity - state.position
     }
 
-    /// Feeds tokens to the sequences named by index: how many of them, and whether results at every position are wanted.
-    fn step(&mut self, rows: &[(usize, usize, bool)]) {
+    /// Feeds tokens to the sequences named by index: how many of them, and what is asked for.
+    fn step(&mut self, rows: &[(usize, usize, Asks)]) {
         let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
         let fed: Vec<_> = rows
             .iter()
-            .map(|&(index, tokens, every)| {
+            .map(|&(index, tokens, asks)| {
                 let id = self.sequences[index];
-                (id, vec![1; tokens.min(self.room(id))], every && self.every_position)
+                (id, vec![1; tokens.min(self.room(id))], asks)
             })
             .filter(|(_, tokens, _)| !tokens.is_empty())
             .collect();
         if fed.is_empty() {
             return;
         }
-        let want = |every| match every {
-            true => Want::EveryPosition { top: 0 },
-            false => Want::Next { plan: &plan, mask: None, top: 0 },
+        let want = |asks| match asks {
+            Asks::Every if self.claimed.every_position => Want::EveryPosition { top: 0 },
+            Asks::Hidden(pooling) if self.claimed.hidden_states.is_some() => Want::Hidden { pooling },
+            _ => Want::Next { plan: &plan, mask: None, top: 0 },
         };
-        let rows: Vec<_> =
-            fed.iter().map(|(id, tokens, every)| Row::new(*id, tokens, want(*every))).collect();
+        let rows: Vec<_> = fed.iter().map(|(id, tokens, asks)| Row::new(*id, tokens, want(*asks))).collect();
         let mut out = StepOutput::default();
         self.session.step(&rows, &Control::default(), &mut out).unwrap();
         assert!(out.rows().iter().all(Result::is_ok), "{:?}", out.rows());
     }
 
     fn asked(&self) -> BTreeSet<ProgramShape> {
-        self.asked.0.lock().unwrap().clone()
+        self.asked.0.lock().unwrap().asked.clone()
     }
+
+    fn announced(&self) -> BTreeSet<ProgramShape> {
+        self.asked.0.lock().unwrap().announced.clone()
+    }
+}
+
+fn names<'a>(shapes: impl IntoIterator<Item = &'a ProgramShape>) -> Vec<String> {
+    shapes.into_iter().map(ToString::to_string).collect()
 }
 
 /// What a caller may do; numbers are taken modulo what there is.
@@ -147,12 +195,17 @@ enum Action {
     Fork(usize),
     Rewind(usize, usize),
     Restore(usize),
-    Step(Vec<(usize, bool)>),
+    Step(Vec<(usize, Asks)>),
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let row =
-        (prop_oneof![3 => Just(0usize), 3 => Just(1), 2 => 2..20usize, 2 => 20..500usize], any::<bool>());
+    let asks = prop_oneof![
+        2 => Just(Asks::Next),
+        2 => Just(Asks::Every),
+        1 => Just(Asks::Hidden(Pooling::Last)),
+        1 => Just(Asks::Hidden(Pooling::Mean))
+    ];
+    let row = (prop_oneof![3 => Just(0usize), 3 => Just(1), 2 => 2..20usize, 2 => 20..500usize], asks);
     prop_oneof![
         3 => Just(Action::Open),
         1 => any::<usize>().prop_map(Action::Close),
@@ -192,7 +245,7 @@ fn act(driver: &mut Driver, action: &Action) {
         }
         Action::Step(rows) => {
             let rows: Vec<_> = (rows.iter().take(driver.sequences.len()).enumerate())
-                .map(|(index, &(tokens, every))| (index, tokens, every))
+                .map(|(index, &(tokens, asks))| (index, tokens, asks))
                 .collect();
             driver.step(&rows);
         }
@@ -215,19 +268,22 @@ proptest! {
         ],
         wide: bool,
         every_position: bool,
+        hidden_states: bool,
         architecture in prop::sample::select(&ARCHITECTURES[..]),
         actions in prop::collection::vec(action(), 1..40),
     ) {
         let decoder = decoder_of(architecture);
         let mut options = with_chunks(capacity, sequences, &chunks, every_position);
         options.wide_lengths = wide;
+        options.hidden_states = hidden_states;
         let listed = options.programs(&decoder).unwrap();
         let mut driver = Driver::new(&decoder, &options);
         for action in &actions {
             act(&mut driver, action);
         }
         let listed: BTreeSet<_> = listed.into_iter().collect();
-        let unlisted: Vec<_> = driver.asked().difference(&listed).map(ToString::to_string).collect();
+        let asked = &driver.asked() | &driver.announced();
+        let unlisted = names(asked.difference(&listed));
         prop_assert!(unlisted.is_empty(), "{unlisted:?} of {options:?}");
     }
 }
@@ -237,8 +293,10 @@ fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity
     let chunks = Chunks::new(&options.chunks).chosen(capacity);
     let chunks: Vec<_> = chunks
         .iter()
-        .flat_map(|&(_, least)| [Some((least, false)), Some((least, true))])
-        .chain([None])
+        .flat_map(|&(_, least)| {
+            [Asks::Next, Asks::Every, Asks::Hidden(Pooling::Last)].map(|asks| (least, asks))
+        })
+        .chain([(1, Asks::Next), (1, Asks::Hidden(Pooling::Mean))])
         .collect();
     for (count, chunk) in
         (1..=options.sequences).flat_map(|count| chunks.iter().map(move |&chunk| (count, chunk)))
@@ -246,9 +304,14 @@ fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity
         for filled in 0..capacity {
             driver.sequences = (0..count).map(|_| driver.session.open().unwrap()).collect();
             // A prompt in one go, so that its last chunk and its padding take the cache as far as can be.
-            driver.step(&[(0, filled, false)]);
-            let first = chunk.map_or((0, 1, false), |(tokens, every)| (0, tokens, every));
-            let rows: Vec<_> = std::iter::once(first).chain((1..count).map(|row| (row, 1, false))).collect();
+            driver.step(&[(0, filled, Asks::Next)]);
+            let (tokens, asks) = chunk;
+            let beside = match asks {
+                Asks::Hidden(_) => asks,
+                _ => Asks::Next,
+            };
+            let others = (1..count).map(|row| (row, 1, beside));
+            let rows: Vec<_> = std::iter::once((0, tokens, asks)).chain(others).collect();
             driver.step(&rows);
             // The same after a rewind keeps the states.
             if driver.session.rewind(driver.sequences[0], 0).is_ok() {
@@ -263,30 +326,31 @@ fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity
 
 #[test]
 fn every_listed_program_can_be_asked_for() {
-    for (architecture, capacity, sequences, chunks, every) in [
-        ("llama", 1, 2, &[4][..], true),
-        ("llama", 2, 2, &[4], true),
-        ("llama", 190, 1, &[64], false),
-        ("llama", 257, 2, &[64], true),
-        ("llama", 260, 3, &[4], false),
-        ("llama", 300, 2, &[270], true),
-        ("llama", 512, 1, &[64], true),
-        ("llama", 70, 1, &[16, 128], true),
-        ("llama", 60, 2, &[16, 128], false),
-        ("llama", 300, 2, &[16, 128], true),
-        ("llama", 300, 1, &[3, 50, 128], false),
-        ("mistral", 512, 1, &[64], false),
-        ("mistral", 300, 2, &[270], false),
-        ("mamba2", 300, 1, &[270], true),
+    for (architecture, capacity, sequences, chunks, every, hidden) in [
+        ("llama", 1, 2, &[4][..], true, true),
+        ("llama", 2, 2, &[4], true, false),
+        ("llama", 190, 1, &[64], false, true),
+        ("llama", 257, 2, &[64], true, true),
+        ("llama", 260, 3, &[4], false, true),
+        ("llama", 300, 2, &[270], true, false),
+        ("llama", 512, 1, &[64], true, false),
+        ("llama", 70, 1, &[16, 128], true, true),
+        ("llama", 60, 2, &[16, 128], false, false),
+        ("llama", 300, 2, &[16, 128], true, true),
+        ("llama", 300, 1, &[3, 50, 128], false, false),
+        ("mistral", 512, 1, &[64], false, false),
+        ("mistral", 300, 2, &[270], false, true),
+        ("mamba2", 300, 1, &[270], true, true),
     ] {
         let decoder = decoder_of(architecture);
-        let options = with_chunks(capacity, sequences, chunks, every);
+        let mut options = with_chunks(capacity, sequences, chunks, every);
+        options.hidden_states = hidden;
         let mut driver = Driver::new(&decoder, &options);
         ask_for_everything(&mut driver, &options, capacity);
         let listed = options.programs(&decoder).unwrap();
         let unique: BTreeSet<_> = listed.iter().cloned().collect();
         assert_eq!(listed.len(), unique.len());
-        let unasked: Vec<_> = unique.difference(&driver.asked()).map(ToString::to_string).collect();
+        let unasked = names(unique.difference(&driver.asked()));
         assert!(unasked.is_empty(), "{unasked:?} of {options:?}");
     }
 }
@@ -302,6 +366,10 @@ fn the_list_follows_the_options() {
         listed(&options(512, 2, 64, true))[6..],
         ["1@576", "1x2@576", "64@576", "64+1@576", "64@576 every position", "64+1@576 every position"]
     );
+    let mut hidden = options(100, 2, 64, false);
+    hidden.hidden_states = true;
+    assert_eq!(listed(&hidden)[2..4], ["1@256 hidden states", "1x2@256 hidden states"]);
+    assert_eq!(listed(&hidden)[6..], ["64@256 hidden states", "64+1@256 hidden states"]);
     let mut given = options(100, 1, 64, false);
     given.lengths = Some(Lengths::from_rungs([128, 192, 4096]).unwrap());
     assert_eq!(listed(&given), ["1@128", "64@128", "1@192", "64@192"]);
@@ -309,14 +377,99 @@ fn the_list_follows_the_options() {
     assert_eq!(given.programs(&decoder).unwrap_err().context("field"), Some("lengths"));
     assert_eq!(options(100, 1, 1, false).programs(&decoder).unwrap_err().context("field"), Some("chunks"));
     let first = options(512, 2, 64, true).first_programs(&decoder).unwrap();
-    let names = |shapes: Vec<ProgramShape>| shapes.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(names(first), ["64@256", "1@256"]);
+    assert_eq!(names(&first), ["64@256", "1@256"]);
     // Where no state grows, no program is for a longer sequence.
     for (architecture, lengths) in [("mistral", ["1@256", "64@256"]), ("mamba2", ["1@256", "64@256"])] {
         let programs = options(256, 1, 64, false).programs(&decoder_of(architecture)).unwrap();
-        assert_eq!(names(programs), lengths, "{architecture}");
+        assert_eq!(names(&programs), lengths, "{architecture}");
     }
     let kernels = options(500, 1, 64, false).for_kernels();
-    assert_eq!(names(kernels.first_programs(&decoder).unwrap()), ["128@640", "16@640", "1@640"]);
+    assert_eq!(names(&kernels.first_programs(&decoder).unwrap()), ["128@640", "16@640", "1@640"]);
     assert_eq!(listed(&kernels), ["1@640", "16@640", "128@640"]);
+}
+
+#[test]
+fn what_is_prepared_is_what_the_options_can_reach() {
+    let decoder = decoder();
+    let mut options = options(100, 2, 64, true);
+    options.hidden_states = true;
+    let prepared = |prepare| names(&options.prepared_programs(&decoder, prepare).unwrap());
+    assert_eq!(prepared(Prepare::OnDemand), ["64@256", "1@256"]);
+    assert_eq!(prepared(Prepare::Generation), ["1@256", "1x2@256", "64@256", "64+1@256"]);
+    assert_eq!(prepared(Prepare::Everything), names(&options.programs(&decoder).unwrap()));
+    assert_eq!(prepared(Prepare::Everything).len(), 10);
+}
+
+#[test]
+fn the_programs_of_the_next_length_are_announced_before_a_sequence_needs_them() {
+    let decoder = decoder();
+    // Lengths of 256 and 576.
+    let mut driver = Driver::new(&decoder, &options(512, 2, 64, false));
+    driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];
+    driver.step(&[(0, 64, Asks::Next)]);
+    for _ in 0..127 {
+        driver.step(&[(0, 1, Asks::Next)]);
+    }
+    assert!(driver.announced().is_empty(), "a quarter of the length is left: {:?}", driver.announced());
+    driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
+    assert_eq!(names(&driver.announced()), ["1x2@576"]);
+    for _ in 0..65 {
+        driver.step(&[(0, 1, Asks::Next)]);
+    }
+    assert_eq!(names(&driver.announced()), ["1@576", "1x2@576"]);
+    assert!(driver.asked().iter().any(|shape| shape.length == 576));
+
+    // A prompt that comes chunk by chunk, and the text behind it.
+    let mut driver = Driver::new(&decoder, &options(512, 1, 64, false));
+    driver.sequences = vec![driver.session.open().unwrap()];
+    for _ in 0..5 {
+        driver.step(&[(0, 64, Asks::Next)]);
+    }
+    driver.step(&[(0, 1, Asks::Next)]);
+    assert_eq!(names(&driver.announced()), ["1@576", "64@576"]);
+    // At the last length nothing comes after.
+    for _ in 0..190 {
+        driver.step(&[(0, 1, Asks::Next)]);
+    }
+    assert_eq!(driver.announced().len(), 2);
+}
+
+#[test]
+fn programs_that_one_step_needs_are_asked_for_together() {
+    let decoder = decoder();
+    let mut driver = Driver::new(&decoder, &with_chunks(512, 2, &[16, 128], false));
+    driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];
+    driver.step(&[(0, 300, Asks::Next), (1, 1, Asks::Next)]);
+    let together = std::mem::take(&mut driver.asked.0.lock().unwrap().together);
+    assert_eq!(together.iter().map(names).collect::<Vec<_>>(), [["128+1@256", "128@256", "16@640"]]);
+    // What is needed alone is asked for as its pass comes.
+    driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
+    assert!(driver.asked.0.lock().unwrap().together.is_empty());
+}
+
+#[test]
+fn a_short_sequence_does_not_stay_as_long_as_one_that_it_shared_a_pass_with() {
+    let decoder = decoder();
+    let mut driver = Driver::new(&decoder, &options(512, 2, 64, false));
+    driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];
+    let last = |driver: &Driver| driver.asked.0.lock().unwrap().last.clone().unwrap().to_string();
+    driver.step(&[(0, 1, Asks::Next)]);
+    driver.step(&[(1, 300, Asks::Next)]);
+    driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
+    assert_eq!(last(&driver), "1x2@576");
+    driver.step(&[(0, 1, Asks::Next)]);
+    assert_eq!(last(&driver), "1@576", "states are not copied to and fro");
+    for _ in 0..63 {
+        driver.step(&[(0, 1, Asks::Next)]);
+    }
+    assert_eq!(last(&driver), "1@256");
+    // Nothing waits for it: a program that is not there is announced, and the long one used until it is.
+    driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
+    driver.session.close(driver.sequences.remove(1)).unwrap();
+    driver.sequences.push(driver.session.fork(driver.sequences[0]).unwrap());
+    for _ in 0..80 {
+        driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
+    }
+    assert_eq!(last(&driver), "1x2@576");
+    assert!(names(&driver.announced()).contains(&"1x2@256".to_owned()), "{:?}", driver.announced());
 }

@@ -17,13 +17,19 @@ const WORD: usize = 4;
 impl<E: Executor> Shared<E> {
     /// What a snapshot of `sequence` holds.
     pub(super) fn pack(&self, sequence: &Sequence<E::State>) -> Result<Vec<u8>> {
-        let mut payload = (sequence.position as u64).to_le_bytes().to_vec();
+        let mut payload = Vec::new();
+        let words = size_of::<u64>() + WORD * (2 + sequence.tokens.len());
+        let bytes = words + self.state_bytes(sequence.computed).sum::<usize>();
+        payload.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory("snapshot", bytes))?;
+        payload.extend_from_slice(&(sequence.position as u64).to_le_bytes());
         if self.epochs.depend_on_length() {
             let numbers = [sequence.epoch as u32, sequence.computed as u32];
             let words = numbers.iter().chain(&sequence.tokens);
             payload.extend(words.flat_map(|word| word.to_le_bytes()));
         }
-        if let Some(States { groups, length }) = sequence.states.as_ref().filter(|_| sequence.computed > 0) {
+        if let Some(States { groups, length, .. }) =
+            sequence.states.as_ref().filter(|_| sequence.computed > 0)
+        {
             for (layout, state) in self.layouts.iter().zip(groups) {
                 payload.extend(self.executor.read(layout, state, *length, sequence.computed)?);
             }
@@ -70,7 +76,7 @@ impl<E: Executor> Shared<E> {
                 rest = behind;
                 groups.push(state);
             }
-            sequence.states = Some(States { groups, length });
+            sequence.states = Some(States { groups, length, written: computed, spare: 0 });
         }
         Ok(sequence)
     }

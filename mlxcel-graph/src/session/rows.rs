@@ -1,96 +1,135 @@
-//! The rows of a step, followed until each has its answer.
+//! The rows of a step, and what passes give them.
 
-use mlxcel_core::{Error, ErrorKind, PositionResult, Result, Row, RowResult, TokenId, Want};
+use mlxcel_core::{Error, ErrorKind, Pooling, Result, RowResult, StepRow, StepRows, TokenId, Want};
 
-use crate::plan::Pending;
+use crate::plan::{Pending, Wants};
 use crate::results;
 
 /// A row on its way through a step.
-pub(super) struct Work<'a> {
-    pub(super) row: Row<'a>,
-    /// Tokens in front of the row's that its sequence holds and its states do not.
-    pub(super) again: Vec<TokenId>,
-    /// How many tokens the sequence holds after the step.
+pub(super) type Work<'r> = StepRow<'r, Stretch>;
+
+/// The rows of a step.
+pub(super) type Works<'r> = StepRows<'r, Stretch>;
+
+/// The part of a row that is fed now, rotated by the frequencies of the length that it ends with.
+///
+/// A row is one stretch, unless it wants something of every position: what a position says depends on those before it alone, so such a row
+/// goes on in another stretch where other frequencies begin to hold.
+#[derive(Debug, Default)]
+pub(super) struct Stretch {
+    /// Tokens in front of it that the sequence holds and its states do not, as far as they are still to be fed.
+    again: Vec<TokenId>,
+    /// How many of the row's own tokens are still to be fed.
+    own: usize,
+    /// How many tokens the sequence holds when it ends.
     pub(super) length: usize,
-    /// How many have been fed, of those in front and the row's own.
-    fed: usize,
-    /// What [`Want::EveryPosition`] has gathered.
-    positions: Vec<PositionResult>,
-    /// The answer, once there is one.
-    pub(super) answer: Option<Result<RowResult>>,
 }
 
-impl<'a> Work<'a> {
-    pub(super) fn new(row: Row<'a>, refused: Result<()>) -> Self {
-        let answer = refused.err().map(Err);
-        Self { row, again: Vec::new(), length: 0, fed: 0, positions: Vec::new(), answer }
+impl Stretch {
+    /// A stretch of `own` tokens, with which the sequence holds `length`, behind those to feed `again`.
+    pub(super) fn new(own: usize, length: usize, again: Vec<TokenId>) -> Self {
+        Self { again, own, length }
     }
 
-    /// What is left to feed; nothing once there is an answer.
-    pub(super) fn pending(&self) -> Pending {
-        let remaining = if self.answer.is_some() { 0 } else { self.total() - self.fed };
-        Pending { remaining, every: matches!(self.row.want, Want::EveryPosition { .. }) }
+    fn left(&self) -> usize {
+        self.again.len() + self.own
     }
 
-    /// The next `count` tokens to feed: those in front of the row's own, and these.
-    pub(super) fn next_tokens(&self, count: usize) -> (&[TokenId], &'a [TokenId]) {
-        let before = self.again.len();
-        let [start, end] = [self.fed, self.fed + count];
-        let own = start.saturating_sub(before)..end.saturating_sub(before);
-        (&self.again[start.min(before)..end.min(before)], &self.row.tokens[own])
+    /// Takes the next `count` tokens as fed.
+    pub(super) fn feed(&mut self, count: usize) {
+        let again = count.min(self.again.len());
+        self.again.drain(..again);
+        self.own -= count - again;
     }
+}
 
-    fn total(&self) -> usize {
-        self.again.len() + self.row.tokens.len()
+/// How many of a row's tokens are left to feed, where it waits and stands between two stretches.
+pub(super) fn next_stretch(work: &Work<'_>) -> Option<usize> {
+    (work.is_waiting() && work.work.left() == 0).then(|| work.remaining())
+}
+
+/// What is left to feed of a row's stretch; nothing once it has an answer.
+pub(super) fn pending(work: &Work<'_>) -> Pending {
+    let remaining = if work.is_waiting() { work.work.left() } else { 0 };
+    Pending { remaining, wants: wants(work) }
+}
+
+fn wants(work: &Work<'_>) -> Wants {
+    match work.want() {
+        Want::EveryPosition { .. } => Wants::Every,
+        Want::Hidden { pooling: Pooling::Last } => Wants::LastHidden,
+        Want::Hidden { .. } => Wants::EveryHidden,
+        _ => Wants::Last,
     }
+}
 
-    /// Which of a pass's output rows this row needs the logits of, if it feeds the next `tokens` there and its outputs are
-    /// `outputs`: none of tokens in front of its own.
-    pub(super) fn wanted_logits(
-        &self,
-        tokens: usize,
-        outputs: std::ops::Range<usize>,
-    ) -> std::ops::Range<usize> {
-        let none = outputs.end..outputs.end;
-        let finished = self.fed + tokens == self.total();
-        match self.row.want {
-            Want::EveryPosition { .. } => {
-                outputs.end - self.next_tokens(tokens).1.len().min(outputs.len())..outputs.end
-            }
-            Want::Logits if finished => outputs.end - 1..outputs.end,
-            Want::Next { mask, top, .. } if finished && (mask.is_some() || top > 0) => {
-                outputs.end - 1..outputs.end
-            }
-            _ => none,
+/// Whether a row wants something of every position.
+pub(super) fn wants_every(work: &Work<'_>) -> bool {
+    matches!(wants(work), Wants::Every | Wants::EveryHidden)
+}
+
+/// The next `count` tokens of a row to feed: those in front of its own, and these.
+pub(super) fn next_tokens<'w, 'r>(work: &'w Work<'r>, count: usize) -> (&'w [TokenId], &'r [TokenId]) {
+    let again = &work.work.again[..count.min(work.work.again.len())];
+    (again, work.next(count - again.len()))
+}
+
+/// Whether the next `tokens` of a row are its last.
+fn ends_with(work: &Work<'_>, tokens: usize) -> bool {
+    work.work.left() == tokens && work.ends_with(work.work.own)
+}
+
+/// Which of a pass's output rows a row needs the logits or hidden states of, if it feeds the next `tokens` there and its outputs
+/// are `outputs`: none of tokens in front of its own.
+pub(super) fn wanted_rows(
+    work: &Work<'_>,
+    tokens: usize,
+    outputs: std::ops::Range<usize>,
+) -> std::ops::Range<usize> {
+    let none = outputs.end..outputs.end;
+    let finished = ends_with(work, tokens);
+    match work.want() {
+        _ if wants_every(work) => {
+            outputs.end - next_tokens(work, tokens).1.len().min(outputs.len())..outputs.end
         }
+        Want::Logits | Want::Hidden { .. } if finished => outputs.end - 1..outputs.end,
+        Want::Next { mask, top, .. } if finished && (mask.is_some() || top > 0) => {
+            outputs.end - 1..outputs.end
+        }
+        _ => none,
     }
+}
 
-    /// Takes in what a pass that fed `tokens` gave: the most likely token after the last of them, and the logits asked for by
-    /// [`wanted_logits`](Self::wanted_logits).
-    pub(super) fn absorb(&mut self, tokens: usize, best: (TokenId, f32), logits: Vec<Vec<f32>>) {
-        if let Want::EveryPosition { top } = self.row.want {
-            for logits in &logits {
-                let following = self.row.tokens.get(self.positions.len() + 1).copied();
-                match results::position(logits, following, top) {
-                    Ok(position) => self.positions.push(position),
-                    Err(error) => return self.answer = Some(Err(error)),
-                }
-            }
+/// What a pass that fed the next `tokens` of a row says of its own ones: out of the most likely token after the last of them, and the
+/// logits or hidden states asked for by [`wanted_rows`].
+pub(super) fn result(
+    work: &mut Work<'_>,
+    tokens: usize,
+    best: (TokenId, f32),
+    values: Vec<Vec<f32>>,
+) -> Result<RowResult> {
+    let finished = ends_with(work, tokens);
+    match (work.want(), values.last()) {
+        (Want::EveryPosition { top }, Some(_)) => {
+            let following = |index: usize| work.following(index);
+            let positions = values.iter().enumerate();
+            let positions =
+                positions.map(|(index, logits)| results::position(logits, following(index + 1), top));
+            positions.collect::<Result<_>>().map(RowResult::Positions)
         }
-        self.fed += tokens;
-        if self.fed < self.total() {
-            return;
+        (Want::Hidden { .. }, _) => {
+            values.iter().for_each(|state| work.add_hidden(state, 1));
+            Ok(RowResult::Extended)
         }
-        let last = logits.into_iter().next_back();
-        self.answer = Some(match (self.row.want, last) {
-            (Want::Nothing, _) => Ok(RowResult::Extended),
-            (Want::Logits, Some(logits)) => results::check(&logits).map(|()| RowResult::Logits(logits)),
-            (Want::Next { mask, top, .. }, Some(logits)) => {
-                results::choose(&logits, mask, top).map(RowResult::Token)
-            }
-            (Want::Next { .. }, None) => results::chosen(best).map(RowResult::Token),
-            (Want::EveryPosition { .. }, _) => Ok(RowResult::Positions(std::mem::take(&mut self.positions))),
-            _ => Err(Error::new(ErrorKind::Internal, "step", "a row's logits were not read")),
-        });
+        (Want::Next { mask, top, .. }, Some(logits)) => {
+            results::choose(logits, mask, top).map(RowResult::Token)
+        }
+        (Want::Next { .. }, None) if finished => results::chosen(best).map(RowResult::Token),
+        (Want::Logits, _) if finished => {
+            let missing = || Error::new(ErrorKind::Internal, "step", "a row's logits were not read");
+            let logits = values.into_iter().next_back().ok_or_else(missing)?;
+            results::check(&logits).map(|()| RowResult::Logits(logits))
+        }
+        _ => Ok(RowResult::Extended),
     }
 }

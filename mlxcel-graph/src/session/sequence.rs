@@ -1,6 +1,6 @@
 //! One sequence: the tokens that it holds, and what has been computed of them.
 
-use mlxcel_core::{Result, TokenId};
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
 use crate::executor::Executor;
 use crate::model::Shared;
@@ -15,7 +15,6 @@ pub(super) struct Sequence<S> {
     pub(super) tokens: Vec<TokenId>,
     /// The epoch in which its states were computed ([`RopeEpochs::at`](mlxcel_models::RopeEpochs::at)).
     pub(super) epoch: usize,
-    pub(super) poisoned: bool,
     /// None until the first token.
     pub(super) states: Option<States<S>>,
 }
@@ -24,11 +23,24 @@ pub(super) struct Sequence<S> {
 pub(super) struct States<S> {
     pub(super) groups: Vec<S>,
     pub(super) length: usize,
+    /// How many positions have been written since they were allocated, padding and what was rewound included.
+    pub(super) written: usize,
+    /// In how many passes since their length last changed a shorter one would have done for this sequence.
+    pub(super) spare: u32,
 }
 
 impl<S> Sequence<S> {
     pub(super) fn empty() -> Self {
-        Self { position: 0, computed: 0, tokens: Vec::new(), epoch: 0, poisoned: false, states: None }
+        Self { position: 0, computed: 0, tokens: Vec::new(), epoch: 0, states: None }
+    }
+
+    pub(super) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// How many positions its states hold, and the length of the programs that they are for.
+    pub(super) fn extent(&self) -> (usize, usize) {
+        (self.computed, self.states.as_ref().map_or(0, |states| states.length))
     }
 
     /// Forgets what was computed in another epoch than `epoch`.
@@ -62,10 +74,22 @@ impl<S> Sequence<S> {
         self.tokens.truncate(position);
     }
 
-    /// It can only be closed any more.
-    pub(super) fn poison(&mut self) {
-        self.poisoned = true;
-        self.states = None;
+    /// A program is about to write the next `room` positions of its states, for which those of `least` would be long enough.
+    pub(super) fn begin_writing(&mut self, room: usize, least: usize) {
+        if let Some(states) = &mut self.states {
+            states.written = states.written.max(self.computed + room);
+            states.spare = if least < states.length { states.spare + 1 } else { 0 };
+        }
+    }
+}
+
+impl<E> Shared<E> {
+    /// The least length whose states have room for `positions`; there is one for every position within the capacity and its chunk.
+    pub(super) fn length_for(&self, operation: &'static str, positions: usize) -> Result<usize> {
+        self.lengths.holding(self.bound.map_or(positions, |bound| bound.min(positions))).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, operation, "no cache length has room for these positions")
+                .with_context("positions", positions)
+        })
     }
 }
 
@@ -78,10 +102,11 @@ impl<E: Executor> Shared<E> {
     ) -> Result<States<E::State>> {
         let copy = |group: usize| self.copied_state(sequence, group, length);
         let groups = (0..self.layouts.len()).map(copy).collect::<Result<_>>()?;
-        Ok(States { groups, length })
+        Ok(States { groups, length, written: sequence.computed, spare: 0 })
     }
 
-    /// Makes the states of `sequence` fit programs of `length`. Those whose size is another then are copied; the others stay.
+    /// Makes the states of `sequence` fit programs of `length`, which has room for it. Those whose size is another then are copied; the
+    /// others stay.
     /// After an error all are as they were.
     pub(super) fn resize(&self, sequence: &mut Sequence<E::State>, length: usize) -> Result<()> {
         let Some(States { length: old, .. }) = sequence.states else {
@@ -93,8 +118,8 @@ impl<E: Executor> Shared<E> {
             differs.then(|| self.copied_state(sequence, group, length)).transpose()
         });
         let resized = resized.collect::<Result<Vec<_>>>()?;
-        if let Some(states) = &mut sequence.states {
-            states.length = length;
+        if let Some(states) = sequence.states.as_mut().filter(|_| old != length) {
+            (states.length, states.spare) = (length, 0);
             for (state, resized) in states.groups.iter_mut().zip(resized) {
                 if let Some(resized) = resized {
                     *state = resized;

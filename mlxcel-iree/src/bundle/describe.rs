@@ -1,14 +1,19 @@
 //! Programs and models in the words of a manifest.
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_graph::{ENTRY, Program, ProgramShape};
+use mlxcel_graph::{ENTRY, Outputs, Program, ProgramShape};
 use mlxcel_models::{Checkpoint, Decoder};
 
 use super::manifest::{ModelDescription, ProgramDescription, Tensor, outputs_name};
 use super::staging::OPERATION;
 
 /// The results in front of the states.
-const RESULTS: [&str; 2] = ["best", "logits"];
+fn results(outputs: Outputs) -> &'static [&'static str] {
+    match outputs {
+        Outputs::Last | Outputs::Every => &["best", "logits"],
+        Outputs::Hidden => &["hidden"],
+    }
+}
 
 /// The description of a model.
 pub(super) fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
@@ -38,10 +43,11 @@ pub(super) fn program(program: &Program, shape: &ProgramShape) -> Result<Program
         takes_over: None,
     };
     let inputs: Vec<_> = function.arguments.iter().skip(program.weights.len()).collect();
-    let results = function.result_types().enumerate().map(|(index, ty)| {
+    let described = function.result_types().enumerate().map(|(index, ty)| {
         let replaced =
             inputs.iter().find(|input| input.aliases_result == Some(index)).map(|input| &input.name);
-        let name = RESULTS.get(index).copied().or(replaced.map(String::as_str)).unwrap_or_default();
+        let name =
+            results(shape.outputs).get(index).copied().or(replaced.map(String::as_str)).unwrap_or_default();
         Tensor { takes_over: replaced.cloned(), ..tensor(name, ty) }
     });
     Ok(ProgramDescription {
@@ -50,7 +56,7 @@ pub(super) fn program(program: &Program, shape: &ProgramShape) -> Result<Program
         length: shape.length,
         outputs: outputs_name(shape.outputs).to_owned(),
         inputs: inputs.iter().map(|input| tensor(&input.name, function.value_type(input.value))).collect(),
-        results: results.collect(),
+        results: described.collect(),
     })
 }
 
@@ -64,7 +70,7 @@ mod tests {
     use std::path::Path;
 
     use mlxcel_core::Precision;
-    use mlxcel_graph::{Numerics, Outputs, decoder_program, state_layouts};
+    use mlxcel_graph::{Numerics, decoder_program, state_layouts};
 
     use super::*;
 
@@ -103,5 +109,13 @@ mod tests {
         let over: Vec<_> = described.results.iter().map(|result| result.takes_over.as_deref()).collect();
         assert_eq!(over, [None, None, Some("state.0.0"), Some("state.1.0")]);
         assert_eq!(described.results[3].name, "state.1.0");
+
+        let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Hidden };
+        let written = decoder_program(&decoder, numerics, &layouts, &shape).unwrap();
+        let described = program(&written, &shape).unwrap();
+        assert_eq!((&*described.outputs, file_stem(&shape)), ("hidden", "1-at-256-hidden-states".to_owned()));
+        let names: Vec<_> = described.results.iter().map(|result| &*result.name).collect();
+        assert_eq!(names, ["hidden", "state.0.0"]);
+        assert_eq!(described.results[0].shape, [1, decoder.hidden_size]);
     }
 }

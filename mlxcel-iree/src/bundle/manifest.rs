@@ -64,6 +64,9 @@ pub struct Manifest {
     pub lengths: Vec<usize>,
     /// Whether there are programs that give results at every position.
     pub every_position: bool,
+    /// Whether there are programs that give hidden states.
+    #[serde(default)]
+    pub hidden_states: bool,
     /// The rotary embeddings, whose tables are inputs of the programs, in the order of those inputs.
     pub rotary: Vec<Rotary>,
     /// The tensors of the weights, in the order in which every program takes them: of a packed weight the words, then the scales,
@@ -177,7 +180,7 @@ pub struct ProgramDescription {
     pub rows: Vec<usize>,
     /// How many positions the states of each row have room for, unless a window bounds them.
     pub length: usize,
-    /// Which positions give logits: `last` of each row, or `every` one.
+    /// What the program gives: logits of the `last` position of each row, or of `every` one; or the `hidden` states of every one.
     pub outputs: String,
     /// The arguments that come after the weights, in order.
     pub inputs: Vec<Tensor>,
@@ -302,6 +305,7 @@ impl Manifest {
             smaller_chunks: chunks,
             lengths: options.lengths_for(decoder)?.rungs().to_vec(),
             every_position: options.every_position,
+            hidden_states: options.hidden_states,
             rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
             weights: decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect(),
             programs,
@@ -327,6 +331,7 @@ impl Manifest {
         options.chunks = self.smaller_chunks.iter().copied().chain([self.chunk]).collect();
         options.lengths = Some(Lengths::from_rungs(self.lengths.clone())?);
         options.every_position = self.every_position;
+        options.hidden_states = self.hidden_states;
         Ok(options)
     }
 
@@ -424,6 +429,7 @@ pub(super) fn outputs_name(outputs: Outputs) -> &'static str {
     match outputs {
         Outputs::Last => "last",
         Outputs::Every => "every",
+        Outputs::Hidden => "hidden",
     }
 }
 
@@ -504,14 +510,15 @@ impl fmt::Display for Manifest {
         let model = &self.model;
         writeln!(
             f,
-            "{} of {} parameters, {} precision, {}context {}, sequences {}{}",
+            "{} of {} parameters, {} precision, {}context {}, sequences {}{}{}",
             model.model_type,
             model.parameters,
             self.precision,
             self.kv_cache.iter().map(|kv_cache| format!("KV cache {kv_cache}, ")).collect::<String>(),
             self.capacity,
             self.sequences,
-            if self.every_position { ", every position" } else { "" }
+            if self.every_position { ", every position" } else { "" },
+            if self.hidden_states { ", hidden states" } else { "" }
         )?;
         for target in &self.targets {
             let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();

@@ -22,6 +22,9 @@ pub struct BundleOptions {
     /// Whether results at every position may be asked for ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)): half as
     /// many programs more. Not by default.
     pub every_position: bool,
+    /// Whether hidden states may be asked for ([`Want::Hidden`](mlxcel_core::Want::Hidden)): as many programs more as there are
+    /// without results at every position. Not by default.
+    pub hidden_states: bool,
     /// Whether the weights go into the bundle; they do by default.
     pub weights: bool,
     /// Whether a bundle that is there already is replaced; it is an error by default.
@@ -40,6 +43,7 @@ impl Default for BundleOptions {
             capacity: None,
             sequences: 1,
             every_position: false,
+            hidden_states: false,
             weights: true,
             replace: false,
             progress: None,
@@ -84,6 +88,13 @@ impl BundleOptions {
         self
     }
 
+    /// Sets whether hidden states may be asked for.
+    #[must_use]
+    pub fn with_hidden_states(mut self, hidden_states: bool) -> Self {
+        self.hidden_states = hidden_states;
+        self
+    }
+
     /// Sets whether the weights go into the bundle.
     #[must_use]
     pub fn with_weights(mut self, weights: bool) -> Self {
@@ -124,6 +135,7 @@ impl std::fmt::Debug for BundleOptions {
             .field("capacity", &self.capacity)
             .field("sequences", &self.sequences)
             .field("every_position", &self.every_position)
+            .field("hidden_states", &self.hidden_states)
             .field("weights", &self.weights)
             .field("replace", &self.replace)
             .field("progress", &self.progress.is_some())

@@ -58,6 +58,7 @@ pub fn write(
     graph.capacity = options.capacity;
     graph.sequences = options.sequences;
     graph.every_position = options.every_position;
+    graph.hidden_states = options.hidden_states;
     graph.kv_cache = engine.kv_cache();
     let targets = BundleTarget::all(engine, options, &decoder, &mut graph)?;
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;

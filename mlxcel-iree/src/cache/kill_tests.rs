@@ -122,6 +122,7 @@ fn no_reader_ever_sees_a_bad_entry_however_writers_die() {
         }
         over.store(true, Ordering::Relaxed);
     });
+    println!("{killed} writers killed in {} writes, {} readings", begun(), seen.load(Ordering::Relaxed));
     assert!(begun() >= WRITES, "only {} writes were begun", begun());
     (0..KEYS).for_each(check);
     assert!(seen.into_inner() > KEYS, "readers saw entries");

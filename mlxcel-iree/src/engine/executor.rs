@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_graph::{Executor, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs};
+use mlxcel_graph::{Executor, Outputs, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs};
+use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::programs::Programs;
@@ -15,7 +16,10 @@ pub(super) struct IreeExecutor {
     device: Device,
     programs: Programs,
     weights: Constants,
+    /// The elements of a row of logits.
     vocabulary_size: usize,
+    /// The elements of a hidden state.
+    hidden_size: usize,
     profiler: Option<Profiler>,
 }
 
@@ -33,13 +37,9 @@ impl IreeState {
 }
 
 impl IreeExecutor {
-    pub(super) fn new(
-        device: Device,
-        programs: Programs,
-        weights: Constants,
-        vocabulary_size: usize,
-    ) -> Self {
-        Self { device, programs, weights, vocabulary_size, profiler: None }
+    pub(super) fn new(device: Device, programs: Programs, weights: Constants, decoder: &Decoder) -> Self {
+        let Decoder { vocabulary_size, hidden_size, .. } = *decoder;
+        Self { device, programs, weights, vocabulary_size, hidden_size, profiler: None }
     }
 
     /// Has its passes noted by `profiler`; the device must have been opened for it.
@@ -52,13 +52,24 @@ impl IreeExecutor {
 impl Executor for IreeExecutor {
     type State = IreeState;
 
-    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration> {
-        self.programs.prepare(shape, cancel)
+    fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+        self.programs.prepare(shapes, cancel)
+    }
+
+    fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+        self.programs.prepare_ahead(shape)
     }
 
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<IreeState> {
         let ty = layout.tensor_type(length);
         Ok(IreeState { buffer: self.device.allocate(ty.bytes())?, ty })
+    }
+
+    fn state_bytes(&self, layout: &StateLayout, length: usize, written: usize) -> usize {
+        match self.device.page_of(layout.bytes(length)) {
+            Some(page) => layout.bytes_written(length, written, page),
+            None => layout.bytes(length),
+        }
     }
 
     fn copy(
@@ -80,11 +91,13 @@ impl Executor for IreeExecutor {
         length: usize,
         positions: usize,
     ) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; layout.bytes(positions)];
+        let size = layout.bytes(positions);
+        let bytes = bytemuck::allocation::try_zeroed_slice_box(size);
+        let mut bytes: Box<[u8]> = bytes.map_err(|()| Error::out_of_memory("read state", size))?;
         for part in layout.copy_segments(length, positions, positions) {
             state.buffer.read(part.from, &mut bytes[part.to..part.to + part.bytes])?;
         }
-        Ok(bytes)
+        Ok(bytes.into_vec())
     }
 
     fn write(
@@ -105,11 +118,11 @@ impl Executor for IreeExecutor {
         shape: &ProgramShape,
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
-        logits: &[usize],
+        wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
         match &self.profiler {
-            None => self.pass(shape, inputs, states, logits),
-            Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, states, logits)),
+            None => self.pass(shape, inputs, states, wanted),
+            Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, states, wanted)),
         }
     }
 }
@@ -127,7 +140,7 @@ impl IreeExecutor {
         shape: &ProgramShape,
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
-        logits: &[usize],
+        wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
         let function = self.programs.get(shape).map_err(RunError::before)?;
         let (step, parts) = self.upload(inputs, shape).map_err(RunError::before)?;
@@ -143,17 +156,18 @@ impl IreeExecutor {
             .map(|state| Argument::new(&state.buffer, &state.ty.shape, state.ty.element));
         let arguments: Vec<_> = step_arguments.chain(state_arguments).collect();
         let mut results = function.invoke(&self.weights, &arguments)?.into_iter();
-        let (Some(best), Some(all_logits)) = (results.next(), results.next()) else {
-            return Err(missing_result().into());
+        let (best, width) = match shape.outputs {
+            Outputs::Last | Outputs::Every => {
+                (Some(results.next().ok_or_else(missing_result)?), self.vocabulary_size)
+            }
+            Outputs::Hidden => (None, self.hidden_size),
         };
-        if all_logits.ty.shape != [shape.output_rows(), self.vocabulary_size] {
-            return Err(Error::new(
-                ErrorKind::Internal,
-                "run program",
-                "the program's logits have another shape",
-            )
-            .with_context("shape", format_args!("{:?}", all_logits.ty.shape))
-            .into());
+        let values = results.next().ok_or_else(missing_result)?;
+        if values.ty.shape != [shape.output_rows(), width] {
+            let message = "the program's logits or hidden states have another shape";
+            return Err(Error::new(ErrorKind::Internal, "run program", message)
+                .with_context("shape", format_args!("{:?}", values.ty.shape))
+                .into());
         }
         for state in states.iter_mut().flat_map(|row| row.iter_mut()) {
             let updated = results.next().ok_or_else(missing_result)?.buffer;
@@ -163,17 +177,18 @@ impl IreeExecutor {
             }
             state.buffer = updated;
         }
-        let mut words = vec![0u32; 2 * shape.output_rows()];
-        best.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;
-        let row = |&index: &usize| {
-            let mut row = vec![0f32; self.vocabulary_size];
-            all_logits.buffer.read(4 * self.vocabulary_size * index, bytemuck::cast_slice_mut(&mut row))?;
-            Ok(row)
-        };
-        Ok(StepOutputs {
-            best: StepOutputs::decode_best(&words),
-            logits: logits.iter().map(row).collect::<Result<_>>()?,
-        })
+        let mut words = vec![0u32; best.as_ref().map_or(0, |_| 2 * shape.output_rows())];
+        if let Some(best) = best {
+            best.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;
+        }
+        let mut rows = Vec::with_capacity(wanted.len());
+        // Rows that lie side by side come in one reading.
+        for run in wanted.chunk_by(|a, b| a + 1 == *b) {
+            let mut read = vec![0f32; run.len() * width];
+            values.buffer.read(4 * width * run[0], bytemuck::cast_slice_mut(&mut read))?;
+            rows.extend(read.chunks(width).map(<[f32]>::to_vec));
+        }
+        Ok(StepOutputs { best: StepOutputs::decode_best(&words), values: rows })
     }
 
     /// Sends a step's small inputs to the device in one go.

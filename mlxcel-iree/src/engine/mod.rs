@@ -1,12 +1,16 @@
 //! The engine: a [`Backend`] that compiles decoder graphs with IREE and runs them with weights and the states of sequences on the device.
 
+mod ahead;
 mod blame;
 mod compile;
 mod executor;
 mod programs;
+mod slot;
 mod weights;
 mod work;
 
+#[cfg(test)]
+mod ahead_tests;
 #[cfg(test)]
 mod load_tests;
 #[cfg(test)]
@@ -19,7 +23,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlxcel_core::{Backend, CancelToken, Error, ErrorKind, LoadOptions, Model, ModelSource, Result};
+use mlxcel_core::{
+    Backend, CancelToken, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Result,
+};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, model_info};
 use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
@@ -81,6 +87,7 @@ pub struct IreeBackend {
     kv_cache: KvCacheType,
     profiler: Option<Profiler>,
     affinity: Affinity,
+    faults: Option<Faults>,
 }
 
 impl IreeBackend {
@@ -187,6 +194,14 @@ impl IreeBackend {
         self
     }
 
+    /// Has the device fail as `faults` say, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
     /// Where compiled programs come from.
     pub(crate) fn artifacts(&self) -> Result<Artifacts> {
         Ok(Artifacts::new(self.compiler.clone(), self.cache()?))
@@ -255,6 +270,8 @@ impl IreeBackend {
         });
         let decoder = checkpoint.decoder()?;
         decoder.require(&FeatureSet::all(), NAME)?;
+        let drivers = Driver::KNOWN.map(Driver::name);
+        OptionSupport::new(decoder.context_length, 1).with_devices(&drivers).check(options)?;
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
         let (graph, programs) = match bundle {
             Some(bundle) => {
@@ -268,16 +285,20 @@ impl IreeBackend {
             }
             None => self.compiled(&decoder, options, driver)?,
         };
-        let first_programs = graph.first_programs(&decoder)?;
-        let profile = self.profiler.is_some();
-        let affinity = self.affinity.clone();
-        let device = Device::open(&DeviceOptions { driver, threads: options.threads, affinity, profile })?;
+        let prepared = graph.prepared_programs(&decoder, options.prepare)?;
+        let device = Device::open(&DeviceOptions {
+            driver,
+            threads: options.threads,
+            affinity: self.affinity.clone(),
+            profile: self.profiler.is_some(),
+            faults: self.faults.clone(),
+        })?;
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
         let lanes = programs.lanes()?;
         let programs = Programs::new(device.clone(), programs, options.progress.clone());
-        let compile_time = programs.prepare_all(&first_programs, options.cancel.as_ref())?;
+        let compile_time = programs.prepare(&prepared, options.cancel.as_ref())?;
         // Whatever its shape, a program has the same products.
-        let kernels_read = match (lanes, first_programs.first()) {
+        let kernels_read = match (lanes, prepared.first()) {
             (Some(_), Some(shape)) => {
                 weights_in_panels(&ProgramWriter::new(decoder.clone(), &graph)?.program(shape)?.module)
             }
@@ -288,8 +309,8 @@ impl IreeBackend {
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;
         info.load_time = started.elapsed();
-        let executor = IreeExecutor::new(device, programs, weights, decoder.vocabulary_size)
-            .with_profiler(self.profiler.clone());
+        let executor =
+            IreeExecutor::new(device, programs, weights, &decoder).with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 

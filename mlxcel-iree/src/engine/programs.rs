@@ -4,90 +4,20 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, LoadProgress, LoadStage, ProgressFn, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
 use mlxcel_graph::{ENTRY, ProgramShape};
 
+use super::ahead::Ahead;
 use super::compile::ProgramCompiler;
+use super::slot::Slot;
 use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
 use crate::lowering::weight_lanes;
 use crate::threads::share_out;
-
-/// How long somebody who waits for a program goes without looking whether that was cancelled.
-const GLANCE: Duration = Duration::from_millis(20);
-
-/// A place for the program of one shape, which is made once.
-#[derive(Default)]
-struct Slot {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-enum State {
-    /// Nobody has made it, or whoever tried has failed.
-    #[default]
-    Empty,
-    /// Somebody is making it.
-    Making,
-    Ready(Function),
-}
-
-impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, state: State) {
-        *self.state() = state;
-        self.changed.notify_all();
-    }
-
-    /// The right to make the program, or none where it is there; waits while somebody else has it.
-    fn claim(&self, cancel: Option<&CancelToken>) -> Result<Option<Claim<'_>>> {
-        let mut state = self.state();
-        loop {
-            match *state {
-                State::Ready(_) => return Ok(None),
-                State::Empty => {
-                    *state = State::Making;
-                    return Ok(Some(Claim(self)));
-                }
-                State::Making if cancel.is_some_and(CancelToken::is_cancelled) => {
-                    let message = "the work was cancelled";
-                    return Err(Error::new(ErrorKind::Cancelled, "wait for a program", message));
-                }
-                State::Making => {
-                    let waited = self.changed.wait_timeout(state, GLANCE);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
-            }
-        }
-    }
-}
-
-/// The right to make a program; where it is not used, somebody else gets it.
-struct Claim<'a>(&'a Slot);
-
-impl Claim<'_> {
-    fn fill(self, function: Function) {
-        self.0.set(State::Ready(function));
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        if matches!(*state, State::Making) {
-            *state = State::Empty;
-        }
-        drop(state);
-        self.0.changed.notify_all();
-    }
-}
 
 /// Where compiled programs come from.
 pub(super) enum ProgramSource {
@@ -118,75 +48,101 @@ impl fmt::Display for ProgramSource {
 
 /// The programs of one model on one device.
 pub(super) struct Programs {
+    making: Arc<Making>,
+    ahead: Ahead<ProgramShape>,
+}
+
+impl Programs {
+    pub(super) fn new(device: Device, source: ProgramSource, progress: Option<ProgressFn>) -> Self {
+        let making = Arc::new(Making { device, source, progress, slots: Mutex::default() });
+        let ahead = Ahead::new({
+            let making = Arc::clone(&making);
+            move |shape, cancel| {
+                // Whoever needs the program is told, if it fails again.
+                if let Err(error) = making.make_once(shape, Some(cancel), &|_| {}) {
+                    tracing::debug!(program = %shape, %error, "a program was not made ahead");
+                }
+            }
+        });
+        Self { making, ahead }
+    }
+
+    /// The program for `shape`, which [`prepare`](Self::prepare) has made.
+    pub(super) fn get(&self, shape: &ProgramShape) -> Result<Function> {
+        self.making.slot(shape).ready().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "run program", "the program was not prepared")
+                .with_context("shape", shape)
+        })
+    }
+
+    /// Makes the programs that are not there, side by side where there are cores, and tells how long that took where anything was
+    /// compiled.
+    pub(super) fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+        let started = Instant::now();
+        let missing: Vec<_> =
+            shapes.iter().filter(|shape| self.making.slot(shape).ready().is_none()).collect();
+        if missing.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let total = missing.len() as u64;
+        let done = Mutex::new(0);
+        let report = |finished: u64| {
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            *done += finished;
+            self.making.report(*done, total);
+        };
+        let compiled = AtomicBool::new(false);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        share_out(cores, missing, |shape| {
+            let time = self.making.make_once(shape, cancel, &report)?;
+            compiled.fetch_or(!time.is_zero(), Ordering::Relaxed);
+            Ok(())
+        })?;
+        Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
+    }
+
+    /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to others. What fails is left
+    /// to [`prepare`](Self::prepare).
+    pub(super) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+        let is_ready = self.making.slot(shape).ready().is_some();
+        if !is_ready {
+            self.ahead.make(shape);
+        }
+        is_ready
+    }
+}
+
+/// What makes programs, and what it has made.
+struct Making {
     device: Device,
     source: ProgramSource,
     progress: Option<ProgressFn>,
     slots: Mutex<HashMap<ProgramShape, Arc<Slot>>>,
 }
 
-impl Programs {
-    pub(super) fn new(device: Device, source: ProgramSource, progress: Option<ProgressFn>) -> Self {
-        Self { device, source, progress, slots: Mutex::default() }
-    }
-
-    /// The program for `shape`, which [`prepare`](Self::prepare) has made.
-    pub(super) fn get(&self, shape: &ProgramShape) -> Result<Function> {
-        match &*self.slot(shape).state() {
-            State::Ready(function) => Ok(function.clone()),
-            _ => Err(Error::new(ErrorKind::Internal, "run program", "the program was not prepared")
-                .with_context("shape", shape)),
-        }
-    }
-
-    /// Makes the program for `shape` unless it is there, and tells how long compiling took.
-    pub(super) fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Duration> {
-        self.make_once(shape, cancel, &|done| self.report(done, 1))
-    }
-
-    /// Makes the program for `shape` unless it is there; `report` is told 0 before and 1 after.
+impl Making {
+    /// Makes the program for `shape` unless it is there, or waits for whoever does; `report` is told 0 before and 1 after.
     fn make_once(
         &self,
         shape: &ProgramShape,
         cancel: Option<&CancelToken>,
         report: &dyn Fn(u64),
     ) -> Result<Duration> {
-        let slot = self.slot(shape);
-        let Some(claim) = slot.claim(cancel).map_err(|error| error.with_context("program", shape))? else {
-            return Ok(Duration::ZERO);
-        };
+        let named = |error: Error| error.with_context("program", shape);
         let compiles = matches!(self.source, ProgramSource::Compiler(_));
         if compiles {
             report(0);
         }
-        let (made, time) = self.make(shape, cancel).map_err(|error| error.with_context("program", shape))?;
-        claim.fill(made);
+        let mut time = Duration::ZERO;
+        if let Some(claim) = self.slot(shape).claim(cancel).map_err(named)? {
+            let made;
+            (made, time) = self.make(shape, cancel).map_err(named)?;
+            claim.fill(made);
+        }
         if compiles {
             report(1);
         }
         Ok(time)
-    }
-
-    /// Makes several programs side by side, and tells how long that took where anything was compiled.
-    pub(super) fn prepare_all(
-        &self,
-        shapes: &[ProgramShape],
-        cancel: Option<&CancelToken>,
-    ) -> Result<Duration> {
-        let started = Instant::now();
-        let total = shapes.len() as u64;
-        let done = Mutex::new(0);
-        let report = |finished: u64| {
-            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-            *done += finished;
-            self.report(*done, total);
-        };
-        let compiled = AtomicBool::new(false);
-        share_out(shapes.len(), shapes.iter().collect(), |shape| {
-            let time = self.make_once(shape, cancel, &report)?;
-            compiled.fetch_or(!time.is_zero(), Ordering::Relaxed);
-            Ok(())
-        })?;
-        Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
     }
 
     fn report(&self, done: u64, total: u64) {
@@ -201,6 +157,7 @@ impl Programs {
     }
 
     fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(Function, Duration)> {
+        self.device.check_fault(FaultPoint::Compile, "compile program")?;
         let (vmfb, time) = match &self.source {
             ProgramSource::Compiler(compiler) => {
                 let artifact = compiler.compile(shape, cancel)?;
@@ -210,33 +167,5 @@ impl Programs {
             ProgramSource::Bundle(programs) => (programs.vmfb(shape)?, Duration::ZERO),
         };
         Ok((Program::load(&self.device, &vmfb)?.function(ENTRY)?, time))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn whoever_waits_for_a_program_can_be_cancelled_and_gets_it_where_making_it_failed() {
-        let slot = Slot::default();
-        let claim = slot.claim(None).unwrap().unwrap();
-        let cancel = CancelToken::new();
-        thread::scope(|scope| {
-            let (sender, cancelled) = mpsc::channel();
-            let (slot, cancel) = (&slot, &cancel);
-            scope.spawn(move || sender.send(slot.claim(Some(cancel)).map(|claim| claim.is_some())).unwrap());
-            assert!(cancelled.recv_timeout(Duration::from_millis(100)).is_err(), "it waits");
-            cancel.cancel();
-            let answer = cancelled.recv_timeout(Duration::from_secs(10)).unwrap();
-            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Cancelled);
-
-            let waiting = scope.spawn(|| slot.claim(None).map(|claim| claim.is_some()));
-            drop(claim);
-            assert!(waiting.join().unwrap().unwrap());
-        });
     }
 }

@@ -6,7 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mlxcel_core::{ErrorKind, GenerateExt, GenerateOptions, Precision, SessionOptions};
+use mlxcel_core::{
+    Capabilities, ErrorKind, GenerateExt, GenerateOptions, Precision, Row, SamplingParams, SamplingPlan,
+    SessionOptions, StepOutput,
+};
 use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, StepInputs, state_layouts};
 
 use super::*;
@@ -72,9 +75,9 @@ fn caches_are_updated_in_place() {
     let programs = Programs::new(device.clone(), source, None);
     let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &read, &options()).unwrap();
     let vocabulary = decoder.vocabulary_size;
-    let executor = IreeExecutor::new(device, programs, weights, vocabulary);
+    let executor = IreeExecutor::new(device, programs, weights, &decoder);
 
-    executor.prepare(&shape, None).unwrap();
+    executor.prepare(std::slice::from_ref(&shape), None).unwrap();
     let mut first = [executor.allocate(&layout, 256).unwrap()];
     let mut second = [executor.allocate(&layout, 256).unwrap()];
     let (before_first, before_second) = (first[0].buffer().clone(), second[0].buffer().clone());
@@ -86,7 +89,7 @@ fn caches_are_updated_in_place() {
         rotary: vec![(table.clone(), table)],
     };
     let outputs = executor.run(&shape, &inputs, &mut [&mut first, &mut second], &[1]).unwrap();
-    assert_eq!((outputs.best.len(), outputs.logits.len(), outputs.logits[0].len()), (2, 1, vocabulary));
+    assert_eq!((outputs.best.len(), outputs.values.len(), outputs.values[0].len()), (2, 1, vocabulary));
     assert!(first[0].buffer().shares_storage_with(&before_first));
     assert!(second[0].buffer().shares_storage_with(&before_second));
     // The second row stands at position 9 and wrote nothing else.
@@ -145,4 +148,103 @@ fn a_cancelled_load_says_so() {
     let engine = IreeBackend::new().with_cache_dir(cache.path());
     let error = engine.load(&fixture().into(), &options().with_cancel(cancel)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
+}
+
+/// Texts of two sessions on `device`, and how long they take one after the other and on a thread each.
+fn two_texts(model: &dyn Model, tokens: usize) -> [(Vec<Vec<u32>>, Duration); 2] {
+    let text = |first: u32| {
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        session.generate_greedy(&[first, 7, 3], &GenerateOptions::new(tokens)).unwrap().tokens
+    };
+    let started = Instant::now();
+    let one_by_one = vec![text(12), text(13)];
+    let first = started.elapsed();
+    let started = Instant::now();
+    let at_once = std::thread::scope(|scope| {
+        let threads = [12, 13].map(|first| scope.spawn(move || text(first)));
+        threads.map(|thread| thread.join().unwrap()).to_vec()
+    });
+    [(one_by_one, first), (at_once, started.elapsed())]
+}
+
+#[test]
+fn sessions_on_different_threads_say_what_each_says_alone() {
+    let cache = tempfile::tempdir().unwrap();
+    let engine = IreeBackend::new().with_cache_dir(cache.path());
+    for device in ["local-sync", "local-task"] {
+        let model = engine.load(&fixture().into(), &options().with_device(device)).unwrap();
+        let [(one_by_one, _), (at_once, _)] = two_texts(&*model, 60);
+        assert_eq!(one_by_one, at_once, "{device}");
+    }
+}
+
+#[test]
+#[ignore = "measures: MLXCEL_TEST_CHECKPOINT names a checkpoint, cargo test --release -p mlxcel-iree --lib two_sessions -- --ignored --nocapture"]
+fn two_sessions_on_two_threads_beside_one_after_the_other() {
+    let folder = PathBuf::from(std::env::var_os("MLXCEL_TEST_CHECKPOINT").expect("no checkpoint is named"));
+    for (device, threads) in [("local-sync", 1), ("local-task", 1), ("local-task", 2)] {
+        let options = LoadOptions::default().with_capacity(512).with_device(device).with_threads(threads);
+        let model = IreeBackend::new().load(&folder.as_path().into(), &options).unwrap();
+        two_texts(&*model, 4);
+        for _ in 0..5 {
+            let [(_, one_by_one), (_, at_once)] = two_texts(&*model, 64);
+            let times = one_by_one.as_secs_f64() / at_once.as_secs_f64();
+            println!(
+                "{device} {threads}: {one_by_one:.3?} one after the other, {at_once:.3?} at once: {times:.2}x"
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "measures: MLXCEL_TEST_CHECKPOINT names a checkpoint, cargo test --release -p mlxcel-iree --lib decoding_rows -- --ignored --nocapture"]
+fn decoding_rows_of_one_step_beside_one() {
+    let folder = PathBuf::from(std::env::var_os("MLXCEL_TEST_CHECKPOINT").expect("no checkpoint is named"));
+    const ROWS: [usize; 5] = [1, 2, 4, 8, 16];
+    let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
+    let options = LoadOptions::default().with_capacity(512).with_sequences(16);
+    for profiled in [false, true] {
+        let profiler = Profiler::new();
+        let mut engine = IreeBackend::new();
+        if profiled {
+            engine = engine.with_profiler(&profiler);
+        }
+        let model = engine.load(&folder.as_path().into(), &options).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let sequences: Vec<_> = (0..16).map(|_| session.open().unwrap()).collect();
+        let mut out = StepOutput::default();
+        let prompts: Vec<_> = sequences.iter().map(|&sequence| Row::extend(sequence, &[5; 32])).collect();
+        session.step(&prompts, &Default::default(), &mut out).unwrap();
+        let mut step = |rows: usize| {
+            let rows: Vec<_> =
+                sequences[..rows].iter().map(|&sequence| Row::next(sequence, &[7], &plan)).collect();
+            let started = Instant::now();
+            session.step(&rows, &Default::default(), &mut out).unwrap();
+            started.elapsed().as_secs_f64() * 1e3
+        };
+        for rows in ROWS {
+            step(rows);
+        }
+        profiler.take();
+        let mut times = ROWS.map(|_| Vec::new());
+        for _ in 0..8 {
+            for (rows, times) in ROWS.iter().zip(&mut times) {
+                times.extend([(); 4].map(|()| step(*rows)));
+            }
+        }
+        times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+        for (rows, found) in ROWS.iter().zip(&times) {
+            let (least, median) = (found[0], found[found.len() / 2]);
+            let gain = |at: usize| *rows as f64 * times[0][at] / found[at];
+            println!(
+                "{rows:2} rows: {least:6.1} ms at least, {median:6.1} median; {:.1} token/s, {:.2}x ({:.2}x of medians)",
+                *rows as f64 * 1e3 / least,
+                gain(0),
+                gain(found.len() / 2)
+            );
+        }
+        if profiled {
+            println!("{}", profiler.take());
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, FaultPoint, Result};
 
 use super::buffer::Buffer;
 use super::device::Device;
@@ -24,7 +24,7 @@ impl Device {
     /// `len` zeroed bytes; in host memory large buffers take it page by page as they are written.
     pub(crate) fn allocate(&self, len: usize) -> Result<Buffer> {
         if self.is_in_host_memory() {
-            return self.adopt(HostMemory::zeroed(len)?);
+            return self.adopt(HostMemory::for_growing(len)?);
         }
         let buffer = self.allocate_apart(len)?;
         let zeros = vec![0; len.min(TRANSFER_BYTES)];
@@ -32,6 +32,12 @@ impl Device {
             buffer.write(start, &zeros[..TRANSFER_BYTES.min(len - start)])?;
         }
         Ok(buffer)
+    }
+
+    /// The pages in which a buffer that [`allocate`](Self::allocate) made of `len` bytes takes memory as it is written; none where it takes
+    /// all of it at once.
+    pub(crate) fn page_of(&self, len: usize) -> Option<usize> {
+        self.is_in_host_memory().then(|| memory::page_of(len)).flatten()
     }
 
     /// `len` bytes that `fill` writes, in host memory where they stay; they are zero until it does.
@@ -77,15 +83,17 @@ impl Device {
             return self.upload(bytes);
         }
         let (address, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the memory is `len` bytes long and aligned. A shared owner cannot move or free what it has lent, so the
-        // memory lives as long as the clone of the owner that goes with it. It is not written through this buffer: `Buffer` refuses to, and `invoke` takes a read-only buffer only
-        // among the constant arguments, which by the contract of `Constants` the program does not update.
+        // SAFETY: the memory is `len` bytes long and aligned. It is borrowed of a shared owner, which is not changed as long as the clone
+        // that goes with the buffer exists, so it stays where it is as long as that borrow could last; the clone may be dropped on
+        // any thread, since the owner is `Send` and `Sync`. It is not written through this buffer: `Buffer` refuses to, and `invoke` takes
+        // a read-only buffer only among the constant arguments, which by the contract of `Constants` the program does not update.
         unsafe { self.wrap(address, len, Box::new(Arc::clone(source)), true) }
     }
 
     /// `len` bytes of the device's own memory, of no particular content.
     fn allocate_apart(&self, len: usize) -> Result<Buffer> {
         let operation = "allocate a buffer";
+        self.check_fault(FaultPoint::Allocation, operation)?;
         let params = sys::iree_hal_buffer_params_t {
             usage: sys::iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DEFAULT,
             access: sys::iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_ALL
@@ -112,6 +120,7 @@ impl Device {
 
     /// Makes host memory a buffer of this device.
     fn adopt(&self, memory: HostMemory) -> Result<Buffer> {
+        self.check_fault(FaultPoint::Allocation, "allocate a buffer")?;
         let mut owner = Box::new(memory);
         let bytes = owner.as_mut_slice();
         let (address, len) = (bytes.as_mut_ptr(), bytes.len());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, FaultPoint, Result};
 
 use super::device::Device;
 use super::handle::Handle;
@@ -71,6 +71,7 @@ impl Buffer {
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.expect_writable("write a buffer")?;
         self.expect_range("write a buffer", offset, bytes.len())?;
+        self.device.check_fault(FaultPoint::Copy, "write a buffer")?;
         // SAFETY: device and buffer are live, the source is readable for the length, and the range was checked.
         let status = unsafe {
             sys::iree_hal_device_transfer_h2d(
@@ -89,6 +90,7 @@ impl Buffer {
     /// Copies bytes back to the host.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.expect_range("read a buffer", offset, bytes.len())?;
+        self.device.check_fault(FaultPoint::ReadBack, "read a buffer")?;
         // SAFETY: device and buffer are live, the target is writable for the length, and the range was checked.
         let status = unsafe {
             sys::iree_hal_device_transfer_d2h(
@@ -117,6 +119,7 @@ impl Buffer {
         target.expect_writable(operation)?;
         self.expect_range(operation, offset, len)?;
         target.expect_range(operation, target_offset, len)?;
+        self.device.check_fault(FaultPoint::Copy, operation)?;
         if !self.device.is(&target.device) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,

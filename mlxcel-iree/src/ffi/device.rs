@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, FaultPoint, Faults, Result};
 
 pub(crate) use self::driver::Driver;
 #[cfg(test)]
@@ -35,6 +35,8 @@ pub(crate) struct DeviceOptions {
     pub(crate) affinity: Affinity,
     /// Whether to note when each dispatch runs, for [`Device::take_events`].
     pub(crate) profile: bool,
+    /// Where it is to fail, for tests.
+    pub(crate) faults: Option<Faults>,
 }
 
 /// An open device; clones are the same device.
@@ -55,6 +57,7 @@ struct Inner {
     threads: usize,
     /// Whether programs read and write host memory: true of the processor.
     in_host_memory: bool,
+    faults: Option<Faults>,
 }
 
 impl Device {
@@ -70,13 +73,13 @@ impl Device {
             Driver::Cuda | Driver::Vulkan => (accelerator::open(driver)?, threads),
         };
         let profiling = options.profile.then(|| profiling(&device, driver)).transpose()?;
-        Self::new(device, driver, threads, driver.is_local(), profiling)
+        Self::new(device, driver, threads, driver.is_local(), profiling, options.faults.clone())
     }
 
     /// The processor as a device that has memory of its own: what an accelerator's way with buffers is tested on.
     #[cfg(test)]
     pub(super) fn open_apart() -> Result<Self> {
-        Self::new(local::open_sync_device()?, Driver::LocalSync, 1, false, None)
+        Self::new(local::open_sync_device()?, Driver::LocalSync, 1, false, None, None)
     }
 
     fn new(
@@ -85,6 +88,7 @@ impl Device {
         threads: usize,
         in_host_memory: bool,
         profiling: Option<Profiling>,
+        faults: Option<Faults>,
     ) -> Result<Self> {
         let instance = vm_instance()?;
         let group = device_group(&device)?;
@@ -103,9 +107,22 @@ impl Device {
                 )
             })?
         };
-        let inner =
-            Inner { profiling, hal_module, _group: group, device, instance, driver, threads, in_host_memory };
-        Ok(Self(Arc::new(inner)))
+        Ok(Self(Arc::new(Inner {
+            profiling,
+            hal_module,
+            _group: group,
+            device,
+            instance,
+            driver,
+            threads,
+            in_host_memory,
+            faults,
+        })))
+    }
+
+    /// Fails where a test told the device to.
+    pub(crate) fn check_fault(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
+        self.0.faults.as_ref().map_or(Ok(()), |faults| faults.check(point, operation))
     }
 
     /// How many threads of the processor run a dispatch; 1 on an accelerator, whose own are not counted.

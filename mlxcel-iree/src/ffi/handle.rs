@@ -61,10 +61,11 @@ objects! {
 pub(super) struct Handle<T: Object>(NonNull<T>);
 
 // SAFETY: IREE counts references atomically, so a reference may be given back on any thread. What else may be done
-// with the object from several threads is decided by each use; the wrappers above serialise what IREE calls
-// thread-compatible (contexts, lists).
+// with the object from several threads is decided by each use; the wrappers above keep what IREE calls
+// thread-compatible (contexts, lists) to one thread at a time.
 unsafe impl<T: Object> Send for Handle<T> {}
-// SAFETY: as above; a shared handle only yields the pointer.
+// SAFETY: a shared handle counts a reference more, which is atomic, or yields the pointer; what is done with that is each use's to
+// make sound.
 unsafe impl<T: Object> Sync for Handle<T> {}
 
 impl<T: Object> Handle<T> {

@@ -53,6 +53,18 @@ impl HostMemory {
         Ok(memory)
     }
 
+    /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives huge pages unasked, it
+    /// is told not to, since the first byte written to one would take two megabytes.
+    pub(crate) fn for_growing(len: usize) -> Result<Self> {
+        let memory = Self::zeroed(len)?;
+        #[cfg(target_os = "linux")]
+        if let Self::Mapped(map) = &memory {
+            // A hint, as above.
+            let _ = map.advise(memmap2::Advice::NoHugePage);
+        }
+        Ok(memory)
+    }
+
     /// The bytes.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
@@ -60,6 +72,15 @@ impl HostMemory {
             Self::Mapped(map) => map,
         }
     }
+}
+
+/// The pages in which `len` zeroed bytes take memory as they are written; none where they are from the heap.
+pub(crate) fn page_of(len: usize) -> Option<usize> {
+    #[cfg(unix)]
+    let page = rustix::param::page_size();
+    #[cfg(not(unix))]
+    let page = 4096;
+    (len >= MAPPED_FROM).then_some(page)
 }
 
 impl AsRef<[u8]> for HostMemory {

@@ -12,12 +12,15 @@ mod buffer;
 pub(crate) mod child;
 mod device;
 mod handle;
+mod lent;
 mod memory;
 mod profile;
 mod program;
 mod status;
 mod sys;
 
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod tests;
 

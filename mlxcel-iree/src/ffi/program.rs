@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::thread;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, FaultPoint, Result};
 use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::argument::{Argument, Constants, List, View, from_iree, input_list};
 use super::buffer::Buffer;
 use super::device::Device;
 use super::handle::{Handle, missing};
+use super::lent::Lender;
 use super::memory::HostMemory;
 use super::status::{check, check_content};
 use super::sys;
@@ -20,10 +22,11 @@ use super::sys;
 pub(crate) struct Program(Arc<Loaded>);
 
 /// What a program consists of; results hold on to it, because they may point into its constants.
-// Fields are released in this order: the module's state, the module, the bytes that it was read from.
+// Fields are released in this order: the states of the module, the module, the bytes that it was read from.
 pub(super) struct Loaded {
-    /// The state of the modules. IREE's contexts are used by one thread at a time, hence the lock.
-    context: Mutex<Handle<sys::iree_vm_context_t>>,
+    /// The states of the modules. IREE's contexts are used by one thread at a time, so each thread that calls the program has one
+    /// of its own meanwhile; modules do not change and are shared.
+    contexts: Lender<Handle<sys::iree_vm_context_t>>,
     module: Handle<sys::iree_vm_module_t>,
     _bytes: HostMemory,
     device: Device,
@@ -56,21 +59,11 @@ impl Program {
                 )
             })?
         };
-        let mut modules = [device.hal_module().as_ptr(), module.as_ptr()];
-        // SAFETY: instance and modules are live; the context retains them and is ours. It is dropped before the bytes.
-        let context = unsafe {
-            Handle::create_with(operation, check_content, |out| {
-                sys::iree_vm_context_create_with_modules(
-                    device.instance().as_ptr(),
-                    0,
-                    modules.len(),
-                    modules.as_mut_ptr(),
-                    sys::host_allocator(),
-                    out,
-                )
-            })?
-        };
-        let loaded = Loaded { context: Mutex::new(context), module, _bytes: bytes, device: device.clone() };
+        let context = new_context(device, &module)?;
+        // More calls at once than there are cores gain nothing; each takes memory for the program's code and state.
+        let most = thread::available_parallelism().map_or(1, usize::from);
+        let contexts = Lender::new(context, most);
+        let loaded = Loaded { contexts, module, _bytes: bytes, device: device.clone() };
         Ok(Self(Arc::new(loaded)))
     }
 
@@ -106,6 +99,28 @@ impl Program {
     }
 }
 
+/// A state of `module` in which a program is called.
+fn new_context(
+    device: &Device,
+    module: &Handle<sys::iree_vm_module_t>,
+) -> Result<Handle<sys::iree_vm_context_t>> {
+    let mut modules = [device.hal_module().as_ptr(), module.as_ptr()];
+    // SAFETY: instance and modules are live, and several threads may make states of one module at once; the context retains them and
+    // is ours. `Loaded` drops it before the bytes that the module was read from.
+    unsafe {
+        Handle::create_with("load a compiled program", check_content, |out| {
+            sys::iree_vm_context_create_with_modules(
+                device.instance().as_ptr(),
+                0,
+                modules.len(),
+                modules.as_mut_ptr(),
+                sys::host_allocator(),
+                out,
+            )
+        })
+    }
+}
+
 impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program").field("device", &self.device).finish_non_exhaustive()
@@ -119,7 +134,7 @@ struct FunctionRef(sys::iree_vm_function_t);
 // SAFETY: it is plain data; the module that it points to is immutable once loaded, and is kept alive by the program that
 // every `Function` holds.
 unsafe impl Send for FunctionRef {}
-// SAFETY: as above.
+// SAFETY: nothing of it can be changed through a shared reference, and each call has a context of the module to itself.
 unsafe impl Sync for FunctionRef {}
 
 /// A function of a program, ready to be called.
@@ -148,11 +163,17 @@ impl Function {
         self.arguments
     }
 
+    /// How many calls have been in progress at once, at most.
+    #[cfg(test)]
+    pub(crate) fn most_calls_at_once(&self) -> usize {
+        self.program.contexts.made()
+    }
+
     /// Calls the function with `constants` followed by `arguments` and waits for its results.
     ///
     /// A program may compute a result in the place of an argument that it updates: such an argument holds the result
-    /// afterwards ([`Buffer::shares_storage_with`] tells). Calls of one program from several threads run one after
-    /// another.
+    /// afterwards ([`Buffer::shares_storage_with`] tells). Calls of one program from several threads run at once, as many as there are
+    /// cores; what they update must not be the same.
     pub(crate) fn invoke(&self, constants: &Constants, arguments: &[Argument<'_>]) -> Result<Vec<Output>> {
         let operation = "call a program";
         let given = constants.len() + arguments.len();
@@ -165,22 +186,25 @@ impl Function {
         let named = |error: Error| error.with_context("function", &self.name);
         let inputs = input_list(&self.program.device, constants, arguments).map_err(named)?;
         let outputs = List::with_capacity(self.results)?;
-        let context = self.program.context.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: context, function and lists are live, and nobody else uses them during the call: the context is
-        // locked, the lists are local. The call returns when the results are there.
-        let status = unsafe {
-            sys::iree_vm_invoke(
-                context.as_ptr(),
-                self.function.0,
-                0,
-                std::ptr::null(),
-                inputs.as_ptr(),
-                outputs.as_ptr(),
-                sys::host_allocator(),
-            )
+        let Loaded { contexts, module, device, .. } = &*self.program;
+        let call = |context: &Handle<sys::iree_vm_context_t>| {
+            // SAFETY: context, function and lists are live, and nobody else uses them during the call: the context is
+            // lent to this call alone, the lists are local. The call returns when the results are there.
+            unsafe {
+                sys::iree_vm_invoke(
+                    context.as_ptr(),
+                    self.function.0,
+                    0,
+                    std::ptr::null(),
+                    inputs.as_ptr(),
+                    outputs.as_ptr(),
+                    sys::host_allocator(),
+                )
+            }
         };
-        drop(context);
+        let status = contexts.with(|| new_context(device, module), call).map_err(named)?;
         check(status, operation).map_err(named)?;
+        self.program.device.check_fault(FaultPoint::Dispatch, operation)?;
         (0..outputs.len())
             .map(|index| {
                 let view = outputs.get(index).ok_or_else(|| {

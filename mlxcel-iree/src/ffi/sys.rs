@@ -148,7 +148,7 @@ unsafe extern "C" {
     ) -> iree_status_t;
 
     /// The C library's heap: what `iree_allocator_system()`, an inline function, points at.
-    fn iree_allocator_libc_ctl(
+    pub(super) fn iree_allocator_libc_ctl(
         this: *mut c_void,
         command: iree_allocator_command_t,
         params: *const c_void,
@@ -158,7 +158,11 @@ unsafe extern "C" {
 
 /// IREE's allocator over the C library's heap.
 pub(super) fn host_allocator() -> iree_allocator_t {
-    iree_allocator_t { self_: std::ptr::null_mut(), ctl: Some(iree_allocator_libc_ctl) }
+    #[cfg(not(test))]
+    let ctl = iree_allocator_libc_ctl;
+    #[cfg(test)]
+    let ctl = super::memory_tests::ctl;
+    iree_allocator_t { self_: std::ptr::null_mut(), ctl: Some(ctl) }
 }
 
 /// An allocator that never frees: for memory that somebody else owns.

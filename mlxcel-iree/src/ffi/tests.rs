@@ -1,9 +1,9 @@
 //! The runtime against small compiled programs, on both local devices.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mlxcel_core::ErrorKind;
 use mlxcel_stablehlo::ElementType::{self, F32, I32};
@@ -49,7 +49,7 @@ module @test {
 "#;
 
 /// The program above, compiled once for all tests.
-fn vmfb() -> &'static [u8] {
+pub(super) fn vmfb() -> &'static [u8] {
     static VMFB: OnceLock<Vec<u8>> = OnceLock::new();
     VMFB.get_or_init(|| {
         let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
@@ -429,6 +429,43 @@ fn one_program_serves_several_threads() {
                 });
             }
         });
+    }
+}
+
+#[test]
+fn calls_of_one_program_from_several_threads_run_at_once() {
+    let most = thread::available_parallelism().map_or(1, usize::from).min(2);
+    for device in devices() {
+        let update = function(&device, "update");
+        let (started, ended) = (Instant::now(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for worker in 0..2 {
+                let (device, update, ended) = (&device, &update, &ended);
+                scope.spawn(move || {
+                    let mut cache = device.allocate(1024 * 64 * 4).unwrap();
+                    let row = upload(device, &[1.0 + worker as f32; 64]);
+                    for step in 0.. {
+                        let at = device.upload(&(step % 1024i32).to_le_bytes()).unwrap();
+                        let arguments = [
+                            Argument::new(&cache, &[1024, 64], F32),
+                            Argument::new(&row, &[1, 64], F32),
+                            Argument::new(&at, &[], I32),
+                        ];
+                        let outputs = update.invoke(&Constants::default(), &arguments).unwrap();
+                        let [updated, sum] = outputs.try_into().unwrap();
+                        let rows = (step + 1).min(1024) as f32;
+                        assert_eq!(floats(&sum.buffer), [64.0 * rows * (1.0 + worker as f32)]);
+                        cache = updated.buffer;
+                        if ended.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        assert!(started.elapsed() < Duration::from_secs(60), "the calls take turns");
+                        ended.fetch_or(update.most_calls_at_once() >= most, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert!(update.most_calls_at_once() <= 2);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The kernels on the device, against the evaluator running what they replace.
+//! The kernels on the device, against what they replace: sums in double precision, and the evaluator's copies.
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
@@ -64,15 +64,16 @@ const LAYERS: [Layer; 40] = [
 const LOOKUPS: [(usize, usize, usize, ElementType); 5] =
     [(1, 64, 48, BF16), (5, 37, 33, BF16), (7, 729, 20, F32), (16, 5, 7, F16), (3, 40, 1, BF16)];
 
+/// Numbers without a pattern, between -1 and 1. They have all the bits of a float32, so those that are not stored in a half type show it
+/// where they are rounded to one.
 fn values(ty: &TensorType, seed: u64) -> Tensor {
-    // Numbers with few bits, so that every element type holds them exactly.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let values: Vec<f32> = (0..ty.elements())
         .map(|_| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            ((state >> 40) as i32 % 129 - 64) as f32 / 64.0
+            (state >> 39) as f32 / (1 << 24) as f32 - 1.0
         })
         .collect();
     let shape = ty.shape.clone();
@@ -111,13 +112,8 @@ fn laid_out(tensor: &Tensor, lanes: Option<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Runs `module`, whose arguments called `w…` are weights, for `target`, and holds its results against the evaluator's.
-fn check(module: &Module, types: &[TensorType], target: &ResolvedTarget, described: &[String]) {
-    let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
-    let inputs =
-        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
-    let wanted = Evaluated::plan(module, "main").unwrap().run(inputs).unwrap();
-
+/// What `module`, whose arguments called `w…` are weights, gives on the device when it is compiled for `target`.
+fn computed(module: &Module, tensors: &[Tensor], target: &ResolvedTarget) -> Vec<Vec<f32>> {
     let text = lower(module, target, Precision::Exact).unwrap();
     assert!(!text.contains("stablehlo.composite"), "every operation has a kernel");
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
@@ -125,38 +121,61 @@ fn check(module: &Module, types: &[TensorType], target: &ResolvedTarget, describ
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
     let lanes = weight_lanes(target).unwrap();
-    let names = &module.functions.iter().find(|function| function.public).unwrap().arguments;
-    let buffers: Vec<_> = (tensors.iter().zip(names))
+    let main = module.functions.iter().find(|function| function.public).unwrap();
+    let buffers: Vec<_> = (tensors.iter().zip(&main.arguments))
         .map(|(tensor, argument)| match argument.name.starts_with('w') {
             true => device.upload(&laid_out(tensor, lanes)).unwrap(),
             false => device.upload(tensor.bytes()).unwrap(),
         })
         .collect();
-    let arguments: Vec<_> =
-        buffers.iter().zip(types).map(|(buffer, ty)| Argument::new(buffer, &ty.shape, ty.element)).collect();
+    let arguments: Vec<_> = (buffers.iter().zip(tensors))
+        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
+        .collect();
     let results = function.invoke(&Constants::default(), &arguments).unwrap();
+    (results.iter().zip(main.result_types()))
+        .map(|(result, ty)| {
+            let mut bytes = vec![0; ty.bytes()];
+            result.buffer.read(0, &mut bytes).unwrap();
+            as_f32(ty, &bytes)
+        })
+        .collect()
+}
 
-    for ((layer, result), wanted) in described.iter().zip(results).zip(wanted) {
-        let ty = wanted.ty();
-        let mut bytes = vec![0; ty.bytes()];
-        result.buffer.read(0, &mut bytes).unwrap();
-        let tolerance = match ty.element {
-            BF16 => 8e-3,
-            F16 => 1e-3,
-            _ => 1e-5,
-        };
-        let wanted = as_f32(ty, wanted.bytes());
-        let scale = wanted.iter().fold(1e-3f32, |largest, value| largest.max(value.abs()));
-        for (i, (got, wanted)) in as_f32(ty, &bytes).into_iter().zip(wanted).enumerate() {
-            let off = (got - wanted).abs();
-            assert!(off <= tolerance * scale, "{target}, {layer} at {i}: {got} is not {wanted}");
+/// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`: roundings of as many
+/// partial sums, each about as large as the sum of so many terms of either sign, in any order.
+pub(super) fn rounding(terms: usize, size: f64) -> f64 {
+    f64::from(f32::EPSILON) * (4.0 + 2.0 * (terms as f64).sqrt()) * size
+}
+
+/// Holds a linear layer to sums in double precision, rounded once to its result's type.
+fn check_sums(layer: &Layer, [x, w, bias]: [&[f32]; 3], biased: bool, got: &[f32], target: &ResolvedTarget) {
+    let &(rows, outputs, inputs, _, _, out) = layer;
+    assert_eq!(got.len(), rows * outputs);
+    for (i, &got) in got.iter().enumerate() {
+        let (row, output) = (i / outputs, i % outputs);
+        let bias = if biased { f64::from(bias[output]) } else { 0.0 };
+        let (mut sum, mut squares) = (bias, bias * bias);
+        for (x, w) in x[row * inputs..][..inputs].iter().zip(&w[output * inputs..][..inputs]) {
+            let term = f64::from(*x) * f64::from(*w);
+            sum += term;
+            squares += term * term;
         }
+        let rounded = match out {
+            BF16 => sum.abs() / 256.0,
+            F16 => sum.abs() / 2048.0,
+            _ => sum.abs() * f64::from(f32::EPSILON),
+        };
+        let tolerance = rounding(inputs + 1, squares.sqrt().max(sum.abs())) + rounded;
+        let off = (f64::from(got) - sum).abs();
+        assert!(off <= tolerance, "{target}, {layer:?} at {i}: {got} is not {sum}, by {off} of {tolerance}");
     }
 }
 
 fn check_linear_layers(target: &ResolvedTarget) {
     let mut module = ModuleBuilder::new("kernels");
-    let (mut types, mut described) = (Vec::new(), Vec::new());
+    let mut types = Vec::new();
+    // Every third has a bias.
+    let biased = |i: usize| i.is_multiple_of(3);
     module
         .function("main", |b| {
             let mut results = Vec::new();
@@ -171,19 +190,22 @@ fn check_linear_layers(target: &ResolvedTarget) {
                     b.argument(format!("b{i}"), bias.clone())?,
                 ];
                 types.extend([x, w, bias]);
-                // Every third has a bias.
-                let bias = (i % 3 == 0).then_some(arguments[2]);
+                let bias = biased(i).then_some(arguments[2]);
                 results.push(b.linear(arguments[0], arguments[1], bias, out)?);
-                described.push(format!("{layer:?}"));
             }
             Ok(results)
         })
         .unwrap();
-    check(&module.finish(), &types, target, &described);
+    let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
+    let numbers: Vec<_> = tensors.iter().map(|tensor| as_f32(tensor.ty(), tensor.bytes())).collect();
+    for (i, got) in computed(&module.finish(), &tensors, target).into_iter().enumerate() {
+        let [x, w, bias] = [0, 1, 2].map(|part| &numbers[3 * i + part][..]);
+        check_sums(&LAYERS[i], [x, w, bias], biased(i), &got, target);
+    }
 }
 
 #[test]
-fn linear_layers_compute_what_the_decomposition_says() {
+fn linear_layers_are_sums_of_products() {
     check_linear_layers(&host());
 }
 
@@ -198,7 +220,7 @@ fn linear_layers_compute_the_same_with_fewer_instructions() {
 #[test]
 fn lookups_find_rows_in_panels_and_behind_them() {
     let mut module = ModuleBuilder::new("kernels");
-    let (mut types, mut described) = (Vec::new(), Vec::new());
+    let mut types = Vec::new();
     module
         .function("main", |b| {
             let mut results = Vec::new();
@@ -211,12 +233,16 @@ fn lookups_find_rows_in_panels_and_behind_them() {
                 ];
                 types.extend([table, ids]);
                 results.push(b.embedding(arguments[0], arguments[1])?);
-                described.push(format!("{lookup:?}"));
             }
             Ok(results)
         })
         .unwrap();
-    check(&module.finish(), &types, &host(), &described);
+    let (module, tensors): (_, Vec<_>) =
+        (module.finish(), types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect());
+    let inputs = tensors.iter().map(Input::from).collect();
+    let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
+    let wanted: Vec<_> = wanted.iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
+    assert_eq!(computed(&module, &tensors, &host()), wanted);
 }
 
 /// The text of a linear layer over bfloat16 weights for a target.

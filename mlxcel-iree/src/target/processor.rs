@@ -125,17 +125,28 @@ macro_rules! detected {
 /// The features of this machine's processor that programs may use, as LLVM names them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn detected() -> BTreeSet<&'static str> {
-    detected!(is_x86_feature_detected:
+    let mut features: BTreeSet<&'static str> = detected!(is_x86_feature_detected:
         "adx" = "adx" "aes" = "aes" "avx" = "avx" "avx2" = "avx2" "avx512bf16" = "avx512bf16"
         "avx512bitalg" = "avx512bitalg" "avx512bw" = "avx512bw" "avx512cd" = "avx512cd" "avx512dq" = "avx512dq"
         "avx512f" = "avx512f" "avx512fp16" = "avx512fp16" "avx512ifma" = "avx512ifma" "avx512vbmi" = "avx512vbmi"
         "avx512vbmi2" = "avx512vbmi2" "avx512vl" = "avx512vl" "avx512vnni" = "avx512vnni"
-        "avx512vp2intersect" = "avx512vp2intersect" "avx512vpopcntdq" = "avx512vpopcntdq" "avxifma" = "avxifma"
-        "avxneconvert" = "avxneconvert" "avxvnni" = "avxvnni" "avxvnniint16" = "avxvnniint16"
-        "avxvnniint8" = "avxvnniint8" "bmi" = "bmi1" "bmi2" = "bmi2" "cx16" = "cmpxchg16b" "f16c" = "f16c" "fma" = "fma"
-        "gfni" = "gfni" "lzcnt" = "lzcnt" "movbe" = "movbe" "pclmul" = "pclmulqdq" "popcnt" = "popcnt" "sha" = "sha"
-        "sse3" = "sse3" "sse4.1" = "sse4.1" "sse4.2" = "sse4.2" "sse4a" = "sse4a" "ssse3" = "ssse3" "tbm" = "tbm"
-        "vaes" = "vaes" "vpclmulqdq" = "vpclmulqdq")
+        "avx512vp2intersect" = "avx512vp2intersect" "avx512vpopcntdq" = "avx512vpopcntdq" "bmi" = "bmi1" "bmi2" = "bmi2"
+        "cx16" = "cmpxchg16b" "f16c" = "f16c" "fma" = "fma" "gfni" = "gfni" "lzcnt" = "lzcnt" "movbe" = "movbe"
+        "pclmul" = "pclmulqdq" "popcnt" = "popcnt" "sha" = "sha" "sse3" = "sse3" "sse4.1" = "sse4.1" "sse4.2" = "sse4.2"
+        "sse4a" = "sse4a" "ssse3" = "ssse3" "tbm" = "tbm" "vaes" = "vaes" "vpclmulqdq" = "vpclmulqdq");
+    // Rust 1.88 does not tell these. They need of the system what AVX needs, which it does tell.
+    let further = raw_cpuid::CpuId::new().get_extended_feature_info().filter(|_| features.contains("avx"));
+    if let Some(info) = further {
+        let found = [
+            ("avxifma", info.has_avx_ifma()),
+            ("avxneconvert", info.has_avx_ne_convert()),
+            ("avxvnni", info.has_avx_vnni()),
+            ("avxvnniint16", info.has_avx_vnni_int16()),
+            ("avxvnniint8", info.has_avx_vnni_int8()),
+        ];
+        features.extend(found.into_iter().filter_map(|(feature, present)| present.then_some(feature)));
+    }
+    features
 }
 
 /// The features of this machine's processor that programs may use, as LLVM names them.

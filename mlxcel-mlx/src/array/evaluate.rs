@@ -1,9 +1,14 @@
 //! Computing arrays, and reading them.
 
+use bytemuck::Zeroable;
+use bytemuck::allocation::try_zeroed_slice_box;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::{Array, Element, list};
 use crate::ffi::{self, sys};
+
+/// Reading an array, as errors call it.
+const READ: &str = "read an array";
 
 /// Computes arrays, and all that they depend on, and waits for it.
 pub(crate) fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
@@ -24,22 +29,27 @@ impl Array {
     ///
     /// [`ErrorKind::Internal`] where the array has another type; else as [`eval`].
     pub(crate) fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        const OPERATION: &str = "read an array";
         let dtype = self.dtype()?;
         if dtype != T::DTYPE {
-            return Err(Error::new(ErrorKind::Internal, OPERATION, "the array has another type")
+            return Err(Error::new(ErrorKind::Internal, READ, "the array has another type")
                 .with_context("dtype", format_args!("{dtype:?}"))
                 .with_context("asked", format_args!("{:?}", T::DTYPE)));
         }
-        let mut values = vec![T::zeroed(); self.len()];
-        ffi::check(sys::read(self.tensor(), bytemuck::cast_slice_mut(&mut values)), OPERATION)?;
-        Ok(values)
+        let mut values: Box<[T]> = zeros(self.len())?;
+        ffi::check(sys::read(self.tensor(), bytemuck::cast_slice_mut(&mut values)), READ)?;
+        Ok(values.into_vec())
     }
 
     /// The elements as they lie in memory, row-major and little-endian, computed if they are not yet.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.byte_len()];
-        ffi::check(sys::read(self.tensor(), &mut bytes), "read an array")?;
-        Ok(bytes)
+        let mut bytes: Box<[u8]> = zeros(self.byte_len())?;
+        ffi::check(sys::read(self.tensor(), &mut bytes), READ)?;
+        Ok(bytes.into_vec())
     }
+}
+
+/// Room for `count` elements.
+fn zeros<T: Zeroable>(count: usize) -> Result<Box<[T]>> {
+    let bytes = count.saturating_mul(size_of::<T>());
+    try_zeroed_slice_box(count).map_err(|()| Error::out_of_memory(READ, bytes))
 }

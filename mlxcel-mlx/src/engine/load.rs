@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Capabilities, Control, Error, ErrorKind, LoadOptions, Model, ModelInfo, ModelSource, Precision, Result,
-    SamplingField,
+    Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, LoadOptions, Model, ModelInfo, ModelSource,
+    OptionSupport, Precision, Result, SamplingFields,
 };
 use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
@@ -34,18 +34,20 @@ pub(super) fn load(
     options: &LoadOptions,
 ) -> Result<Arc<dyn Model>> {
     let started = Instant::now();
-    options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default().check(OPERATION)?;
-    let sequences = at_least_one("sequences", options.sequences.unwrap_or(SEQUENCES))?;
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.checked_threads()?.unwrap_or(cores);
-    let device = device(options)?;
     let checkpoint = Arc::new(Checkpoint::from_source(source)?);
     let decoder = checkpoint.decoder()?;
     // The operations take the whole vocabulary apart.
     decoder.require(&FeatureSet::all(), NAME)?;
+    // MLX counts elements along a dimension by 31 bits.
+    let support = OptionSupport::new(decoder.context_length.min(i32::MAX as usize), SEQUENCES)
+        .with_precisions(&[Precision::Exact, Precision::Native])
+        .with_devices(&["cpu", "gpu"]);
+    let CheckedOptions { capacity, sequences, threads, device, .. } = support.check(options)?;
+    let threads = threads.unwrap_or(cores);
+    let device = self::device(device)?;
     let numerics = numerics(options.precision, device, &decoder)?;
-    let capacity = capacity(options, &decoder)?;
     let rewind = Layout::new(&decoder, numerics.kv, capacity).is_rewindable();
     let epochs = decoder.rope_epochs();
     let treatment = Treatment {
@@ -59,22 +61,18 @@ pub(super) fn load(
     let kernels = device == Device::Cpu && backend.cpu_kernels;
     let compute = Compute::new(kernels.then(|| Kernels::new(threads)));
     let info = info(backend, options, &checkpoint, &decoder, capacity);
-    let vocabulary = decoder.vocabulary_size;
+    let (vocabulary, hidden) = (decoder.vocabulary_size, decoder.hidden_size);
     let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
-    #[cfg(test)]
-    let failing_pass = backend.failing_pass;
+    let faults = backend.faults.clone();
     let load_options = options.clone();
     let worker = Worker::start(move || {
         device.select()?;
+        if let Some(faults) = &faults {
+            faults.check(FaultPoint::Allocation, OPERATION)?;
+        }
         let weights = Weights::load(&checkpoint, &decoder, treatment, &load_options)?;
         let network = Network::new(decoder, weights, compute, numerics, capacity)?;
-        #[allow(unused_mut, reason = "tests change it")]
-        let mut engine = Engine::new(network, vocabulary, look_ahead);
-        #[cfg(test)]
-        {
-            engine.good_passes = failing_pass;
-        }
-        Ok(engine)
+        Ok(Engine::new(network, vocabulary, look_ahead, faults))
     })?;
     let mut info = info;
     info.weight_bytes = worker.call(OPERATION, |engine| Ok(engine.weight_bytes()))?;
@@ -83,14 +81,16 @@ pub(super) fn load(
     let top = u16::try_from(vocabulary).unwrap_or(u16::MAX);
     let capabilities = Capabilities::new(sequences, capacity)
         .with_batch_rows(sequences)
+        .with_prompt_chunk(chunk)
         .with_logits(true)
         .with_top_logprobs(top)
         .with_every_position(true)
+        .with_hidden_states(Some(hidden))
         .with_token_masks(true)
         .with_rewind(rewind)
         .with_fork(true)
         .with_snapshot(true)
-        .with_sampling(SamplingField::ALL.into_iter().collect());
+        .with_sampling(SamplingFields::from(super::sampling::FIELDS));
     // Where windows are never filled, all of their positions are kept.
     let kept = if rewind { "" } else { " windows" };
     let snapshot_engine = format!("{NAME} kv/2 {:?}{kept}", numerics.kv).to_lowercase();
@@ -98,7 +98,6 @@ pub(super) fn load(
         worker,
         info,
         capabilities,
-        chunk,
         epochs,
         snapshot_engine,
         caches: AtomicU64::new(0),
@@ -115,16 +114,11 @@ fn at_least_one(field: &'static str, value: usize) -> Result<usize> {
 }
 
 /// The device that the options name, or the best there is.
-fn device(options: &LoadOptions) -> Result<Device> {
-    let device = match options.device.as_deref() {
+fn device(name: Option<&str>) -> Result<Device> {
+    let device = match name {
         None => return Device::best(),
-        Some("cpu") => Device::Cpu,
         Some("gpu") => Device::Gpu,
-        Some(other) => {
-            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such device")
-                .with_context("device", other)
-                .with_context("known", "cpu, gpu"));
-        }
+        Some(_) => Device::Cpu,
     };
     if device.count()? == 0 {
         return Err(Error::new(
@@ -132,7 +126,7 @@ fn device(options: &LoadOptions) -> Result<Device> {
             OPERATION,
             "this MLX has no such device on this machine",
         )
-        .with_context("device", options.device.as_deref().unwrap_or_default()));
+        .with_context("device", name.unwrap_or_default()));
     }
     Ok(device)
 }
@@ -151,23 +145,6 @@ fn numerics(precision: Precision, device: Device, decoder: &Decoder) -> Result<N
         (other, _) => Err(Error::unsupported(OPERATION, "this engine runs with exact or native precision")
             .with_context("precision", other)),
     }
-}
-
-/// The most tokens of a sequence.
-fn capacity(options: &LoadOptions, decoder: &Decoder) -> Result<usize> {
-    let capacity = options.capacity.unwrap_or(decoder.context_length);
-    // MLX counts elements along a dimension by 31 bits.
-    if capacity == 0 || capacity > decoder.context_length || i32::try_from(capacity).is_err() {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            OPERATION,
-            "the capacity must be from 1 to the model's own limit",
-        )
-        .with_context("field", "capacity")
-        .with_context("value", capacity)
-        .with_context("limit", decoder.context_length));
-    }
-    Ok(capacity)
 }
 
 /// What there is to tell about the model before it is loaded.

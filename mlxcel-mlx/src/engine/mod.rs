@@ -25,7 +25,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use mlxcel_core::{Backend, LoadOptions, Model, ModelSource, Result};
+use mlxcel_core::{Backend, Faults, LoadOptions, Model, ModelSource, Result};
 
 pub use options::WeightQuantization;
 
@@ -60,9 +60,7 @@ pub struct MlxBackend {
     cpu_kernels: bool,
     expand_quantized: bool,
     quantization: Option<WeightQuantization>,
-    /// For tests: the pass of the engine's thread that fails.
-    #[cfg(test)]
-    failing_pass: Option<u64>,
+    faults: Option<Faults>,
 }
 
 impl Default for MlxBackend {
@@ -80,8 +78,7 @@ impl MlxBackend {
             cpu_kernels: true,
             expand_quantized: false,
             quantization: None,
-            #[cfg(test)]
-            failing_pass: None,
+            faults: None,
         }
     }
 
@@ -138,6 +135,14 @@ impl MlxBackend {
     #[must_use]
     pub fn with_quantization(mut self, quantization: WeightQuantization) -> Self {
         self.quantization = Some(quantization);
+        self
+    }
+
+    /// Has the device fail as `faults` say, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = Some(faults);
         self
     }
 }

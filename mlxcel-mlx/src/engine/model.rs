@@ -16,8 +16,6 @@ pub(super) struct Shared {
     pub(super) worker: Worker<Engine>,
     pub(super) info: ModelInfo,
     pub(super) capabilities: Capabilities,
-    /// How many tokens of prompts one pass computes.
-    pub(super) chunk: usize,
     /// Between which of these lengths what a sequence's cache holds is computed again.
     pub(super) epochs: RopeEpochs,
     /// What tags the snapshots.

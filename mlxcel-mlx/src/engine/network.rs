@@ -58,13 +58,22 @@ impl Span {
     }
 }
 
-/// The tokens whose logits are wanted.
+/// The tokens whose logits or hidden states are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'a> {
     None,
     All,
     /// By their indices (`[wanted]`, `U32`).
     Some(&'a Array),
+}
+
+/// What a pass gives.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    /// `[tokens, vocabulary]`, float32.
+    pub(super) logits: Option<Array>,
+    /// Hidden states after the last norm, `[tokens, hidden]`, float32.
+    pub(super) hidden: Option<Array>,
 }
 
 impl Network {
@@ -93,15 +102,16 @@ impl Network {
         })
     }
 
-    /// The logits (`[wanted, vocabulary]`, float32) of `tokens`, those of all spans one behind the other, and each span's states
-    /// after its positions.
+    /// What is wanted of `tokens`, those of all spans one behind the other, and each span's states after its positions. Of the
+    /// wanted tokens, those in front give logits and the last `hidden` give their hidden states.
     pub(super) fn run(
         &self,
         tokens: &Array,
         spans: &[Span],
         states: &[Option<&States>],
         wanted: Wanted<'_>,
-    ) -> Result<(Option<Array>, Vec<States>)> {
+        hidden: usize,
+    ) -> Result<(Outputs, Vec<States>)> {
         let mut ops = PassOps {
             network: self,
             tokens,
@@ -113,14 +123,28 @@ impl Network {
             masks: Masks::default(),
             triangles: Triangles::default(),
         };
-        let hidden = self.walk.hidden(&self.decoder, &mut ops)?;
-        let logits = match wanted {
-            Wanted::None => None,
-            Wanted::All | Wanted::Some(_) => {
-                Some(self.walk.logits(&self.decoder, &hidden, &mut ops)?.astype(DType::F32)?)
-            }
+        let states = self.walk.hidden(&self.decoder, &mut ops)?;
+        let count = match wanted {
+            Wanted::None => 0,
+            Wanted::All => tokens.len(),
+            Wanted::Some(indices) => indices.len(),
         };
-        Ok((logits, ops.filled))
+        let mut outputs = Outputs::default();
+        if count > hidden {
+            let sources =
+                if hidden == 0 { states.clone() } else { states.slice_axis(0, 0, count - hidden)? };
+            let logits = self.walk.logits(&self.decoder, &sources, &mut ops)?;
+            outputs.logits = Some(logits.astype(DType::F32)?);
+        }
+        if hidden > 0 {
+            outputs.hidden = Some(states.slice_axis(0, count - hidden, count)?.astype(DType::F32)?);
+        }
+        Ok((outputs, ops.filled))
+    }
+
+    /// The elements of a hidden state.
+    pub(super) fn hidden_size(&self) -> usize {
+        self.decoder.hidden_size
     }
 
     /// The bytes that [`run`](Self::run) sends to the device for so many tokens, besides these.

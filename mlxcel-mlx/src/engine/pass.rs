@@ -1,10 +1,13 @@
 //! One pass over the weights: built as a graph, begun, read.
 
-use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob};
+use mlxcel_core::{
+    Error, ErrorKind, HiddenPool, Pooling, PositionResult, Result, RowResult, SampledToken, TokenId,
+    TokenLogprob,
+};
 
 use super::compute::Compute;
 use super::network::{Network, Span, Wanted};
-use super::request::{CacheId, Output, RowAnswer, RowRequest};
+use super::request::{CacheId, Output, RowRequest};
 use super::sampling::{self, Counted};
 use super::state::States;
 use crate::array::{Array, DType, concatenate};
@@ -33,17 +36,20 @@ impl Results {
     }
 }
 
-/// Where the logits of the rows come from: rows of the hidden states in this order.
+/// Where the logits of the rows come from, and the hidden states that rows want: rows of the hidden states in this order.
 #[derive(Default)]
-struct Logits {
+struct Sources {
     /// Indices into the tokens of the pass.
     indices: Vec<u32>,
     tokens: usize,
     logits: usize,
+    /// How many of the indices are of hidden states that rows want: the last ones.
+    hidden: usize,
 }
 
-impl Logits {
-    /// First the rows that want a token, then those that want logits, then those that want every position.
+impl Sources {
+    /// First the rows that want a token, then those that want logits, then those that want every position, then those that want
+    /// hidden states.
     fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
         let mut wanted = Self::default();
         let last = |span: &Span| (span.start + span.count - 1) as u32;
@@ -64,6 +70,17 @@ impl Logits {
                 wanted.indices.extend((span.start..span.start + span.count).map(|index| index as u32));
             }
         }
+        let logits = wanted.indices.len();
+        for (row, span) in rows.iter().zip(spans) {
+            match row.output {
+                Output::Hidden => wanted.indices.push(last(span)),
+                Output::HiddenSum => {
+                    wanted.indices.extend((span.start..span.start + span.count).map(|index| index as u32));
+                }
+                _ => {}
+            }
+        }
+        wanted.hidden = wanted.indices.len() - logits;
         wanted
     }
 }
@@ -90,7 +107,7 @@ impl Pass {
         counted: Vec<Option<Counted>>,
     ) -> Result<Self> {
         let spans = spans_of(rows);
-        let wanted = Logits::of(rows, &spans);
+        let wanted = Sources::of(rows, &spans);
         let everything = (0..).take(tokens.len()).eq(wanted.indices.iter().copied());
         let indices = match wanted.indices.len() {
             count if count > 0 && !everything => Some(Array::from_slice(&wanted.indices, &[count])?),
@@ -101,28 +118,36 @@ impl Pass {
             None if everything => Wanted::All,
             None => Wanted::None,
         };
-        let (logits, states) = network.run(tokens, &spans, states, some)?;
-        let results = match logits {
-            Some(logits) => Some(read_out(network.compute, rows, &spans, &wanted, &logits, counted)?),
+        let (outputs, states) = network.run(tokens, &spans, states, some, wanted.hidden)?;
+        let mut parts = Vec::new();
+        if let Some(hidden) = &outputs.hidden {
+            pool(rows, &spans, hidden, &mut parts)?;
+        }
+        let chosen = match &outputs.logits {
+            Some(logits) => read_out(network.compute, rows, &spans, &wanted, logits, &counted, &mut parts)?,
             None => None,
+        };
+        let results = match parts.is_empty() {
+            true => None,
+            false => Some(Results { words: concatenate(&parts, 0)?, chosen, counted }),
         };
         Ok(Self { states, results })
     }
 }
 
-/// What `rows` want of `logits`.
+/// Adds what `rows` want of `logits` to `parts`, and gives the tokens that are chosen.
 fn read_out(
     compute: Compute,
     rows: &[RowRequest],
     spans: &[Span],
-    wanted: &Logits,
+    wanted: &Sources,
     logits: &Array,
-    counted: Vec<Option<Counted>>,
-) -> Result<Results> {
-    let mut parts = Vec::new();
+    counted: &[Option<Counted>],
+    parts: &mut Vec<Array>,
+) -> Result<Option<Array>> {
     let chosen = match wanted.tokens {
         0 => None,
-        count => Some(choose(compute, rows, spans, &logits.slice_axis(0, 0, count)?, &counted, &mut parts)?),
+        count => Some(choose(compute, rows, spans, &logits.slice_axis(0, 0, count)?, counted, parts)?),
     };
     let mut next = wanted.tokens;
     if wanted.logits > 0 {
@@ -141,9 +166,26 @@ fn read_out(
         parts.push(words(&best)?);
         parts.push(words(&compute.logprobs(&own, &best)?)?);
         parts.push(words(&compute.logprobs(&own, &follow)?)?);
-        push_top(compute, &own, top, &mut parts)?;
+        push_top(compute, &own, top, parts)?;
     }
-    Ok(Results { words: concatenate(&parts, 0)?, chosen, counted })
+    Ok(chosen)
+}
+
+/// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32) has them in the order
+/// of the rows.
+fn pool(rows: &[RowRequest], spans: &[Span], hidden: &Array, parts: &mut Vec<Array>) -> Result<()> {
+    let mut next = 0;
+    for (row, span) in rows.iter().zip(spans) {
+        let count = match row.output {
+            Output::Hidden => 1,
+            Output::HiddenSum => span.count,
+            _ => continue,
+        };
+        let own = hidden.slice_axis(0, next, next + count)?;
+        next += count;
+        parts.push(words(&if count > 1 { own.sum(&[0], false)? } else { own })?);
+    }
+    Ok(())
 }
 
 /// Chooses the tokens of the rows that want one, of `logits` with a row for each, and adds them to `parts` with their log
@@ -193,14 +235,18 @@ fn words(array: &Array) -> Result<Array> {
     array.reshape(&[array.len()])?.reinterpret(DType::U32)
 }
 
-/// The answers of `rows` out of the words that their pass gave, `vocabulary` being the number of logits; the error of a row is that
-/// its logits say nothing.
+/// The answers of `rows` out of the words that their pass gave, `vocabulary` being the number of logits and `hidden` that of the
+/// elements of a hidden state; the error of a row is that its logits say nothing.
 pub(super) fn answers(
     rows: &[RowRequest],
     words: &[u32],
     vocabulary: usize,
-) -> Result<Vec<Result<RowAnswer>>> {
+    hidden: usize,
+) -> Result<Vec<Result<RowResult>>> {
     let mut words = Words(words);
+    let states = rows.iter().filter(|row| matches!(row.output, Output::Hidden | Output::HiddenSum));
+    let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;
+    let mut states = states.into_iter();
     let choices = rows.iter().filter_map(|row| match &row.output {
         Output::Token(choice) => Some(choice.top),
         _ => None,
@@ -210,7 +256,7 @@ pub(super) fn answers(
     let mut chosen = Vec::with_capacity(tops.len());
     for ((&token, &logprob), &top) in tokens.iter().zip(&logprobs).zip(&tops) {
         let token = SampledToken::new(token, logprob).with_top(words.top(1, top)?.remove(0));
-        chosen.push(said([logprob], RowAnswer::Token(token)));
+        chosen.push(said([logprob], RowResult::Token(token)));
     }
     let mut chosen = chosen.into_iter();
     let count = rows.iter().filter(|row| matches!(row.output, Output::Logits)).count();
@@ -218,18 +264,24 @@ pub(super) fn answers(
     let mut answers = Vec::with_capacity(rows.len());
     for row in rows {
         answers.push(match row.output {
-            Output::Nothing => Ok(RowAnswer::Nothing),
+            Output::Nothing => Ok(RowResult::Extended),
             Output::Token(_) => chosen.next().ok_or_else(too_short)?,
             Output::Logits => {
                 let logits = logits.next().ok_or_else(too_short)?;
                 let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let not_a_number = logits.iter().copied().find(|logit| logit.is_nan());
-                said([not_a_number.unwrap_or(largest)], RowAnswer::Logits(logits))
+                said([not_a_number.unwrap_or(largest)], RowResult::Logits(logits))
             }
             Output::Every { top, following } => {
                 let positions = positions(&mut words, row.tokens.len(), top, following.is_some())?;
                 let best: Vec<f32> = positions.iter().map(|position| position.best.logprob).collect();
-                said(best, RowAnswer::Every(positions))
+                said(best, RowResult::Positions(positions))
+            }
+            Output::Hidden | Output::HiddenSum => {
+                // Its error is that of a state that is no number.
+                let mut pool = HiddenPool::new(Pooling::Last);
+                pool.add(&states.next().ok_or_else(too_short)?);
+                pool.finish("step").map(RowResult::Hidden)
             }
         });
     }
@@ -238,7 +290,7 @@ pub(super) fn answers(
 
 /// `answer`, unless one of the numbers that it rests on is none: the log probability of a token that was chosen is finite unless a
 /// logit is not a number or the largest is infinite.
-fn said(numbers: impl IntoIterator<Item = f32>, answer: RowAnswer) -> Result<RowAnswer> {
+fn said(numbers: impl IntoIterator<Item = f32>, answer: RowResult) -> Result<RowResult> {
     match numbers.into_iter().all(f32::is_finite) {
         true => Ok(answer),
         false => Err(Error::not_a_number("step")),

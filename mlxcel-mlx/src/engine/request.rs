@@ -1,6 +1,6 @@
 //! What sessions ask of the engine's thread, and what it answers.
 
-use mlxcel_core::{Error, PositionResult, Result, SampledToken, SamplingPlan, TokenId, TokenMask};
+use mlxcel_core::{Error, Result, RowResult, SamplingPlan, TokenId, TokenMask};
 
 /// The number of a KV cache on the engine's thread; none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +38,10 @@ pub(super) enum Output {
         /// The token behind the row's last, where it is known.
         following: Option<TokenId>,
     },
+    /// The sum of the hidden states of the row's tokens.
+    HiddenSum,
+    /// The hidden state of its last token.
+    Hidden,
 }
 
 /// How to choose a token.
@@ -70,19 +74,12 @@ pub(super) struct PassReply {
 /// What one row gave.
 #[derive(Debug)]
 pub(super) struct RowReply {
-    /// An error where the row's logits say nothing; the cache is gone then.
-    pub(super) answer: Result<RowAnswer>,
+    /// What its tokens say, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
+    /// [`Output::HiddenSum`]; an error where that is no number, and the cache is gone
+    /// then.
+    pub(super) answer: Result<RowResult>,
     /// The bytes that its cache takes now.
     pub(super) kv_bytes: u64,
-}
-
-/// The answer to an [`Output`].
-#[derive(Debug)]
-pub(super) enum RowAnswer {
-    Nothing,
-    Token(SampledToken),
-    Logits(Vec<f32>),
-    Every(Vec<PositionResult>),
 }
 
 /// Why a pass gave nothing.

@@ -12,6 +12,18 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::request::{Choice, Occurrence};
 use crate::array::{Array, DType};
 
+/// What this engine applies itself.
+pub(super) const FIELDS: [SamplingField; 8] = [
+    SamplingField::LogitBias,
+    SamplingField::RepetitionPenalty,
+    SamplingField::PresencePenalty,
+    SamplingField::FrequencyPenalty,
+    SamplingField::Temperature,
+    SamplingField::TopK,
+    SamplingField::TopP,
+    SamplingField::MinP,
+];
+
 /// Which tokens a sequence holds, and how often each was generated, over the vocabulary.
 #[derive(Debug)]
 pub(super) struct Counted {

@@ -1,25 +1,22 @@
 //! The session: where its sequences stand. Their caches are on the engine's thread.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Capabilities, Control, Error, ErrorKind, InferenceSession, Result, Row, SequenceId, SequenceState,
-    SessionStats, Snapshot, StepOutput, TokenId, Want, check_rows,
+    Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
+    SequenceTable, SessionStats, Snapshot, StepOutput, StepRow, StepRows, TokenId,
 };
 
 use super::model::Shared;
 use super::plan::{Feed, next_pass};
-use super::request::{CacheId, Output, PassRequest, RowAnswer, RowRequest};
-use super::rows::Work;
+use super::request::{CacheId, Output, PassRequest, RowRequest};
+use super::rows::{output, wants_every};
 use super::snapshot::{self, Contents};
 
 /// Sequences of one model.
 pub(super) struct MlxSession {
     shared: Arc<Shared>,
-    capabilities: Capabilities,
-    sequences: BTreeMap<SequenceId, Sequence>,
-    opened: u64,
+    table: SequenceTable<Sequence>,
     stats: SessionStats,
 }
 
@@ -31,8 +28,13 @@ struct Sequence {
     cached: usize,
     /// Of which epoch what the cache holds is; see [`RopeEpochs`](mlxcel_models::RopeEpochs).
     epoch: usize,
-    poisoned: bool,
     kv_bytes: u64,
+}
+
+impl Sequence {
+    fn position(&self) -> usize {
+        self.tokens.len()
+    }
 }
 
 /// What a row feeds next.
@@ -58,59 +60,16 @@ impl MlxSession {
     pub(super) fn new(shared: Arc<Shared>, capacity: usize) -> Self {
         let mut capabilities = shared.capabilities.clone();
         capabilities.context = capacity;
-        Self { shared, capabilities, sequences: BTreeMap::new(), opened: 0, stats: SessionStats::default() }
-    }
-
-    fn capacity(&self) -> usize {
-        self.capabilities.context
-    }
-
-    fn sequence(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence> {
-        self.sequences.get(&id).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, operation, "no such sequence is open")
-                .with_context("sequence", id)
-        })
-    }
-
-    /// A sequence that can still be used.
-    fn healthy(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence> {
-        let sequence = self.sequence(operation, id)?;
-        if sequence.poisoned {
-            return Err(Error::new(
-                ErrorKind::Poisoned,
-                operation,
-                "a device fault left this sequence in an unknown state; close it",
-            )
-            .with_context("sequence", id));
-        }
-        Ok(sequence)
-    }
-
-    fn check_room(&self, operation: &'static str) -> Result<()> {
-        if self.sequences.len() < self.capabilities.sequences {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::CapacityExceeded,
-            operation,
-            "as many sequences are open as the session holds",
-        )
-        .with_context("sequences", self.capabilities.sequences))
-    }
-
-    fn insert(&mut self, sequence: Sequence) -> SequenceId {
-        let id = SequenceId::new(self.opened);
-        self.opened += 1;
-        self.sequences.insert(id, sequence);
-        id
+        let table = SequenceTable::new(capabilities, shared.info.vocabulary_size, Sequence::position);
+        Self { shared, table, stats: SessionStats::default() }
     }
 
     /// What a row feeds next.
-    fn outlook(&self, work: &Work<'_>) -> Result<Outlook> {
-        let sequence = self.sequence("step", work.row.sequence)?;
-        let position = sequence.tokens.len();
-        let mut length = position + work.remaining();
-        if matches!(work.row.want, Want::EveryPosition { .. }) {
+    fn outlook(&self, row: &StepRow<'_>) -> Result<Outlook> {
+        let sequence = self.table.get("step", row.sequence())?;
+        let position = sequence.position();
+        let mut length = position + row.remaining();
+        if wants_every(row) {
             // What a position says depends on those before it alone: it is of the epoch that ends with it.
             let end = self.shared.epochs.end_after(position);
             length = end.map_or(length, |end| length.min(end));
@@ -121,52 +80,53 @@ impl MlxSession {
     }
 
     /// How many tokens a row feeds before its answer, or before it goes on with others.
-    fn remaining(&self, work: &Work<'_>) -> usize {
-        match self.outlook(work) {
-            Ok(outlook) if work.remaining() > 0 && outlook.is_behind() => outlook.position - outlook.start,
+    fn remaining(&self, row: &StepRow<'_>) -> usize {
+        match self.outlook(row) {
+            Ok(outlook) if row.remaining() > 0 && outlook.is_behind() => outlook.position - outlook.start,
             Ok(outlook) => outlook.length - outlook.position,
             Err(_) => 0,
         }
     }
 
-    /// Gives up a sequence.
-    fn poison(&mut self, sequence: SequenceId) {
-        if let Some(sequence) = self.sequences.get_mut(&sequence) {
-            sequence.poisoned = true;
-            sequence.kv_bytes = 0;
-            let cache = sequence.cache;
-            self.forget(cache);
+    /// Has the thread free the cache of a sequence that is gone.
+    fn free(&self, sequence: Option<Sequence>) {
+        if let Some(Sequence { cache, .. }) = sequence {
+            self.shared.worker.post(move |engine| engine.forget(cache));
         }
     }
 
-    /// Has the thread free a cache.
-    fn forget(&self, cache: CacheId) {
-        self.shared.worker.post(move |engine| engine.forget(cache));
+    /// Gives up a sequence whose cache turned out to be gone.
+    fn poison_if_lost<T>(&mut self, sequence: SequenceId, cache: CacheId, result: &Result<T>) {
+        let ask = || self.shared.worker.call("read state", move |engine| Ok(engine.has_lost(cache)));
+        if result.is_err() && ask().unwrap_or(true) {
+            let lost = self.table.poison(sequence);
+            self.free(lost);
+        }
     }
 
     /// Runs one pass; where that fails, its rows are answered with the error.
-    fn run_pass(&mut self, pass: &[Feed], works: &mut [Work<'_>]) -> Result<()> {
-        let mut rows = Vec::with_capacity(pass.len());
+    fn run_pass(&mut self, pass: &[Feed], rows: &mut StepRows<'_>) -> Result<()> {
+        let mut requests = Vec::with_capacity(pass.len());
         let mut outlooks = Vec::with_capacity(pass.len());
         for feed in pass {
-            let work = &works[feed.row];
-            let sequence = self.sequence("step", work.row.sequence)?;
-            let outlook = self.outlook(work)?;
+            let row = &rows[feed.row];
+            let sequence = self.table.get("step", row.sequence())?;
+            let outlook = self.outlook(row)?;
             let (tokens, output) = match outlook.is_behind() {
                 true => (&sequence.tokens[outlook.start..outlook.start + feed.tokens], Output::Nothing),
-                false => (work.next(feed.tokens), work.output(feed.tokens, &sequence.tokens)),
+                false => (row.next(feed.tokens), output(row, feed.tokens, &sequence.tokens)),
             };
-            rows.push(RowRequest {
+            requests.push(RowRequest {
                 cache: sequence.cache,
                 position: outlook.start,
                 length: outlook.length,
                 tokens: tokens.to_vec(),
-                capacity: self.capacity(),
+                capacity: self.table.capabilities().context,
                 output,
             });
             outlooks.push(outlook);
         }
-        let request = PassRequest { rows };
+        let request = PassRequest { rows: requests };
         let reply = self.shared.worker.call("step", move |engine| Ok(engine.run(request)));
         // What became of the caches nobody knows where the thread cannot say.
         let (error, harmless) = match reply {
@@ -174,26 +134,24 @@ impl MlxSession {
                 self.stats.passes += 1;
                 self.stats.uploaded_bytes += reply.uploaded_bytes;
                 self.stats.read_back_bytes += reply.read_back_bytes;
-                for ((feed, outlook), row) in pass.iter().zip(outlooks).zip(reply.rows) {
-                    let work = &mut works[feed.row];
-                    if let Some(sequence) = self.sequences.get_mut(&work.row.sequence) {
-                        if !outlook.is_behind() {
-                            sequence.tokens.extend_from_slice(work.next(feed.tokens));
-                            self.stats.tokens += feed.tokens as u64;
+                for ((feed, outlook), reply) in pass.iter().zip(outlooks).zip(reply.rows) {
+                    let row = &mut rows[feed.row];
+                    let own = if outlook.is_behind() { 0 } else { feed.tokens };
+                    let sequence = self.table.get_mut("step", row.sequence())?;
+                    sequence.tokens.extend_from_slice(row.next(own));
+                    sequence.cached = outlook.start + feed.tokens;
+                    sequence.epoch = outlook.epoch;
+                    sequence.kv_bytes = reply.kv_bytes;
+                    self.stats.tokens += own as u64;
+                    let answer = reply.answer.map(|answer| match answer {
+                        RowResult::Hidden(sum) => {
+                            row.add_hidden(&sum, own);
+                            RowResult::Extended
                         }
-                        sequence.cached = outlook.start + feed.tokens;
-                        sequence.epoch = outlook.epoch;
-                        sequence.kv_bytes = row.kv_bytes;
-                    }
-                    match row.answer {
-                        Ok(RowAnswer::Nothing) if outlook.is_behind() => {}
-                        Ok(answer) => work.absorb(feed.tokens, answer),
-                        Err(error) => {
-                            work.answer = Some(Err(error));
-                            let sequence = work.row.sequence;
-                            self.poison(sequence);
-                        }
-                    }
+                        answer => answer,
+                    });
+                    let lost = self.table.absorb(row, own, answer);
+                    self.free(lost);
                 }
                 return Ok(());
             }
@@ -201,7 +159,10 @@ impl MlxSession {
             Err(error) => (error, false),
         };
         if !harmless {
-            pass.iter().for_each(|feed| self.poison(works[feed.row].row.sequence));
+            for feed in pass {
+                let lost = self.table.fault(&mut rows[feed.row], error.clone());
+                self.free(lost);
+            }
         }
         Err(error)
     }
@@ -209,101 +170,73 @@ impl MlxSession {
 
 impl InferenceSession for MlxSession {
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.table.capabilities()
     }
 
     fn open(&mut self) -> Result<SequenceId> {
-        self.check_room("open sequence")?;
         let cache = self.shared.new_cache();
-        Ok(self.insert(Sequence {
-            cache,
-            tokens: Vec::new(),
-            cached: 0,
-            epoch: 0,
-            poisoned: false,
-            kv_bytes: 0,
-        }))
+        let sequence = Sequence { cache, tokens: Vec::new(), cached: 0, epoch: 0, kv_bytes: 0 };
+        self.table.open("open sequence", sequence)
     }
 
     fn close(&mut self, sequence: SequenceId) -> Result<()> {
-        let cache = self.sequence("close sequence", sequence)?.cache;
-        self.sequences.remove(&sequence);
-        self.forget(cache);
+        let closed = self.table.close(sequence)?;
+        self.free(closed);
         Ok(())
     }
 
     fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
-        let found = self.sequence("read state", sequence)?;
-        let mut state = SequenceState::new(found.tokens.len(), self.capacity());
-        state.poisoned = found.poisoned;
-        Ok(state)
+        self.table.state(sequence)
     }
 
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-        out.clear();
-        let vocabulary = self.shared.info.vocabulary_size;
-        let checked = check_rows(rows, &self.capabilities, vocabulary, |sequence| self.state(sequence).ok())?;
-        let mut works: Vec<Work<'_>> =
-            rows.iter().zip(checked).map(|(row, checked)| Work::new(*row, checked)).collect();
-        loop {
-            let remaining: Vec<usize> = works.iter().map(|work| self.remaining(work)).collect();
-            let pass = next_pass(&remaining, self.shared.chunk, self.capabilities.batch_rows);
+        let mut rows = self.table.begin(rows, out)?;
+        while rows.wait(control) {
+            let remaining: Vec<usize> = rows.iter().map(|row| self.remaining(row)).collect();
+            let claimed = self.table.capabilities();
+            let pass = next_pass(&remaining, claimed.prompt_chunk, claimed.batch_rows);
             if pass.is_empty() {
                 break;
             }
-            if let Err(error) = control.check("step") {
-                let unanswered = works.iter_mut().filter(|work| work.answer.is_none());
-                unanswered.for_each(|work| work.answer = Some(Err(error.clone())));
-                break;
-            }
-            if let Err(error) = self.run_pass(&pass, &mut works) {
-                pass.iter().for_each(|feed| works[feed.row].answer = Some(Err(error.clone())));
+            if let Err(error) = self.run_pass(&pass, &mut rows) {
+                pass.iter().for_each(|feed| rows[feed.row].fail(error.clone()));
             }
         }
-        for work in works {
-            out.push(work.answer.unwrap_or_else(|| {
-                Err(Error::new(ErrorKind::Internal, "step", "a row was left without an answer"))
-            }));
-        }
+        rows.finish(out);
         Ok(())
     }
 
     fn stats(&self) -> SessionStats {
         let mut stats = self.stats;
-        stats.kv_bytes = self.sequences.values().map(|sequence| sequence.kv_bytes).sum();
+        stats.kv_bytes = self.table.iter().map(|sequence| sequence.kv_bytes).sum();
         stats
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
-        Capabilities::require(self.capabilities.rewind, "rewind", "rewind")?;
-        let current = self.healthy("rewind", sequence)?.tokens.len();
-        if position > current {
-            return Err(Error::new(ErrorKind::InvalidInput, "rewind", "the sequence is shorter than that")
-                .with_context("position", position)
-                .with_context("tokens", current));
-        }
         // What stands in the cache behind the position is not looked at, and written over.
-        if let Some(found) = self.sequences.get_mut(&sequence) {
-            found.tokens.truncate(position);
-            found.cached = found.cached.min(position);
-        }
+        let sequence = self.table.for_rewind(sequence, position)?;
+        sequence.tokens.truncate(position);
+        sequence.cached = sequence.cached.min(position);
         Ok(())
     }
 
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
-        let source = self.healthy("fork", sequence)?;
-        self.check_room("fork")?;
+        let source = self.table.for_fork(sequence)?;
         let (from, to) = (source.cache, self.shared.new_cache());
         let copy = Sequence { cache: to, tokens: source.tokens.clone(), ..*source };
-        self.shared.worker.call("fork", move |engine| engine.fork(from, to))?;
-        Ok(self.insert(copy))
+        let forked = self.shared.worker.call("fork", move |engine| engine.fork(from, to));
+        self.poison_if_lost(sequence, from, &forked);
+        forked?;
+        self.table.open("fork", copy)
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
-        let source = self.healthy("snapshot", sequence)?;
+        let source = self.table.for_snapshot(sequence)?;
         let (cache, cached, epoch) = (source.cache, source.cached, source.epoch);
-        let (tokens, position) = (source.tokens.clone(), source.tokens.len());
-        let states = self.shared.worker.call("snapshot", move |engine| engine.read(cache, cached))?;
+        let (tokens, position) = (source.tokens.clone(), source.position());
+        let states = self.shared.worker.call("snapshot", move |engine| engine.read(cache, cached));
+        self.poison_if_lost(sequence, cache, &states);
+        let states = states?;
         self.stats.read_back_bytes += states.len() as u64;
         let payload = Contents { tokens, cached, epoch, states }.encode();
         let model = self.shared.info.fingerprint.clone();
@@ -311,32 +244,21 @@ impl InferenceSession for MlxSession {
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        snapshot.check(&self.shared.snapshot_engine, &self.shared.info.fingerprint)?;
-        self.check_room("restore")?;
-        let position = snapshot.position();
-        if position > self.capacity() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "restore",
-                "the snapshot is longer than this session's sequences may be",
-            )
-            .with_context("tokens", position)
-            .with_context("capacity", self.capacity()));
-        }
-        let contents =
-            snapshot::decode(snapshot, self.shared.info.vocabulary_size, self.shared.epochs.count() - 1)?;
+        let Shared { info, snapshot_engine, epochs, .. } = &*self.shared;
+        self.table.check_restore(snapshot, snapshot_engine, &info.fingerprint)?;
+        let contents = snapshot::decode(snapshot, info.vocabulary_size, epochs.count() - 1)?;
         let Contents { tokens, cached, epoch, states } = contents;
         let (cache, uploaded) = (self.shared.new_cache(), states.len() as u64);
         let kv_bytes =
             self.shared.worker.call("restore", move |engine| engine.write(cache, cached, &states))?;
         self.stats.uploaded_bytes += uploaded;
-        Ok(self.insert(Sequence { cache, tokens, cached, epoch, poisoned: false, kv_bytes }))
+        self.table.open("restore", Sequence { cache, tokens, cached, epoch, kv_bytes })
     }
 }
 
 impl Drop for MlxSession {
     fn drop(&mut self) {
-        let caches: Vec<CacheId> = self.sequences.values().map(|sequence| sequence.cache).collect();
+        let caches: Vec<CacheId> = self.table.iter().map(|sequence| sequence.cache).collect();
         self.shared.worker.post(move |engine| caches.into_iter().for_each(|cache| engine.forget(cache)));
     }
 }

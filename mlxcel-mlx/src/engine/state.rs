@@ -180,7 +180,9 @@ impl States {
     /// The bytes of what they hold of the first `position` positions, layer after layer: of caches keys, then values, of
     /// [`CacheLayout::kept`] positions in their order; and recurrent states, which are those after `position`.
     pub(super) fn read(&self, layout: &Layout, position: usize) -> Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(layout.kept_bytes(position).unwrap_or_default());
+        let mut bytes = Vec::new();
+        let size = layout.kept_bytes(position).unwrap_or_default();
+        bytes.try_reserve_exact(size).map_err(|_| Error::out_of_memory("snapshot", size))?;
         for (state, layer) in self.groups.iter().flatten().zip(layout.layers()) {
             match (state, layer) {
                 (LayerState::Cache(cache), StateLayout::Cache(layer)) => {

@@ -2,15 +2,11 @@
 
 use std::collections::HashMap;
 
-#[cfg(test)]
-use mlxcel_core::ErrorKind;
-use mlxcel_core::{Error, Result, TokenId};
+use mlxcel_core::{Error, FaultPoint, Faults, Result, RowResult, TokenId};
 
 use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
-use super::request::{
-    CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowAnswer, RowReply, RowRequest,
-};
+use super::request::{CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest};
 use super::sampling::Counted;
 use super::state::{Recurrent, States};
 use crate::array::{Array, eval, eval_async};
@@ -25,9 +21,7 @@ pub(super) struct Engine {
     lost: HashMap<CacheId, Error>,
     /// Passes that were begun before anybody asked for them, each over other caches.
     ahead: Vec<Ahead>,
-    /// For tests: how many more passes are good ones before one fails.
-    #[cfg(test)]
-    pub(super) good_passes: Option<u64>,
+    faults: Option<Faults>,
 }
 
 /// A decoding pass with tokens that the pass before chose.
@@ -63,7 +57,7 @@ impl Ahead {
 }
 
 impl Engine {
-    pub(super) fn new(network: Network, vocabulary: usize, look_ahead: bool) -> Self {
+    pub(super) fn new(network: Network, vocabulary: usize, look_ahead: bool, faults: Option<Faults>) -> Self {
         Self {
             network,
             vocabulary,
@@ -71,8 +65,7 @@ impl Engine {
             caches: HashMap::new(),
             lost: HashMap::new(),
             ahead: Vec::new(),
-            #[cfg(test)]
-            good_passes: None,
+            faults,
         }
     }
 
@@ -101,6 +94,7 @@ impl Engine {
     /// What a cache holds of the first `position` positions.
     pub(super) fn read(&mut self, cache: CacheId, position: usize) -> Result<Vec<u8>> {
         self.take_back_recurrent(cache);
+        self.check_fault(FaultPoint::ReadBack, "snapshot")?;
         match self.cache(cache)? {
             Some(cache) if position > 0 => cache.read(&self.network.layout, position),
             _ => Ok(Vec::new()),
@@ -109,10 +103,16 @@ impl Engine {
 
     /// Makes a cache of what [`read`](Self::read) gave, and answers the bytes that it takes.
     pub(super) fn write(&mut self, cache: CacheId, position: usize, bytes: &[u8]) -> Result<u64> {
+        self.check_fault(FaultPoint::Allocation, "restore")?;
         let written = States::from_bytes(&self.network.layout, position, bytes)?;
         let size = written.bytes();
         self.caches.insert(cache, written);
         Ok(size)
+    }
+
+    /// Whether a cache was lost by a pass that nobody had asked for yet.
+    pub(super) fn has_lost(&self, cache: CacheId) -> bool {
+        self.lost.contains_key(&cache)
     }
 
     /// A cache; none before the first token.
@@ -123,9 +123,23 @@ impl Engine {
         }
     }
 
-    /// Runs a pass.
+    /// Runs a pass. Rows whose caches were lost by a pass that was begun ahead are answered with what went wrong there; the others run.
     pub(super) fn run(&mut self, request: PassRequest) -> Result<PassReply, PassFailure> {
-        let rows = request.rows;
+        let lost: Vec<_> = cache_ids(&request.rows).map(|cache| self.lost.get(&cache).cloned()).collect();
+        let rows =
+            request.rows.into_iter().zip(&lost).filter_map(|(row, lost)| lost.is_none().then_some(row));
+        let rows: Vec<_> = rows.collect();
+        let mut reply = if rows.is_empty() { PassReply::default() } else { self.run_rows(rows)? };
+        let mut answered = reply.rows.into_iter();
+        let answers = lost.into_iter().map(|lost| match lost {
+            Some(error) => Some(RowReply { answer: Err(error), kv_bytes: 0 }),
+            None => answered.next(),
+        });
+        reply.rows = answers.flatten().collect();
+        Ok(reply)
+    }
+
+    fn run_rows(&mut self, rows: Vec<RowRequest>) -> Result<PassReply, PassFailure> {
         let begun = self.ahead.iter().position(|ahead| ahead.is(&rows));
         let begun = begun.map(|index| self.ahead.swap_remove(index).results);
         // What else was begun over these caches was begun with another token than the one that came.
@@ -140,14 +154,12 @@ impl Engine {
 
     /// Builds a pass and begins it.
     fn begin(&mut self, rows: &[RowRequest]) -> Result<Option<Results>, PassFailure> {
-        if let Some(error) = cache_ids(rows).find_map(|cache| self.lost.get(&cache)) {
-            return Err(self.fail(rows, error.clone()));
-        }
         let pass = self.build(rows).map_err(|error| PassFailure { error, harmless: true })?;
         self.start(rows, pass).map_err(|error| self.fail(rows, error))
     }
 
     fn build(&self, rows: &[RowRequest]) -> Result<Pass> {
+        self.check_fault(FaultPoint::Allocation, "step")?;
         let tokens: Vec<TokenId> = rows.iter().flat_map(|row| row.tokens.iter().copied()).collect();
         let tokens = Array::from_slice(&tokens, &[tokens.len()])?;
         let counted = choices(rows).map(|choice| Counted::new(&choice.history, self.vocabulary));
@@ -170,6 +182,7 @@ impl Engine {
         } else {
             eval(arrays)?
         };
+        self.check_fault(FaultPoint::Dispatch, "step")?;
         Ok(pass.results)
     }
 
@@ -212,20 +225,19 @@ impl Engine {
 
     /// Waits for a pass, and answers its rows.
     fn finish(&mut self, rows: &[RowRequest], results: Option<Results>) -> Result<PassReply> {
-        #[cfg(test)]
-        self.fail_as_told()?;
+        self.check_fault(FaultPoint::ReadBack, "step")?;
         let words = match &results {
             Some(results) => results.array().to_vec::<u32>()?,
             None => Vec::new(),
         };
-        let answers = answers(rows, &words, self.vocabulary)?;
+        let answers = answers(rows, &words, self.vocabulary, self.network.hidden_size())?;
         for (row, _) in rows.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
             self.take_back(&[row.cache]);
             self.caches.remove(&row.cache);
         }
         // What was begun ahead was begun with these tokens.
         let tokens = answers.iter().filter_map(|answer| match answer {
-            Ok(RowAnswer::Token(token)) => Some(token.token),
+            Ok(RowResult::Token(token)) => Some(token.token),
             _ => None,
         });
         let tokens: Vec<TokenId> = tokens.collect();
@@ -288,20 +300,9 @@ impl Engine {
         PassFailure { error, harmless: false }
     }
 
-    /// The fault that a test has asked for.
-    #[cfg(test)]
-    fn fail_as_told(&mut self) -> Result<()> {
-        match &mut self.good_passes {
-            Some(0) => {
-                self.good_passes = None;
-                Err(Error::new(ErrorKind::Device, "step", "the device failed, as it was told to"))
-            }
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
+    /// Fails where a test told the device to.
+    fn check_fault(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
+        self.faults.as_ref().map_or(Ok(()), |faults| faults.check(point, operation))
     }
 }
 

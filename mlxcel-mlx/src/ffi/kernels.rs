@@ -132,7 +132,7 @@ pub(crate) fn kernel_affine_linear(
     bias: Option<&Tensor>,
     settings: &KernelSettings,
 ) -> Caught<Handle> {
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or made from a reference that outlives the call.
     unsafe {
         bound::kernel_affine_linear(
             x,
@@ -171,6 +171,6 @@ pub(crate) fn kernel_rms_norm(
     epsilon: f32,
     settings: &KernelSettings,
 ) -> Caught<Handle> {
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or made from a reference that outlives the call.
     unsafe { bound::kernel_rms_norm(x, pointer(weight), epsilon, settings) }
 }

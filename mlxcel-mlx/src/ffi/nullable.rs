@@ -1,4 +1,7 @@
 //! Functions some of whose arguments may be left out: references here, nullable pointers there.
+//!
+//! What the C++ side asks of a pointer is that it is null or points to a live value until the call returns; it keeps none (an array
+//! that it keeps is copied, which shares the node behind it).
 
 use std::ptr;
 
@@ -39,7 +42,7 @@ impl RopeTerms<'_> {
 }
 
 pub(crate) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Caught<Handle> {
-    // SAFETY: as above.
+    // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe { sys::rms_norm(x, pointer(weight), eps) }
 }
 
@@ -49,19 +52,19 @@ pub(crate) fn layer_norm(
     bias: Option<&Tensor>,
     eps: f32,
 ) -> Caught<Handle> {
-    // SAFETY: as above.
+    // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe { sys::layer_norm(x, pointer(weight), pointer(bias), eps) }
 }
 
 pub(crate) fn rope(x: &Tensor, terms: &RopeTerms<'_>, offset: i32) -> Caught<Handle> {
     let freqs = pointer(terms.freqs);
-    // SAFETY: as above; `base` points into `terms`.
+    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into `terms`.
     unsafe { sys::rope(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
 }
 
 pub(crate) fn rope_at(x: &Tensor, terms: &RopeTerms<'_>, offset: &Tensor) -> Caught<Handle> {
     let freqs = pointer(terms.freqs);
-    // SAFETY: as above; `base` points into `terms`.
+    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into `terms`.
     unsafe { sys::rope_at(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn attention(
     mask: Option<&Tensor>,
     sinks: Option<&Tensor>,
 ) -> Caught<Handle> {
-    // SAFETY: as above.
+    // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe { sys::attention(queries, keys, values, scale, causal, pointer(mask), pointer(sinks)) }
 }
 
@@ -84,13 +87,13 @@ pub(crate) fn quantize(w: &Tensor, group_size: i32, bits: i32, mode: &str) -> Ca
 
 pub(crate) fn dequantize(w: &PackedTensor<'_>, element: ElementCode) -> Caught<Handle> {
     let biases = pointer(w.biases);
-    // SAFETY: as above.
+    // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe { sys::dequantize(w.words, w.scales, biases, w.group_size, w.bits, w.mode, element) }
 }
 
 pub(crate) fn quantized_matmul(x: &Tensor, w: &PackedTensor<'_>, transposed: bool) -> Caught<Handle> {
     let biases = pointer(w.biases);
-    // SAFETY: as above.
+    // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe { sys::quantized_matmul(x, w.words, w.scales, biases, transposed, w.group_size, w.bits, w.mode) }
 }
 
@@ -102,7 +105,7 @@ pub(crate) fn gather_qmm(
     sorted: bool,
 ) -> Caught<Handle> {
     let biases = pointer(w.biases);
-    // SAFETY: as above.
+    // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe {
         sys::gather_qmm(
             x,

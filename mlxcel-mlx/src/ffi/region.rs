@@ -22,8 +22,9 @@ where
         return sys::from_bytes(bytes, shape, element);
     }
     let region = Box::new(Region { _owner: source.clone() });
-    // SAFETY: a shared owner cannot move or free what it has lent, so the bytes stay as long as the clone in
-    // `region`, which the array's memory owns. MLX does not write to memory that it does not own
-    // (`array::is_donatable`).
+    // SAFETY: the bytes are borrowed of the owner, which is shared and not changed as long as the clone in `region` exists, so they stay
+    // in their place, unchanged, as long as that borrow could last. The array's memory owns `region` and drops it last, on whichever
+    // thread: the owner is `Send` and `Sync`. The caller has checked length and alignment. MLX does not write to memory that it does
+    // not own (`array::is_donatable`).
     unsafe { sys::from_region(region, bytes.as_ptr(), shape, element) }
 }

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
-/// The folders of this process that are in use.
-static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// The folders of this process that are in use; none once the process is told to end, after which none is begun.
+static UNFINISHED: Mutex<Option<Vec<PathBuf>>> = Mutex::new(Some(Vec::new()));
 
 /// A private folder, removed when this is dropped.
 ///
@@ -28,16 +28,24 @@ impl Workplace {
     ///
     /// # Errors
     ///
-    /// Those of the operating system.
+    /// Those of the operating system; [`io::ErrorKind::Interrupted`] after [`remove_unfinished`].
     pub fn begin(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
         loop {
-            let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
-            // Whoever sweeps may have come in between.
-            let Some(lock) = hold(folder.path()) else { continue };
+            let folder = {
+                // The folder appears and is listed in one step for whoever removes the unfinished ones.
+                let mut unfinished = unfinished();
+                let listed = unfinished.as_mut().ok_or(io::ErrorKind::Interrupted)?;
+                let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+                listed.push(folder.path().to_owned());
+                folder
+            };
             let path = folder.path().to_owned();
-            unfinished().push(path.clone());
-            return Ok(Self { folder: Some(folder), path, _lock: lock });
+            // Another process may have swept the folder away before it is locked.
+            if let Some(lock) = hold(&path) {
+                return Ok(Self { folder: Some(folder), path, _lock: lock });
+            }
+            forget(&path);
         }
     }
 
@@ -50,13 +58,14 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         drop(self.folder.take());
-        unfinished().retain(|path| *path != self.path);
+        forget(&self.path);
     }
 }
 
-/// Removes the folders of this process that are in use: for programs that are told to end. What is being made in them fails.
+/// Removes the folders of this process that are in use: for programs that are told to end. What is being made in them fails, and no
+/// other folder is begun.
 pub fn remove_unfinished() {
-    for path in unfinished().drain(..) {
+    for path in unfinished().take().unwrap_or_default() {
         // Whoever works there may add a file meanwhile.
         for _ in 0..10 {
             match fs::remove_dir_all(&path) {
@@ -67,7 +76,13 @@ pub fn remove_unfinished() {
     }
 }
 
-fn unfinished() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+fn forget(path: &Path) {
+    if let Some(unfinished) = unfinished().as_mut() {
+        unfinished.retain(|listed| listed != path);
+    }
+}
+
+fn unfinished() -> std::sync::MutexGuard<'static, Option<Vec<PathBuf>>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -197,5 +212,7 @@ mod tests {
         remove_unfinished();
         assert_eq!(folders(parent), 0);
         assert!(fs::write(work[0].path().join("more"), "more").is_err());
+        assert_eq!(Workplace::begin(parent, PREFIX).unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(folders(parent), 0);
     }
 }

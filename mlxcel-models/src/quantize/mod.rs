@@ -35,6 +35,8 @@ use affine::Affine;
 use folder::Folder;
 use plan::{File, Item, Plan};
 
+/// Bytes of address space that threads leave for their work.
+const KEPT_ROOM: usize = 64 << 20;
 const OPERATION: &str = "quantize checkpoint";
 
 /// How many bytes of a weight are packed between two writes.
@@ -296,13 +298,18 @@ impl Work<'_> {
                     }
                 }
             };
+            // Where the system limits what a process may map, stacks could take all of it, and the work needs some too.
+            let mut room: Vec<u8> = Vec::new();
+            let _ = std::hint::black_box(&mut room).try_reserve_exact(KEPT_ROOM);
             thread::scope(|scope| {
                 for _ in 1..self.threads {
                     // With threads that the system does not grant it takes longer, and that is all.
-                    drop(
-                        thread::Builder::new().name("mlxcel-quantize".to_owned()).spawn_scoped(scope, worker),
-                    );
+                    let thread = thread::Builder::new().name("mlxcel-quantize".to_owned());
+                    if thread.spawn_scoped(scope, worker).is_err() {
+                        break;
+                    }
                 }
+                drop(room);
                 worker();
             });
             if !finite.into_inner() {

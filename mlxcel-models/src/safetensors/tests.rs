@@ -47,6 +47,17 @@ fn entries_come_in_file_order_with_places_in_the_file() {
 }
 
 #[test]
+fn metadata_other_than_texts_is_refused_as_the_reference_implementation_does() {
+    for (metadata, taken) in
+        [(json!({"a": "b"}), true), (json!(null), true), (json!({"a": 1}), false), (json!([]), false)]
+    {
+        let file = file(&json!({"__metadata__": metadata, "a": tensor("U8", &[1], 0, 1)}), 1);
+        assert_eq!(SafeTensors::deserialize(&file).is_ok(), taken, "{metadata}");
+        assert_eq!(read_header("f", &file).is_ok(), taken, "{metadata}");
+    }
+}
+
+#[test]
 fn a_header_padded_with_spaces_or_of_odd_length_is_read() {
     for padding in 0..9 {
         let mut header = json!({"a": tensor("F16", &[2], 0, 4)}).to_string();

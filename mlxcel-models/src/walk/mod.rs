@@ -30,8 +30,8 @@ impl Walk {
         Self { slots: decoder.state_slots() }
     }
 
-    /// The hidden states (`[wanted tokens, hidden]`), not yet normed, of the pass that `ops` knows. `decoder` is the one that the
-    /// walk was made for.
+    /// The hidden states (`[wanted tokens, hidden]`) of the pass that `ops` knows, after the last norm. `decoder` is the one that
+    /// the walk was made for.
     ///
     /// # Errors
     ///
@@ -49,10 +49,10 @@ impl Walk {
                 Arrangement::Parallel => self.parallel(blocks, &mut stream, ops)?,
             }
         }
-        Ok(stream.hidden)
+        ops.norm(&stream.hidden, &decoder.norm)
     }
 
-    /// The logits (`[tokens, vocabulary]`) of hidden states.
+    /// The logits (`[tokens, vocabulary]`) of [hidden states](Self::hidden).
     ///
     /// # Errors
     ///
@@ -64,8 +64,7 @@ impl Walk {
         ops: &mut O,
     ) -> Result<O::Value, O::Error> {
         let Head { projection, tied: _, scale, soft_cap } = &decoder.head;
-        let normed = ops.norm(hidden, &decoder.norm)?;
-        let mut logits = ops.linear(&normed, projection)?;
+        let mut logits = ops.linear(hidden, projection)?;
         if *scale != 1.0 {
             logits = ops.scale(&logits, *scale)?;
         }

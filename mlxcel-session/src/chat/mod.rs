@@ -1,12 +1,18 @@
 //! Conversations as prompts: messages, and the chat template that a checkpoint brings.
 
 mod jinja;
+mod options;
+mod reasoning;
 mod template;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+pub(crate) use jinja::{Origin, Origins};
+pub use options::ChatOptions;
+pub use reasoning::{AnswerPart, AnswerParts, ReasoningFormat, ReasoningSplitter};
 pub use template::ChatTemplate;
+pub(crate) use template::Rendered;
 
 /// One message of a conversation.
 ///
@@ -48,42 +54,40 @@ impl Message {
         Self::new("assistant", content)
     }
 
+    /// What the model said, in parts: its reasoning becomes the field `reasoning_content`, and its calls `tool_calls`.
+    pub fn of_parts(parts: impl IntoIterator<Item = AnswerPart>) -> Self {
+        let (mut reasoning, mut answer) = (String::new(), String::new());
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for part in parts {
+            match part {
+                AnswerPart::Reasoning(text) => reasoning.push_str(&text),
+                AnswerPart::Answer(text) => answer.push_str(&text),
+                AnswerPart::Call { to, text } => match calls.last_mut().filter(|(last, _)| *last == to) {
+                    Some((_, arguments)) => arguments.push_str(&text),
+                    None => calls.push((to, text)),
+                },
+            }
+        }
+        let mut message = Self::assistant(answer.trim_start_matches('\n'));
+        let reasoning = reasoning.trim_matches('\n');
+        if !reasoning.is_empty() {
+            message = message.with_field("reasoning_content", reasoning);
+        }
+        if !calls.is_empty() {
+            let call = |(to, text): (String, String)| {
+                let arguments = serde_json::from_str(&text).unwrap_or(Value::String(text));
+                let name = to.strip_prefix("functions.").unwrap_or(&to);
+                json!({"type": "function", "function": {"name": name, "arguments": arguments}})
+            };
+            message = message.with_field("tool_calls", calls.into_iter().map(call).collect::<Value>());
+        }
+        message
+    }
+
     /// Adds a field that the template reads.
     #[must_use]
     pub fn with_field(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extra.insert(name.into(), value.into());
-        self
-    }
-}
-
-/// How a conversation becomes a prompt.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct ChatOptions {
-    /// Whether the prompt ends where the model is to answer; true by default.
-    pub add_generation_prompt: bool,
-    /// Further variables of the template, such as `tools` or `enable_thinking`; they hide the given ones of the same name.
-    pub variables: Map<String, Value>,
-}
-
-impl Default for ChatOptions {
-    fn default() -> Self {
-        Self { add_generation_prompt: true, variables: Map::new() }
-    }
-}
-
-impl ChatOptions {
-    /// Sets whether the prompt ends where the model is to answer.
-    #[must_use]
-    pub fn with_generation_prompt(mut self, add: bool) -> Self {
-        self.add_generation_prompt = add;
-        self
-    }
-
-    /// Sets a variable of the template.
-    #[must_use]
-    pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.variables.insert(name.into(), value.into());
         self
     }
 }

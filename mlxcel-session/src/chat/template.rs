@@ -1,17 +1,21 @@
 //! Rendering a checkpoint's chat template as transformers renders it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use serde_json::Map;
 
-use super::jinja::{Template, Variable};
+use super::jinja::{Origin, Origins, Template, Variable};
 use super::{ChatOptions, Message};
 use crate::files;
 use crate::tokenizer::SpecialTokens;
 
 /// How many bytes the templates of a checkpoint may have together.
 const LONGEST_SOURCES: usize = 1 << 20;
+
+/// Where a checkpoint keeps named templates beside the default one.
+const FOLDER: &str = "additional_chat_templates";
 
 /// The template that is used where no other is asked for.
 const DEFAULT: &str = "default";
@@ -35,10 +39,30 @@ const TOOL_USE: &str = "tool_use";
 /// ```
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    /// By name.
-    templates: Arc<Vec<(String, Template)>>,
+    templates: Arc<Vec<Named>>,
     special_tokens: Vec<(&'static str, String)>,
 }
+
+/// One of a checkpoint's templates.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    source: String,
+    template: Template,
+}
+
+/// A prompt, and where each part of it comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Rendered {
+    pub(crate) text: String,
+    pub(crate) origins: Origins,
+}
+
+/// What marks the end of the message that goes on, as in transformers: a template may trim the space at its end.
+const END_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// The names of a message's reasoning; transformers gives it to templates by the first two.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 impl ChatTemplate {
     /// Parses the template `source`.
@@ -73,12 +97,12 @@ impl ChatTemplate {
                 )
                 .with_source(fault)
             })?;
-            templates.push((name, template));
+            templates.push(Named { name, source, template });
         }
         Ok(Self { templates: Arc::new(templates), special_tokens: Vec::new() })
     }
 
-    /// The template of a checkpoint: `chat_template.jinja`, else `chat_template` of `config`
+    /// The template of a checkpoint: `chat_template.jinja` and those in `additional_chat_templates`, else `chat_template` of `config`
     /// (`tokenizer_config.json`), else of `chat_template.json`.
     pub(crate) fn of_checkpoint(
         source: &ModelSource,
@@ -87,8 +111,10 @@ impl ChatTemplate {
     ) -> Result<Option<Self>> {
         let own_file = "chat_template.jinja";
         let older: Option<Map<String, serde_json::Value>>;
-        let (file, templates) = if let Some(text) = files::read_text(source, own_file)? {
-            (own_file, vec![(DEFAULT.to_owned(), text)])
+        let own = files::read_text(source, own_file)?.map(|text| (DEFAULT.to_owned(), text));
+        let own: Vec<_> = own.into_iter().chain(additional_templates(source)?).collect();
+        let (file, templates) = if !own.is_empty() {
+            (own_file, own)
         } else if let Some(value) = config.get("chat_template").filter(|value| !value.is_null()) {
             let file = "tokenizer_config.json";
             (file, named_templates(value).ok_or_else(|| unreadable(source, file))?)
@@ -106,43 +132,176 @@ impl ChatTemplate {
         Ok(Some(template))
     }
 
-    /// Writes `messages` as a prompt. It holds every special token that the model wants, so it is encoded without adding
-    /// more.
+    /// The names of the templates: `default`, and others such as `tool_use` and `rag`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.templates.iter().map(|named| named.name.as_str())
+    }
+
+    /// Whether a template spells `text` out.
+    pub(crate) fn spells(&self, text: &str) -> bool {
+        self.templates.iter().any(|named| named.source.contains(text))
+    }
+
+    /// Writes `messages` as a prompt. It holds every special token that the model wants, so it is encoded without adding more; but a
+    /// message that spells such a token out cannot be told from the template then, which [`Tokenizer::encode_chat`] can.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the template refuses the messages, with its own words as the source;
-    /// [`ErrorKind::NotFound`] where the checkpoint has named templates and no default one.
+    /// [`ErrorKind::InvalidInput`] where the template refuses the messages, with its own words as the source, for a
+    /// [`date`](ChatOptions::date) that is none, and where there is no message to go on with;
+    /// [`ErrorKind::NotFound`] where the checkpoint has no template of the name, or named ones and no default one.
+    ///
+    /// [`Tokenizer::encode_chat`]: crate::Tokenizer::encode_chat
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
-        let wants_tools = options.variables.get("tools").is_some_and(|tools| !tools.is_null());
-        let named =
-            |name| self.templates.iter().find(|(known, _)| known == name).map(|(_, template)| template);
-        let tool_use = if wants_tools { named(TOOL_USE) } else { None };
-        let template = tool_use.or_else(|| named(DEFAULT)).ok_or_else(|| {
-            let names: Vec<_> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
-            Error::new(ErrorKind::NotFound, "apply chat template", "the checkpoint has no default template")
-                .with_context("templates", names.join(", "))
-        })?;
+        self.render_parts(messages, options).map(|rendered| rendered.text)
+    }
+
+    /// As [`render`](Self::render), with the origin of each part.
+    pub(crate) fn render_parts(&self, messages: &[Message], options: &ChatOptions) -> Result<Rendered> {
+        let template = self.choose(options)?;
+        let messages = with_reasoning(messages);
+        let (messages, final_content) = if options.continue_final_message {
+            let (messages, content) = with_end_mark(messages.into_owned())?;
+            (Cow::Owned(messages), Some(content))
+        } else {
+            (messages, None)
+        };
+        let now = options.date.as_deref().map(date).transpose()?;
+        let date_string = now.as_ref().map(|now| now.strftime("%d %b %Y").to_string());
         let mut variables: Vec<_> =
             self.special_tokens.iter().map(|(name, text)| (*name, Variable::Text(text))).collect();
         variables.extend([
-            ("messages", Variable::Messages(messages)),
+            ("messages", Variable::Messages(&messages)),
             // Always there, as in transformers: templates ask whether they are none.
             ("tools", Variable::None),
             ("documents", Variable::None),
-            ("add_generation_prompt", Variable::Bool(options.add_generation_prompt)),
+            (
+                "add_generation_prompt",
+                Variable::Bool(options.add_generation_prompt && !options.continue_final_message),
+            ),
         ]);
+        variables.extend(date_string.as_deref().map(|date| ("date_string", Variable::Text(date))));
         variables
             .extend(options.variables.iter().map(|(name, value)| (name.as_str(), Variable::Json(value))));
-        template.render(&variables).map_err(|fault| {
+        let (text, origins) = template.render(&variables, now.as_ref()).map_err(|fault| {
             Error::new(
                 ErrorKind::InvalidInput,
                 "apply chat template",
                 "the model's template does not take these messages",
             )
             .with_source(fault)
+        })?;
+        let mut rendered = Rendered { text, origins };
+        if let Some(content) = final_content {
+            rendered.end_inside(&content)?;
+        }
+        if options.special_tokens_in_text {
+            rendered.origins = Origins::uniform(rendered.text.len(), Origin::Template);
+        }
+        Ok(rendered)
+    }
+
+    /// The template that `options` ask for.
+    fn choose(&self, options: &ChatOptions) -> Result<&Template> {
+        let named = |name: &str| self.templates.iter().find(|named| named.name == name);
+        let (wanted, found) = match &options.template_name {
+            Some(name) => (name.as_str(), named(name)),
+            None => {
+                let wants_tools = options.variables.get("tools").is_some_and(|tools| !tools.is_null());
+                let tool_use = if wants_tools { named(TOOL_USE) } else { None };
+                (DEFAULT, tool_use.or_else(|| named(DEFAULT)))
+            }
+        };
+        found.map(|named| &named.template).ok_or_else(|| {
+            let names: Vec<_> = self.names().collect();
+            Error::new(ErrorKind::NotFound, "apply chat template", "the checkpoint has no such template")
+                .with_context("template", wanted)
+                .with_context("templates", names.join(", "))
         })
     }
+}
+
+impl Rendered {
+    /// Cuts it where the final message, which says `content`, ends.
+    fn end_inside(&mut self, content: &str) -> Result<()> {
+        let is_space = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);
+        let at = self.text.rfind(END_MARK.trim_end());
+        let Some(at) = at.filter(|_| self.text.contains(content.trim_matches(is_space))) else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "apply chat template",
+                "the model's template does not write the final message as it is, so there is nothing to go on with",
+            ));
+        };
+        let kept = if self.text[at..].starts_with(END_MARK) {
+            at
+        } else {
+            // The template trims messages, and so the end of this one.
+            self.text[..at].trim_end_matches(is_space).len()
+        };
+        self.text.truncate(kept);
+        self.origins.truncate(kept);
+        Ok(())
+    }
+}
+
+/// The messages, where reasoning has the names that templates look for.
+fn with_reasoning(messages: &[Message]) -> Cow<'_, [Message]> {
+    let given = |message: &Message| {
+        REASONING.iter().find_map(|name| message.extra.get(*name).filter(|value| !value.is_null())).cloned()
+    };
+    if messages.iter().all(|message| given(message).is_none()) {
+        return Cow::Borrowed(messages);
+    }
+    let named = messages.iter().map(|message| {
+        let mut message = message.clone();
+        if let Some(reasoning) = given(&message) {
+            message.extra.entry("thinking").or_insert_with(|| reasoning.clone());
+            message.extra.insert("reasoning_content".to_owned(), reasoning);
+        }
+        message
+    });
+    Cow::Owned(named.collect())
+}
+
+/// The messages, where the last one ends with [`END_MARK`], and what it says without that.
+fn with_end_mark(mut messages: Vec<Message>) -> Result<(Vec<Message>, String)> {
+    let Some(last) = messages.last_mut() else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "apply chat template",
+            "there is no message to go on with",
+        ));
+    };
+    let content = last.content.clone();
+    last.content.push_str(END_MARK);
+    Ok((messages, content))
+}
+
+/// A date, and the time if it has one, at this place.
+fn date(text: &str) -> Result<jiff::Zoned> {
+    let parsed = text.parse::<jiff::civil::DateTime>();
+    parsed.and_then(|date| date.to_zoned(jiff::tz::TimeZone::system())).map_err(|error| {
+        Error::new(
+            ErrorKind::InvalidInput,
+            "apply chat template",
+            "the date is not of the form 2025-07-26 or 2025-07-26T10:15",
+        )
+        .with_context("date", text)
+        .with_source(error)
+    })
+}
+
+/// The templates that a checkpoint has in files beside the default one, by name.
+fn additional_templates(source: &ModelSource) -> Result<Vec<(String, String)>> {
+    let mut templates = Vec::new();
+    for file in files::list(source, FOLDER)? {
+        let Some(name) = file.strip_suffix(".jinja") else { continue };
+        if let Some(text) = files::read_text(source, &format!("{FOLDER}/{file}"))? {
+            templates.push((name.to_owned(), text));
+        }
+    }
+    Ok(templates)
 }
 
 /// What `chat_template` says: one template, or a list of named ones.

@@ -6,12 +6,18 @@ use mlxcel_core::{Error, ErrorKind, Printable, Result, TokenId};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokenizers::{AddedToken, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
+use tokenizers::{
+    AddedToken, Encoding, Model, ModelWrapper, Normalizer, OffsetType, PostProcessorWrapper,
+    PreTokenizedString, PreTokenizer, TokenizerImpl,
+};
 
+use super::added::{AddedTokens, Known};
+use super::bytes;
 use super::frame::Frame;
 use super::normalizers::{Normalization, Normalizers};
 use super::splitting::{Decoders, PreTokenizers};
 use super::vocabulary::{LONGEST_TOKEN, ModelSection};
+use crate::chat::Origins;
 
 /// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some gigabytes of memory in the
 /// crate.
@@ -65,17 +71,20 @@ pub(super) struct Checked {
     growth: usize,
     /// How many bytes of a text a token covers at most.
     covered: usize,
+    added: AddedTokens,
+    /// What decoding does to one token.
+    of_token: Vec<bytes::Step>,
 }
 
 impl Checked {
-    /// Reads the file; what is wrong with it in words.
-    pub(super) fn read(bytes: &[u8]) -> std::result::Result<Self, String> {
+    /// Reads the file; what is wrong with it in words. `is_marker` says which added tokens are for the chat template to write.
+    pub(super) fn read(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
         let file: File<'_> =
             serde_json::from_slice(bytes).map_err(|error| Printable(&error.to_string()).to_string())?;
-        guarded(|| Self::build(file)).unwrap_or_else(|| Err("its parts do not fit".to_owned()))
+        guarded(|| Self::build(file, is_marker)).unwrap_or_else(|| Err("its parts do not fit".to_owned()))
     }
 
-    fn build(file: File<'_>) -> std::result::Result<Self, String> {
+    fn build(file: File<'_>, is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
         if file.version.as_ref().is_some_and(|version| version != "1.0") {
             return Err("its version is unknown".to_owned());
         }
@@ -85,7 +94,7 @@ impl Checked {
             .map_err(|error| Printable(&error).to_string())?;
         let (pre_tokenizers, splitting_growth) = PreTokenizers::read(section(file.pre_tokenizer)?.as_ref())
             .map_err(|error| Printable(&error).to_string())?;
-        let decoders =
+        let decoding =
             Decoders::read(section(file.decoder)?.as_ref()).map_err(|error| Printable(&error).to_string())?;
         let model = file.model.build().map_err(|error| Printable(&error).to_string())?;
         if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_TOKEN) {
@@ -107,7 +116,7 @@ impl Checked {
             .with_normalizer(normalization.normalizers)
             .map_err(|error| Printable(&error.to_string()).to_string())?;
         tokenizer.with_pre_tokenizer(pre_tokenizers);
-        tokenizer.with_decoder(decoders);
+        tokenizer.with_decoder(decoding.decoders);
         let added_tokens = file.added_tokens.into_iter().map(|token| {
             AddedToken::from(token.content, token.special)
                 .single_word(token.single_word)
@@ -116,25 +125,73 @@ impl Checked {
                 .normalized(token.normalized)
         });
         tokenizer.add_tokens(added_tokens).map_err(|error| Printable(&error.to_string()).to_string())?;
-        Ok(Self { tokenizer, frame, growth: normalization.growth.saturating_mul(splitting_growth), covered })
+        let known = tokenizer.get_added_vocabulary();
+        let added = known.get_added_tokens_decoder().iter().map(|(&id, token)| Known {
+            id,
+            token: token.clone(),
+            normal_form: known.simple_id_to_token(id).unwrap_or_else(|| token.content.clone()),
+        });
+        let added = AddedTokens::new(added.collect(), is_marker)?;
+        Ok(Self {
+            frame,
+            growth: normalization.growth.saturating_mul(splitting_growth),
+            covered,
+            added,
+            of_token: decoding.of_token,
+            tokenizer,
+        })
     }
 
     /// The token ids of `text`, with those around it if `add_special_tokens`.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
+        let ids = self.encode_with(text, || self.tokenizer.encode_fast(text, false))?;
+        if !add_special_tokens {
+            return Ok(ids);
+        }
+        Ok([&self.frame.before, &*ids, &self.frame.after].concat())
+    }
+
+    /// The tokens in front of a text.
+    pub(super) fn before(&self) -> &[TokenId] {
+        &self.frame.before
+    }
+
+    /// The token ids of `text`, in which control tokens are taken from where they may stand alone.
+    pub(super) fn encode_parts(&self, text: &str, origins: &Origins) -> Result<Vec<TokenId>> {
+        self.encode_with(text, || {
+            let mut pieces = PreTokenizedString::from(text);
+            pieces.split(|_, piece| Ok(self.added.split(piece, origins, false)))?;
+            pieces.split(|_, mut piece| {
+                if let Some(normalizers) = self.tokenizer.get_normalizer() {
+                    normalizers.normalize(&mut piece)?;
+                }
+                Ok(self.added.split(piece, origins, true))
+            })?;
+            if let Some(pre_tokenizers) = self.tokenizer.get_pre_tokenizer() {
+                pre_tokenizers.pre_tokenize(&mut pieces)?;
+            }
+            let model = self.tokenizer.get_model();
+            pieces.tokenize(|word| self.added.tokenize(word, origins, |text| model.tokenize(text)))?;
+            pieces.into_encoding(None, 0, OffsetType::None)
+        })
+    }
+
+    /// What `encode` makes of `text`.
+    fn encode_with(
+        &self,
+        text: &str,
+        encode: impl FnOnce() -> tokenizers::Result<Encoding>,
+    ) -> Result<Vec<TokenId>> {
         let most = LONGEST_TEXT.min(LONGEST_GROWN / self.growth.max(1));
         if text.len() > most {
             return Err(too_long(text, most, "the text is longer than is encoded at once"));
         }
-        let encoded = guarded(|| self.tokenizer.encode_fast(text, false));
-        let encoding = encoded.unwrap_or_else(|| Err("the tokenizer failed".into())).map_err(|error| {
+        let encoding = guarded(encode).unwrap_or_else(|| Err("the tokenizer failed".into()));
+        let encoding = encoding.map_err(|error| {
             Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot express the text")
                 .with_source(Printable(&error.to_string()).to_string())
         })?;
-        let ids = encoding.get_ids();
-        if !add_special_tokens {
-            return Ok(ids.to_vec());
-        }
-        Ok([&self.frame.before, ids, &self.frame.after].concat())
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// Refuses a text that surely has more than `most_tokens` tokens, without encoding it.
@@ -169,6 +226,16 @@ impl Checked {
 
     pub(super) fn token(&self, id: TokenId) -> Option<String> {
         self.tokenizer.id_to_token(id)
+    }
+
+    pub(super) fn is_special(&self, id: TokenId) -> bool {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        added.get(&id).is_some_and(|token| token.special)
+    }
+
+    /// The bytes that a token adds to a text.
+    pub(super) fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
+        self.token(id).map(|token| bytes::of_token(&self.of_token, token))
     }
 }
 

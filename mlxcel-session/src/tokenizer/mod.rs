@@ -1,5 +1,7 @@
 //! Text to token ids and back, as the checkpoint's own tokenizer does it.
 
+mod added;
+mod bytes;
 mod charsmap;
 mod file;
 mod frame;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 use serde_json::{Map, Value};
 
-use crate::chat::{ChatOptions, ChatTemplate, Message};
+use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, Rendered};
 use crate::files;
 use file::Checked;
 
@@ -30,6 +32,9 @@ struct Inner {
     tokenizer: Checked,
     special_tokens: SpecialTokens,
     chat_template: Option<ChatTemplate>,
+    reasoning: Option<ReasoningFormat>,
+    /// Special tokens that are shown where others are left out, since they mark reasoning.
+    marks: Vec<TokenId>,
 }
 
 impl Tokenizer {
@@ -56,9 +61,14 @@ impl Tokenizer {
             files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
         let special_tokens = SpecialTokens::of_checkpoint(source, &config)?;
         let chat_template = ChatTemplate::of_checkpoint(source, &config, &special_tokens)?;
-        let tokenizer = Checked::read(&bytes)
+        let is_marker = |token: &str| chat_template.as_ref().is_some_and(|template| template.spells(token));
+        let tokenizer = Checked::read(&bytes, is_marker)
             .map_err(|fault| files::corrupt(source, FILE, "it is not a tokenizer").with_source(fault))?;
-        Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template }))))
+        let reasoning =
+            ReasoningFormat::find(chat_template.as_ref(), |token| tokenizer.token_id(token).is_some());
+        let marks = reasoning.iter().flat_map(ReasoningFormat::marks);
+        let marks = marks.filter_map(|mark| tokenizer.token_id(mark)).collect();
+        Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template, reasoning, marks }))))
     }
 
     /// The token ids of `text`, with the tokens that the model wants around a plain text (such as the one that begins it) if
@@ -70,6 +80,11 @@ impl Tokenizer {
     /// MiB, or less where the file's steps can make a text grow.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
         self.0.tokenizer.encode(text, add_special_tokens)
+    }
+
+    /// The tokens that the model wants in front of a text.
+    pub(crate) fn tokens_before(&self) -> &[TokenId] {
+        self.0.tokenizer.before()
     }
 
     /// As [`encode`](Self::encode), for a prompt of at most `most_tokens` tokens: one that is surely longer is refused without work.
@@ -100,6 +115,10 @@ impl Tokenizer {
     /// [`ErrorKind::NotFound`] where the checkpoint has no chat template; [`ErrorKind::InvalidInput`] for no message at all and
     /// where the template refuses the messages.
     pub fn render_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        self.render_parts(messages, options).map(|rendered| rendered.text)
+    }
+
+    fn render_parts(&self, messages: &[Message], options: &ChatOptions) -> Result<Rendered> {
         if messages.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "apply chat template", "there is no message"));
         }
@@ -110,17 +129,26 @@ impl Tokenizer {
                 "the checkpoint has no chat template; give the prompt as plain text",
             )
         })?;
-        template.render(messages, options)
+        template.render_parts(messages, options)
+    }
+
+    /// The template writes the special tokens itself.
+    fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<TokenId>> {
+        self.0.tokenizer.encode_parts(&prompt.text, &prompt.origins)
     }
 
     /// The prompt of a conversation by the checkpoint's chat template, as token ids.
+    ///
+    /// What messages, tools and documents say is text, whatever it spells: a control token in it is written in other tokens, unless
+    /// [`ChatOptions::special_tokens_in_text`] asks for it. Special tokens come from the template alone, and tokens such as `<think>`
+    /// that are not special but spelled out in the template from what the assistant said as well. A text that spells none has the ids
+    /// of [`encode`](Self::encode).
     ///
     /// # Errors
     ///
     /// Those of [`render_chat`](Self::render_chat) and [`encode`](Self::encode).
     pub fn encode_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<TokenId>> {
-        // The template writes the special tokens itself.
-        self.encode(&self.render_chat(messages, options)?, false)
+        self.encode_rendered(&self.render_parts(messages, options)?)
     }
 
     /// As [`encode_chat`](Self::encode_chat), for a prompt of at most `most_tokens` tokens.
@@ -130,7 +158,39 @@ impl Tokenizer {
         options: &ChatOptions,
         most_tokens: usize,
     ) -> Result<Vec<TokenId>> {
-        self.encode_prompt(&self.render_chat(messages, options)?, false, most_tokens)
+        let prompt = self.render_parts(messages, options)?;
+        self.0.tokenizer.check_length(&prompt.text, most_tokens)?;
+        self.encode_rendered(&prompt)
+    }
+
+    /// As [`decode`](Self::decode), and tokens that mark reasoning are shown even where special ones are left out.
+    pub(crate) fn decode_marked(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
+        let marks = &self.0.marks;
+        if !skip_special_tokens || !tokens.iter().any(|token| marks.contains(token)) {
+            return self.decode(tokens, skip_special_tokens);
+        }
+        let shown = tokens.iter().copied().filter(|token| marks.contains(token) || !self.is_special(*token));
+        self.decode(&shown.collect::<Vec<_>>(), false)
+    }
+
+    /// Whether `id` is a special token, which [`decode`](Self::decode) can leave out.
+    pub fn is_special(&self, id: TokenId) -> bool {
+        self.0.tokenizer.is_special(id)
+    }
+
+    /// How the model marks its reasoning, as far as its chat template or its vocabulary tell.
+    pub fn reasoning(&self) -> Option<&ReasoningFormat> {
+        self.0.reasoning.as_ref()
+    }
+
+    /// Whether the chat template takes the reasoning of a message apart from its content.
+    pub(crate) fn reads_reasoning(&self) -> bool {
+        let reads = |template: &ChatTemplate| {
+            ["reasoning_content", ".thinking", "'thinking'", "\"thinking\""]
+                .iter()
+                .any(|field| template.spells(field))
+        };
+        self.reasoning().is_some_and(ReasoningFormat::has_channels) || self.chat_template().is_some_and(reads)
     }
 
     /// The chat template, where the checkpoint has one.
@@ -151,6 +211,27 @@ impl Tokenizer {
     /// How the token `id` is written in the vocabulary (not the text that it stands for).
     pub fn token(&self, id: TokenId) -> Option<String> {
         self.0.tokenizer.token(id)
+    }
+
+    /// The bytes that the token `id` adds to a text in which it is not the first; none for an id that it does not know. They may be a part
+    /// of a character. A token that begins a text may lose the space that it begins with.
+    ///
+    /// ```no_run
+    /// # let tokenizer = mlxcel_session::Tokenizer::open("models/llama")?;
+    /// let bytes: Vec<u8> = tokenizer.encode("naïve 😀", false)?.iter().flat_map(|&id| tokenizer.token_bytes(id)).flatten().collect();
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    pub fn token_bytes(&self, id: TokenId) -> Option<Vec<u8>> {
+        self.0.tokenizer.token_bytes(id)
+    }
+
+    /// The tokens whose bytes contain `text`, such as all that have a line break in them: for
+    /// [`Dry::breakers`](crate::Dry::breakers), bias and limits. It looks at the whole vocabulary.
+    pub fn tokens_containing(&self, text: &str) -> Vec<TokenId> {
+        let text = text.as_bytes();
+        let contains = |bytes: Vec<u8>| text.is_empty() || bytes.windows(text.len()).any(|part| part == text);
+        let tokens = 0..TokenId::try_from(self.vocabulary_size()).unwrap_or(TokenId::MAX);
+        tokens.filter(|&token| self.token_bytes(token).is_some_and(contains)).collect()
     }
 
     /// The id of a special token by its role, such as `bos_token` or `eos_token`.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper};
 
+use super::bytes;
 use super::steps::{MOST_GROWTH, Steps, growth_of_replacement, parse, pattern, text, unknown};
 
 const PRE_TOKENIZERS: &str = "pretokenizers";
@@ -52,6 +53,12 @@ impl PreTokenizer for PreTokenizers {
 /// How tokens become a text again.
 pub(super) struct Decoders(Vec<Decode>);
 
+/// The steps of a section `decoder`, and what they do to one token.
+pub(super) struct Decoding {
+    pub(super) decoders: Option<Decoders>,
+    pub(super) of_token: Vec<bytes::Step>,
+}
+
 enum Decode {
     Plain(DecoderWrapper),
     /// Takes a character off, so often at most at the beginning and at the end of each token.
@@ -64,8 +71,10 @@ enum Decode {
 
 impl Decoders {
     /// The steps of the section, if it has any.
-    pub(super) fn read(section: Option<&Value>) -> Result<Option<Self>, String> {
+    pub(super) fn read(section: Option<&Value>) -> Result<Decoding, String> {
+        let mut of_token = Vec::new();
         let steps = Steps::read(section, DECODERS, MOST_DECODED, |kind, value| {
+            of_token.extend(bytes::step(kind, value));
             let growth = match kind {
                 "Strip" => {
                     let mut content = text(value, "content")?.chars();
@@ -85,7 +94,8 @@ impl Decoders {
             };
             Ok((Decode::Plain(parse(value)?), growth))
         })?;
-        Ok(if steps.steps.is_empty() { None } else { Some(Self(steps.steps)) })
+        let decoders = if steps.steps.is_empty() { None } else { Some(Self(steps.steps)) };
+        Ok(Decoding { decoders, of_token })
     }
 }
 

@@ -1,5 +1,6 @@
 //! `reduce_argmax`: the largest value along a dimension, and what stands with it.
 
+use super::error::Result;
 use super::kernel::Kernel;
 use super::lanes::{BLOCK, Class, store_f32, store_i64};
 use super::node::SlotId;
@@ -35,8 +36,9 @@ impl ArgMax {
         self.indices.slots.iter().copied().for_each(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let [mut largest, mut chosen] = self.outs.map(|out| frame.allocate(out));
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let [first, second] = self.outs;
+        let (mut largest, mut chosen) = (frame.allocate(first)?, frame.allocate(second)?);
         let (element, index) = (self.values.element, self.indices.element);
         let (inner, size) = (self.inner, self.size);
         {
@@ -83,9 +85,9 @@ impl ArgMax {
                 },
             );
         }
-        let [first, second] = self.outs;
         frame.put(first, largest);
         frame.put(second, chosen);
+        Ok(())
     }
 }
 

@@ -2,16 +2,25 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytemuck::Zeroable;
+use bytemuck::allocation::try_zeroed_slice_box;
+
+use super::error::{EvalError, Result};
+
 /// The alignment of every buffer: a cache line, and the widest vector register.
 const ALIGNMENT: usize = 64;
 const WORD: usize = size_of::<u64>();
 
+/// `count` zeros. The sizes of tensors follow from files and lengths of sequences, so that they can be had is not taken for granted.
+pub(super) fn zeros<T: Zeroable>(count: usize) -> Result<Box<[T]>> {
+    try_zeroed_slice_box(count)
+        .map_err(|()| EvalError::OutOfMemory { bytes: count.saturating_mul(size_of::<T>()) })
+}
+
 /// Owned bytes that start on a cache line.
-///
-/// The words are never grown or moved within their allocation, so the address stays for the buffer's life.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    words: Vec<u64>,
+    words: Box<[u64]>,
     /// The first word on a cache line.
     first: usize,
     bytes: usize,
@@ -19,19 +28,29 @@ pub(super) struct Buffer {
 
 impl Buffer {
     /// A buffer of zeros.
-    pub(super) fn zeroed(bytes: usize) -> Self {
-        let words = vec![0u64; bytes.div_ceil(WORD) + ALIGNMENT / WORD - 1];
+    pub(super) fn zeroed(bytes: usize) -> Result<Self> {
+        Ok(Self::of(zeros(words(bytes))?, bytes))
+    }
+
+    /// A copy of `bytes`.
+    pub(super) fn copy_of(bytes: &[u8]) -> Result<Self> {
+        let mut buffer = Self::zeroed(bytes.len())?;
+        buffer.bytes_mut().copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
+    /// A copy of `bytes`, which are few, or of which the caller has a copy already.
+    pub(super) fn copy_of_few(bytes: &[u8]) -> Self {
+        let mut buffer = Self::of(vec![0; words(bytes.len())].into_boxed_slice(), bytes.len());
+        buffer.bytes_mut().copy_from_slice(bytes);
+        buffer
+    }
+
+    fn of(words: Box<[u64]>, bytes: usize) -> Self {
         let offset = words.as_ptr().align_offset(ALIGNMENT);
         // `align_offset` may answer "impossible" (in const evaluation only); then the buffer is merely less aligned.
         let first = if offset < ALIGNMENT / WORD { offset } else { 0 };
         Self { words, first, bytes }
-    }
-
-    /// A copy of `bytes`.
-    pub(super) fn copy_of(bytes: &[u8]) -> Self {
-        let mut buffer = Self::zeroed(bytes.len());
-        buffer.bytes_mut().copy_from_slice(bytes);
-        buffer
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -57,8 +76,13 @@ impl Buffer {
 
 impl Clone for Buffer {
     fn clone(&self) -> Self {
-        Self::copy_of(self.bytes())
+        Self::copy_of_few(self.bytes())
     }
+}
+
+/// The words that hold `bytes` from a cache line on.
+fn words(bytes: usize) -> usize {
+    bytes.div_ceil(WORD) + ALIGNMENT / WORD - 1
 }
 
 /// Counters of a run, filled while it runs; see [`RunOptions::stats`](super::RunOptions::stats).
@@ -111,7 +135,7 @@ impl<'a> Arena<'a> {
     }
 
     /// A buffer of unspecified contents; the step that asks for it writes all of it.
-    pub(super) fn take(&mut self, bytes: usize) -> Buffer {
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Buffer> {
         // Not more than twice what is needed (small ones aside), so that recycling does not hoard memory.
         let limit = bytes.saturating_mul(2).max(4096);
         let best = (0..self.free.len())
@@ -120,11 +144,11 @@ impl<'a> Arena<'a> {
         if let Some(index) = best {
             let mut buffer = self.free.swap_remove(index);
             buffer.bytes = bytes;
-            return buffer;
+            return Ok(buffer);
         }
-        let buffer = Buffer::zeroed(bytes);
+        let buffer = Buffer::zeroed(bytes)?;
         self.stats.add(buffer.allocated());
-        buffer
+        Ok(buffer)
     }
 
     /// Takes a buffer back for reuse. Buffers that the caller brought are `foreign`: they were never counted.

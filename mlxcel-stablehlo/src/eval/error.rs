@@ -66,6 +66,12 @@ pub enum EvalError {
         /// The bytes given.
         actual: usize,
     },
+    /// The system did not give the memory for a tensor.
+    #[error("there is no memory for a tensor of {bytes} bytes")]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: usize,
+    },
     /// The cancellation hook said so.
     #[error("the run was cancelled")]
     Cancelled,

@@ -1,5 +1,7 @@
 //! `gather`: slices at run-time indices. Of the operand only the slices are read.
 
+use super::buffer::zeros;
+use super::error::Result;
 use super::kernel::Kernel;
 use super::movement::{Stretches, clamp_start};
 use super::node::SlotId;
@@ -58,10 +60,10 @@ impl IndexVectors {
     }
 
     /// All indices, read once.
-    pub(super) fn read(&self, frame: &Frame<'_>) -> Vec<i64> {
-        let mut indices = vec![0; self.kernel.elements];
+    pub(super) fn read(&self, frame: &Frame<'_>) -> Result<Box<[i64]>> {
+        let mut indices = zeros(self.kernel.elements)?;
         self.kernel.bind(|slot| frame.bytes(slot)).evaluator().write_i64(0, &mut indices);
-        indices
+        Ok(indices)
     }
 
     fn components<'i>(
@@ -144,10 +146,10 @@ impl Gather {
         self.indices.kernel.slots.iter().copied().for_each(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         if !out.bytes().is_empty() {
-            let indices = self.indices.read(frame);
+            let indices = self.indices.read(frame)?;
             let operand = self.operand.bind(|slot| frame.bytes(slot));
             let size = self.operand.element.bytes_for(1);
             let Stretches { length, starts, count } = &self.stretches;
@@ -168,7 +170,7 @@ impl Gather {
                 );
             } else {
                 let mut operand = operand.evaluator();
-                let mut scratch = vec![0; slice * size];
+                let mut scratch = zeros(slice * size)?;
                 let bytes = out.bytes_mut();
                 for vector in 0..self.indices.count {
                     let origin = self.indices.clamped(&indices, vector);
@@ -184,5 +186,6 @@ impl Gather {
             }
         }
         frame.put(self.out, out);
+        Ok(())
     }
 }

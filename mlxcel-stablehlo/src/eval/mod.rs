@@ -164,7 +164,7 @@ impl Program {
     ///
     /// # Errors
     /// [`EvalError::InputCount`], [`EvalError::InputType`] or [`EvalError::InputLength`] for inputs that are not what the
-    /// arguments say.
+    /// arguments say; [`EvalError::OutOfMemory`].
     pub fn run(&self, inputs: Vec<Input<'_>>) -> Result<Vec<Tensor>> {
         self.run_with(inputs, &RunOptions::default())
     }

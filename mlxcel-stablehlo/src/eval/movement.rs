@@ -1,5 +1,6 @@
 //! Operations that move boxes of elements: slices and updates at run-time places, concatenation, padding.
 
+use super::error::Result;
 use super::evaluator::Evaluator;
 use super::kernel::{Bound, Kernel};
 use super::node::SlotId;
@@ -72,8 +73,8 @@ impl DynamicSlice {
         self.starts.reads(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         if !out.bytes().is_empty() {
             let origin = self.starts.origin(frame);
             let operand = self.operand.bind(|slot| frame.bytes(slot));
@@ -92,6 +93,7 @@ impl DynamicSlice {
             );
         }
         frame.put(self.out, out);
+        Ok(())
     }
 }
 
@@ -111,10 +113,10 @@ impl DynamicUpdateSlice {
         self.starts.reads(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
         frame.update(self.operand, self.out, |frame, bytes| {
             if self.update.elements == 0 {
-                return;
+                return Ok(());
             }
             let origin = self.starts.origin(frame);
             let update = self.update.bind(|slot| frame.bytes(slot));
@@ -125,7 +127,8 @@ impl DynamicUpdateSlice {
                 let place = (origin + starts.at(i)) * size;
                 update.write(i * length, *length, &mut bytes[place..place + length * size]);
             }
-        });
+            Ok(())
+        })
     }
 }
 
@@ -141,8 +144,8 @@ impl Concatenate {
         self.operands.iter().flat_map(|(kernel, _)| &kernel.slots).for_each(|&slot| each(slot));
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         let length: usize = self.operands.iter().map(|&(_, run)| run).sum();
         if let (false, Some((first, _))) = (out.bytes().is_empty(), self.operands.first()) {
             let size = first.element.bytes_for(1);
@@ -169,6 +172,7 @@ impl Concatenate {
             );
         }
         frame.put(self.out, out);
+        Ok(())
     }
 }
 
@@ -190,14 +194,15 @@ impl Pad {
         self.value.slots.iter().copied().for_each(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         {
             let operand = self.operand.bind(|slot| frame.bytes(slot));
             let value = self.value.bind(|slot| frame.bytes(slot));
             self.fill(out.bytes_mut(), &mut operand.evaluator(), &mut value.evaluator());
         }
         frame.put(self.out, out);
+        Ok(())
     }
 
     fn fill(&self, out: &mut [u8], operand: &mut Evaluator<'_>, value: &mut Evaluator<'_>) {

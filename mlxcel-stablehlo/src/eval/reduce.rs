@@ -1,6 +1,7 @@
 //! `reduce`: joins elements along dimensions.
 
 use super::elementwise::{maximum, minimum};
+use super::error::Result;
 use super::evaluator::Evaluator;
 use super::kernel::Kernel;
 use super::lanes::{BLOCK, Class, store_f32, store_i64};
@@ -76,8 +77,8 @@ impl Reduce {
         self.operand.slots.iter().copied().for_each(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         let bytes = out.bytes_mut();
         match (Class::of(self.element), self.reduction) {
             (Class::F32, Reduction::Max) => self.run_f32(frame, bytes, maximum),
@@ -92,6 +93,7 @@ impl Reduce {
             (Class::Bool, _) => self.run_bool(frame, bytes, 0, |a, b| a | b),
         }
         frame.put(self.out, out);
+        Ok(())
     }
 
     fn run_f32(&self, frame: &Frame<'_>, out: &mut [u8], join: impl Fn(f32, f32) -> f32 + Sync) {

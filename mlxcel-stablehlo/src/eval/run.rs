@@ -39,7 +39,7 @@ impl<'a> Frame<'a> {
     }
 
     /// A buffer for the slot, of unspecified contents.
-    pub(super) fn allocate(&mut self, slot: SlotId) -> Buffer {
+    pub(super) fn allocate(&mut self, slot: SlotId) -> Result<Buffer> {
         self.arena.take(self.program.slots[slot].bytes)
     }
 
@@ -64,39 +64,39 @@ impl<'a> Frame<'a> {
         &mut self,
         (from, last_use): (SlotId, bool),
         to: SlotId,
-        update: impl FnOnce(&Self, &mut [u8]),
-    ) {
+        update: impl FnOnce(&Self, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let owned = last_use && matches!(self.slots[from], Stored::Owned(..));
         let (mut buffer, foreign) = match std::mem::take(&mut self.slots[from]) {
             Stored::Owned(buffer, foreign) if owned => (buffer, foreign),
             stored => {
                 self.slots[from] = stored;
-                let mut copy = self.allocate(to);
+                let mut copy = self.allocate(to)?;
                 copy.bytes_mut().copy_from_slice(self.bytes(from));
                 (copy, false)
             }
         };
-        update(self, buffer.bytes_mut());
+        update(self, buffer.bytes_mut())?;
         self.store(to, Stored::Owned(buffer, foreign));
+        Ok(())
     }
 
     /// Moves what the slots hold to other slots, at once; those that are needed again are copied.
-    pub(super) fn transfer(&mut self, from: &[(SlotId, bool)], to: &[SlotId]) {
+    pub(super) fn transfer(&mut self, from: &[(SlotId, bool)], to: &[SlotId]) -> Result<()> {
         let moved: Vec<Stored<'a>> = from
             .iter()
-            .map(|&(slot, take)| match (&self.slots[slot], take) {
-                (Stored::Borrowed(bytes), _) => Stored::Borrowed(bytes),
-                (_, true) => std::mem::take(&mut self.slots[slot]),
-                (_, false) => {
-                    let mut copy = self.arena.take(self.bytes(slot).len());
-                    copy.bytes_mut().copy_from_slice(self.bytes(slot));
-                    Stored::Owned(copy, false)
-                }
+            .map(|&(slot, take)| {
+                Ok(match (&self.slots[slot], take) {
+                    (Stored::Borrowed(bytes), _) => Stored::Borrowed(bytes),
+                    (_, true) => std::mem::take(&mut self.slots[slot]),
+                    (_, false) => Stored::Owned(self.copy_of(slot)?, false),
+                })
             })
-            .collect();
+            .collect::<Result<_>>()?;
         for (&slot, stored) in to.iter().zip(moved) {
             self.store(slot, stored);
         }
+        Ok(())
     }
 
     /// Runs the steps of a block; its results are in their slots afterwards.
@@ -115,16 +115,20 @@ impl<'a> Frame<'a> {
     }
 
     /// The contents of a slot as a tensor of its own.
-    fn result(&mut self, (slot, take): (SlotId, bool)) -> Buffer {
+    fn result(&mut self, (slot, take): (SlotId, bool)) -> Result<Buffer> {
         match std::mem::take(&mut self.slots[slot]) {
-            Stored::Owned(buffer, _) if take => buffer,
+            Stored::Owned(buffer, _) if take => Ok(buffer),
             stored => {
                 self.slots[slot] = stored;
-                let mut copy = self.arena.take(self.bytes(slot).len());
-                copy.bytes_mut().copy_from_slice(self.bytes(slot));
-                copy
+                self.copy_of(slot)
             }
         }
+    }
+
+    fn copy_of(&mut self, slot: SlotId) -> Result<Buffer> {
+        let mut copy = self.arena.take(self.bytes(slot).len())?;
+        copy.bytes_mut().copy_from_slice(self.bytes(slot));
+        Ok(copy)
     }
 }
 
@@ -188,6 +192,6 @@ impl Program {
         }
         frame.block(&self.body)?;
         let results = self.body.results.iter().zip(&self.results);
-        Ok(results.map(|(&result, ty)| Tensor::from_buffer(ty.clone(), frame.result(result))).collect())
+        results.map(|(&result, ty)| Ok(Tensor::from_buffer(ty.clone(), frame.result(result)?))).collect()
     }
 }

@@ -3,6 +3,8 @@
 //! A window that does not fit into the operand as a whole is left out. Windows are written in the row-major order of
 //! the indices, so that of overlapping ones the last wins.
 
+use super::buffer::zeros;
+use super::error::Result;
 use super::gather::IndexVectors;
 use super::kernel::Kernel;
 use super::lanes::{Class, load_f32, load_i64, store_f32, store_i64};
@@ -92,12 +94,12 @@ impl Scatter {
         self.updates.slots.iter().copied().for_each(each);
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
         frame.update(self.operand, self.out, |frame, bytes| {
             if self.updates.elements == 0 || bytes.is_empty() {
-                return;
+                return Ok(());
             }
-            let indices = self.indices.read(frame);
+            let indices = self.indices.read(frame)?;
             let updates = self.updates.bind(|slot| frame.bytes(slot));
             let mut updates = updates.evaluator();
             let element = self.updates.element;
@@ -105,7 +107,7 @@ impl Scatter {
             let contiguous = self.from.is_contiguous() && self.to.is_contiguous();
             // A window of neighbours is written in one go, another one element by element.
             let (parts, length) = if contiguous { (1, self.elements) } else { (self.elements, 1) };
-            let mut part = vec![0; length * size];
+            let mut part: Box<[u8]> = zeros(length * size)?;
             for vector in 0..self.indices.count {
                 let Some(origin) = self.indices.fitting(&indices, vector) else { continue };
                 let window = self.windows.at(vector);
@@ -119,7 +121,8 @@ impl Scatter {
                     }
                 }
             }
-        });
+            Ok(())
+        })
     }
 }
 

@@ -61,7 +61,7 @@ impl Sort {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut outs: Vec<_> = self.outs.iter().map(|&out| frame.allocate(out)).collect();
+        let mut outs = self.outs.iter().map(|&out| frame.allocate(out)).collect::<Result<Vec<_>>>()?;
         for line in 0..self.outer * self.inner {
             let first = line / self.inner * self.size * self.inner + line % self.inner;
             let order = self.sorted(frame, first)?;
@@ -100,7 +100,7 @@ impl Sort {
                 for (&(slot, element), pair) in self.operands.iter().zip(arguments.chunks(2)) {
                     let size = element.bytes_for(1);
                     for (&argument, place) in pair.iter().zip([a, b]) {
-                        let mut scalar = frame.allocate(argument);
+                        let mut scalar = frame.allocate(argument)?;
                         let from = (first + place * self.inner) * size;
                         scalar.bytes_mut().copy_from_slice(&frame.bytes(slot)[from..from + size]);
                         frame.put(argument, scalar);

@@ -101,10 +101,9 @@ impl Step {
             Self::Pad(step) => step.run(frame),
             Self::Gather(step) => step.run(frame),
             Self::Scatter(step) => step.run(frame),
-            Self::While(step) => return step.run(frame),
-            Self::Sort(step) => return step.run(frame),
+            Self::While(step) => step.run(frame),
+            Self::Sort(step) => step.run(frame),
         }
-        Ok(())
     }
 }
 
@@ -119,8 +118,8 @@ pub(super) struct Elementwise {
 }
 
 impl Elementwise {
-    fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         let elements = self.kernel.elements;
         let kernel = self.kernel.bind(|slot| frame.bytes(slot));
         let chunks = out.bytes_mut().chunks_mut(self.kernel.element.bytes_for(CHUNK)).enumerate();
@@ -134,6 +133,7 @@ impl Elementwise {
         );
         drop(kernel);
         frame.put(self.out, out);
+        Ok(())
     }
 }
 
@@ -158,7 +158,7 @@ impl While {
     }
 
     fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        frame.transfer(&self.initial, &self.carried);
+        frame.transfer(&self.initial, &self.carried)?;
         loop {
             frame.block(&self.condition)?;
             let holds = self.condition.results.first().is_some_and(|&(slot, _)| frame.bytes(slot) != [0]);
@@ -166,7 +166,7 @@ impl While {
                 return Ok(());
             }
             frame.block(&self.body)?;
-            frame.transfer(&self.body.results, &self.carried);
+            frame.transfer(&self.body.results, &self.carried)?;
         }
     }
 }

@@ -21,16 +21,19 @@ impl Tensor {
         Self { ty, buffer }
     }
 
-    /// A tensor of zeros (of `false`).
-    pub fn zeros(ty: TensorType) -> Self {
-        let buffer = Buffer::zeroed(ty.bytes());
-        Self { ty, buffer }
+    /// A tensor of zeros (of `false`); a large one takes memory as it is written.
+    ///
+    /// # Errors
+    /// [`EvalError::OutOfMemory`].
+    pub fn zeros(ty: TensorType) -> Result<Self> {
+        let buffer = Buffer::zeroed(ty.bytes())?;
+        Ok(Self { ty, buffer })
     }
 
     /// A tensor of `shape` from its elements in row-major order.
     ///
     /// # Errors
-    /// [`EvalError::TensorLength`] where the number of elements does not match the shape.
+    /// [`EvalError::TensorLength`] where the number of elements does not match the shape; [`EvalError::OutOfMemory`].
     pub fn from_slice<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Self> {
         Self::from_bytes(TensorType::new(T::TYPE, shape), bytemuck::cast_slice(elements))
     }
@@ -38,18 +41,18 @@ impl Tensor {
     /// A single element.
     pub fn scalar<T: Element>(value: T) -> Self {
         let ty = TensorType::scalar(T::TYPE);
-        Self { ty, buffer: Buffer::copy_of(bytemuck::bytes_of(&value)) }
+        Self { ty, buffer: Buffer::copy_of_few(bytemuck::bytes_of(&value)) }
     }
 
     /// A tensor from its dense bytes.
     ///
     /// # Errors
-    /// [`EvalError::TensorLength`] where their number does not match the type.
+    /// [`EvalError::TensorLength`] where their number does not match the type; [`EvalError::OutOfMemory`].
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Self> {
         if bytes.len() != ty.bytes() {
             return Err(EvalError::TensorLength { expected: ty.bytes(), actual: bytes.len(), ty });
         }
-        Ok(Self { ty, buffer: Buffer::copy_of(bytes) })
+        Ok(Self { ty, buffer: Buffer::copy_of(bytes)? })
     }
 
     /// Its type.
@@ -86,7 +89,7 @@ impl Tensor {
 
 impl From<&Literal> for Tensor {
     fn from(literal: &Literal) -> Self {
-        Self { ty: literal.ty().clone(), buffer: Buffer::copy_of(literal.bytes()) }
+        Self { ty: literal.ty().clone(), buffer: Buffer::copy_of_few(literal.bytes()) }
     }
 }
 

@@ -38,7 +38,7 @@ fn cache_program(scatter: bool) -> Program {
 fn a_cache_that_is_given_up_is_updated_in_place() {
     for scatter in [false, true] {
         let program = cache_program(scatter);
-        let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE));
+        let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE)).unwrap();
         let address = cache.bytes().as_ptr();
         let stats = RunStats::default();
         let options = RunOptions { stats: Some(&stats), ..RunOptions::default() };
@@ -57,7 +57,7 @@ fn a_cache_that_is_given_up_is_updated_in_place() {
 fn a_cache_that_is_lent_is_left_as_it_is() {
     for scatter in [false, true] {
         let program = cache_program(scatter);
-        let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE));
+        let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE)).unwrap();
         let row = tensor(&[1, 4, 8], &[2.0_f32; 32]);
         let position = tensor(&[], &[5_i32]);
         let inputs = vec![Input::from(&cache), Input::from(&row), Input::from(&position)];
@@ -127,7 +127,7 @@ fn a_loop_updates_what_it_carries_in_place() {
         )?;
         Ok(vec![results[1]])
     });
-    let cache = Tensor::zeros(TensorType::new(ElementType::F32, [512]));
+    let cache = Tensor::zeros(TensorType::new(ElementType::F32, [512])).unwrap();
     let address = cache.bytes().as_ptr();
     let stats = RunStats::default();
     let options = RunOptions { stats: Some(&stats), ..RunOptions::default() };

@@ -8,8 +8,8 @@ mod session;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, CancelToken, Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
-    ModelSource, Result, SamplingField, SessionOptions,
+    Backend, Capabilities, Error, ErrorKind, Faults, InferenceSession, LoadOptions, Model, ModelInfo,
+    ModelSource, OptionSupport, Result, SamplingField, SessionOptions,
 };
 
 use session::Counting;
@@ -17,8 +17,8 @@ use session::Counting;
 /// The engine.
 #[derive(Clone, Debug, Default)]
 pub struct MyBackend {
-    /// How many good passes of a session the device does before one fails; for tests.
-    pub fails_after: Option<u64>,
+    /// When the device fails; for tests.
+    pub faults: Option<Faults>,
 }
 
 impl Backend for MyBackend {
@@ -37,22 +37,8 @@ impl Backend for MyBackend {
             .ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, "load model", "no such model").with_context("model", name)
             })?;
-        if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
-            return Err(Error::new(ErrorKind::Cancelled, "load model", "it was cancelled"));
-        }
-        let capacity = options.capacity.unwrap_or(256);
-        let sequences = options.sequences.unwrap_or(4);
-        for (field, allowed) in [
-            ("capacity", capacity > 0),
-            ("sequences", sequences > 0),
-            ("threads", options.threads.is_none_or(|threads| threads == 1)),
-            ("device", options.device.is_none()),
-        ] {
-            if !allowed {
-                return Err(Error::new(ErrorKind::InvalidInput, "load model", "this cannot be honoured")
-                    .with_context("field", field));
-            }
-        }
+        let checked = OptionSupport::new(256, 4).with_threads(1).check(options)?;
+        let (capacity, sequences) = (checked.capacity, checked.sequences);
         let mut info = ModelInfo::new(self.name(), "counter", vocabulary);
         info.capacity = capacity;
         info.precision = options.precision;
@@ -67,7 +53,7 @@ impl Backend for MyBackend {
             .with_snapshot(true)
             .with_bitwise_batch_invariance(true)
             .with_sampling(sampling.into_iter().collect());
-        Ok(Arc::new(Counter { info, capabilities, fails_after: self.fails_after }))
+        Ok(Arc::new(Counter { info, capabilities, faults: self.faults.clone() }))
     }
 }
 
@@ -76,7 +62,7 @@ impl Backend for MyBackend {
 struct Counter {
     info: ModelInfo,
     capabilities: Capabilities,
-    fails_after: Option<u64>,
+    faults: Option<Faults>,
 }
 
 impl Model for Counter {

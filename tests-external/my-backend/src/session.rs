@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mlxcel_core::{
-    Capabilities, Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SampledToken,
-    SamplingParams, SamplingPlace, SequenceId, SequenceState, SessionStats, Snapshot, StepOutput, TokenId,
-    TokenMask, Want,
+    Capabilities, Control, Error, ErrorKind, FaultPoint, Faults, InferenceSession, Result, Row, RowResult,
+    SampledToken, SamplingParams, SamplingPlace, SequenceId, SequenceState, SessionStats, Snapshot,
+    StepOutput, TokenId, TokenMask, Want,
 };
 
 use crate::Counter;
@@ -182,21 +182,22 @@ impl InferenceSession for Counting {
             return Err(error(ErrorKind::InvalidInput, "step", "a step must have at least one row"));
         }
         let checks: Vec<Result<()>> = (0..rows.len())
-            .map(|index| self.check(&rows[index], &rows[..index]).and_then(|()| control.check("step")))
+            .map(|index| {
+                self.check(&rows[index], &rows[..index])?;
+                control.check("step")?;
+                rows[index].check("step")
+            })
             .collect();
         let runs = checks.iter().any(Result::is_ok);
-        let fault = runs && self.model.fails_after == Some(self.stats.passes);
-        if fault {
-            // It fails once.
-            self.model.fails_after = None;
-        }
-        self.stats.passes += u64::from(runs && !fault);
+        let device = |faults: &Faults| faults.check(FaultPoint::Dispatch, "step");
+        let fault = self.model.faults.as_ref().filter(|_| runs).and_then(|faults| device(faults).err());
+        self.stats.passes += u64::from(runs && fault.is_none());
         for (row, check) in rows.iter().zip(checks) {
             let result = check.and_then(|()| {
                 let sequence = self.sequences.entry(row.sequence).or_default();
-                if fault {
+                if let Some(fault) = &fault {
                     sequence.poisoned = true;
-                    return Err(error(ErrorKind::Device, "step", "the device failed"));
+                    return Err(fault.clone());
                 }
                 sequence.tokens.extend_from_slice(row.tokens);
                 self.stats.tokens += row.tokens.len() as u64;

@@ -88,7 +88,20 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-benches",
         layer: 5,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-iree", "mlxcel-mlx"],
+        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-iree", "mlxcel-mlx", "mlxcel-session"],
+        unsafe_code: Unsafe::Forbidden,
+    },
+    Rule {
+        name: "mlxcel-fuzz",
+        layer: 5,
+        may_use: &[
+            "mlxcel-core",
+            "mlxcel-models",
+            "mlxcel-stablehlo",
+            "mlxcel-portable",
+            "mlxcel-iree",
+            "mlxcel-session",
+        ],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule { name: "xtask", layer: 5, may_use: &[], unsafe_code: Unsafe::Forbidden },

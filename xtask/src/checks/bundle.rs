@@ -73,15 +73,15 @@ fn through_xla(workspace: &Workspace) -> Result<String> {
     }
 }
 
-/// Why JAX cannot be installed here, if it cannot.
-fn without_wheels(python: &str) -> Result<Option<String>> {
+/// Why the pinned wheels, those of JAX and of what else comes for Python, cannot be installed here, if they cannot.
+pub(super) fn without_wheels(python: &str) -> Result<Option<String>> {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     if !MACHINES.contains(&(os, arch)) {
-        return Ok(Some(format!("JAX has no wheel for {os} on {arch}")));
+        return Ok(Some(format!("no wheel is pinned for {os} on {arch}")));
     }
     let said = process::output(Command::new(python).arg("--version"))?;
     let minor = minor_version(&said).with_context(|| format!("{python} says that it is {said:?}"))?;
-    Ok((!PYTHONS.contains(&minor)).then(|| format!("the pinned JAX has no wheel for Python 3.{minor}")))
+    Ok((!PYTHONS.contains(&minor)).then(|| format!("no wheel is pinned for Python 3.{minor}")))
 }
 
 /// The minor version in what `python3 --version` says.

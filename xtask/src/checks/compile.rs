@@ -8,8 +8,9 @@ use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    for name in external::PACKAGES.into_iter().chain([package::PACKAGE]) {
-        let manifest = format!("tests-external/{name}/Cargo.toml");
+    let external = external::PACKAGES.into_iter().chain([package::PACKAGE]);
+    let external = external.map(|name| format!("tests-external/{name}/Cargo.toml"));
+    for manifest in external.chain(["fuzz/libfuzzer/Cargo.toml".to_owned()]) {
         process::run(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
     }
     Ok(String::new())

@@ -7,10 +7,12 @@ mod bundle;
 mod compile;
 mod dist;
 mod external;
+mod fuzz;
 mod licences;
 mod msrv;
 mod package;
 mod semver;
+mod server;
 
 use std::time::{Duration, Instant};
 
@@ -52,27 +54,46 @@ enum Check {
     Test,
     /// The IREE engine on a prebuilt distribution of IREE's runtime
     Dist,
+    /// The server, by OpenAI's client
+    Server,
     /// Bundles, run by a program with the IREE engine alone, and through XLA
     Bundle,
+    /// Hostile inputs, each target for a fixed time
+    Fuzz,
+}
+
+/// What came of a check that found no defect, with a remark for the summary.
+enum Done {
+    /// It was made.
+    Checked(String),
+    /// It was not, or not in full, for a reason that is no defect here.
+    Unchecked(String),
+}
+
+/// Whether this is continuous integration, where nothing may be left out that could be there.
+fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
 
 impl Check {
-    /// The check's work; a success may come with a remark for the summary.
-    fn run(self, workspace: &Workspace) -> Result<String> {
-        match self {
+    fn run(self, workspace: &Workspace) -> Result<Done> {
+        let checked = match self {
+            Self::Msrv => return msrv::check(workspace),
+            Self::Deny => return licences::check(workspace),
+            Self::Semver => return semver::check(workspace),
             Self::Fmt => compile::format(workspace),
             Self::Arch => architecture::check(workspace),
-            Self::Msrv => msrv::check(workspace),
-            Self::Deny => licences::check(workspace),
-            Self::Semver => semver::check(workspace),
             Self::Lint => compile::lint(workspace),
             Self::Docs => compile::document(workspace),
             Self::External => external::check(workspace),
             Self::Package => package::check(workspace),
             Self::Test => compile::test(workspace),
             Self::Dist => dist::check(workspace),
+            Self::Server => server::check(workspace),
             Self::Bundle => bundle::check(workspace),
-        }
+            Self::Fuzz => fuzz::check(workspace),
+        };
+        checked.map(Done::Checked)
     }
 
     fn name(self) -> String {
@@ -82,7 +103,7 @@ impl Check {
 
 struct Outcome {
     check: Check,
-    result: Result<String>,
+    result: Result<Done>,
     time: Duration,
 }
 
@@ -123,7 +144,8 @@ fn report(outcomes: &[Outcome]) -> Result<()> {
 /// One line: what, how long, and the remark or the error.
 fn describe(outcome: &Outcome) -> String {
     let (mark, remark) = match &outcome.result {
-        Ok(remark) => ("ok", remark.clone()),
+        Ok(Done::Checked(remark)) => ("ok", remark.clone()),
+        Ok(Done::Unchecked(remark)) => ("NOT RUN", remark.clone()),
         Err(error) => ("FAILED", format!("{error:#}")),
     };
     format!("{:<9} {mark:<7} {:>6.1} s  {remark}", outcome.check.name(), outcome.time.as_secs_f64())
@@ -138,12 +160,20 @@ mod tests {
     #[test]
     fn a_failed_check_fails_the_run_and_is_named() {
         let outcome = |check, result| Outcome { check, result, time: Duration::from_secs(1) };
-        assert!(report(&[outcome(Check::Fmt, Ok(String::new()))]).is_ok());
+        let done = || Ok(Done::Checked(String::new()));
+        assert!(report(&[outcome(Check::Fmt, done())]).is_ok());
         let error = report(&[
-            outcome(Check::Fmt, Ok(String::new())),
+            outcome(Check::Fmt, done()),
             outcome(Check::Docs, Err(anyhow::anyhow!("a link is broken"))),
         ])
         .unwrap_err();
         assert_eq!(error.to_string(), "failed: docs");
+    }
+
+    #[test]
+    fn what_was_not_checked_is_told_from_what_was() {
+        let unchecked = Done::Unchecked("there is no release".to_owned());
+        let outcome = Outcome { check: Check::Semver, result: Ok(unchecked), time: Duration::ZERO };
+        assert_eq!(describe(&outcome), "semver    NOT RUN    0.0 s  there is no release");
     }
 }

@@ -2,22 +2,32 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use cargo_metadata::Package;
 
+use super::{Done, in_ci};
 use crate::process;
 use crate::workspace::Workspace;
 
-pub(super) fn check(workspace: &Workspace) -> Result<String> {
+pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     // Without git, as in an unpacked archive, no release is known either.
     let mut git = Command::new("git");
     git.args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]).current_dir(workspace.root());
     let tags = process::output(&mut git).unwrap_or_default();
     let Some(release) = tags.lines().next() else {
-        return Ok("there is no release to compare with".to_owned());
+        return Ok(Done::Unchecked(
+            "no release is tagged, so there is no promise to compare with".to_owned(),
+        ));
     };
     if process::output(&mut workspace.cargo(&["semver-checks", "--version"])).is_err() {
-        return Ok(format!("not compared with {release}: cargo-semver-checks is not installed"));
+        let missing = format!(
+            "{release} is released, and cargo-semver-checks is not installed to compare with it: \
+             cargo install --locked cargo-semver-checks"
+        );
+        if in_ci() {
+            bail!(missing);
+        }
+        return Ok(Done::Unchecked(missing));
     }
     let metadata = workspace.metadata()?;
     let published = metadata.workspace_packages().into_iter().filter(|package| is_published(package));
@@ -26,7 +36,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
         command.args(["--package", &package.name]);
     }
     process::run(&mut command)?;
-    Ok(format!("compared with {release}"))
+    Ok(Done::Checked(format!("compared with {release}")))
 }
 
 /// Whether others can depend on it: `publish = false` is an empty list of registries.

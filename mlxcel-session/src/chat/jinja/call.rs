@@ -168,15 +168,13 @@ impl<'a> Evaluator<'a> {
             }
             Function::RaiseException => {
                 let [message] = values.take("raise_exception", ["message"])?;
-                let mut text = self.builder()?;
-                super::print::write_str(&mut text, &message)?;
-                Err(Fault::new(text.as_str()))
+                Err(Fault::new(&*self.text_of(&message)?))
             }
             Function::StrftimeNow => {
                 let [format] = values.take("strftime_now", ["format"])?;
-                let now = now(format.text_or("")?)?;
+                let format = self.text_of(&format)?;
                 let mut text = self.builder()?;
-                text.push(&now)?;
+                text.push_as(&self.formatted_now(&format)?, format.origin())?;
                 Ok(text.finish())
             }
         }
@@ -214,6 +212,18 @@ impl<'a> Evaluator<'a> {
         Ok(list.finish())
     }
 
+    /// The local time, by the format letters of C and Python.
+    fn formatted_now(&self, format: &str) -> Result<String> {
+        if format.len() > MOST_FORMAT {
+            return Err(Fault::new("the format of a date is too long"));
+        }
+        let formatted = match self.now {
+            Some(now) => jiff::fmt::strtime::format(format, now),
+            None => jiff::fmt::strtime::format(format, &jiff::Zoned::now()),
+        };
+        formatted.map_err(|error| Fault::new(format!("strftime_now does not know this format: {error}")))
+    }
+
     fn loop_method(&mut self, index: usize, name: &str, values: Values<'a>) -> Result<Value<'a>> {
         let Some(state) = self.loops.get_mut(index) else { return Err(Fault::new("the loop has ended")) };
         if name == "cycle" {
@@ -232,13 +242,4 @@ impl<'a> Evaluator<'a> {
         }
         Ok(Value::Bool(false))
     }
-}
-
-/// The local time, by the format letters of C and Python.
-fn now(format: &str) -> Result<String> {
-    if format.len() > MOST_FORMAT {
-        return Err(Fault::new("the format of a date is too long"));
-    }
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
-        .map_err(|error| Fault::new(format!("strftime_now does not know this format: {error}")))
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::ast::{Expr, For, Macro, Statement, StatementKind, Target};
 use super::fault::{Fault, Result};
 use super::meter::{Charge, ListBuilder, Meter, TextBuilder};
+use super::origin::{Origin, Origins};
 use super::print::write_str;
 use super::scope::Scopes;
 use super::value::{Seq, Value};
@@ -35,6 +36,8 @@ pub(super) struct Evaluator<'a> {
     line: u32,
     /// What macros and namespaces hold.
     pub(super) kept: Charge,
+    /// What `strftime_now` says; the time of the call where none is given.
+    pub(super) now: Option<&'a jiff::Zoned>,
 }
 
 /// Where a loop is.
@@ -46,7 +49,7 @@ pub(super) struct LoopState<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    pub(super) fn new(meter: &Rc<Meter>) -> Result<Self> {
+    pub(super) fn new(meter: &Rc<Meter>, now: Option<&'a jiff::Zoned>) -> Result<Self> {
         Ok(Self {
             meter: Rc::clone(meter),
             scopes: Scopes::new(meter)?,
@@ -57,6 +60,7 @@ impl<'a> Evaluator<'a> {
             deep: 0,
             line: 0,
             kept: Charge::new(meter, 0)?,
+            now,
         })
     }
 
@@ -65,10 +69,10 @@ impl<'a> Evaluator<'a> {
         self.scopes.set(name, value)
     }
 
-    /// Runs the template; gives what it wrote.
-    pub(super) fn run(mut self, statements: &'a [Statement]) -> Result<String> {
+    /// Runs the template; gives what it wrote, and where each part of that comes from.
+    pub(super) fn run(mut self, statements: &'a [Statement]) -> Result<(String, Origins)> {
         self.statements(statements).map_err(|fault| fault.or_at(self.line))?;
-        Ok(self.out.into_string())
+        Ok(self.out.into_parts())
     }
 
     /// Runs `work` one level deeper.
@@ -109,7 +113,7 @@ impl<'a> Evaluator<'a> {
 
     fn statement(&mut self, statement: &'a StatementKind) -> Result<Flow> {
         match statement {
-            StatementKind::Data(text) => self.out.push(text)?,
+            StatementKind::Data(text) => self.out.push_as(text, Origin::Template)?,
             StatementKind::Output(value) => {
                 let value = self.value(value)?;
                 write_str(&mut self.out, &value)?;

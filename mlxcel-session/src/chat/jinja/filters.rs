@@ -5,8 +5,9 @@ use super::ast::Filter;
 use super::evaluate::Evaluator;
 use super::fault::{Fault, Result};
 use super::numbers;
+use super::origin::Origin;
 use super::print::{JsonStyle, write_json, write_str};
-use super::strings::{self, Side};
+use super::strings::{self, SPACE, Side};
 use super::value::{Text, Value};
 
 impl<'a> Evaluator<'a> {
@@ -144,7 +145,7 @@ impl<'a> Evaluator<'a> {
             "indent" => self.indent(&text, values),
             "center" => {
                 let [width] = values.take(name, ["width"])?;
-                self.pad(&text, width.count_or(80)?, " ", Side::Both)
+                self.pad(&text, width.count_or(80)?, &SPACE, Side::Both)
             }
             "format" => {
                 if !values.named.is_empty() {
@@ -181,26 +182,27 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn indent(&self, text: &str, values: &Values<'a>) -> Result<Value<'a>> {
+    fn indent(&self, text: &Text<'a>, values: &Values<'a>) -> Result<Value<'a>> {
         let [width, first, blank] = values.take("indent", ["width", "first", "blank"])?;
         let (unit, count) = match &width {
-            Value::Text(unit) => (&**unit, 1),
-            width => (" ", width.count_or(4)?),
+            Value::Text(unit) => (unit.clone(), 1),
+            width => (SPACE, width.count_or(4)?),
         };
         let mut out = self.builder()?;
         if first.is_true() {
-            out.repeat(unit, count)?;
+            out.repeat(&unit, count)?;
         }
         // A line break at the end stays, as if a line followed that is empty.
         let ends = text.ends_with(['\n', '\r']);
-        for (index, line) in strings::lines(text).chain(ends.then_some("")).enumerate() {
+        let lines = strings::lines(text).chain(ends.then_some(text.len()..text.len()));
+        for (index, line) in lines.enumerate() {
             if index > 0 {
                 out.push("\n")?;
                 if !line.is_empty() || blank.is_true() {
-                    out.repeat(unit, count)?;
+                    out.repeat(&unit, count)?;
                 }
             }
-            out.push(line)?;
+            out.push_part(text, line)?;
         }
         Ok(out.finish())
     }
@@ -210,7 +212,10 @@ impl<'a> Evaluator<'a> {
             values.take("truncate", ["length", "killwords", "end", "leeway"])?;
         let (length, leeway) =
             (length.count_or(255)?, leeway.given().map_or(Ok(5), |leeway| leeway.count_or(5))?);
-        let end = end.text_or("...")?;
+        let end = match end {
+            Value::Undefined => Text::Borrowed("...", Origin::Template),
+            end => self.text_of(&end)?,
+        };
         self.meter.read(text.len() + end.len())?;
         let Some(kept) = length.checked_sub(end.chars().count()) else {
             return Err(Fault::new("the length is less than that of the end"));
@@ -218,12 +223,11 @@ impl<'a> Evaluator<'a> {
         if text.chars().count() <= length.saturating_add(leeway) {
             return Ok(Value::Text(text.clone()));
         }
-        let kept = text.char_indices().nth(kept).map_or(&**text, |(at, _)| &text[..at]);
-        let kept =
-            if kill.is_true() { kept } else { kept.rsplit_once(' ').map_or(kept, |(before, _)| before) };
+        let kept = text.char_indices().nth(kept).map_or(text.len(), |(at, _)| at);
+        let kept = if kill.is_true() { kept } else { text[..kept].rfind(' ').unwrap_or(kept) };
         let mut out = self.builder()?;
-        out.push(kept)?;
-        out.push(end)?;
+        out.push_part(text, 0..kept)?;
+        out.push_text(&end)?;
         Ok(out.finish())
     }
 
@@ -233,18 +237,22 @@ impl<'a> Evaluator<'a> {
         let [ascii, indent, separators, sorted] = values.take("tojson", names)?;
         let indent = match indent.given() {
             None => None,
-            Some(Value::Text(unit)) => Some(unit.to_string()),
+            Some(Value::Text(unit)) => Some(unit.clone()),
             Some(width) => {
                 let mut unit = self.builder()?;
-                unit.repeat(" ", width.count_or(0)?)?;
-                Some(unit.into_string())
+                unit.repeat(&SPACE, width.count_or(0)?)?;
+                Some(unit.into_text())
             }
         };
         let (item, key) = match separators.given() {
-            None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
-            Some(Value::Seq(seq)) if seq.items.len() == 2 => {
-                (seq.items[0].text_or("")?.to_owned(), seq.items[1].text_or("")?.to_owned())
+            None => {
+                let item = if indent.is_some() { "," } else { ", " };
+                (Text::Borrowed(item, Origin::Template), Text::Borrowed(": ", Origin::Template))
             }
+            Some(Value::Seq(seq)) => match seq.items.as_slice() {
+                [Value::Text(item), Value::Text(key)] => (item.clone(), key.clone()),
+                _ => return Err(Fault::new("'tojson' takes two separators")),
+            },
             Some(_) => return Err(Fault::new("'tojson' takes two separators")),
         };
         let style = JsonStyle { indent, item, key, ascii: ascii.is_true(), sorted: sorted.is_true() };

@@ -38,10 +38,10 @@ impl<'a> Evaluator<'a> {
     /// A part of a text.
     pub(super) fn part(&self, text: &Text<'a>, range: std::ops::Range<usize>) -> Result<Value<'a>> {
         match text {
-            Text::Borrowed(text) => Ok(Value::text(&text[range])),
+            Text::Borrowed(text, origin) => Ok(Value::text_from(&text[range], *origin)),
             Text::Owned(_) => {
                 let mut part = self.builder()?;
-                part.push(&text[range])?;
+                part.push_part(text, range)?;
                 Ok(part.finish())
             }
         }
@@ -145,7 +145,7 @@ impl<'a> Evaluator<'a> {
                 }
                 let mut out = self.builder()?;
                 for index in chosen {
-                    out.push(&text[start(index)..start(index + 1)])?;
+                    out.push_part(text, start(index)..start(index + 1))?;
                 }
                 Ok(out.finish())
             }

@@ -6,6 +6,7 @@ use super::arguments::Values;
 use super::ast::Binary;
 use super::evaluate::Evaluator;
 use super::fault::{Fault, Result};
+use super::origin::Origin;
 use super::value::Value;
 
 impl<'a> Evaluator<'a> {
@@ -95,8 +96,12 @@ impl<'a> Evaluator<'a> {
     fn reversed(&self, value: &Value<'a>) -> Result<Value<'a>> {
         if let Value::Text(text) = value {
             let mut out = self.builder()?;
-            for character in text.chars().rev() {
-                out.push_char(character)?;
+            // Pieces are few, characters many.
+            let pieces: Vec<_> = text.pieces(0..text.len()).collect();
+            for (piece, origin) in pieces.into_iter().rev() {
+                for character in piece.chars().rev() {
+                    out.push_char(character, origin)?;
+                }
             }
             return Ok(out.finish());
         }
@@ -175,7 +180,7 @@ impl<'a> Evaluator<'a> {
                     let mut several = self.list()?;
                     for name in paths.split(',') {
                         let mut path = self.builder()?;
-                        path.push(name)?;
+                        path.push_as(name, Origin::Given)?;
                         several.push(self.folded(&self.path(item, &path.finish())?, case_sensitive)?)?;
                     }
                     Ok(several.finish())

@@ -1,9 +1,11 @@
 //! Budgets of a rendering: work, memory and depth, and the only ways to make a text or a list.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::fault::{Fault, Result};
+use super::origin::{Origin, Origins};
 use super::value::{Dict, Seq, Text, Value};
 
 /// How much a rendering may do: about half a second on one core, and far above any template that is in use.
@@ -101,9 +103,10 @@ impl Drop for Charge {
     }
 }
 
-/// A text in the making: each piece is accounted for before it is written.
+/// A text in the making: each piece is accounted for before it is written, and says where it comes from.
 pub(super) struct TextBuilder {
     text: String,
+    origins: Origins,
     charge: Charge,
 }
 
@@ -111,40 +114,65 @@ impl TextBuilder {
     pub(super) fn new(meter: &Rc<Meter>) -> Result<Self> {
         Ok(Self {
             text: String::new(),
+            origins: Origins::default(),
             charge: Charge::new(meter, size_of::<String>() + size_of::<Charge>())?,
         })
     }
 
-    pub(super) fn push(&mut self, text: &str) -> Result<()> {
-        // A growing string has up to as much room again.
-        self.charge.grow(2 * text.len())?;
+    /// Writes what is written here in the source.
+    pub(super) fn push(&mut self, text: &'static str) -> Result<()> {
+        self.push_as(text, Origin::Template)
+    }
+
+    /// Writes `text`, which comes from `origin`.
+    pub(super) fn push_as(&mut self, text: &str, origin: Origin) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let part = if self.origins.begins_part(origin) { size_of::<(usize, Origin)>() } else { 0 };
+        // A growing string, or list, has up to as much room again.
+        self.charge.grow(2 * (text.len() + part))?;
         self.text.push_str(text);
+        self.origins.push(self.text.len(), origin);
         Ok(())
     }
 
-    pub(super) fn push_char(&mut self, character: char) -> Result<()> {
-        self.push(character.encode_utf8(&mut [0; 4]))
+    /// Writes a character that comes from `origin`.
+    pub(super) fn push_char(&mut self, character: char, origin: Origin) -> Result<()> {
+        self.push_as(character.encode_utf8(&mut [0; 4]), origin)
+    }
+
+    /// Writes a text, whose parts keep their origins.
+    pub(super) fn push_text(&mut self, text: &Text<'_>) -> Result<()> {
+        self.push_part(text, 0..text.len())
+    }
+
+    /// Writes a part of a text.
+    pub(super) fn push_part(&mut self, text: &Text<'_>, range: Range<usize>) -> Result<()> {
+        text.pieces(range).try_for_each(|(piece, origin)| self.push_as(piece, origin))
     }
 
     /// Writes `text` `count` times.
-    pub(super) fn repeat(&mut self, text: &str, count: usize) -> Result<()> {
-        self.charge.grow(text.len().saturating_mul(count).saturating_mul(2))?;
-        for _ in 0..count * usize::from(!text.is_empty()) {
-            self.text.push_str(text);
+    pub(super) fn repeat(&mut self, text: &Text<'_>, count: usize) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // What does not fit is refused before any of it is written.
+        let bytes = text.len().saturating_mul(count).saturating_mul(2);
+        drop(Charge::new(&self.charge.meter, bytes)?);
+        (0..count).try_for_each(|_| self.push_text(text))
     }
 
     pub(super) fn finish<'a>(self) -> Value<'a> {
-        Value::Text(Text::owned(self.text, self.charge))
+        Value::Text(self.into_text())
     }
 
-    pub(super) fn into_string(self) -> String {
-        self.text
+    pub(super) fn into_text<'a>(self) -> Text<'a> {
+        Text::owned(self.text, self.origins, self.charge)
     }
 
-    pub(super) fn as_str(&self) -> &str {
-        &self.text
+    pub(super) fn into_parts(self) -> (String, Origins) {
+        (self.text, self.origins)
     }
 }
 

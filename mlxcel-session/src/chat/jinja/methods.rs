@@ -3,7 +3,7 @@
 use super::arguments::Values;
 use super::evaluate::Evaluator;
 use super::fault::{Fault, Result};
-use super::strings::{self, Side};
+use super::strings::{self, SPACE, Side, ZERO};
 use super::value::{Text, Value};
 
 const OF_TEXTS: [&str; 39] = [
@@ -152,8 +152,7 @@ impl<'a> Evaluator<'a> {
                 let [] = values.take(name, [])?;
                 let mut list = self.list()?;
                 for line in strings::lines(text) {
-                    let start = line.as_ptr().addr() - text.as_ptr().addr();
-                    list.push(self.part(text, start..start + line.len())?)?;
+                    list.push(self.part(text, line)?)?;
                 }
                 Ok(list.finish())
             }
@@ -175,7 +174,7 @@ impl<'a> Evaluator<'a> {
             }
             "replace" => {
                 let [old, new, count] = values.take(name, ["old", "new", "count"])?;
-                let (Some(old), Some(new)) = (old.as_text(), new.as_text()) else {
+                let (Value::Text(old), Value::Text(new)) = (&old, &new) else {
                     return Err(Fault::new("'replace' takes two strings"));
                 };
                 self.replace(text, old, new, count.int_or(-1)?)
@@ -209,14 +208,17 @@ impl<'a> Evaluator<'a> {
                 let [width] = values.take(name, ["width"])?;
                 let sign = usize::from(text.starts_with(['+', '-']));
                 let mut out = self.builder()?;
-                out.push(&text[..sign])?;
-                out.repeat("0", width.count_or(0)?.saturating_sub(text.chars().count()))?;
-                out.push(&text[sign..])?;
+                out.push_part(text, 0..sign)?;
+                out.repeat(&ZERO, width.count_or(0)?.saturating_sub(text.chars().count()))?;
+                out.push_part(text, sign..text.len())?;
                 Ok(out.finish())
             }
             "center" | "ljust" | "rjust" => {
                 let [width, fill] = values.take(name, ["width", "fillchar"])?;
-                let fill = fill.text_or(" ")?;
+                let fill = match &fill {
+                    Value::Undefined => SPACE,
+                    fill => self.text_of(fill)?,
+                };
                 if fill.chars().count() != 1 {
                     return Err(Fault::new("what fills up is one character"));
                 }
@@ -225,7 +227,7 @@ impl<'a> Evaluator<'a> {
                     "ljust" => Side::Right,
                     _ => Side::Left,
                 };
-                self.pad(text, width.count_or(0)?, fill, side)
+                self.pad(text, width.count_or(0)?, &fill, side)
             }
             "removeprefix" | "removesuffix" => {
                 let [affix] = values.take(name, ["affix"])?;
@@ -297,24 +299,24 @@ impl<'a> Evaluator<'a> {
     }
 
     /// `text.format(…)`, with fields by position and by name, and no more.
-    fn format(&mut self, text: &str, values: &Values<'a>) -> Result<Value<'a>> {
+    fn format(&mut self, text: &Text<'a>, values: &Values<'a>) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         let mut next = 0;
-        let mut rest = text;
-        while let Some(at) = rest.find(['{', '}']) {
-            out.push(&rest[..at])?;
-            let bracket = &rest[at..at + 1];
-            rest = &rest[at + 1..];
+        let mut start = 0;
+        while let Some(at) = text[start..].find(['{', '}']).map(|at| start + at) {
+            out.push_part(text, start..at)?;
+            let bracket = &text[at..=at];
+            let rest = &text[at + 1..];
             if rest.starts_with(bracket) {
-                out.push(bracket)?;
-                rest = &rest[1..];
+                out.push_part(text, at..at + 1)?;
+                start = at + 2;
                 continue;
             }
             let field = if bracket == "{" { rest.split_once('}') } else { None };
-            let Some((field, after)) = field else {
+            let Some((field, _)) = field else {
                 return Err(Fault::new("a field of a format does not end"));
             };
-            rest = after;
+            start = at + field.len() + 2;
             let value = if field.is_empty() {
                 next += 1;
                 values.positional.get(next - 1)
@@ -327,7 +329,7 @@ impl<'a> Evaluator<'a> {
                 value.ok_or_else(|| Fault::new(format!("the format's field '{field}' has no value")))?;
             super::print::write_str(&mut out, value)?;
         }
-        out.push(rest)?;
+        out.push_part(text, start..text.len())?;
         Ok(out.finish())
     }
 }

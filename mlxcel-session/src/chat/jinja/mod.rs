@@ -19,6 +19,7 @@ mod meter;
 mod methods;
 mod numbers;
 mod operate;
+mod origin;
 mod parser;
 mod predicates;
 mod print;
@@ -27,12 +28,15 @@ mod scope;
 mod strings;
 mod value;
 
+use std::rc::Rc;
+
 use serde_json::Value as Json;
 
 use ast::Statement;
 use evaluate::Evaluator;
 pub(crate) use fault::Fault;
 use meter::{DictBuilder, ListBuilder, Meter};
+pub(crate) use origin::{Origin, Origins};
 use value::Value;
 
 use crate::Message;
@@ -56,26 +60,25 @@ impl Template {
         parser::parse(source).map(Self)
     }
 
-    /// Renders it. A later variable hides an earlier one of the same name.
-    pub(crate) fn render<'a>(&'a self, variables: &[(&'a str, Variable<'a>)]) -> Result<String, Fault> {
+    /// Renders it; gives the text, and where each part of it comes from. A later variable hides an earlier one of the same name.
+    /// `now` is what `strftime_now` says, the time of the call where it is none.
+    pub(crate) fn render<'a>(
+        &'a self,
+        variables: &[(&'a str, Variable<'a>)],
+        now: Option<&'a jiff::Zoned>,
+    ) -> Result<(String, Origins), Fault> {
         let meter = Meter::new(variables.iter().map(|(_, variable)| variable.size()).sum());
-        let mut evaluator = Evaluator::new(&meter)?;
+        let mut evaluator = Evaluator::new(&meter, now)?;
         for (name, variable) in variables {
             let value = match variable {
                 Variable::None => Value::None,
                 Variable::Bool(value) => Value::Bool(*value),
                 Variable::Text(text) => Value::text(text),
-                Variable::Json(json) => Value::from_json(json, &meter, 0)?,
+                Variable::Json(json) => Value::from_json(json, Origin::Given, &meter, 0)?,
                 Variable::Messages(messages) => {
                     let mut list = ListBuilder::new(&meter)?;
                     for message in *messages {
-                        let mut fields = DictBuilder::new(&meter)?;
-                        fields.push(Value::text("role"), Value::text(&message.role))?;
-                        fields.push(Value::text("content"), Value::text(&message.content))?;
-                        for (name, value) in &message.extra {
-                            fields.set(Value::text(name), Value::from_json(value, &meter, 2)?)?;
-                        }
-                        list.push(fields.finish())?;
+                        list.push(of_message(message, &meter)?)?;
                     }
                     list.finish()
                 }
@@ -84,6 +87,39 @@ impl Template {
         }
         evaluator.run(&self.0)
     }
+}
+
+/// Roles that templates know. Some write them into a control token, such as `<|user|>`; other roles are given texts like any.
+const ROLES: [&str; 13] = [
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "model",
+    "tool",
+    "function",
+    "ipython",
+    "observation",
+    "documents",
+    "context",
+    "available_tools",
+    "environment",
+];
+
+/// A message as a dictionary of its fields.
+fn of_message<'a>(message: &'a Message, meter: &Rc<Meter>) -> Result<Value<'a>, Fault> {
+    let role = if ROLES.contains(&message.role.as_str()) { Origin::Template } else { Origin::Given };
+    let said =
+        if matches!(message.role.as_str(), "assistant" | "model") { Origin::Answer } else { Origin::Given };
+    let mut fields = DictBuilder::new(meter)?;
+    fields.push(Value::text("role"), Value::text_from(&message.role, role))?;
+    fields.push(Value::text("content"), Value::text_from(&message.content, said))?;
+    for (name, value) in &message.extra {
+        let origin = if value.is_string() { said } else { Origin::Given };
+        let value = Value::from_json(value, origin, meter, 2)?;
+        fields.set(Value::text_from(name, Origin::Given), value)?;
+    }
+    Ok(fields.finish())
 }
 
 impl Variable<'_> {

@@ -192,8 +192,8 @@ impl<'a> Evaluator<'a> {
         match (operator, left, right) {
             (Binary::Add, Value::Text(a), Value::Text(b)) => {
                 let mut text = self.builder()?;
-                text.push(a)?;
-                text.push(b)?;
+                text.push_text(a)?;
+                text.push_text(b)?;
                 Ok(text.finish())
             }
             (Binary::Add, Value::Seq(a), Value::Seq(b)) if a.tuple == b.tuple => {

@@ -4,13 +4,14 @@ use std::fmt::Write;
 
 use super::fault::{Fault, Result};
 use super::meter::TextBuilder;
-use super::value::{Function, Value};
+use super::origin::Origin;
+use super::value::{Function, Text, Value};
 
 /// How `json.dumps` is asked to write.
-pub(super) struct JsonStyle {
-    pub(super) indent: Option<String>,
-    pub(super) item: String,
-    pub(super) key: String,
+pub(super) struct JsonStyle<'a> {
+    pub(super) indent: Option<Text<'a>>,
+    pub(super) item: Text<'a>,
+    pub(super) key: Text<'a>,
     pub(super) ascii: bool,
     pub(super) sorted: bool,
 }
@@ -19,7 +20,7 @@ pub(super) struct JsonStyle {
 pub(super) fn write_str(out: &mut TextBuilder, value: &Value<'_>) -> Result<()> {
     match value {
         Value::Undefined => Ok(()),
-        Value::Text(text) => out.push(text),
+        Value::Text(text) => out.push_text(text),
         _ => write_repr(out, value),
     }
 }
@@ -30,8 +31,8 @@ pub(super) fn write_repr(out: &mut TextBuilder, value: &Value<'_>) -> Result<()>
         Value::Undefined => out.push("Undefined"),
         Value::None => out.push("None"),
         Value::Bool(value) => out.push(if *value { "True" } else { "False" }),
-        Value::Int(value) => out.push(&value.to_string()),
-        Value::Float(value) => out.push(&float(*value)),
+        Value::Int(value) => out.push_as(&value.to_string(), Origin::Template),
+        Value::Float(value) => out.push_as(&float(*value), Origin::Template),
         Value::Text(text) => write_quoted(out, text),
         Value::Seq(seq) => {
             let (open, close) = if seq.tuple { ("(", ")") } else { ("[", "]") };
@@ -86,22 +87,21 @@ pub(super) fn float(value: f64) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-fn write_quoted(out: &mut TextBuilder, text: &str) -> Result<()> {
+fn write_quoted(out: &mut TextBuilder, text: &Text<'_>) -> Result<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push_char(quote)?;
+    out.push_char(quote, Origin::Template)?;
     let mut escaped = String::new();
-    for character in text.chars() {
+    for (character, origin) in text.characters() {
         match character {
-            '\\' => out.push("\\\\")?,
-            '\n' => out.push("\\n")?,
-            '\r' => out.push("\\r")?,
-            '\t' => out.push("\\t")?,
+            '\\' => out.push_as("\\\\", origin)?,
+            '\n' => out.push_as("\\n", origin)?,
+            '\r' => out.push_as("\\r", origin)?,
+            '\t' => out.push_as("\\t", origin)?,
             _ if character == quote => {
-                out.push("\\")?;
-                out.push_char(character)?;
+                out.push_as("\\", origin)?;
+                out.push_char(character, origin)?;
             }
-            ' ' => out.push(" ")?,
-            _ if is_printable(character) => out.push_char(character)?,
+            _ if character == ' ' || is_printable(character) => out.push_char(character, origin)?,
             _ => {
                 escaped.clear();
                 // A string takes what is written to it.
@@ -110,11 +110,11 @@ fn write_quoted(out: &mut TextBuilder, text: &str) -> Result<()> {
                     code @ 0x100..=0xffff => write!(escaped, "\\u{code:04x}"),
                     code => write!(escaped, "\\U{code:08x}"),
                 };
-                out.push(&escaped)?;
+                out.push_as(&escaped, origin)?;
             }
         }
     }
-    out.push_char(quote)
+    out.push_char(quote, Origin::Template)
 }
 
 fn is_printable(character: char) -> bool {
@@ -127,14 +127,14 @@ fn is_printable(character: char) -> bool {
 pub(super) fn write_json(
     out: &mut TextBuilder,
     value: &Value<'_>,
-    style: &JsonStyle,
+    style: &JsonStyle<'_>,
     depth: usize,
 ) -> Result<()> {
     match value {
         Value::None => out.push("null"),
         Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
-        Value::Int(value) => out.push(&value.to_string()),
-        Value::Float(value) => out.push(&json_float(*value)),
+        Value::Int(value) => out.push_as(&value.to_string(), Origin::Template),
+        Value::Float(value) => out.push_as(&json_float(*value), Origin::Template),
         Value::Text(text) => write_json_string(out, text, style.ascii),
         Value::Seq(seq) => {
             out.push("[")?;
@@ -157,7 +157,7 @@ pub(super) fn write_json(
             for (index, (key, value)) in entries.into_iter().enumerate() {
                 separate(out, style, index, depth + 1)?;
                 write_json_key(out, key, style.ascii)?;
-                out.push(&style.key)?;
+                out.push_text(&style.key)?;
                 write_json(out, value, style, depth + 1)?;
             }
             finish(out, style, dict.entries.len(), depth)?;
@@ -168,18 +168,18 @@ pub(super) fn write_json(
 }
 
 /// Goes to element `index` of a container.
-fn separate(out: &mut TextBuilder, style: &JsonStyle, index: usize, depth: usize) -> Result<()> {
+fn separate(out: &mut TextBuilder, style: &JsonStyle<'_>, index: usize, depth: usize) -> Result<()> {
     if index > 0 {
-        out.push(&style.item)?;
+        out.push_text(&style.item)?;
     }
     break_line(out, style, depth)
 }
 
-fn finish(out: &mut TextBuilder, style: &JsonStyle, count: usize, depth: usize) -> Result<()> {
+fn finish(out: &mut TextBuilder, style: &JsonStyle<'_>, count: usize, depth: usize) -> Result<()> {
     if count == 0 { Ok(()) } else { break_line(out, style, depth) }
 }
 
-fn break_line(out: &mut TextBuilder, style: &JsonStyle, depth: usize) -> Result<()> {
+fn break_line(out: &mut TextBuilder, style: &JsonStyle<'_>, depth: usize) -> Result<()> {
     let Some(indent) = &style.indent else { return Ok(()) };
     out.push("\n")?;
     out.repeat(indent, depth)
@@ -204,11 +204,18 @@ fn write_json_key(out: &mut TextBuilder, key: &Value<'_>, ascii: bool) -> Result
         Value::Float(value) => json_float(*value),
         _ => return Err(Fault::new(format!("JSON has no key that is {}", key.type_name()))),
     };
-    write_json_string(out, &text, ascii)
+    write_json_string(out, &Text::Borrowed(&text, Origin::Template), ascii)
 }
 
-fn write_json_string(out: &mut TextBuilder, text: &str, ascii: bool) -> Result<()> {
+fn write_json_string(out: &mut TextBuilder, text: &Text<'_>, ascii: bool) -> Result<()> {
     out.push("\"")?;
+    for (piece, origin) in text.pieces(0..text.len()) {
+        write_json_piece(out, piece, origin, ascii)?;
+    }
+    out.push("\"")
+}
+
+fn write_json_piece(out: &mut TextBuilder, text: &str, origin: Origin, ascii: bool) -> Result<()> {
     let mut plain = 0;
     let mut escaped = String::new();
     for (at, character) in text.char_indices() {
@@ -229,10 +236,9 @@ fn write_json_string(out: &mut TextBuilder, text: &str, ascii: bool) -> Result<(
             }
             _ => continue,
         }
-        out.push(&text[plain..at])?;
-        out.push(&escaped)?;
+        out.push_as(&text[plain..at], origin)?;
+        out.push_as(&escaped, origin)?;
         plain = at + character.len_utf8();
     }
-    out.push(&text[plain..])?;
-    out.push("\"")
+    out.push_as(&text[plain..], origin)
 }

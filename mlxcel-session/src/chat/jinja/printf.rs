@@ -2,17 +2,20 @@
 
 use super::evaluate::Evaluator;
 use super::fault::{Fault, Result};
+use super::origin::Origin;
 use super::print::{write_repr, write_str};
-use super::value::Value;
+use super::strings::{SPACE, ZERO};
+use super::value::{Text, Value};
 
 impl<'a> Evaluator<'a> {
     /// Python's `format % arguments`, for strings and numbers.
-    pub(super) fn printf(&mut self, format: &str, arguments: &[Value<'a>]) -> Result<Value<'a>> {
+    pub(super) fn printf(&mut self, format: &Text<'a>, arguments: &[Value<'a>]) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         let mut arguments = arguments.iter();
-        let mut rest = format;
-        while let Some((before, spec)) = rest.split_once('%') {
-            out.push(before)?;
+        let mut start = 0;
+        while let Some(at) = format[start..].find('%').map(|at| start + at) {
+            out.push_part(format, start..at)?;
+            let spec = &format[at + 1..];
             let flags = spec.len() - spec.trim_start_matches(['-', '+', ' ', '0', '#']).len();
             let (flags, spec) = spec.split_at(flags);
             let (width, spec) = number(spec)?;
@@ -24,9 +27,9 @@ impl<'a> Evaluator<'a> {
                 None => (None, spec),
             };
             let Some(kind) = spec.chars().next() else { return Err(Fault::new("a format ends after '%'")) };
-            rest = &spec[kind.len_utf8()..];
+            start = format.len() - spec.len() + kind.len_utf8();
             if kind == '%' {
-                out.push("%")?;
+                out.push_part(format, at..at + 1)?;
                 continue;
             }
             let value = arguments.next().ok_or_else(|| Fault::new("a format has too few arguments"))?;
@@ -39,33 +42,34 @@ impl<'a> Evaluator<'a> {
                     if flags.contains('+') && !text.starts_with('-') {
                         piece.push("+")?;
                     }
-                    piece.push(&text)?;
+                    piece.push_as(&text, Origin::Template)?;
                 }
                 _ => return Err(Fault::new(format!("the format '%{kind}' is not supported"))),
             }
-            let mut text = piece.as_str();
+            let text = piece.into_text();
+            let mut end = text.len();
             if let (Some(precision), 's' | 'r') = (precision, kind) {
-                text = text.char_indices().nth(precision).map_or(text, |(at, _)| &text[..at]);
+                end = text.char_indices().nth(precision).map_or(end, |(at, _)| at);
             }
-            self.meter.read(text.len())?;
-            let missing = width.saturating_sub(text.chars().count());
+            self.meter.read(end)?;
+            let missing = width.saturating_sub(text[..end].chars().count());
             if flags.contains('-') {
-                out.push(text)?;
-                out.repeat(" ", missing)?;
+                out.push_part(&text, 0..end)?;
+                out.repeat(&SPACE, missing)?;
             } else if flags.contains('0') && !matches!(kind, 's' | 'r') {
                 let sign = usize::from(text.starts_with(['-', '+']));
-                out.push(&text[..sign])?;
-                out.repeat("0", missing)?;
-                out.push(&text[sign..])?;
+                out.push_part(&text, 0..sign)?;
+                out.repeat(&ZERO, missing)?;
+                out.push_part(&text, sign..end)?;
             } else {
-                out.repeat(" ", missing)?;
-                out.push(text)?;
+                out.repeat(&SPACE, missing)?;
+                out.push_part(&text, 0..end)?;
             }
         }
         if arguments.next().is_some() {
             return Err(Fault::new("a format has too many arguments"));
         }
-        out.push(rest)?;
+        out.push_part(format, start..format.len())?;
         Ok(out.finish())
     }
 }

@@ -3,30 +3,35 @@
 use super::evaluate::Evaluator;
 use super::fault::{Fault, Result};
 use super::lexer::is_space;
+use super::origin::Origin;
 use super::value::{Text, Value};
 
 impl<'a> Evaluator<'a> {
     /// A text that `write` writes from each character of `text`.
-    pub(super) fn map_text(&self, text: &str, mut write: impl FnMut(char, &mut String)) -> Result<Value<'a>> {
+    pub(super) fn map_text(
+        &self,
+        text: &Text<'a>,
+        mut write: impl FnMut(char, &mut String),
+    ) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         let mut piece = String::new();
-        for character in text.chars() {
+        for (character, origin) in text.characters() {
             piece.clear();
             write(character, &mut piece);
-            out.push(&piece)?;
+            out.push_as(&piece, origin)?;
         }
         Ok(out.finish())
     }
 
-    pub(super) fn upper(&self, text: &str) -> Result<Value<'a>> {
+    pub(super) fn upper(&self, text: &Text<'a>) -> Result<Value<'a>> {
         self.map_text(text, |character, out| out.extend(character.to_uppercase()))
     }
 
-    pub(super) fn lower(&self, text: &str) -> Result<Value<'a>> {
+    pub(super) fn lower(&self, text: &Text<'a>) -> Result<Value<'a>> {
         self.map_text(text, |character, out| out.extend(character.to_lowercase()))
     }
 
-    pub(super) fn capitalize(&self, text: &str) -> Result<Value<'a>> {
+    pub(super) fn capitalize(&self, text: &Text<'a>) -> Result<Value<'a>> {
         let mut first = true;
         self.map_text(text, |character, out| {
             if std::mem::take(&mut first) {
@@ -38,7 +43,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Capitals at the beginning of words, which are what `begins` says, by the character before.
-    pub(super) fn title(&self, text: &str, begins: impl Fn(char) -> bool) -> Result<Value<'a>> {
+    pub(super) fn title(&self, text: &Text<'a>, begins: impl Fn(char) -> bool) -> Result<Value<'a>> {
         let mut at_start = true;
         self.map_text(text, |character, out| {
             if at_start {
@@ -70,31 +75,37 @@ impl<'a> Evaluator<'a> {
     }
 
     /// `text.replace(old, new, count)`; all of them where the count is negative.
-    pub(super) fn replace(&self, text: &str, old: &str, new: &str, count: i128) -> Result<Value<'a>> {
+    pub(super) fn replace(
+        &self,
+        text: &Text<'a>,
+        old: &str,
+        new: &Text<'a>,
+        count: i128,
+    ) -> Result<Value<'a>> {
         self.meter.read(text.len())?;
         let mut out = self.builder()?;
         let mut left = if count < 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
         if old.is_empty() {
             // Python finds nothing before each character and at the end.
-            for (index, character) in text.chars().map(Some).chain([None]).enumerate() {
+            for (index, character) in text.characters().map(Some).chain([None]).enumerate() {
                 if index < left {
-                    out.push(new)?;
+                    out.push_text(new)?;
                 }
-                if let Some(character) = character {
-                    out.push_char(character)?;
+                if let Some((character, origin)) = character {
+                    out.push_char(character, origin)?;
                 }
             }
             return Ok(out.finish());
         }
-        let mut rest = text;
+        let mut start = 0;
         while left > 0 {
-            let Some((before, after)) = rest.split_once(old) else { break };
-            out.push(before)?;
-            out.push(new)?;
-            rest = after;
+            let Some(at) = text[start..].find(old).map(|at| start + at) else { break };
+            out.push_part(text, start..at)?;
+            out.push_text(new)?;
+            start = at + old.len();
             left -= 1;
         }
-        out.push(rest)?;
+        out.push_part(text, start..text.len())?;
         Ok(out.finish())
     }
 
@@ -203,11 +214,11 @@ impl<'a> Evaluator<'a> {
     }
 
     /// `separator.join(items)`; what is no text is written as one.
-    pub(super) fn join(&self, separator: &str, items: &[Value<'a>]) -> Result<Value<'a>> {
+    pub(super) fn join(&self, separator: &Text<'a>, items: &[Value<'a>]) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
-                out.push(separator)?;
+                out.push_text(separator)?;
             }
             super::print::write_str(&mut out, item)?;
         }
@@ -215,7 +226,13 @@ impl<'a> Evaluator<'a> {
     }
 
     /// `text` with `fill` before and after it, so that it has `width` characters.
-    pub(super) fn pad(&self, text: &str, width: usize, fill: &str, side: Side) -> Result<Value<'a>> {
+    pub(super) fn pad(
+        &self,
+        text: &Text<'a>,
+        width: usize,
+        fill: &Text<'a>,
+        side: Side,
+    ) -> Result<Value<'a>> {
         self.meter.read(text.len())?;
         let missing = width.saturating_sub(text.chars().count());
         let before = match side {
@@ -226,11 +243,17 @@ impl<'a> Evaluator<'a> {
         };
         let mut out = self.builder()?;
         out.repeat(fill, before)?;
-        out.push(text)?;
+        out.push_text(text)?;
         out.repeat(fill, missing - before)?;
         Ok(out.finish())
     }
 }
+
+/// What a text is filled up with, and what separates others, where nothing else is asked for.
+pub(super) const SPACE: Text<'static> = Text::Borrowed(" ", Origin::Template);
+
+/// What numbers are filled up with.
+pub(super) const ZERO: Text<'static> = Text::Borrowed("0", Origin::Template);
 
 /// Where a text is filled up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,20 +263,21 @@ pub(super) enum Side {
     Both,
 }
 
-/// Python's `text.splitlines()`.
-pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
+/// Where the lines of Python's `text.splitlines()` are.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut start = 0;
     std::iter::from_fn(move || {
+        let rest = &text[start..];
         if rest.is_empty() {
             return None;
         }
         let breaks =
             |c: char| matches!(c, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
-        let Some(at) = rest.find(breaks) else { return Some(std::mem::take(&mut rest)) };
-        let (line, after) = rest.split_at(at);
-        let length =
-            if after.starts_with("\r\n") { 2 } else { after.chars().next().map_or(0, char::len_utf8) };
-        rest = &after[length..];
+        let length = rest.find(breaks).unwrap_or(rest.len());
+        let line = start..start + length;
+        let after = &rest[length..];
+        start = line.end
+            + if after.starts_with("\r\n") { 2 } else { after.chars().next().map_or(0, char::len_utf8) };
         Some(line)
     })
 }

@@ -1,11 +1,12 @@
 //! The values of a template: Python's, immutable, and of bounded depth.
 
 use std::cmp::Ordering;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use super::fault::{Fault, Result};
 use super::meter::{Charge, DictBuilder, ListBuilder, Meter};
+use super::origin::{Origin, Origins};
 
 /// A value. Texts and containers are shared, and know what they take of the budget.
 #[derive(Clone, Debug)]
@@ -42,20 +43,41 @@ pub(super) enum Function {
 /// A text: one of the template or the messages, or one that the rendering made.
 #[derive(Clone, Debug)]
 pub(super) enum Text<'a> {
-    Borrowed(&'a str),
+    Borrowed(&'a str, Origin),
     Owned(Rc<OwnedText>),
 }
 
 #[derive(Debug)]
 pub(super) struct OwnedText {
     text: String,
+    origins: Origins,
     #[expect(dead_code, reason = "held until the text is dropped")]
     charge: Charge,
 }
 
 impl Text<'_> {
-    pub(super) fn owned(text: String, charge: Charge) -> Self {
-        Self::Owned(Rc::new(OwnedText { text, charge }))
+    pub(super) fn owned(text: String, origins: Origins, charge: Charge) -> Self {
+        Self::Owned(Rc::new(OwnedText { text, origins, charge }))
+    }
+
+    /// The pieces of a part of it, each of one origin.
+    pub(super) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (&str, Origin)> {
+        let (whole, parts) = match self {
+            Self::Borrowed(_, origin) => (Some((range, *origin)), None),
+            Self::Owned(owned) => (None, Some(owned.origins.parts(range))),
+        };
+        whole.into_iter().chain(parts.into_iter().flatten()).map(|(part, origin)| (&self[part], origin))
+    }
+
+    /// Its characters, and where each comes from.
+    pub(super) fn characters(&self) -> impl Iterator<Item = (char, Origin)> {
+        self.pieces(0..self.len())
+            .flat_map(|(piece, origin)| piece.chars().map(move |character| (character, origin)))
+    }
+
+    /// The least trusted origin of its parts.
+    pub(super) fn origin(&self) -> Origin {
+        self.pieces(0..self.len()).map(|(_, origin)| origin).max().unwrap_or(Origin::Template)
     }
 }
 
@@ -64,7 +86,7 @@ impl Deref for Text<'_> {
 
     fn deref(&self) -> &str {
         match self {
-            Self::Borrowed(text) => text,
+            Self::Borrowed(text, _) => text,
             Self::Owned(owned) => &owned.text,
         }
     }
@@ -115,12 +137,23 @@ impl<'a> Dict<'a> {
 }
 
 impl<'a> Value<'a> {
+    /// A text of the template.
     pub(super) fn text(text: &'a str) -> Self {
-        Self::Text(Text::Borrowed(text))
+        Self::text_from(text, Origin::Template)
     }
 
-    /// A JSON value.
-    pub(super) fn from_json(json: &'a serde_json::Value, meter: &Rc<Meter>, depth: u16) -> Result<Self> {
+    /// A text that comes from `origin`.
+    pub(super) fn text_from(text: &'a str, origin: Origin) -> Self {
+        Self::Text(Text::Borrowed(text, origin))
+    }
+
+    /// A JSON value, whose texts come from `origin`.
+    pub(super) fn from_json(
+        json: &'a serde_json::Value,
+        origin: Origin,
+        meter: &Rc<Meter>,
+        depth: u16,
+    ) -> Result<Self> {
         use serde_json::Value as Json;
         if depth > super::meter::MOST_NESTED {
             return Err(Fault::new("messages or variables are nested too deep"));
@@ -133,18 +166,19 @@ impl<'a> Value<'a> {
                 (_, Some(value)) => Self::Int(value.into()),
                 _ => Self::Float(number.as_f64().unwrap_or(f64::NAN)),
             },
-            Json::String(text) => Self::text(text),
+            Json::String(text) => Self::text_from(text, origin),
             Json::Array(array) => {
                 let mut list = ListBuilder::new(meter)?;
                 for item in array {
-                    list.push(Self::from_json(item, meter, depth + 1)?)?;
+                    list.push(Self::from_json(item, origin, meter, depth + 1)?)?;
                 }
                 list.finish()
             }
             Json::Object(object) => {
                 let mut dict = DictBuilder::new(meter)?;
                 for (key, value) in object {
-                    dict.push(Self::text(key), Self::from_json(value, meter, depth + 1)?)?;
+                    let value = Self::from_json(value, origin, meter, depth + 1)?;
+                    dict.push(Self::text_from(key, origin), value)?;
                 }
                 dict.finish()
             }

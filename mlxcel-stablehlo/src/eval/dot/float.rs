@@ -1,5 +1,7 @@
 //! Products of floats, with sums in `f32`.
 
+use super::super::buffer::zeros;
+use super::super::error::Result;
 use super::super::kernel::Bound;
 use super::super::lanes::store_f32;
 use super::super::run::Frame;
@@ -82,7 +84,7 @@ struct Output {
 }
 
 impl Dot {
-    pub(super) fn run_float(&self, frame: &Frame<'_>, out: &mut [u8]) {
+    pub(super) fn run_float(&self, frame: &Frame<'_>, out: &mut [u8]) -> Result<()> {
         let Sizes { batch, m, n, k } = self.sizes;
         let x = self.x.bind(|slot| frame.bytes(slot));
         let w = self.w.bind(|slot| frame.bytes(slot), n, k);
@@ -90,23 +92,23 @@ impl Dot {
         if w.is_columns() {
             let padded = m.next_multiple_of(TILE);
             let scratch = 4 * (batch * padded * k + threads * COLUMNS * (DEPTH + padded));
-            frame.arena.with_scratch(scratch, || self.columns(&x, &w, frame.workers, out));
+            frame.arena.with_scratch(scratch, || self.columns(&x, &w, frame.workers, out))
         } else if m <= FEW_ROWS {
             let scratch = 4 * (batch * m * k + threads * k);
-            frame.arena.with_scratch(scratch, || self.few_rows(&x, &w, frame.workers, out));
+            frame.arena.with_scratch(scratch, || self.few_rows(&x, &w, frame.workers, out))
         } else {
             let block = block_rows(self.sizes, threads);
             let padded = m.next_multiple_of(PANEL);
             let scratch = 4 * (batch * padded * k + threads * block * (DEPTH + padded));
-            frame.arena.with_scratch(scratch, || self.panels(&x, &w, frame.workers, block, out));
+            frame.arena.with_scratch(scratch, || self.panels(&x, &w, frame.workers, block, out))
         }
     }
 
     /// Multiplies each row of `W` with all rows of `X`.
-    fn few_rows(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, out: &mut [u8]) {
+    fn few_rows(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, out: &mut [u8]) -> Result<()> {
         let Sizes { batch, m, n, k } = self.sizes;
         let arch = pulp::Arch::new();
-        let mut rows = vec![0.0; batch * m * k];
+        let mut rows: Box<[f32]> = zeros(batch * m * k)?;
         x.evaluator().write_f32(0, &mut rows);
         if w.is_bf16_pairs() && k > 0 {
             let mut line = vec![0.0; k];
@@ -145,14 +147,22 @@ impl Dot {
                 task.store(sums, m, true, self.output());
             },
         );
+        Ok(())
     }
 
     /// Multiplies blocks of `W` with packed `X`.
-    fn panels(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, block: usize, out: &mut [u8]) {
+    fn panels(
+        &self,
+        x: &Bound<'_>,
+        w: &BoundWeight<'_>,
+        workers: &Workers,
+        block: usize,
+        out: &mut [u8],
+    ) -> Result<()> {
         let Sizes { m, k, .. } = self.sizes;
         let arch = pulp::Arch::new();
         let padded = m.next_multiple_of(PANEL);
-        let packed = pack_x(x, self.sizes, workers);
+        let packed = pack_x(x, self.sizes, workers)?;
         let tasks = tasks(out, self.sizes, block, self.swapped, self.element.bytes_for(1));
         workers.for_each(
             tasks.into_iter(),
@@ -179,15 +189,16 @@ impl Dot {
                 task.store(sums, padded, true, self.output());
             },
         );
+        Ok(())
     }
 
     /// Multiplies blocks of `W`, whose columns are contiguous, with the rows of `X` as they are.
-    fn columns(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, out: &mut [u8]) {
+    fn columns(&self, x: &Bound<'_>, w: &BoundWeight<'_>, workers: &Workers, out: &mut [u8]) -> Result<()> {
         let Sizes { batch, m, k, .. } = self.sizes;
         let arch = pulp::Arch::new();
         let padded = m.next_multiple_of(TILE);
         // Rows beyond the last are zero.
-        let mut rows = vec![0.0; batch * padded * k];
+        let mut rows: Box<[f32]> = zeros(batch * padded * k)?;
         workers.for_each(
             rows.chunks_mut((padded * k).max(1)).enumerate(),
             || x.evaluator(),
@@ -217,6 +228,7 @@ impl Dot {
                 task.store(sums, width, false, self.output());
             },
         );
+        Ok(())
     }
 
     fn output(&self) -> Output {
@@ -235,12 +247,12 @@ fn block_rows(sizes: Sizes, threads: usize) -> usize {
 
 /// `X` as panels of [`PANEL`] rows, those of one depth next to each other: `[B][K / DEPTH][M / PANEL][DEPTH][PANEL]`.
 /// Rows beyond the last are zero.
-fn pack_x(x: &Bound<'_>, sizes: Sizes, workers: &Workers) -> Vec<f32> {
+fn pack_x(x: &Bound<'_>, sizes: Sizes, workers: &Workers) -> Result<Box<[f32]>> {
     let Sizes { batch, m, k, .. } = sizes;
     let padded = m.next_multiple_of(PANEL);
-    let mut packed = vec![0.0; batch * padded * k];
+    let mut packed = zeros(batch * padded * k)?;
     let mut pieces = Vec::new();
-    let mut rest = packed.as_mut_slice();
+    let mut rest: &mut [f32] = &mut packed;
     for batch in 0..batch {
         for first in (0..k).step_by(DEPTH) {
             let depth = DEPTH.min(k - first);
@@ -263,5 +275,5 @@ fn pack_x(x: &Bound<'_>, sizes: Sizes, workers: &Workers) -> Vec<f32> {
             }
         },
     );
-    packed
+    Ok(packed)
 }

@@ -1,19 +1,21 @@
 //! Products of integers: exact, wrapped to the result's width.
 
+use super::super::buffer::zeros;
+use super::super::error::Result;
 use super::super::lanes::store_i64;
 use super::super::run::Frame;
 use super::weight::Weight;
 use super::{Dot, Sizes};
 
 impl Dot {
-    pub(super) fn run_integer(&self, frame: &Frame<'_>, out: &mut [u8]) {
+    pub(super) fn run_integer(&self, frame: &Frame<'_>, out: &mut [u8]) -> Result<()> {
         let Sizes { batch, m, n, k } = self.sizes;
         let Weight::Rows(w) = &self.w else {
             debug_assert!(false, "integers are planned as rows");
-            return;
+            return Ok(());
         };
         let w = w.bind(|slot| frame.bytes(slot));
-        let mut x = vec![0; batch * m * k];
+        let mut x = zeros(batch * m * k)?;
         self.x.bind(|slot| frame.bytes(slot)).evaluator().write_i64(0, &mut x);
         let x = &x;
         // A task is a stretch of the result whose elements share a row of the left operand.
@@ -36,5 +38,6 @@ impl Dot {
                 store_i64(sums, self.element, place);
             },
         );
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ mod integer;
 mod simd;
 mod weight;
 
+use super::error::Result;
 use super::kernel::Kernel;
 use super::node::{Graph, NodeId, NodeKind, SlotId};
 use super::run::Frame;
@@ -70,16 +71,17 @@ impl Dot {
         self.out
     }
 
-    pub(super) fn run(&self, frame: &mut Frame<'_>) {
-        let mut out = frame.allocate(self.out);
+    pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
+        let mut out = frame.allocate(self.out)?;
         if !out.bytes().is_empty() {
             if self.element.is_float() {
-                self.run_float(frame, out.bytes_mut());
+                self.run_float(frame, out.bytes_mut())?;
             } else {
-                self.run_integer(frame, out.bytes_mut());
+                self.run_integer(frame, out.bytes_mut())?;
             }
         }
         frame.put(self.out, out);
+        Ok(())
     }
 }
 

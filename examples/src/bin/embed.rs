@@ -1,0 +1,115 @@
+//! Makes vectors of texts, and tells how alike they are.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use mlxcel_examples::{Failure, Progress, input, launch, open_model};
+use mlxcel_session::{EmbedOptions, LoadOptions, Pooling, Precision};
+use serde::Serialize;
+
+/// Embed texts: for each a vector, pooled from the hidden states of its tokens.
+///
+/// Prints a JSON object a text on a line of its own: text, embedding, and cosines, those of the angles to the texts before it. Exit
+/// status: 0; 2 for bad arguments or input; 1 for anything else; then one line on standard error says what went wrong.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checkpoint folder; defaults to the bundled story teller
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
+    #[arg(long, requires = "model")]
+    trust_bundle: bool,
+    /// The texts; defaults to the lines of standard input
+    #[arg(value_name = "TEXT")]
+    texts: Vec<String>,
+    /// Which hidden states make the vector
+    #[arg(long, value_enum, default_value_t = Pool::Mean)]
+    pooling: Pool,
+    /// Leave vectors at the length that they have; they are scaled to length 1 otherwise
+    #[arg(long)]
+    raw: bool,
+    /// Print the cosines alone, as a table
+    #[arg(long)]
+    cosines: bool,
+    /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// The rounding: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t)]
+    precision: Precision,
+    /// The most tokens of a text; defaults to the model's own limit
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Pool {
+    /// Their mean
+    Mean,
+    /// That of the last token
+    Last,
+}
+
+/// What is printed of a text.
+#[derive(Serialize)]
+struct Output<'a> {
+    text: &'a str,
+    embedding: &'a [f32],
+    cosines: Vec<f64>,
+}
+
+fn main() -> ExitCode {
+    launch(|arguments| run(&arguments))
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let texts = texts(arguments)?;
+    let progress = Progress::new();
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.capacity = arguments.context;
+    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
+    let model = open_model(folder, arguments.trust_bundle, name, &progress.watch(load))?;
+    let pooling = match arguments.pooling {
+        Pool::Mean => Pooling::Mean,
+        Pool::Last => Pooling::Last,
+    };
+    let options = EmbedOptions::default().with_pooling(pooling).with_normalize(!arguments.raw);
+    let vectors = model.embed_all(&texts, &options)?;
+    progress.close();
+    let mut out = io::stdout().lock();
+    for (index, (text, vector)) in texts.iter().zip(&vectors).enumerate() {
+        let cosines: Vec<f64> = vectors[..index].iter().map(|other| cosine(vector, other)).collect();
+        if arguments.cosines {
+            cosines.iter().try_for_each(|cosine| write!(out, "{cosine:>8.4}"))?;
+            writeln!(out, "{:>8.4}  {text}", 1.0)?;
+        } else {
+            let output = Output { text, embedding: vector, cosines };
+            serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn texts(arguments: &Arguments) -> Result<Vec<String>, Failure> {
+    if !arguments.texts.is_empty() {
+        return Ok(arguments.texts.clone());
+    }
+    let mut input = io::stdin().lock();
+    let mut texts = Vec::new();
+    while let Some(line) = input::line(&mut input)? {
+        texts.push(line);
+    }
+    Ok(texts)
+}
+
+/// The cosine of the angle between two vectors.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let product =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+    product(a, b) / (product(a, a) * product(b, b)).sqrt()
+}

@@ -1,0 +1,163 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::{ChatOptions, Message, Request, RequestStream};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::failure::ApiError;
+use crate::fields::{ApiUsage, Fields, finish_reason};
+use crate::header::Header;
+use crate::logprobs::{self, MOST_TOP};
+use crate::routes::Body;
+use crate::sse::{self, Pieces, whole_text};
+
+#[derive(Deserialize)]
+pub(crate) struct ChatRequest {
+    messages: Vec<ChatMessage>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u16>,
+    /// Variables of the chat template, as other servers take them.
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+    #[serde(flatten)]
+    fields: Fields,
+}
+
+#[derive(Deserialize)]
+struct ChatMessage {
+    role: String,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(flatten)]
+    extra: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+impl ChatMessage {
+    fn into_message(self) -> Result<Message, ApiError> {
+        let text = match self.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => {
+                let text = parts.into_iter().map(|part| match (part.kind.as_str(), part.text) {
+                    ("text", Some(text)) => Ok(text),
+                    _ => Err(ApiError::unsupported("messages", "content that is not text")),
+                });
+                text.collect::<Result<Vec<_>, _>>()?.concat()
+            }
+        };
+        let mut message = Message::new(self.role, text);
+        message.extra = self.extra;
+        Ok(message)
+    }
+}
+
+pub(crate) async fn answer(
+    State(app): State<Arc<App>>,
+    Body(request): Body<ChatRequest>,
+) -> Result<Response, ApiError> {
+    let with_logprobs = request.logprobs.unwrap_or(false);
+    let top = request.top_logprobs.unwrap_or(0);
+    if top > MOST_TOP || (top > 0 && !with_logprobs) {
+        let message = format!("top_logprobs needs logprobs, and is at most {MOST_TOP}");
+        return Err(ApiError::invalid("top_logprobs", message));
+    }
+    let messages: Vec<Message> =
+        request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
+    let mut chat = ChatOptions::default();
+    chat.variables = request.chat_template_kwargs;
+    let fields = request.fields;
+    let options: Vec<_> =
+        (0..fields.choices()?).map(|choice| fields.options(&app, top, choice)).collect::<Result<_, _>>()?;
+    let streams = app
+        .submit(move |submit| {
+            options.into_iter().try_for_each(|options| {
+                submit(Request::new(&messages).with_options(options.with_chat(chat.clone())))
+            })
+        })
+        .await?;
+    let number = streams.first().map_or(0, RequestStream::number);
+    let header = |object| Header::new(&app, "chatcmpl", number, object);
+    if fields.stream.unwrap_or(false) {
+        let header = header("chat.completion.chunk");
+        let pieces = |index| ChatPieces { header: header.clone(), index, with_logprobs, told: 0 };
+        let answers =
+            streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
+        let last = header.clone();
+        let usage = fields.include_usage().then_some(move |usage| last.message(&[], Some(usage)));
+        return Ok(sse::respond(app, answers, usage));
+    }
+    let (mut choices, mut usages) = (Vec::new(), Vec::new());
+    for (index, mut stream) in streams.into_iter().enumerate() {
+        let text = whole_text(&mut stream).await?;
+        let logprobs = with_logprobs
+            .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, &stream, 0) })))
+            .transpose()?;
+        choices.push(json!({
+            "index": index,
+            "message": { "role": "assistant", "content": text, "refusal": null },
+            "logprobs": logprobs,
+            "finish_reason": finish_reason(stream.finish_reason()),
+        }));
+        usages.push(stream.usage());
+    }
+    let answer = header("chat.completion").message(&choices, Some(ApiUsage::of(&usages)));
+    Ok(Json(answer).into_response())
+}
+
+struct ChatPieces {
+    header: Header,
+    index: usize,
+    with_logprobs: bool,
+    /// How many tokens were told with their log probabilities.
+    told: usize,
+}
+
+impl ChatPieces {
+    fn chunk(&self, delta: &Value, logprobs: Option<Value>, finish: Option<&str>) -> Value {
+        let choice = json!({
+            "index": self.index, "delta": delta, "logprobs": logprobs, "finish_reason": finish,
+        });
+        self.header.message(&[choice], None)
+    }
+}
+
+impl Pieces for ChatPieces {
+    fn begin(&mut self) -> Option<Value> {
+        Some(self.chunk(&json!({ "role": "assistant", "content": "" }), None, None))
+    }
+
+    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Value, ApiError> {
+        let logprobs = if self.with_logprobs {
+            let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);
+            self.told += content.len();
+            Some(json!({ "content": content }))
+        } else {
+            None
+        };
+        Ok(self.chunk(&json!({ "content": text }), logprobs, None))
+    }
+
+    fn end(&mut self, stream: &RequestStream) -> Value {
+        self.chunk(&json!({}), None, Some(finish_reason(stream.finish_reason())))
+    }
+}

@@ -1,0 +1,152 @@
+//! `/v1/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::{Prompt, Request, RequestStream, TokenId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::failure::ApiError;
+use crate::fields::{ApiUsage, Fields, finish_reason};
+use crate::header::Header;
+use crate::logprobs;
+use crate::routes::Body;
+use crate::sse::{self, Pieces, whole_text};
+
+/// The most prompts of one request.
+const MOST_PROMPTS: usize = 64;
+/// As in OpenAI's API.
+const MOST_LOGPROBS: u16 = 5;
+
+#[derive(Deserialize)]
+pub(crate) struct CompletionRequest {
+    prompt: Prompts,
+    logprobs: Option<u16>,
+    #[serde(flatten)]
+    fields: Fields,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<TokenId>),
+    ManyTokens(Vec<Vec<TokenId>>),
+}
+
+enum OwnedPrompt {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+impl OwnedPrompt {
+    fn as_prompt(&self) -> Prompt<'_> {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Tokens(tokens) => tokens.into(),
+        }
+    }
+}
+
+impl Prompts {
+    fn into_list(self) -> Vec<OwnedPrompt> {
+        match self {
+            Self::Text(text) => vec![OwnedPrompt::Text(text)],
+            Self::Tokens(tokens) => vec![OwnedPrompt::Tokens(tokens)],
+            Self::Texts(texts) => texts.into_iter().map(OwnedPrompt::Text).collect(),
+            Self::ManyTokens(prompts) => prompts.into_iter().map(OwnedPrompt::Tokens).collect(),
+        }
+    }
+}
+
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    let (fields, with_logprobs) = (request.fields, request.logprobs.is_some());
+    let top = request.logprobs.unwrap_or(0);
+    if top > MOST_LOGPROBS {
+        return Err(ApiError::invalid("logprobs", format!("logprobs is at most {MOST_LOGPROBS}")));
+    }
+    let prompts = request.prompt.into_list();
+    if prompts.is_empty() || prompts.len() > MOST_PROMPTS {
+        return Err(ApiError::invalid("prompt", format!("from 1 to {MOST_PROMPTS} prompts")));
+    }
+    let options: Vec<_> =
+        (0..fields.choices()?).map(|choice| fields.options(&app, top, choice)).collect::<Result<_, _>>()?;
+    let answers_of_each = options.len();
+    let streams = app
+        .submit(move |submit| {
+            prompts.iter().try_for_each(|prompt| {
+                options.iter().try_for_each(|options| {
+                    submit(Request::new(prompt.as_prompt()).with_options(options.clone()))
+                })
+            })
+        })
+        .await?;
+    let number = streams.first().map_or(0, RequestStream::number);
+    let header = Header::new(&app, "cmpl", number, "text_completion");
+    if fields.stream.unwrap_or(false) {
+        let pieces = |index| TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };
+        let answers =
+            streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
+        let last = header.clone();
+        let usage = fields.include_usage().then_some(move |usage| last.message(&[], Some(usage)));
+        return Ok(sse::respond(app, answers, usage));
+    }
+    let (mut choices, mut usages) = (Vec::new(), Vec::new());
+    for (index, mut stream) in streams.into_iter().enumerate() {
+        let text = whole_text(&mut stream).await?;
+        let mut pieces = TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };
+        let logprobs = pieces.logprobs(&app, &stream)?;
+        choices.push(pieces.choice(&text, logprobs, Some(finish_reason(stream.finish_reason()))));
+        usages.push(stream.usage());
+    }
+    let usage = usages.chunks(answers_of_each.max(1)).map(ApiUsage::of).reduce(ApiUsage::plus);
+    Ok(Json(header.message(&choices, usage)).into_response())
+}
+
+struct TextPieces {
+    header: Header,
+    index: usize,
+    with_logprobs: bool,
+    /// How many tokens were told with their log probabilities, and where in the text the next one begins.
+    told: usize,
+    offset: usize,
+}
+
+impl TextPieces {
+    fn logprobs(&mut self, app: &App, stream: &RequestStream) -> Result<Option<Value>, ApiError> {
+        if !self.with_logprobs {
+            return Ok(None);
+        }
+        let logprobs = logprobs::of_text(app.tokenizer()?, stream, self.told, &mut self.offset);
+        self.told = stream.tokens().len();
+        Ok(Some(json!(logprobs)))
+    }
+
+    fn choice(&self, text: &str, logprobs: Option<Value>, finish: Option<&str>) -> Value {
+        json!({ "index": self.index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+    }
+}
+
+impl Pieces for TextPieces {
+    fn begin(&mut self) -> Option<Value> {
+        None
+    }
+
+    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Value, ApiError> {
+        let logprobs = self.logprobs(app, stream)?;
+        Ok(self.header.message(&[self.choice(text, logprobs, None)], None))
+    }
+
+    fn end(&mut self, stream: &RequestStream) -> Value {
+        let choice = self.choice("", None, Some(finish_reason(stream.finish_reason())));
+        self.header.message(&[choice], None)
+    }
+}

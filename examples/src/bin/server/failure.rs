@@ -1,0 +1,89 @@
+//! Errors as the API tells them.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::{Error, ErrorKind};
+use serde::Serialize;
+
+/// An error with the status that HTTP has for it.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    body: Body,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Body {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The field of the request that is wrong.
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// A request that is wrong in its field `param`.
+    pub(crate) fn invalid(param: &str, message: impl Into<String>) -> Self {
+        let param = Some(param.to_owned()).filter(|param| !param.is_empty());
+        Self::new(StatusCode::BAD_REQUEST, message, "invalid_request_error", param, None)
+    }
+
+    /// A field that this server does not support.
+    pub(crate) fn unsupported(param: &str, what: &str) -> Self {
+        let mut error = Self::invalid(param, format!("{what}: this server does not support it"));
+        error.body.code = Some("unsupported");
+        error
+    }
+
+    pub(crate) fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, message, "invalid_request_error", None, None)
+    }
+
+    fn new(
+        status: StatusCode,
+        message: impl Into<String>,
+        kind: &'static str,
+        param: Option<String>,
+        code: Option<&'static str>,
+    ) -> Self {
+        Self { status, body: Body { message: message.into(), kind, param, code } }
+    }
+
+    /// As it stands in an answer.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({ "error": self.body })
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let (status, kind, code) = match error.kind() {
+            ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
+            ErrorKind::CapacityExceeded => {
+                (StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"))
+            }
+            ErrorKind::Unsupported | ErrorKind::NotFound => {
+                (StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported"))
+            }
+            ErrorKind::ResourceExhausted => {
+                (StatusCode::TOO_MANY_REQUESTS, "overloaded_error", Some("queue_full"))
+            }
+            ErrorKind::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("shutting_down")),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+        };
+        let param = error.context("field").map(str::to_owned);
+        Self::new(status, mlxcel_examples::one_line(&error), kind, param, code)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.json())).into_response();
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,201 @@
+//! Fields that chat and completions share: how far to generate, and how tokens are chosen.
+
+use std::collections::BTreeMap;
+
+use mlxcel_session::{FinishReason, Options, TokenId, Usage};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::failure::ApiError;
+
+/// The most choices of one request.
+const MOST_CHOICES: u32 = 16;
+/// As in OpenAI's API.
+const MOST_STOPS: usize = 16;
+
+/// What a request says about its answer. The last fields are not OpenAI's; other servers have them by these names.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Fields {
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    n: Option<u32>,
+    pub(crate) stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    stop: Option<OneOrMore>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    seed: Option<i64>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    typical_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    ignore_eos: Option<bool>,
+    // What would change the answer, and is not there.
+    tools: Option<Value>,
+    functions: Option<Value>,
+    response_format: Option<Value>,
+    best_of: Option<u32>,
+    suffix: Option<String>,
+    echo: Option<bool>,
+    audio: Option<Value>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl Fields {
+    /// How many answers are wanted.
+    pub(crate) fn choices(&self) -> Result<u32, ApiError> {
+        match self.n.unwrap_or(1) {
+            n if (1..=MOST_CHOICES).contains(&n) => Ok(n),
+            _ => Err(ApiError::invalid("n", format!("n must be from 1 to {MOST_CHOICES}"))),
+        }
+    }
+
+    /// Whether a stream is to end with what it took.
+    pub(crate) fn include_usage(&self) -> bool {
+        self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+    }
+
+    /// The options of the answer number `choice`.
+    pub(crate) fn options(&self, app: &App, top: u16, choice: u32) -> Result<Options, ApiError> {
+        self.refuse_what_is_not_there()?;
+        let wanted = self.max_completion_tokens.or(self.max_tokens).unwrap_or(app.most_tokens);
+        let mut options = Options::new(wanted.min(app.most_tokens))
+            .with_time_limit(app.time_limit)
+            .with_top_logprobs(top)
+            .with_ignore_stop(self.ignore_eos.unwrap_or(false));
+        options.skip_special_tokens = true;
+        options.stop_strings = match &self.stop {
+            None => Vec::new(),
+            Some(OneOrMore::One(stop)) => vec![stop.clone()],
+            Some(OneOrMore::More(stops)) => stops.clone(),
+        };
+        if options.stop_strings.len() > MOST_STOPS {
+            return Err(ApiError::invalid("stop", format!("at most {MOST_STOPS} stop strings")));
+        }
+        options.sampling = app.sampling.clone();
+        let sampling = &mut options.sampling;
+        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
+        for (field, asked) in [
+            (&mut sampling.top_p, self.top_p),
+            (&mut sampling.presence_penalty, self.presence_penalty),
+            (&mut sampling.frequency_penalty, self.frequency_penalty),
+            (&mut sampling.min_p, self.min_p),
+            (&mut sampling.typical_p, self.typical_p),
+            (&mut sampling.repetition_penalty, self.repetition_penalty),
+        ] {
+            *field = asked.or(*field);
+        }
+        match self.top_k {
+            None => {}
+            // 0 and -1 are how others say that there is none.
+            Some(..=0) => sampling.top_k = None,
+            Some(k) => sampling.top_k = Some(u32::try_from(k).unwrap_or(u32::MAX)),
+        }
+        for (token, &bias) in self.logit_bias.iter().flatten() {
+            let token: TokenId = token
+                .parse()
+                .map_err(|_| ApiError::invalid("logit_bias", "the keys of logit_bias are token ids"))?;
+            sampling.logit_bias.push((token, bias));
+        }
+        match self.seed {
+            // The answers of one request differ, and are the same for the next request with this seed.
+            Some(seed) => sampling.seed = seed.cast_unsigned().wrapping_add(u64::from(choice)),
+            None => *sampling = std::mem::take(sampling).with_random_seed(),
+        }
+        Ok(options)
+    }
+
+    fn refuse_what_is_not_there(&self) -> Result<(), ApiError> {
+        let given = |value: &Option<Value>| {
+            value
+                .as_ref()
+                .is_some_and(|value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()))
+        };
+        let format =
+            self.response_format.as_ref().and_then(|format| format.get("type")).and_then(Value::as_str);
+        for (param, given) in [
+            ("tools", given(&self.tools)),
+            ("functions", given(&self.functions)),
+            ("audio", given(&self.audio)),
+            ("response_format", given(&self.response_format) && format != Some("text")),
+            ("best_of", self.best_of.is_some_and(|best_of| best_of != self.n.unwrap_or(1))),
+            ("suffix", self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())),
+            ("echo", self.echo == Some(true)),
+        ] {
+            if given {
+                return Err(ApiError::unsupported(param, param));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an answer took, in OpenAI's words.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct ApiUsage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct PromptDetails {
+    cached_tokens: usize,
+}
+
+impl ApiUsage {
+    /// Of one prompt and all its answers.
+    pub(crate) fn of(answers: &[Usage]) -> Self {
+        let prompt_tokens = answers.first().map_or(0, |usage| usage.prompt_tokens);
+        let cached_tokens = answers.first().map_or(0, |usage| usage.reused_tokens);
+        let completion_tokens = answers.iter().map(|usage| usage.generated_tokens).sum();
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens },
+        }
+    }
+}
+
+impl ApiUsage {
+    /// Of several prompts.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            prompt_tokens: self.prompt_tokens + other.prompt_tokens,
+            completion_tokens: self.completion_tokens + other.completion_tokens,
+            total_tokens: self.total_tokens + other.total_tokens,
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: self.prompt_tokens_details.cached_tokens
+                    + other.prompt_tokens_details.cached_tokens,
+            },
+        }
+    }
+}
+
+/// OpenAI's word for why an answer ended.
+pub(crate) fn finish_reason(reason: Option<FinishReason>) -> &'static str {
+    match reason {
+        Some(FinishReason::Stop | FinishReason::StopString) => "stop",
+        // It has no words for limits of time and for being cancelled.
+        _ => "length",
+    }
+}

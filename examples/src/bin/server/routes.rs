@@ -1,0 +1,122 @@
+//! Who answers what.
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::failure::ApiError;
+use crate::{chat, completions, embeddings, metrics, page};
+
+/// How long a client has to send a request's body.
+const BODY_TIME: std::time::Duration = std::time::Duration::from_secs(30);
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let api = Router::new()
+        .route("/v1/chat/completions", post(chat::answer))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/embeddings", post(embeddings::embed))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{name}", get(model))
+        .route("/metrics", get(metrics::show))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorize));
+    Router::new()
+        .merge(api)
+        .route("/health", get(health))
+        .route("/", get(page::html))
+        .route("/chat.js", get(page::script))
+        .fallback(nothing)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(app.most_bytes))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), metrics::count))
+        .with_state(app)
+}
+
+/// The JSON body of a request. Pages of other sites cannot send one without being asked, since it has to be called JSON.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        match tokio::time::timeout(BODY_TIME, Json::from_request(request, state)).await {
+            Ok(Ok(Json(body))) => Ok(Self(body)),
+            Ok(Err(rejection)) => {
+                // What is not as it should be in JSON is the client's mistake like any other.
+                let status = match rejection.status() {
+                    StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+                    status => status,
+                };
+                Err(ApiError::with_status(status, rejection.body_text()))
+            }
+            Err(_) => {
+                Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"))
+            }
+        }
+    }
+}
+
+/// Lets those in who have the key.
+async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let Some(key) = &app.api_key else { return next.run(request).await };
+    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    if same(given, key.as_bytes()) {
+        return next.run(request).await;
+    }
+    let mut response =
+        ApiError::with_status(StatusCode::UNAUTHORIZED, "the API key is missing or wrong").into_response();
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+    response
+}
+
+/// Compares in a time that does not tell how much is right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+fn describe(app: &App) -> Value {
+    let context = app.engine.model().capabilities().context;
+    json!({
+        "id": app.name, "object": "model", "created": app.started, "owned_by": "mlxcel", "max_model_len": context,
+    })
+}
+
+async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({ "object": "list", "data": [describe(&app)] }))
+}
+
+async fn model(
+    State(app): State<Arc<App>>,
+    axum::extract::Path(name): axum::extract::Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    if name == app.name {
+        return Ok(Json(describe(&app)));
+    }
+    Err(ApiError::with_status(StatusCode::NOT_FOUND, format!("there is no model {name:?} here")))
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response {
+    match app.engine.check() {
+        Ok(()) => Json(json!({ "status": "ok" })).into_response(),
+        Err(error) => {
+            let body = Json(json!({ "status": "failed", "message": mlxcel_examples::one_line(&error) }));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+    }
+}
+
+async fn nothing() -> ApiError {
+    ApiError::with_status(StatusCode::NOT_FOUND, "there is nothing at this path")
+}
+
+async fn wrong_method() -> ApiError {
+    ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, "this path is not for this method")
+}

@@ -1,0 +1,120 @@
+//! Answers that come piece by piece, as server-sent events.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream, StreamExt};
+use mlxcel_session::{RequestStream, Result};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::failure::ApiError;
+use crate::fields::ApiUsage;
+
+/// What one sort of answer looks like, piece by piece.
+pub(crate) trait Pieces: Send + 'static {
+    /// What comes first.
+    fn begin(&mut self) -> Option<Value>;
+    /// What tells `text`, the newest text of `stream`.
+    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Value, ApiError>;
+    /// What ends it.
+    fn end(&mut self, stream: &RequestStream) -> Value;
+}
+
+/// The next piece of text.
+async fn next_piece(stream: &mut RequestStream) -> Option<Result<String>> {
+    poll_fn(|context| stream.poll_piece(context)).await
+}
+
+/// The whole text of an answer.
+pub(crate) async fn whole_text(stream: &mut RequestStream) -> Result<String> {
+    let mut text = String::new();
+    while let Some(piece) = next_piece(stream).await {
+        text.push_str(&piece?);
+    }
+    Ok(text)
+}
+
+/// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]`, if one is wanted.
+pub(crate) fn respond<P: Pieces>(
+    app: Arc<App>,
+    answers: Vec<(RequestStream, P)>,
+    usage: Option<impl FnOnce(ApiUsage) -> Value + Send + 'static>,
+) -> Response {
+    let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let choices = answers.into_iter().map(|(stream, pieces)| {
+        let (app, told) = (Arc::clone(&app), told.clone());
+        let state = Answer { stream, pieces, phase: Phase::Begin };
+        stream::unfold(state, move |mut state| {
+            let (app, told) = (Arc::clone(&app), told.clone());
+            async move {
+                let message = state.next(&app).await;
+                if message.is_none() {
+                    // Whoever adds the figures up may be gone, and the answer with it.
+                    let _ = told.send(state.stream.usage());
+                }
+                message.map(|message| (message, state))
+            }
+        })
+        .boxed()
+    });
+    let messages = stream::select_all(choices);
+    drop(told);
+    let last = stream::once(async move {
+        let mut answers = Vec::new();
+        while let Ok(usage) = hears.try_recv() {
+            answers.push(usage);
+        }
+        usage.map(|message| message(ApiUsage::of(&answers)))
+    });
+    let events = messages
+        .chain(last.filter_map(|message| async { message }))
+        .map(|message| Event::default().data(message.to_string()))
+        .chain(stream::once(async { Event::default().data("[DONE]") }));
+    sse(events.map(Ok))
+}
+
+fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+struct Answer<P> {
+    stream: RequestStream,
+    pieces: P,
+    phase: Phase,
+}
+
+enum Phase {
+    Begin,
+    Text,
+    Ended,
+}
+
+impl<P: Pieces> Answer<P> {
+    async fn next(&mut self, app: &App) -> Option<Value> {
+        if matches!(self.phase, Phase::Begin) {
+            self.phase = Phase::Text;
+            if let Some(first) = self.pieces.begin() {
+                return Some(first);
+            }
+        }
+        if matches!(self.phase, Phase::Ended) {
+            return None;
+        }
+        let text = match next_piece(&mut self.stream).await {
+            Some(Ok(text)) => text,
+            Some(Err(error)) => {
+                self.phase = Phase::Ended;
+                return Some(ApiError::from(error).json());
+            }
+            None => {
+                self.phase = Phase::Ended;
+                return Some(self.pieces.end(&self.stream));
+            }
+        };
+        Some(self.pieces.piece(app, &self.stream, &text).unwrap_or_else(|error| error.json()))
+    }
+}

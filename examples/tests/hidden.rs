@@ -1,0 +1,68 @@
+//! Hidden states on every engine are transformers' `last_hidden_state`: the head, applied to them here, gives its logits.
+//!
+//! A head has more rows than columns, so no other states give the same logits.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use mlxcel_core::{Control, Pooling, Precision, Row, RowResult, SessionOptions};
+use mlxcel_models::{Checkpoint, Decoder, ElementType, WeightRef};
+use support::{Fixture, engines, load};
+
+/// A dense weight in float32.
+fn values(checkpoint: &Checkpoint, weight: &WeightRef) -> Vec<f32> {
+    let view = checkpoint.weight(weight).unwrap();
+    let half = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+    match view.element_type {
+        ElementType::BF16 => view.bytes.as_chunks::<2>().0.iter().map(half).collect(),
+        ElementType::F32 => {
+            view.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// What the head makes of a hidden state, in double precision.
+fn logits(checkpoint: &Checkpoint, decoder: &Decoder, state: &[f32]) -> Vec<f32> {
+    let head = &decoder.head;
+    let matrix = values(checkpoint, decoder.weight(head.projection.weight));
+    let biases = head.projection.bias.map(|bias| values(checkpoint, decoder.weight(bias)));
+    let row = |(token, row): (usize, &[f32])| {
+        let products = row.iter().zip(state).map(|(&a, &b)| f64::from(a) * f64::from(b));
+        let bias = biases.as_ref().map_or(0.0, |biases| f64::from(biases[token]));
+        let logit = (products.sum::<f64>() + bias) * f64::from(head.scale);
+        head.soft_cap.map_or(logit, |cap| f64::from(cap) * (logit / f64::from(cap)).tanh()) as f32
+    };
+    matrix.chunks_exact(state.len()).enumerate().map(row).collect()
+}
+
+#[test]
+fn the_head_makes_the_oracles_logits_of_hidden_states() {
+    // Heads of each kind: tied, of their own, scaled, capped, with a bias; norms of each kind; a context that is outgrown.
+    let named = ["llama", "gemma2", "granite", "phi3-longrope", "stablelm", "mamba2"].map(Fixture::named);
+    for fixture in named.into_iter().chain([Fixture::storyteller()]) {
+        let checkpoint = Checkpoint::open(&fixture.path).unwrap();
+        let decoder = checkpoint.decoder().unwrap();
+        for engine in engines() {
+            let model = load(&*engine, &fixture, Precision::Exact);
+            assert_eq!(model.capabilities().hidden_states, Some(decoder.hidden_size));
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            let longest = fixture.cases().into_iter().max_by_key(|case| case.prompt.len()).unwrap();
+            let sequence = session.open().unwrap();
+            let row = Row::hidden(sequence, &longest.prompt, Pooling::Last);
+            let RowResult::Hidden(state) = session.prefill(row, &Control::default()).unwrap() else {
+                panic!("no hidden state");
+            };
+            let found = logits(&checkpoint, &decoder, &state);
+            let expected = &longest.prefill_logits;
+            let scale = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+            let error = found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs())) / scale;
+            assert!(
+                found.len() == expected.len() && error <= 1e-3,
+                "{} {}: {error}",
+                engine.name(),
+                fixture.name
+            );
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Fuzzing without a compiler's help: inputs changed, run in a child process, and kept where their outcome is new.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+use crate::mutate::mutate;
+use crate::process::{Death, Process};
+use crate::{Target, corpus};
+
+/// The most inputs that are changed further.
+const MOST: usize = 3000;
+
+/// The most defects of one target that are looked into.
+const MOST_FINDINGS: usize = 8;
+
+/// How long a finding is made smaller.
+const SHRINKING: Duration = Duration::from_secs(10);
+
+/// An input that takes longer is not changed further: others find more in the time.
+const SLOW: Duration = Duration::from_millis(200);
+
+/// How far to go.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// How long, setting up included.
+    pub time: Duration,
+    /// What the changes depend on.
+    pub seed: u64,
+    /// Where findings and inputs with new outcomes are written, in a folder for each target.
+    pub folder: PathBuf,
+}
+
+/// A defect, and an input that shows it.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// How it ended.
+    pub death: Death,
+    /// The input, made small.
+    pub input: Vec<u8>,
+    /// The file with the input.
+    pub path: PathBuf,
+}
+
+/// What came of fuzzing a target.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// How many inputs ran.
+    pub runs: u64,
+    /// How many different outcomes there were.
+    pub outcomes: usize,
+    /// How much processor time the runs took.
+    pub cpu: Duration,
+    /// What was found.
+    pub findings: Vec<Finding>,
+}
+
+/// Fuzzes a target: first its corpus as it is, all of it, then what can be made of it, until the time is over.
+///
+/// # Errors
+///
+/// Those of reading the corpus, starting processes and writing findings.
+pub fn fuzz(target: &'static Target, budget: &Budget) -> io::Result<Report> {
+    let mut fuzzer = Fuzzer::new(target, budget)?;
+    let start = Instant::now();
+    let mut inputs = corpus::inputs(target)?;
+    // What earlier runs found worth keeping.
+    inputs.extend(corpus::read_folder(&fuzzer.kept)?);
+    if inputs.is_empty() {
+        inputs.push((String::new(), vec![0; 64]));
+    }
+    for (_, input) in inputs {
+        fuzzer.run(input, true)?;
+    }
+    while start.elapsed() < budget.time && fuzzer.report.findings.len() < MOST_FINDINGS {
+        let input = fuzzer.next();
+        fuzzer.run(input, false)?;
+    }
+    fuzzer.report.outcomes = fuzzer.outcomes.len();
+    fuzzer.report.cpu = fuzzer.process.spent();
+    Ok(fuzzer.report)
+}
+
+/// Runs one input in a process of its own.
+///
+/// # Errors
+///
+/// Those of starting the process.
+pub fn once(target: &'static Target, input: &[u8]) -> io::Result<Result<(), Death>> {
+    Ok(Process::new(target).run(input)?.map(drop))
+}
+
+struct Fuzzer {
+    target: &'static Target,
+    process: Process,
+    rng: Rng,
+    pool: Vec<Vec<u8>>,
+    outcomes: HashSet<u64>,
+    deaths: HashSet<String>,
+    report: Report,
+    kept: PathBuf,
+    found: PathBuf,
+}
+
+impl Fuzzer {
+    fn new(target: &'static Target, budget: &Budget) -> io::Result<Self> {
+        let folder = budget.folder.join(target.name);
+        let (kept, found) = (folder.join("corpus"), folder.join("findings"));
+        fs::create_dir_all(&kept)?;
+        fs::create_dir_all(&found)?;
+        Ok(Self {
+            target,
+            process: Process::new(target),
+            rng: Rng::with_seed(budget.seed),
+            pool: Vec::new(),
+            outcomes: HashSet::new(),
+            deaths: HashSet::new(),
+            report: Report::default(),
+            kept,
+            found,
+        })
+    }
+
+    /// An input made of one of the pool, of the newer ones more often.
+    fn next(&mut self) -> Vec<u8> {
+        let (rng, pool) = (&mut self.rng, &self.pool);
+        let any = |rng: &mut Rng| rng.usize(..pool.len().max(1));
+        let base = any(rng).max(if rng.bool() { any(rng) } else { 0 });
+        let other = any(rng);
+        let part = |place: usize| pool.get(place).map(Vec::as_slice).unwrap_or_default();
+        mutate(self.target.format, part(base), part(other), self.target.longest, rng)
+    }
+
+    fn run(&mut self, input: Vec<u8>, from_corpus: bool) -> io::Result<()> {
+        let start = Instant::now();
+        self.report.runs += 1;
+        match self.process.run(&input)? {
+            Ok(reply) => {
+                let new = self.outcomes.insert(reply.outcome);
+                let slow = start.elapsed() > SLOW;
+                if (new && !slow && self.pool.len() < MOST) || from_corpus {
+                    if !from_corpus {
+                        fs::write(self.kept.join(format!("{:016x}", reply.outcome)), &input)?;
+                    }
+                    self.pool.push(input);
+                }
+            }
+            Err(death) => self.found(input, death)?,
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, input: Vec<u8>, death: Death) -> io::Result<()> {
+        if !self.deaths.insert(death.key()) {
+            return Ok(());
+        }
+        eprintln!("{}: {}: {}", self.target.name, death.kind, death.words);
+        let input = self.shrink(input, &death)?;
+        let path = self.found.join(format!("{:08x}", fingerprint(&input)));
+        fs::write(&path, &input)?;
+        eprintln!("{}: {} bytes: {}", self.target.name, input.len(), path.display());
+        // Where the machine is gone afterwards, the log is all that is left.
+        eprintln!("{}: {}", self.target.name, shown(&input));
+        self.report.findings.push(Finding { death, input, path });
+        Ok(())
+    }
+
+    /// Leaves out what the death does not need.
+    fn shrink(&mut self, mut input: Vec<u8>, death: &Death) -> io::Result<Vec<u8>> {
+        let start = Instant::now();
+        let mut size = input.len() / 2;
+        while size > 0 {
+            let mut place = 0;
+            while place < input.len() {
+                if start.elapsed() > SHRINKING {
+                    return Ok(input);
+                }
+                let mut shorter = input.clone();
+                shorter.drain(place..(place + size).min(input.len()));
+                let same = match self.process.run(&shorter)? {
+                    Ok(_) => false,
+                    Err(other) => other.key() == death.key(),
+                };
+                if same {
+                    input = shorter;
+                } else {
+                    place += size;
+                }
+            }
+            size /= 2;
+        }
+        Ok(input)
+    }
+}
+
+/// Where findings go that nobody has another place for.
+pub fn default_folder() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target.unwrap_or_else(|| corpus::repository().join("target")).join("fuzz")
+}
+
+/// The name of an input.
+fn fingerprint(input: &[u8]) -> u32 {
+    input.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// An input as text that can be copied from a log.
+fn shown(input: &[u8]) -> String {
+    let most = 4096;
+    let escaped = input.get(..input.len().min(most)).unwrap_or_default().escape_ascii();
+    format!("b\"{escaped}\"{}", if input.len() > most { "…" } else { "" })
+}
+
+/// Reads the input in a file.
+///
+/// # Errors
+///
+/// Those of reading.
+pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path)
+}

@@ -1,0 +1,59 @@
+//! What can be fuzzed.
+
+use crate::Outcome;
+
+/// How inputs of a target are made of others; see [`mutate`](crate::mutate).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// JSON text.
+    Json,
+    /// A safetensors file: a length, a JSON header, bytes.
+    Safetensors,
+    /// A Jinja template.
+    Template,
+    /// The bytes of a [`Snapshot`](mlxcel_core::Snapshot), whose last eight are a checksum.
+    Snapshot,
+    /// Decisions, a byte or more each.
+    Decisions,
+}
+
+/// A function of bytes that must end well whatever they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of its folder in the corpus.
+    pub name: &'static str,
+    /// What it does with its input.
+    pub about: &'static str,
+    /// What inputs are made of.
+    pub format: Format,
+    /// The function. It panics where something does not hold that must.
+    pub run: fn(&[u8]) -> Outcome,
+    /// The memory that a run may take beside 64 bytes for each byte of input, in MiB.
+    pub memory: usize,
+    /// The processor time that a run may take, in seconds: several times what is promised, since builds for tests are slow.
+    pub seconds: u64,
+    /// The stack that it must do with, in KiB.
+    pub stack: usize,
+    /// The longest input, in bytes.
+    pub longest: usize,
+    /// Where the repository's own files serve as inputs: a function that reads them.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+impl Target {
+    /// All targets.
+    pub fn all() -> &'static [Self] {
+        crate::targets::ALL
+    }
+
+    /// The target called `name`: one of [`all`](Self::all), or `broken`, which tests have.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        let broken = &crate::targets::broken::TARGET;
+        Self::all().iter().chain([broken]).find(|target| target.name == name)
+    }
+
+    /// The bytes that a run on an input of `length` bytes may take.
+    pub fn memory_limit(&self, length: usize) -> usize {
+        (self.memory << 20).saturating_add(length.saturating_mul(64))
+    }
+}

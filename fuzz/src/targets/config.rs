@@ -1,0 +1,124 @@
+//! Settings of a model, and the index of its weights: as far as a step of the engine that runs everywhere.
+
+use std::fs;
+use std::path::PathBuf;
+
+use mlxcel_core::{Backend, Control, LoadOptions, Result, Row, SessionOptions};
+use mlxcel_models::Checkpoint;
+use mlxcel_portable::PortableBackend;
+use serde_json::Value;
+
+use super::place::{Place, fixture, fixtures};
+use crate::{Format, Outcome, Target};
+
+pub(super) const CONFIG: Target = Target {
+    name: "config",
+    about: "config.json beside the weights of the fixture of its family: described, loaded and run by the portable engine",
+    format: Format::Json,
+    run: config,
+    memory: 256,
+    seconds: 20,
+    stack: 2048,
+    longest: 64 << 10,
+    seeds: configs,
+};
+
+pub(super) const INDEX: Target = Target {
+    name: "index",
+    about: "model.safetensors.index.json beside four shards: opened and described",
+    format: Format::Json,
+    run: index,
+    memory: 64,
+    seconds: 5,
+    stack: 2048,
+    longest: 64 << 10,
+    seeds: indexes,
+};
+
+thread_local! {
+    static PLACE: Place = const { Place::new() };
+}
+
+/// The files of a fixture that hold weights.
+fn weights(name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(fixture(name)).into_iter().flatten().flatten();
+    let files = entries.map(|entry| entry.path());
+    files
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model")))
+        .collect()
+}
+
+/// The fixture of the family that a configuration is of, or seems to be.
+fn family(config: &[u8]) -> String {
+    let config: Value = serde_json::from_slice(config).unwrap_or_default();
+    let families = [&config["model_type"], &config["text_config"]["model_type"]];
+    let mut named = families.into_iter().filter_map(Value::as_str).map(|name| name.trim_end_matches("_text"));
+    let known = fixtures();
+    let found = named.find_map(|name| known.iter().find(|known| known.trim_end_matches("_text") == name));
+    found.cloned().unwrap_or_else(|| "llama".to_owned())
+}
+
+fn config(input: &[u8]) -> Outcome {
+    PLACE.with(|place| {
+        place.put("config.json", input);
+        let family = family(input);
+        let files = weights(&family);
+        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files.iter().for_each(|path| place.link(&name(path), path));
+        let outcome = describe(place).and_then(|described| Ok(described.then(run(place)?)));
+        files.iter().for_each(|path| place.remove(&name(path)));
+        Outcome::new(family).then(outcome.unwrap_or_else(|error| Outcome::refused(&error)))
+    })
+}
+
+fn describe(place: &Place) -> Result<Outcome> {
+    let checkpoint = Checkpoint::open(place.path())?;
+    let decoder = checkpoint.decoder()?;
+    for weight in decoder.weights() {
+        let view = checkpoint.weight(weight)?;
+        assert_eq!(view.bytes.len(), weight.byte_len(), "{weight:?}");
+    }
+    checkpoint.fingerprint();
+    Ok(Outcome::new(decoder))
+}
+
+/// A prompt and a token.
+fn run(place: &Place) -> Result<Outcome> {
+    let options = LoadOptions::default().with_capacity(24).with_sequences(2).with_threads(1);
+    let model = PortableBackend::new().load(&place.path().into(), &options)?;
+    let mut session = model.open_session(&SessionOptions::default())?;
+    let sequence = session.open()?;
+    let tokens: Vec<u32> = (0..20).map(|token| token % model.info().vocabulary_size.max(1) as u32).collect();
+    let control = Control::default();
+    let first = session.prefill(Row::logits(sequence, &tokens), &control);
+    let second = session.prefill(Row::logits(sequence, &tokens[..1]), &control);
+    let words = |result: Result<mlxcel_core::RowResult>| match result {
+        Ok(_) => Outcome::new("logits"),
+        Err(error) => Outcome::refused(&error),
+    };
+    Ok(words(first).then(words(second)))
+}
+
+fn index(input: &[u8]) -> Outcome {
+    PLACE.with(|place| {
+        place.put("model.safetensors.index.json", input);
+        if !place.path().join("config.json").exists() {
+            weights("olmo2").iter().filter(|path| !path.ends_with("model.safetensors.index.json")).for_each(
+                |path| {
+                    place.link(&path.file_name().unwrap_or_default().to_string_lossy(), path);
+                },
+            );
+            place.put("config.json", &fs::read(fixture("olmo2").join("config.json")).unwrap_or_default());
+        }
+        describe(place).unwrap_or_else(|error| Outcome::refused(&error))
+    })
+}
+
+fn configs() -> Vec<Vec<u8>> {
+    let files = fixtures().into_iter().map(|name| fs::read(fixture(&name).join("config.json")));
+    files.flatten().collect()
+}
+
+fn indexes() -> Vec<Vec<u8>> {
+    fs::read(fixture("olmo2").join("model.safetensors.index.json")).into_iter().collect()
+}

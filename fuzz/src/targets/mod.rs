@@ -1,0 +1,41 @@
+//! The targets, one a file.
+
+pub(crate) mod broken;
+#[cfg(feature = "iree")]
+mod bundle;
+mod chat;
+mod config;
+mod detokenizer;
+mod place;
+mod program;
+mod safetensors;
+mod sequences;
+mod settings;
+mod snapshot;
+mod template;
+mod tokenizer;
+
+use crate::Target;
+
+/// All targets.
+pub(crate) const ALL: &[Target] = &[
+    config::CONFIG,
+    config::INDEX,
+    safetensors::TARGET,
+    tokenizer::TARGET,
+    template::TARGET,
+    chat::TARGET,
+    settings::TARGET,
+    snapshot::TARGET,
+    sequences::REFERENCE,
+    sequences::PORTABLE,
+    detokenizer::TARGET,
+    program::TARGET,
+    #[cfg(feature = "iree")]
+    bundle::TARGET,
+];
+
+/// No inputs of the repository's own.
+fn none() -> Vec<Vec<u8>> {
+    Vec::new()
+}

@@ -1,0 +1,84 @@
+//! Bytes that say they are a snapshot, restored by the engines whose it is.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use mlxcel_core::reference::ReferenceBackend;
+use mlxcel_core::{
+    Backend, Control, InferenceSession, LoadOptions, Model, Result, Row, SessionOptions, Snapshot,
+};
+use mlxcel_portable::PortableBackend;
+
+use super::place::fixture;
+use crate::{Format, Outcome, Target};
+
+pub(super) const TARGET: Target = Target {
+    name: "snapshot",
+    about: "bytes of a snapshot: read, restored by the reference and the portable engine, and continued",
+    format: Format::Snapshot,
+    run,
+    memory: 128,
+    seconds: 10,
+    stack: 2048,
+    longest: 1 << 20,
+    seeds,
+};
+
+/// Models whose states are of each kind: growing keys, windows, recurrences.
+const MODELS: [&str; 4] = ["llama", "gemma2", "mamba2", "deepseek_v3"];
+
+thread_local! {
+    static LOADED: OnceCell<Vec<Arc<dyn Model>>> = const { OnceCell::new() };
+}
+
+fn models<T>(with: impl FnOnce(&[Arc<dyn Model>]) -> T) -> T {
+    LOADED.with(|loaded| {
+        with(loaded.get_or_init(|| {
+            let reference = ReferenceBackend::new();
+            let options = LoadOptions::default().with_capacity(32).with_sequences(2).with_threads(1);
+            let portable =
+                MODELS.iter().map(|name| PortableBackend::new().load(&fixture(name).into(), &options));
+            let own = [reference.model(), reference.with_window(4).model()];
+            own.into_iter().chain(portable).flatten().collect()
+        }))
+    })
+}
+
+fn run(input: &[u8]) -> Outcome {
+    let snapshot = match Snapshot::from_bytes(input) {
+        Ok(snapshot) => snapshot,
+        Err(error) => return Outcome::refused(&error),
+    };
+    assert_eq!(snapshot.to_bytes(), input);
+    models(|models| {
+        let outcomes = models.iter().map(|model| {
+            let outcome = model
+                .open_session(&SessionOptions::default())
+                .and_then(|mut session| resume(&mut *session, &snapshot));
+            outcome.unwrap_or_else(|error| Outcome::refused(&error))
+        });
+        outcomes.reduce(Outcome::then).unwrap_or_default()
+    })
+}
+
+fn resume(session: &mut dyn InferenceSession, snapshot: &Snapshot) -> Result<Outcome> {
+    let sequence = session.restore(snapshot)?;
+    let state = session.state(sequence)?;
+    assert!(state.position == snapshot.position() && state.position <= state.capacity && !state.poisoned);
+    let outcome = match session.prefill(Row::logits(sequence, &[1]), &Control::default()) {
+        Ok(_) => Outcome::new("restored"),
+        Err(error) => Outcome::refused(&error),
+    };
+    session.close(sequence)?;
+    Ok(outcome)
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let taken = |model: &Arc<dyn Model>| -> Result<Vec<u8>> {
+        let mut session = model.open_session(&SessionOptions::default())?;
+        let sequence = session.open()?;
+        session.prefill(Row::extend(sequence, &[1, 2, 3, 4, 5]), &Control::default())?;
+        Ok(session.snapshot(sequence)?.to_bytes())
+    };
+    models(|models| models.iter().flat_map(taken).collect())
+}

@@ -1,0 +1,96 @@
+//! A tokenizer's file, and what it makes of texts and tokens.
+
+use std::fs;
+
+use mlxcel_core::Result;
+use mlxcel_session::{Detokenizer, Tokenizer};
+
+use super::place::{Place, storyteller};
+use crate::{Format, Outcome, Target};
+
+pub(super) const TARGET: Target = Target {
+    name: "tokenizer",
+    about: "tokenizer.json: read, and texts of many kinds encoded, decoded and streamed with it",
+    format: Format::Json,
+    run,
+    memory: 512,
+    seconds: 20,
+    stack: 2048,
+    longest: 256 << 10,
+    seeds,
+};
+
+thread_local! {
+    static PLACE: Place = const { Place::new() };
+}
+
+const TEXTS: [&str; 10] = [
+    "",
+    " ",
+    "a",
+    "hello world, hello",
+    "   \n\n\t two  ",
+    "é你😀\u{301}\u{fdfa}ﬁ",
+    "<unk>a <s> b</s>",
+    "<0x41><|im_start|>user",
+    "▁hello▁##b",
+    "\u{0}\u{ad}\u{200d}\u{feff}\u{1f468}\u{200d}\u{1f469}",
+];
+
+fn run(input: &[u8]) -> Outcome {
+    PLACE.with(|place| {
+        place.put("tokenizer.json", input);
+        match Tokenizer::open(place.path()) {
+            Ok(tokenizer) => Outcome::new("opened").then(use_it(&tokenizer)),
+            Err(error) => Outcome::refused(&error),
+        }
+    })
+}
+
+fn use_it(tokenizer: &Tokenizer) -> Outcome {
+    let mut outcome = Outcome::default();
+    let long = "ab hello ".repeat(300);
+    for text in TEXTS.into_iter().chain([&*long]) {
+        let words = match tokenizer.encode(text, true) {
+            Ok(tokens) => {
+                let decoded =
+                    tokenizer.decode(&tokens, false).and_then(|text| Ok((text, stream(tokenizer, &tokens)?)));
+                match decoded {
+                    Ok((decoded, streamed)) => {
+                        Outcome::new(decoded == text).then(Outcome::new(streamed == decoded))
+                    }
+                    Err(error) => Outcome::refused(&error),
+                }
+            }
+            Err(error) => Outcome::refused(&error),
+        };
+        outcome = outcome.then(words);
+    }
+    for tokens in [&[][..], &[0], &[0, 1, 2, 3, 4, 5], &[u32::MAX], &[255, 256, 257]] {
+        for skip in [false, true] {
+            if let Err(error) = tokenizer.decode(tokens, skip) {
+                outcome = outcome.then(Outcome::refused(&error));
+            }
+        }
+    }
+    for id in [0, 1, 300, u32::MAX] {
+        tokenizer.token(id);
+    }
+    tokenizer.vocabulary_size();
+    outcome
+}
+
+/// The text of the tokens, piece by piece.
+fn stream(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
+    let mut detokenizer = Detokenizer::new(tokenizer.clone(), false);
+    let mut text = String::new();
+    for &token in tokens {
+        text.push_str(&detokenizer.push(token)?.unwrap_or_default());
+    }
+    text.push_str(&detokenizer.finish()?.unwrap_or_default());
+    Ok(text)
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    fs::read(storyteller().join("tokenizer.json")).into_iter().collect()
+}

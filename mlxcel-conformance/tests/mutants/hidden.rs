@@ -1,0 +1,100 @@
+//! Mutants that give other hidden states than those of their rows.
+
+use mlxcel_core::{Control, Pooling, Result, Row, RowResult, StepOutput, TokenId, Want};
+
+use crate::answers::Reanswer;
+use crate::twist::{Broken, Inner, Twist, answer, step, text};
+
+pub(crate) const ALL: &[(&str, crate::Break)] = &[
+    ("cuts_hidden_states", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Hidden(state) = result {
+                    state.pop();
+                }
+            }))
+        })
+    }),
+    ("knows_one_hidden_state", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Hidden(state) = result {
+                    state.fill(0.5);
+                }
+            }))
+        })
+    }),
+    ("means_are_last", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Recompute(|_, own, pooling| {
+                (pooling == Pooling::Mean).then(|| (own.to_vec(), Pooling::Last))
+            }))
+        })
+    }),
+    ("means_count_what_was_held", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Recompute(|held, _, pooling| {
+                (pooling == Pooling::Mean).then(|| (held.to_vec(), Pooling::Mean))
+            }))
+        })
+    }),
+    // A row is embedded as if nothing stood in front of it.
+    ("hidden_states_forget", |reference| {
+        Broken::new(reference)
+            .with_twist(|| Box::new(Recompute(|_, own, pooling| Some((own.to_vec(), pooling)))))
+    }),
+    ("swaps_hidden_states", |reference| Broken::new(reference).with_twist(|| Box::new(Swaps))),
+];
+
+/// Which text is computed instead, and how it is pooled; told what the sequence holds, and the row's own tokens.
+type Instead = fn(held: &[TokenId], own: &[TokenId], pooling: Pooling) -> Option<(Vec<TokenId>, Pooling)>;
+
+/// Answers a row with the states of another text.
+struct Recompute(Instead);
+
+impl Twist for Recompute {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        for (row, result) in rows.iter().zip(&mut results) {
+            let (Want::Hidden { pooling }, Ok(_)) = (row.want, &result) else { continue };
+            let held = text(&mut *inner.session, row.sequence);
+            if let Some((tokens, pooling)) = (self.0)(&held, row.tokens, pooling) {
+                let sequence = inner.scratch.open()?;
+                *result = step(&mut *inner.scratch, &[Row::hidden(sequence, &tokens, pooling)])?.remove(0);
+                inner.scratch.close(sequence)?;
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+/// Rows that want hidden states are answered in reverse.
+struct Swaps;
+
+impl Twist for Swaps {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        let hidden: Vec<usize> =
+            (0..rows.len()).filter(|&row| matches!(rows[row].want, Want::Hidden { .. })).collect();
+        for (&first, &last) in hidden.iter().zip(hidden.iter().rev()).take(hidden.len() / 2) {
+            results.swap(first, last);
+        }
+        answer(out, results);
+        Ok(())
+    }
+}

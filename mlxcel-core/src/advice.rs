@@ -1,0 +1,76 @@
+//! What to do about an error.
+
+use std::fmt;
+
+use crate::{Error, ErrorKind};
+
+/// What to do about an [`Error`], by its kind: for a program that must decide without a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorAdvice {
+    /// Change what was asked for: another argument, option, file or engine. The same call fails again.
+    FixInput,
+    /// Make room: close or rewind a sequence, shorten the prompt, load with more capacity.
+    MakeRoom,
+    /// Ask again later: memory, disk or a queue was full, or somebody stopped the work. Nothing is wrong with the call.
+    Retry,
+    /// Close the sequence and open another: what it holds is lost. Others go on.
+    CloseSequence,
+    /// Set up the machine: a tool, a permission, a disk.
+    FixMachine,
+    /// Report it, with the text of the error and its causes: it is a defect of this library or of what it builds on.
+    Report,
+}
+
+impl ErrorAdvice {
+    /// The advice in words, such as `close the sequence`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::FixInput => "change what was asked for",
+            Self::MakeRoom => "make room",
+            Self::Retry => "ask again later",
+            Self::CloseSequence => "close the sequence",
+            Self::FixMachine => "set up the machine",
+            Self::Report => "report it",
+        }
+    }
+}
+
+impl fmt::Display for ErrorAdvice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl ErrorKind {
+    /// What to do about an error of this kind.
+    ///
+    /// ```
+    /// use mlxcel_core::{ErrorAdvice, ErrorKind};
+    ///
+    /// assert_eq!(ErrorKind::Poisoned.advice(), ErrorAdvice::CloseSequence);
+    /// assert_eq!(ErrorKind::ResourceExhausted.advice().to_string(), "ask again later");
+    /// ```
+    pub fn advice(self) -> ErrorAdvice {
+        match self {
+            Self::InvalidInput | Self::NotFound | Self::Corrupt | Self::Unsupported => ErrorAdvice::FixInput,
+            Self::CapacityExceeded => ErrorAdvice::MakeRoom,
+            Self::Cancelled | Self::ResourceExhausted => ErrorAdvice::Retry,
+            Self::Poisoned | Self::Device => ErrorAdvice::CloseSequence,
+            Self::Toolchain | Self::Io => ErrorAdvice::FixMachine,
+            Self::Compile | Self::Internal => ErrorAdvice::Report,
+        }
+    }
+}
+
+impl Error {
+    /// What to do about it; see [`ErrorKind::advice`].
+    pub fn advice(&self) -> ErrorAdvice {
+        self.kind().advice()
+    }
+
+    /// Whether the same call may succeed later: its advice is [`ErrorAdvice::Retry`].
+    pub fn is_retryable(&self) -> bool {
+        self.advice() == ErrorAdvice::Retry
+    }
+}

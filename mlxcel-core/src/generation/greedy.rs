@@ -1,0 +1,72 @@
+//! Generation in one call.
+
+use super::{GenerateOptions, Generated, TokenChoice, TokenStream};
+use crate::{FinishReason, InferenceSession, Result, SampledToken, SamplingPlan, SequenceId, TokenId};
+
+/// Generation in one call, for every session.
+pub trait GenerateExt: InferenceSession {
+    /// The most likely continuation of `prompt`, on a sequence of its own that is closed afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TokenStream::new`], [`InferenceSession::open`] and [`InferenceSession::step`].
+    fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated>;
+
+    /// As [`generate_greedy`](Self::generate_greedy), and hands each token to `on_token` as it comes; the generation ends as
+    /// [`FinishReason::Cancelled`] where that breaks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`generate_greedy`](Self::generate_greedy).
+    fn generate_streaming_greedy(
+        &mut self,
+        prompt: &[TokenId],
+        options: &GenerateOptions,
+        on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
+    ) -> Result<Generated>;
+}
+
+impl<S: InferenceSession + ?Sized> GenerateExt for S {
+    fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated> {
+        self.generate_streaming_greedy(prompt, options, &mut |_| std::ops::ControlFlow::Continue(()))
+    }
+
+    fn generate_streaming_greedy(
+        &mut self,
+        prompt: &[TokenId],
+        options: &GenerateOptions,
+        on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
+    ) -> Result<Generated> {
+        let session = self;
+        let sequence = session.open()?;
+        let result = run_greedy(session, sequence, prompt, options, on_token);
+        // The sequence was opened here, so closing can only fail where the engine is broken; what went wrong first is told.
+        let closed = session.close(sequence);
+        let generation = result?;
+        closed?;
+        Ok(generation)
+    }
+}
+
+fn run_greedy<S: InferenceSession + ?Sized>(
+    session: &mut S,
+    sequence: SequenceId,
+    prompt: &[TokenId],
+    options: &GenerateOptions,
+    on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
+) -> Result<Generated> {
+    let choice = TokenChoice::Engine(SamplingPlan::greedy());
+    let mut stream = TokenStream::new(session, sequence, prompt, options.clone(), choice)?;
+    let mut generation =
+        Generated { tokens: Vec::new(), logprobs: Vec::new(), finish_reason: FinishReason::Cancelled };
+    for token in &mut stream {
+        let token = token?;
+        generation.tokens.push(token.token);
+        generation.logprobs.push(token.logprob);
+        if on_token(&token).is_break() {
+            return Ok(generation);
+        }
+    }
+    generation.finish_reason = stream.finish_reason().unwrap_or(FinishReason::Cancelled);
+    Ok(generation)
+}

@@ -1,0 +1,330 @@
+//! Generating token after token, for every engine: the one decode loop of the crate family.
+
+mod choice;
+mod greedy;
+mod options;
+mod stream;
+
+use std::fmt;
+use std::time::Instant;
+
+pub use choice::{LogitsSampler, SamplingContext, TokenChoice};
+pub use greedy::GenerateExt;
+pub use options::{FinishReason, GenerateOptions, Generated};
+pub use stream::TokenStream;
+
+use crate::session::expect_token;
+use crate::{
+    CancelToken, Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SampledToken,
+    SequenceId, TokenId, TokenMask, Want,
+};
+
+/// A generation as a value: which row it wants next, and what becomes of the row's result.
+///
+/// It holds no session and computes nothing. Whoever drives it asks for a [`row`](Self::row), runs that in a step of any session,
+/// alone or among rows of others, and hands the result to [`accept`](Self::accept), until [`finish_reason`](Self::finish_reason) says
+/// why it ended. [`TokenStream`] drives one; a scheduler drives many.
+///
+/// ```
+/// use mlxcel_core::reference::ReferenceBackend;
+/// use mlxcel_core::{
+///     Control, GenerateOptions, Generation, Model, SamplingPlan, SessionOptions, StepOutput, TokenChoice,
+/// };
+///
+/// let model = ReferenceBackend::new().model()?;
+/// let mut session = model.open_session(&SessionOptions::default())?;
+/// let (first, second) = (session.open()?, session.open()?);
+/// let capacity = session.capabilities().context;
+/// let start = |prompt: &[u32]| {
+///     let choice = TokenChoice::Engine(SamplingPlan::greedy());
+///     Generation::new(prompt, capacity, GenerateOptions::new(5), choice)
+/// };
+/// let (mut short, mut long) = (start(&[1, 2])?, start(&[3, 4, 5, 6, 7])?);
+/// let mut out = StepOutput::new();
+/// while short.finish_reason().is_none() || long.finish_reason().is_none() {
+///     // At most two tokens of each a step: the long prompt is still computed while the short one decodes.
+///     let rows: Vec<_> = [short.row(first, 2), long.row(second, 2)].into_iter().flatten().collect();
+///     let fed: Vec<_> = rows.iter().map(|row| (row.sequence, row.tokens.len())).collect();
+///     session.step(&rows, &Control::default(), &mut out)?;
+///     for ((sequence, tokens), result) in fed.into_iter().zip(out.take()) {
+///         let generation = if sequence == first { &mut short } else { &mut long };
+///         generation.accept(tokens, result?)?;
+///     }
+/// }
+/// assert_eq!((short.generated().len(), long.generated().len()), (5, 5));
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+pub struct Generation {
+    options: GenerateOptions,
+    choice: TokenChoice,
+    /// What the sequence held before, the prompt, and what was generated; kept whole because host samplers look back at it.
+    tokens: Vec<TokenId>,
+    /// How many of `tokens` were not generated here.
+    prompt_length: usize,
+    /// How many of `tokens` the sequence holds.
+    computed: usize,
+    /// The most tokens that the sequence may hold.
+    capacity: usize,
+    mask: Option<TokenMask>,
+    /// The log probability of each generated token under the distribution that it was drawn from.
+    drawn: Vec<f32>,
+    finish: Option<FinishReason>,
+}
+
+impl Generation {
+    /// A generation after `prompt`, in a sequence that may hold `capacity` tokens and holds none yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] for an empty prompt, [`ErrorKind::CapacityExceeded`] for one that does not fit.
+    pub fn new(
+        prompt: &[TokenId],
+        capacity: usize,
+        options: GenerateOptions,
+        choice: TokenChoice,
+    ) -> Result<Self> {
+        Self::resume(&[], prompt, capacity, options, choice)
+    }
+
+    /// As [`new`](Self::new), in a sequence that holds the tokens of `history` already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub fn resume(
+        history: &[TokenId],
+        prompt: &[TokenId],
+        capacity: usize,
+        options: GenerateOptions,
+        choice: TokenChoice,
+    ) -> Result<Self> {
+        if prompt.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "generate", "the prompt is empty"));
+        }
+        if prompt.len() > capacity.saturating_sub(history.len()) {
+            return Err(Error::new(
+                ErrorKind::CapacityExceeded,
+                "generate",
+                "the prompt does not fit into the context",
+            )
+            .with_context("prompt_tokens", prompt.len())
+            .with_context("context", capacity)
+            .with_context("used", history.len()));
+        }
+        let prompt_length = history.len() + prompt.len();
+        let choice = match choice {
+            TokenChoice::Engine(plan) => TokenChoice::Engine(plan.with_prompt_length(prompt_length)),
+            host => host,
+        };
+        let finish = (options.max_tokens == 0).then_some(FinishReason::Length);
+        Ok(Self {
+            options,
+            choice,
+            tokens: [history, prompt].concat(),
+            prompt_length,
+            computed: history.len(),
+            capacity,
+            mask: None,
+            drawn: Vec::new(),
+            finish,
+        })
+    }
+
+    /// The row that it wants next, of at most `most` tokens: a chunk of what the sequence does not hold yet, and the next token
+    /// after its end. None where it has ended, and where `most` is 0.
+    pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
+        let pending = self.pending();
+        let tokens = pending.get(..most).unwrap_or(pending);
+        if self.finish.is_some() || tokens.is_empty() {
+            return None;
+        }
+        let want = match &self.choice {
+            _ if tokens.len() < pending.len() => Want::Nothing,
+            TokenChoice::Engine(plan) => Want::Next { plan, mask: self.mask.as_ref(), top: self.options.top },
+            TokenChoice::Host(_) => Want::Logits,
+        };
+        Some(Row { cancel: self.options.cancel.as_ref(), ..Row::new(sequence, tokens, want) })
+    }
+
+    /// Takes the result of a row of `fed` tokens. Gives the token that it brought: none for a part of a prompt, and none for a stop
+    /// token, which ends the generation.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogitsSampler::sample`]; [`ErrorKind::Internal`] for a result that does not answer the row.
+    pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
+        if fed > self.pending().len() {
+            return Err(Error::new(ErrorKind::Internal, "generate", "more tokens were computed than wanted"));
+        }
+        self.computed += fed;
+        if !self.pending().is_empty() {
+            return Ok(None);
+        }
+        let token = match (result, &self.choice) {
+            (RowResult::Logits(logits), TokenChoice::Host(sampler)) => {
+                let context = SamplingContext {
+                    tokens: &self.tokens,
+                    prompt_length: self.prompt_length,
+                    mask: self.mask.as_ref(),
+                    top: self.options.top,
+                    drawn: &self.drawn,
+                };
+                sampler.sample(&logits, &context)?
+            }
+            (result, _) => expect_token(result)?,
+        };
+        if self.options.stop_tokens.contains(&token.token) {
+            self.end(FinishReason::Stop);
+            return Ok(None);
+        }
+        self.tokens.push(token.token);
+        self.drawn.push(token.drawn_logprob.unwrap_or(token.logprob));
+        // The last token needs no place: nothing is computed with it.
+        if self.generated().len() >= self.options.max_tokens || self.tokens.len() > self.capacity {
+            self.end(FinishReason::Length);
+        }
+        Ok(Some(token))
+    }
+
+    /// Runs steps of `session` until `sequence` gives the next token; none at the end. This is the loop for one generation.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::step`] and [`accept`](Self::accept). Being cancelled is none.
+    pub fn advance<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+    ) -> Result<Option<SampledToken>> {
+        while !self.poll_end() {
+            if let Some(token) = self.run_row(session, sequence, usize::MAX)? {
+                return Ok(Some(token));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Computes no more than what makes `sequence` hold `tokens` of its tokens, a part of the prompt. False where it ended before.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`advance`](Self::advance).
+    pub fn advance_to<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+        tokens: usize,
+    ) -> Result<bool> {
+        while self.computed < tokens.min(self.prompt_length - 1) {
+            if self.poll_end() {
+                return Ok(false);
+            }
+            self.run_row(session, sequence, tokens - self.computed)?;
+        }
+        Ok(true)
+    }
+
+    /// Runs its next row, of at most `most` tokens.
+    fn run_row<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+        most: usize,
+    ) -> Result<Option<SampledToken>> {
+        let Some(row) = self.row(sequence, most) else { return Ok(None) };
+        let fed = row.tokens.len();
+        let control = Control { cancel: self.options.cancel.as_ref(), deadline: self.options.deadline };
+        match session.prefill(row, &control) {
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                self.set_computed(session.state(sequence)?.position);
+                // Nothing else cancels a step of ours.
+                if !self.poll_end() {
+                    self.end(FinishReason::Cancelled);
+                }
+                Ok(None)
+            }
+            result => self.accept(fed, result?),
+        }
+    }
+
+    /// Ends it where its [`CancelToken`] or its deadline says so. True where it has ended, for whatever reason.
+    pub fn poll_end(&mut self) -> bool {
+        if self.finish.is_none() {
+            self.finish = if self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+                Some(FinishReason::Cancelled)
+            } else if self.options.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                Some(FinishReason::TimeLimit)
+            } else {
+                None
+            };
+        }
+        self.finish.is_some()
+    }
+
+    /// Ends it; the first reason stays.
+    pub fn end(&mut self, reason: FinishReason) {
+        self.finish.get_or_insert(reason);
+    }
+
+    /// Tells how many of its tokens the sequence holds: a prefix that was reused, or none where it has to be computed anew. The last
+    /// token is always computed, since what follows it is wanted.
+    pub fn set_computed(&mut self, tokens: usize) {
+        self.computed = tokens.min(self.tokens.len() - 1);
+    }
+
+    /// How many of its tokens the sequence holds.
+    pub fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// The tokens that the sequence does not hold yet; the one that was generated last is among them.
+    pub fn pending(&self) -> &[TokenId] {
+        &self.tokens[self.computed..]
+    }
+
+    /// Sets the tokens that may be chosen next, until it is set again.
+    pub fn set_mask(&mut self, mask: Option<TokenMask>) {
+        self.mask = mask;
+    }
+
+    /// All its tokens: history, prompt and what was generated.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// How many of its tokens were given and not generated.
+    pub fn prompt_length(&self) -> usize {
+        self.prompt_length
+    }
+
+    /// The tokens generated so far.
+    pub fn generated(&self) -> &[TokenId] {
+        &self.tokens[self.prompt_length..]
+    }
+
+    /// How far it goes.
+    pub fn options(&self) -> &GenerateOptions {
+        &self.options
+    }
+
+    /// Why it ended; none while it goes on.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.finish
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let choice: &dyn fmt::Debug = match &self.choice {
+            TokenChoice::Engine(plan) => plan,
+            TokenChoice::Host(_) => &"host",
+        };
+        f.debug_struct("Generation")
+            .field("choice", choice)
+            .field("prompt_length", &self.prompt_length)
+            .field("generated", &self.generated().len())
+            .field("computed", &self.computed)
+            .field("finish", &self.finish)
+            .finish_non_exhaustive()
+    }
+}

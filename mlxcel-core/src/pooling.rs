@@ -1,0 +1,111 @@
+//! From the hidden states of a row's tokens to one vector.
+
+use crate::{Error, ErrorKind, Result, Want};
+
+/// Which hidden states [`Want::Hidden`] gives of a row.
+///
+/// A hidden state is what the network makes of one position: its residual stream after the last norm, which the head projects to
+/// logits. transformers calls those of all positions `last_hidden_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// That of the row's last token, which in a causal network has seen all others.
+    #[default]
+    Last,
+    /// The mean of those of the row's tokens. Tokens that the sequence held before take part in them, and are not counted.
+    Mean,
+}
+
+/// For engines: pools the hidden states of a row's tokens, which come pass by pass.
+///
+/// ```
+/// use mlxcel_core::{HiddenPool, Pooling};
+///
+/// let mut pool = HiddenPool::new(Pooling::Mean);
+/// pool.add(&[1.0, 2.0]);
+/// pool.add(&[3.0, 6.0]);
+/// assert_eq!(pool.finish("step")?, [2.0, 4.0]);
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HiddenPool {
+    pooling: Pooling,
+    /// The last state, or the sum; summed in double precision, so that long rows are pooled as exactly as short ones.
+    state: Vec<f64>,
+    count: usize,
+}
+
+impl HiddenPool {
+    /// A pool without any states.
+    pub fn new(pooling: Pooling) -> Self {
+        Self { pooling, state: Vec::new(), count: 0 }
+    }
+
+    /// A pool for what a row wants, where that is hidden states.
+    pub fn of(want: &Want<'_>) -> Option<Self> {
+        match want {
+            Want::Hidden { pooling } => Some(Self::new(*pooling)),
+            _ => None,
+        }
+    }
+
+    /// Adds the state of the next token.
+    pub fn add(&mut self, state: &[f32]) {
+        self.add_sum(state, 1);
+    }
+
+    /// Adds the next `count` tokens, whose states the engine has summed; of [`Pooling::Last`] the state of the last one.
+    pub fn add_sum(&mut self, sum: &[f32], count: usize) {
+        let values = sum.iter().copied().map(f64::from);
+        if self.pooling == Pooling::Last || self.count == 0 {
+            self.state = values.collect();
+        } else {
+            self.state.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+        self.count += count;
+    }
+
+    /// The pooled state, in float32.
+    ///
+    /// # Errors
+    ///
+    /// Of `operation`: [`ErrorKind::Device`] where an element is not a finite number, [`ErrorKind::Internal`] where no state was added.
+    pub fn finish(self, operation: &'static str) -> Result<Vec<f32>> {
+        if self.count == 0 {
+            return Err(Error::new(ErrorKind::Internal, operation, "there are no hidden states to pool"));
+        }
+        let count = if self.pooling == Pooling::Mean { self.count as f64 } else { 1.0 };
+        let pooled: Vec<f32> = self.state.iter().map(|value| (value / count) as f32).collect();
+        if pooled.iter().all(|value| value.is_finite()) {
+            return Ok(pooled);
+        }
+        Err(Error::new(ErrorKind::Device, operation, "a hidden state is not a number"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_state_stays_as_it_is_and_the_mean_counts_tokens() {
+        let pooled = |pooling| {
+            let mut pool = HiddenPool::new(pooling);
+            pool.add_sum(&[3.0, -1.0], 3);
+            pool.add(&[1.0, 5.0]);
+            pool.finish("step").unwrap()
+        };
+        assert_eq!((pooled(Pooling::Last), pooled(Pooling::Mean)), (vec![1.0, 5.0], vec![1.0, 1.0]));
+    }
+
+    #[test]
+    fn what_is_no_number_is_the_fault_of_the_device_and_no_state_is_a_defect() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            let mut pool = HiddenPool::new(Pooling::Mean);
+            pool.add(&[1.0, wrong]);
+            pool.add(&[1.0, 0.0]);
+            assert_eq!(pool.finish("step").unwrap_err().kind(), ErrorKind::Device);
+        }
+        assert_eq!(HiddenPool::new(Pooling::Last).finish("step").unwrap_err().kind(), ErrorKind::Internal);
+    }
+}

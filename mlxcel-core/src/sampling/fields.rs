@@ -1,0 +1,122 @@
+//! The parameters by name, and sets of them.
+
+use std::fmt;
+
+/// Declares the fields in the order in which they are applied.
+macro_rules! fields {
+    ($($field:ident $name:ident)*) => {
+        /// One parameter of [`SamplingParams`](crate::SamplingParams) that an engine may apply itself, in the order in which they
+        /// are applied.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum SamplingField {
+            $(
+                #[doc = concat!("[`SamplingParams::", stringify!($name), "`](crate::SamplingParams::", stringify!($name), ").")]
+                $field,
+            )*
+        }
+
+        impl SamplingField {
+            /// Every field, also those of later versions: for tests and listings. An engine claims the fields that it applies
+            /// one by one, by their names.
+            pub const ALL: &[Self] = &[$(Self::$field),*];
+
+            /// The name of the field in [`SamplingParams`](crate::SamplingParams).
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$field => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+fields! {
+    AllowedTokens allowed_tokens
+    ForbiddenTokens forbidden_tokens
+    LogitBias logit_bias
+    PenaltyWindow penalty_window
+    RepetitionPenalty repetition_penalty
+    PresencePenalty presence_penalty
+    FrequencyPenalty frequency_penalty
+    Dry dry
+    NoRepeatNgram no_repeat_ngram
+    TopNSigma top_n_sigma
+    Temperature temperature
+    DynamicTemperature dynamic_temperature
+    TopK top_k
+    TopP top_p
+    MinP min_p
+    TypicalP typical_p
+    Xtc xtc
+    Mirostat mirostat
+}
+
+/// A set of [`SamplingField`]s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SamplingFields(u32);
+
+impl SamplingFields {
+    /// No field: greedy choice alone.
+    pub const NONE: Self = Self(0);
+
+    /// The set with `field` in it.
+    #[must_use]
+    pub const fn with(self, field: SamplingField) -> Self {
+        Self(self.0 | 1 << field as u32)
+    }
+
+    /// Whether `field` is in the set.
+    pub const fn contains(self, field: SamplingField) -> bool {
+        self.0 & 1 << field as u32 != 0
+    }
+
+    /// The fields that are in both sets.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The fields in the set, in the order in which they are applied.
+    pub fn iter(self) -> impl Iterator<Item = SamplingField> {
+        SamplingField::ALL.iter().copied().filter(move |&field| self.contains(field))
+    }
+}
+
+impl FromIterator<SamplingField> for SamplingFields {
+    fn from_iter<I: IntoIterator<Item = SamplingField>>(fields: I) -> Self {
+        fields.into_iter().fold(Self::NONE, Self::with)
+    }
+}
+
+impl<const N: usize> From<[SamplingField; N]> for SamplingFields {
+    fn from(fields: [SamplingField; N]) -> Self {
+        fields.into_iter().collect()
+    }
+}
+
+impl fmt::Display for SamplingFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, field) in self.iter().enumerate() {
+            write!(f, "{}{}", if i == 0 { "" } else { ", " }, field.as_str())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_the_fields_that_were_put_into_it() {
+        for &field in SamplingField::ALL {
+            let set = SamplingFields::from([field]);
+            assert_eq!(set.iter().collect::<Vec<_>>(), [field]);
+            assert_eq!(set.to_string(), field.as_str());
+            assert_eq!(set.intersection(SamplingFields::NONE), SamplingFields::NONE);
+        }
+        let all: SamplingFields = SamplingField::ALL.iter().copied().collect();
+        assert_eq!(all.iter().count(), SamplingField::ALL.len(), "each has a bit of its own");
+    }
+}

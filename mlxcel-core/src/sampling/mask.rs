@@ -1,0 +1,66 @@
+//! The tokens that may be chosen.
+
+use crate::TokenId;
+
+/// The tokens that may be chosen, as a set over the vocabulary; for constrained generation.
+///
+/// Honoured by engines that claim [`Capabilities::token_masks`](crate::Capabilities::token_masks), and by the host sampler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenMask {
+    words: Vec<u64>,
+    size: usize,
+}
+
+impl TokenMask {
+    /// A mask over a vocabulary of `size` that allows nothing yet.
+    pub fn none(size: usize) -> Self {
+        Self { words: vec![0; size.div_ceil(64)], size }
+    }
+
+    /// A mask over a vocabulary of `size` that allows exactly `tokens`; those beyond the vocabulary are left out.
+    pub fn allowing(size: usize, tokens: impl IntoIterator<Item = TokenId>) -> Self {
+        let mut mask = Self::none(size);
+        tokens.into_iter().for_each(|token| mask.allow(token));
+        mask
+    }
+
+    /// Allows `token`; nothing happens where it is beyond the vocabulary.
+    pub fn allow(&mut self, token: TokenId) {
+        if (token as usize) < self.size {
+            self.words[token as usize / 64] |= 1 << (token % 64);
+        }
+    }
+
+    /// Whether `token` may be chosen.
+    pub fn allows(&self, token: TokenId) -> bool {
+        (token as usize) < self.size && self.words[token as usize / 64] >> (token % 64) & 1 == 1
+    }
+
+    /// The size of the vocabulary that it was made for.
+    pub fn vocabulary_size(&self) -> usize {
+        self.size
+    }
+
+    /// How many tokens may be chosen.
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether no token may be chosen.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_allows_what_it_was_told_and_nothing_beyond_the_vocabulary() {
+        let mask = TokenMask::allowing(70, [0, 69, 70, 1000]);
+        let allowed: Vec<_> = (0..2000).filter(|&token| mask.allows(token)).collect();
+        assert_eq!(allowed, [0, 69]);
+        assert!(TokenMask::none(70).is_empty() && !mask.is_empty() && mask.count() == 2);
+    }
+}

@@ -1,0 +1,205 @@
+//! Who applies the parameters.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{SamplingFields, SamplingParams};
+use crate::{Capabilities, Error, Result};
+
+/// Who chooses the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SamplingPlace {
+    /// The engine, on its device: [`Want::Next`](crate::Want::Next).
+    Device,
+    /// The application's sampler, from [`Want::Logits`](crate::Want::Logits).
+    Host,
+}
+
+/// What a generation needs of whoever chooses its tokens, besides [`SamplingParams`]; the default is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct SamplingNeeds {
+    /// A [`TokenMask`](crate::TokenMask) that changes from token to token.
+    pub mask: bool,
+    /// How many of the most likely tokens are reported with each token.
+    pub top: u16,
+    /// The application has sampling steps of its own, which only the host can run.
+    pub steps: bool,
+}
+
+impl SamplingNeeds {
+    /// Sets whether tokens are masked.
+    #[must_use]
+    pub fn with_mask(mut self, needed: bool) -> Self {
+        self.mask = needed;
+        self
+    }
+
+    /// Sets how many of the most likely tokens are reported.
+    #[must_use]
+    pub fn with_top(mut self, most: u16) -> Self {
+        self.top = most;
+        self
+    }
+
+    /// Sets whether the application has steps of its own.
+    #[must_use]
+    pub fn with_steps(mut self, needed: bool) -> Self {
+        self.steps = needed;
+        self
+    }
+}
+
+/// [`SamplingParams`] together with where they are applied: settled before the run, and printable.
+///
+/// ```
+/// use mlxcel_core::{Capabilities, SamplingParams, SamplingPlace, SamplingPlan};
+///
+/// let engine = Capabilities::new(1, 1024).with_logits(true);
+/// let params = SamplingParams::greedy();
+/// assert_eq!(SamplingPlan::negotiate(&params, &engine)?.place(), SamplingPlace::Device);
+/// let plan = SamplingPlan::negotiate(&params.with_temperature(0.7), &engine)?;
+/// assert_eq!(plan.to_string(), "temperature on the host");
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingPlan {
+    /// Shared, since engines keep a plan with each row.
+    params: Arc<SamplingParams>,
+    place: SamplingPlace,
+    prompt_length: usize,
+}
+
+impl SamplingPlan {
+    /// Always the most likely token, chosen by the engine: every engine can.
+    pub fn greedy() -> Self {
+        Self { params: Arc::new(SamplingParams::greedy()), place: SamplingPlace::Device, prompt_length: 0 }
+    }
+
+    /// Settles where `params` are applied by an engine with `capabilities`: on the device where it applies every active
+    /// field, else on the host where it hands out logits.
+    ///
+    /// The fields of one draw build on one another, so they are applied in one place.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a value out of range,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for the first field that neither side can apply; both name the
+    /// field.
+    pub fn negotiate(params: &SamplingParams, capabilities: &Capabilities) -> Result<Self> {
+        Self::negotiate_for(params, SamplingNeeds::default(), capabilities)
+    }
+
+    /// As [`negotiate`](Self::negotiate), for a generation that needs more than the parameters say: what the engine does not
+    /// claim of it brings the choice to the host.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`negotiate`](Self::negotiate); the field is `mask`, `top_logprobs` or `steps` for what is in `needs`.
+    pub fn negotiate_for(
+        params: &SamplingParams,
+        needs: SamplingNeeds,
+        capabilities: &Capabilities,
+    ) -> Result<Self> {
+        params.validate()?;
+        let field = params.active_fields().iter().find(|&field| !capabilities.sampling.contains(field));
+        let missing = match field {
+            Some(field) => Some(field.as_str()),
+            None if needs.steps => Some("steps"),
+            None if needs.mask && !capabilities.token_masks => Some("mask"),
+            None if needs.top > capabilities.top_logprobs => Some("top_logprobs"),
+            None => None,
+        };
+        let place = match missing {
+            None => SamplingPlace::Device,
+            Some(_) if capabilities.logits => SamplingPlace::Host,
+            Some(field) => {
+                return Err(Error::unsupported(
+                    "negotiate sampling",
+                    "the engine neither does this itself nor hands out logits for the host to do it",
+                )
+                .with_context("field", field));
+            }
+        };
+        Ok(Self { params: Arc::new(params.clone()), place, prompt_length: 0 })
+    }
+
+    /// Tells how many of a sequence's first tokens were given and not generated: the presence and frequency penalties leave
+    /// them out. None where it is not told. [`TokenStream`](crate::TokenStream) tells it for its own plan.
+    #[must_use]
+    pub fn with_prompt_length(mut self, tokens: usize) -> Self {
+        self.prompt_length = tokens;
+        self
+    }
+
+    /// How many of a sequence's first tokens were given and not generated.
+    pub fn prompt_length(&self) -> usize {
+        self.prompt_length
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// Who chooses the token.
+    pub fn place(&self) -> SamplingPlace {
+        self.place
+    }
+
+    /// Whether this is plain greedy choice.
+    pub fn is_greedy(&self) -> bool {
+        self.params.active_fields() == SamplingFields::NONE
+    }
+}
+
+impl fmt::Display for SamplingPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match self.place {
+            SamplingPlace::Device => "on the device",
+            SamplingPlace::Host => "on the host",
+        };
+        if self.is_greedy() {
+            return write!(f, "greedy {place}");
+        }
+        write!(f, "{} {place}", self.params.active_fields())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, SamplingField};
+
+    #[test]
+    fn a_field_that_nobody_applies_is_named() {
+        let params = SamplingParams::greedy().with_temperature(1.0).with_min_p(0.1);
+        let engine =
+            Capabilities::new(1, 8).with_sampling(SamplingFields::from([SamplingField::Temperature]));
+        let error = SamplingPlan::negotiate(&params, &engine).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("min_p")));
+    }
+
+    #[test]
+    fn the_host_does_what_the_engine_does_not_claim() {
+        let none = SamplingNeeds::default();
+        let device = Capabilities::new(1, 8).with_token_masks(true).with_top_logprobs(4);
+        for (needs, lacking, field) in [
+            (none.with_mask(true), device.clone().with_token_masks(false), "mask"),
+            (none.with_top(4), device.clone().with_top_logprobs(3), "top_logprobs"),
+            (none.with_steps(true), device.clone(), "steps"),
+        ] {
+            let place = |needs, engine: &Capabilities| {
+                SamplingPlan::negotiate_for(&SamplingParams::greedy(), needs, engine).map(|plan| plan.place())
+            };
+            assert_eq!(place(none, &lacking).unwrap(), SamplingPlace::Device, "{field}");
+            let error = place(needs, &lacking).unwrap_err();
+            assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some(field)));
+            assert_eq!(place(needs, &lacking.with_logits(true)).unwrap(), SamplingPlace::Host, "{field}");
+            if !needs.steps {
+                assert_eq!(place(needs, &device).unwrap(), SamplingPlace::Device, "{field}");
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Checking what a model is to be loaded with.
+
+use crate::{CancelToken, Error, ErrorKind, LoadOptions, Precision, Result};
+
+const OPERATION: &str = "load model";
+
+/// For engines: which [`LoadOptions`] an engine honours. One check refuses the others, by the contract's kinds and with the field's
+/// name, and fills in what was not said.
+///
+/// ```
+/// use mlxcel_core::{ErrorKind, LoadOptions, OptionSupport, Precision};
+///
+/// // A model with sequences of up to 4096 tokens; an engine that holds 8 of them unless told otherwise.
+/// let support =
+///     OptionSupport::new(4096, 8).with_devices(&["cpu"]).with_precisions(&[Precision::Exact, Precision::Native]);
+/// let checked = support.check(&LoadOptions::default().with_capacity(512))?;
+/// assert_eq!((checked.capacity, checked.sequences, checked.threads), (512, 8, None));
+/// let refused = support.check(&LoadOptions::default().with_device("gpu")).unwrap_err();
+/// assert_eq!((refused.kind(), refused.context("field")), (ErrorKind::InvalidInput, Some("device")));
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSupport<'a> {
+    capacity: usize,
+    sequences: usize,
+    most_sequences: usize,
+    threads: usize,
+    devices: &'a [&'a str],
+    precisions: &'a [Precision],
+}
+
+/// What a model is to be loaded with, by [`OptionSupport::check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckedOptions<'a> {
+    /// The rounding to run with.
+    pub precision: Precision,
+    /// The most tokens that one sequence may hold.
+    pub capacity: usize,
+    /// How many sequences a session must be able to hold at once.
+    pub sequences: usize,
+    /// How many threads compute, where the options say.
+    pub threads: Option<usize>,
+    /// The device, where the options name one.
+    pub device: Option<&'a str>,
+}
+
+impl<'a> OptionSupport<'a> {
+    /// An engine for a model whose sequences hold up to `capacity` tokens, with `sequences` at once unless the options say, and as
+    /// many as they say; every precision, up to [`LoadOptions::MAX_THREADS`] threads, and no device by name.
+    pub fn new(capacity: usize, sequences: usize) -> Self {
+        Self {
+            capacity,
+            sequences,
+            most_sequences: usize::MAX,
+            threads: LoadOptions::MAX_THREADS,
+            devices: &[],
+            precisions: &[Precision::Exact, Precision::Native, Precision::Fast],
+        }
+    }
+
+    /// Sets the most sequences that a session can hold.
+    #[must_use]
+    pub fn with_most_sequences(mut self, most: usize) -> Self {
+        self.most_sequences = most;
+        self.sequences = self.sequences.min(most);
+        self
+    }
+
+    /// Sets the most threads that can compute; 1 for an engine that computes on its caller's.
+    #[must_use]
+    pub fn with_threads(mut self, most: usize) -> Self {
+        self.threads = most;
+        self
+    }
+
+    /// Sets the devices' names.
+    #[must_use]
+    pub fn with_devices(mut self, names: &'a [&'a str]) -> Self {
+        self.devices = names;
+        self
+    }
+
+    /// Sets the precisions.
+    #[must_use]
+    pub fn with_precisions(mut self, precisions: &'a [Precision]) -> Self {
+        self.precisions = precisions;
+        self
+    }
+
+    /// Checks options: all but [`LoadOptions::prepare`] and [`LoadOptions::progress`], which are there to be followed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`] where somebody has asked to stop already; [`ErrorKind::Unsupported`] for a precision that the
+    /// engine does not have; [`ErrorKind::InvalidInput`] for figures out of range and an unknown device. Each names the `field`.
+    pub fn check(&self, options: &LoadOptions) -> Result<CheckedOptions<'a>> {
+        if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+            return Err(Error::new(ErrorKind::Cancelled, OPERATION, "it was cancelled"));
+        }
+        if !self.precisions.contains(&options.precision) {
+            return Err(Error::unsupported(OPERATION, "the engine does not run with this precision")
+                .with_context("field", "precision")
+                .with_context("precision", options.precision)
+                .with_context("known", list(self.precisions)));
+        }
+        Ok(CheckedOptions {
+            precision: options.precision,
+            capacity: within("capacity", options.capacity.unwrap_or(self.capacity), self.capacity)?,
+            sequences: within("sequences", options.sequences.unwrap_or(self.sequences), self.most_sequences)?,
+            threads: options.threads.map(|threads| within("threads", threads, self.threads)).transpose()?,
+            device: options.device.as_deref().map(|name| self.device(name)).transpose()?,
+        })
+    }
+
+    fn device(&self, name: &str) -> Result<&'a str> {
+        self.devices.iter().copied().find(|known| *known == name).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such device")
+                .with_context("field", "device")
+                .with_context("device", name)
+                .with_context("known", list(self.devices))
+        })
+    }
+}
+
+/// A figure from 1 to the limit.
+fn within(field: &'static str, value: usize, limit: usize) -> Result<usize> {
+    if (1..=limit).contains(&value) {
+        return Ok(value);
+    }
+    let error = Error::new(ErrorKind::InvalidInput, OPERATION, "the value must be from 1 to the limit")
+        .with_context("field", field)
+        .with_context(field, value);
+    Err(if limit == usize::MAX { error } else { error.with_context("limit", limit) })
+}
+
+fn list(values: &[impl std::fmt::Display]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_is_honoured_or_refused_by_its_name() {
+        let support = OptionSupport::new(100, 4)
+            .with_most_sequences(3)
+            .with_threads(2)
+            .with_devices(&["cpu"])
+            .with_precisions(&[Precision::Exact]);
+        let exact = LoadOptions::default().with_precision(Precision::Exact);
+        let said = exact.clone().with_capacity(100).with_sequences(1).with_threads(2).with_device("cpu");
+        let checked = support.check(&said).unwrap();
+        let expected = CheckedOptions {
+            precision: Precision::Exact,
+            capacity: 100,
+            sequences: 1,
+            threads: Some(2),
+            device: Some("cpu"),
+        };
+        assert_eq!(checked, expected);
+        let silent = CheckedOptions { sequences: 3, threads: None, device: None, ..expected };
+        assert_eq!(support.check(&exact).unwrap(), silent);
+        let invalid = ErrorKind::InvalidInput;
+        for (field, kind, options) in [
+            ("precision", ErrorKind::Unsupported, LoadOptions::default()),
+            ("capacity", invalid, exact.clone().with_capacity(0)),
+            ("capacity", invalid, exact.clone().with_capacity(101)),
+            ("sequences", invalid, exact.clone().with_sequences(0)),
+            ("sequences", invalid, exact.clone().with_sequences(4)),
+            ("threads", invalid, exact.clone().with_threads(0)),
+            ("threads", invalid, exact.clone().with_threads(3)),
+            ("device", invalid, exact.clone().with_device("gpu")),
+        ] {
+            let error = support.check(&options).unwrap_err();
+            assert_eq!((error.kind(), error.context("field")), (kind, Some(field)));
+        }
+        let cancel = CancelToken::new();
+        cancel.cancel();
+        let error = support.check(&exact.with_cancel(cancel)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    }
+}

@@ -1,0 +1,244 @@
+//! What is checked before a step computes.
+
+use std::collections::HashSet;
+
+use crate::{
+    Capabilities, Error, ErrorKind, Result, Row, SamplingPlace, SamplingPlan, SequenceId, SequenceState,
+    TokenMask, Want,
+};
+
+const STEP: &str = "step";
+
+/// Checks the rows of a step before any work, in the order that the contract gives; one answer a row. `state` tells where a
+/// sequence stands, or nothing where none of that number is open.
+pub(super) fn check_rows(
+    rows: &[Row<'_>],
+    capabilities: &Capabilities,
+    vocabulary_size: usize,
+    state: impl Fn(SequenceId) -> Option<SequenceState>,
+) -> Result<Vec<Result<()>>> {
+    if rows.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, STEP, "a step must have at least one row"));
+    }
+    let checks = Checks { capabilities, vocabulary_size };
+    let mut named = HashSet::with_capacity(rows.len());
+    Ok(rows.iter().map(|row| checks.row(row, state(row.sequence), named.insert(row.sequence))).collect())
+}
+
+struct Checks<'a> {
+    capabilities: &'a Capabilities,
+    vocabulary_size: usize,
+}
+
+impl Checks<'_> {
+    /// Whether `row` may run; `first` where no earlier row names its sequence.
+    fn row(&self, row: &Row<'_>, state: Option<SequenceState>, first: bool) -> Result<()> {
+        let refuse = |kind: ErrorKind, message: &'static str| {
+            Error::new(kind, STEP, message).with_context("sequence", row.sequence)
+        };
+        let wrong = |message: &'static str| refuse(ErrorKind::InvalidInput, message);
+        let state = state.ok_or_else(|| super::not_found(STEP, row.sequence))?;
+        if state.poisoned {
+            return Err(super::poisoned(STEP, row.sequence));
+        }
+        if row.tokens.is_empty() {
+            return Err(wrong("a row must have at least one token"));
+        }
+        if !first {
+            return Err(wrong("two rows of one step name this sequence"));
+        }
+        if let Some(token) = row.tokens.iter().find(|&&token| token as usize >= self.vocabulary_size) {
+            return Err(wrong("the token is beyond the vocabulary")
+                .with_context("token", token)
+                .with_context("vocabulary_size", self.vocabulary_size));
+        }
+        self.want(&row.want)?;
+        if row.tokens.len() > state.remaining() {
+            return Err(refuse(ErrorKind::CapacityExceeded, "the tokens do not fit into the context")
+                .with_context("tokens", row.tokens.len())
+                .with_context("position", state.position)
+                .with_context("capacity", state.capacity));
+        }
+        Ok(())
+    }
+
+    fn want(&self, want: &Want<'_>) -> Result<()> {
+        let claimed = self.capabilities;
+        let check_top = |top: u16| Capabilities::require(top <= claimed.top_logprobs, STEP, "top_logprobs");
+        match want {
+            Want::Nothing => Ok(()),
+            Want::Logits => Capabilities::require(claimed.logits, STEP, "logits"),
+            Want::EveryPosition { top } => {
+                Capabilities::require(claimed.every_position, STEP, "every_position")?;
+                check_top(*top)
+            }
+            Want::Hidden { pooling: _ } => {
+                Capabilities::require(claimed.hidden_states.is_some(), STEP, "hidden_states")
+            }
+            Want::Next { plan, mask, top } => {
+                check_top(*top)?;
+                self.plan(plan)?;
+                if let Some(mask) = mask {
+                    self.mask(mask)?;
+                }
+                self.choice(plan, *mask)
+            }
+        }
+    }
+
+    /// Whether `plan` is for the device, and the device applies it.
+    fn plan(&self, plan: &SamplingPlan) -> Result<()> {
+        let unclaimed =
+            |message: &'static str| Error::unsupported(STEP, message).with_context("capability", "sampling");
+        if plan.place() != SamplingPlace::Device {
+            return Err(unclaimed("the plan is for the host; ask for logits").with_context("plan", plan));
+        }
+        let mut active = plan.params().active_fields().iter();
+        match active.find(|&field| !self.capabilities.sampling.contains(field)) {
+            None => Ok(()),
+            Some(field) => Err(unclaimed("the engine does not apply this field; ask for logits")
+                .with_context("field", field.as_str())),
+        }
+    }
+
+    fn mask(&self, mask: &TokenMask) -> Result<()> {
+        Capabilities::require(self.capabilities.token_masks, STEP, "token_masks")?;
+        if mask.vocabulary_size() == self.vocabulary_size && !mask.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidInput,
+            STEP,
+            "a token mask must be made for this vocabulary and allow a token",
+        )
+        .with_context("field", "mask")
+        .with_context("vocabulary_size", self.vocabulary_size))
+    }
+
+    /// Whether biases leave something of what `mask` allows.
+    fn choice(&self, plan: &SamplingPlan, mask: Option<&TokenMask>) -> Result<()> {
+        let allows = |token| mask.is_none_or(|mask| mask.allows(token));
+        let biases = plan.params().biases(self.vocabulary_size)?;
+        let banned =
+            biases.iter().filter(|&(&token, &bias)| bias == f64::NEG_INFINITY && allows(token)).count();
+        if banned == 0 || banned < mask.map_or(self.vocabulary_size, TokenMask::count) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidInput, STEP, "mask and biases leave no token to choose from"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pooling, SamplingField, SamplingParams, TokenId};
+
+    const VOCABULARY: usize = 10;
+
+    fn everything() -> Capabilities {
+        Capabilities::new(4, 8)
+            .with_logits(true)
+            .with_every_position(true)
+            .with_hidden_states(Some(4))
+            .with_top_logprobs(3)
+            .with_token_masks(true)
+            .with_sampling(SamplingField::ALL.iter().copied().collect())
+    }
+
+    /// Sequence 0 holds 5 of 8 tokens, 1 is poisoned, no other is open.
+    fn state(sequence: SequenceId) -> Option<SequenceState> {
+        let mut state = SequenceState::new(5, 8);
+        state.poisoned = sequence.number() == 1;
+        (sequence.number() < 2).then_some(state)
+    }
+
+    fn kinds(rows: &[Row<'_>], capabilities: &Capabilities) -> Vec<Option<ErrorKind>> {
+        let checked = check_rows(rows, capabilities, VOCABULARY, state).unwrap();
+        checked.into_iter().map(|row| row.err().map(|error| error.kind())).collect()
+    }
+
+    fn kind(row: Row<'_>, capabilities: &Capabilities) -> Option<ErrorKind> {
+        kinds(&[row], capabilities).remove(0)
+    }
+
+    fn plan(change: impl FnOnce(&mut SamplingParams)) -> SamplingPlan {
+        let mut params = SamplingParams::greedy();
+        change(&mut params);
+        SamplingPlan::negotiate(&params, &everything()).unwrap()
+    }
+
+    #[test]
+    fn what_is_wrong_first_in_the_order_of_the_contract_is_answered() {
+        let (open, poisoned, unknown) = (SequenceId::new(0), SequenceId::new(1), SequenceId::new(2));
+        let least = Capabilities::new(4, 8);
+        // Every row is also wrong in all that comes after.
+        for (tokens, sequence, expected) in [
+            (&[][..], unknown, ErrorKind::NotFound),
+            (&[], poisoned, ErrorKind::Poisoned),
+            (&[], open, ErrorKind::InvalidInput),
+            (&[0, 0, 10, 0], open, ErrorKind::InvalidInput),
+            (&[0, 0, 9, 0], open, ErrorKind::Unsupported),
+        ] {
+            assert_eq!(kind(Row::logits(sequence, tokens), &least), Some(expected), "{tokens:?}");
+        }
+        assert_eq!(kind(Row::logits(open, &[0; 4]), &everything()), Some(ErrorKind::CapacityExceeded));
+        assert_eq!(kind(Row::logits(open, &[0; 3]), &everything()), None);
+    }
+
+    #[test]
+    fn of_two_rows_of_a_sequence_the_first_may_run() {
+        let rows = [0, 2, 0].map(|number| Row::extend(SequenceId::new(number), &[1]));
+        let found = kinds(&rows, &everything());
+        assert_eq!(found, [None, Some(ErrorKind::NotFound), Some(ErrorKind::InvalidInput)]);
+        assert!(check_rows(&[], &everything(), VOCABULARY, state).is_err());
+    }
+
+    #[test]
+    fn each_want_needs_what_it_is_claimed_by() {
+        let greedy = SamplingPlan::greedy();
+        let mask = TokenMask::allowing(VOCABULARY, [3]);
+        let drawn = plan(|params| params.temperature = 1.0);
+        let host = Capabilities::new(1, 1).with_logits(true);
+        let host = SamplingPlan::negotiate(drawn.params(), &host).unwrap();
+        let next = |plan, mask, top| Want::Next { plan, mask, top };
+        let ask =
+            |want, capabilities: &Capabilities| kind(Row::new(SequenceId::new(0), &[1], want), capabilities);
+        let without = everything().with_sampling(crate::SamplingFields::NONE);
+        for (want, lacking) in [
+            (Want::Logits, everything().with_logits(false)),
+            (Want::EveryPosition { top: 0 }, everything().with_every_position(false)),
+            (Want::EveryPosition { top: 3 }, everything().with_top_logprobs(2)),
+            (Want::Hidden { pooling: Pooling::Mean }, everything().with_hidden_states(None)),
+            (next(&greedy, None, 3), everything().with_top_logprobs(2)),
+            (next(&greedy, Some(&mask), 0), everything().with_token_masks(false)),
+            (next(&drawn, None, 0), without),
+        ] {
+            assert_eq!(ask(want, &everything()), None, "{want:?}");
+            assert_eq!(ask(want, &lacking), Some(ErrorKind::Unsupported), "{want:?}");
+        }
+        assert_eq!(ask(next(&host, None, 0), &everything()), Some(ErrorKind::Unsupported));
+    }
+
+    #[test]
+    fn a_choice_from_nothing_is_refused() {
+        let ban = |tokens: &[TokenId]| {
+            let biases = tokens.iter().map(|&token| (token, f32::NEG_INFINITY)).collect();
+            plan(|params| params.logit_bias = biases)
+        };
+        let ask = |plan: &SamplingPlan, mask: Option<&TokenMask>| {
+            kind(Row::new(SequenceId::new(0), &[1], Want::Next { plan, mask, top: 0 }), &everything())
+        };
+        let all: Vec<TokenId> = (0..VOCABULARY as TokenId).collect();
+        let mask = TokenMask::allowing(VOCABULARY, [3, 4]);
+        assert_eq!(ask(&ban(&all), None), Some(ErrorKind::InvalidInput));
+        assert_eq!(ask(&ban(&all[1..]), None), None);
+        assert_eq!(ask(&ban(&[3, 4, 4, 5]), Some(&mask)), Some(ErrorKind::InvalidInput));
+        assert_eq!(ask(&ban(&[4, 5, 6]), Some(&mask)), None);
+        assert_eq!(ask(&ban(&[10]), None), Some(ErrorKind::InvalidInput), "beyond the vocabulary");
+        for mask in [TokenMask::none(VOCABULARY), TokenMask::allowing(VOCABULARY + 1, [1])] {
+            assert_eq!(ask(&SamplingPlan::greedy(), Some(&mask)), Some(ErrorKind::InvalidInput));
+        }
+        let endless = plan(|params| params.logit_bias = vec![(1, f32::INFINITY), (1, f32::NEG_INFINITY)]);
+        assert_eq!(ask(&endless, None), Some(ErrorKind::InvalidInput), "infinities that cancel out");
+    }
+}

@@ -1,0 +1,329 @@
+//! The books of a session: which sequences are open, where each stands, and how far the rows of a step have come.
+
+mod check;
+mod rows;
+
+use std::collections::BTreeMap;
+
+pub use rows::{StepRow, StepRows};
+
+use crate::{
+    Capabilities, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, Snapshot, StepOutput,
+};
+
+/// For engines: the sequences of a session, each with what the engine keeps of it (`S`: its KV cache, or the number of one).
+///
+/// The table gives out numbers that are never used again, keeps to [`Capabilities::sequences`] and [`Capabilities::context`], and
+/// answers the contract's errors: [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], [`ErrorKind::CapacityExceeded`]. A poisoned
+/// sequence has lost its `S`, so nothing can be computed with it by mistake.
+///
+/// A whole session but for the model's own work, whose sequences keep their tokens:
+///
+/// ```
+/// use mlxcel_core::{
+///     Capabilities, Control, Result, Row, RowResult, SequenceId, SequenceTable, StepOutput, StepRows, TokenId,
+/// };
+///
+/// fn step(
+///     table: &mut SequenceTable<Vec<TokenId>>,
+///     rows: &[Row<'_>],
+///     control: &Control<'_>,
+///     out: &mut StepOutput,
+/// ) -> Result<()> {
+///     let mut rows: StepRows<'_> = table.begin(rows, out)?;
+///     while rows.wait(control) {
+///         // A pass: here the next eight tokens of every row that waits.
+///         for row in rows.iter_mut().filter(|row| row.is_waiting()) {
+///             let count = row.remaining().min(8);
+///             table.get_mut("step", row.sequence())?.extend_from_slice(row.next(count));
+///             table.absorb(row, count, Ok(RowResult::Extended));
+///         }
+///     }
+///     rows.finish(out);
+///     Ok(())
+/// }
+///
+/// let mut table = SequenceTable::new(Capabilities::new(2, 20), 100, Vec::len);
+/// let first = table.open("open sequence", Vec::new())?;
+/// let rows = [Row::extend(first, &[5; 12]), Row::extend(SequenceId::new(7), &[5])];
+/// let mut out = StepOutput::new();
+/// step(&mut table, &rows, &Control::default(), &mut out)?;
+/// assert!(matches!(out.rows()[0], Ok(RowResult::Extended)));
+/// assert!(out.rows()[1].is_err(), "there is no such sequence");
+/// assert_eq!(table.state(first)?.position, 12);
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SequenceTable<S> {
+    capabilities: Capabilities,
+    vocabulary_size: usize,
+    position: fn(&S) -> usize,
+    slots: BTreeMap<SequenceId, Slot<S>>,
+    opened: u64,
+}
+
+#[derive(Debug)]
+enum Slot<S> {
+    Healthy(S),
+    /// It stood there when a device fault left it in an unknown state.
+    Poisoned {
+        position: usize,
+    },
+}
+
+impl<S> SequenceTable<S> {
+    /// An empty table for a session with these capabilities, of a model with so many tokens. `position` says how many tokens a
+    /// sequence holds.
+    pub fn new(capabilities: Capabilities, vocabulary_size: usize, position: fn(&S) -> usize) -> Self {
+        Self { capabilities, vocabulary_size, position, slots: BTreeMap::new(), opened: 0 }
+    }
+
+    /// What the session can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Opens a sequence.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_room`](Self::check_room).
+    pub fn open(&mut self, operation: &'static str, sequence: S) -> Result<SequenceId> {
+        self.check_room(operation)?;
+        let id = SequenceId::new(self.opened);
+        self.opened += 1;
+        self.slots.insert(id, Slot::Healthy(sequence));
+        Ok(id)
+    }
+
+    /// Whether one more sequence can be opened, for an engine that has work to do before it does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CapacityExceeded`] where as many are open as the session holds.
+    pub fn check_room(&self, operation: &'static str) -> Result<()> {
+        if self.slots.len() < self.capabilities.sequences {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::CapacityExceeded,
+            operation,
+            "as many sequences are open as the session holds",
+        )
+        .with_context("sequences", self.capabilities.sequences))
+    }
+
+    /// Closes a sequence, and gives back what the engine kept of it; nothing where it was poisoned.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`].
+    pub fn close(&mut self, id: SequenceId) -> Result<Option<S>> {
+        match self.slots.remove(&id) {
+            Some(Slot::Healthy(sequence)) => Ok(Some(sequence)),
+            Some(Slot::Poisoned { .. }) => Ok(None),
+            None => Err(not_found("close sequence", id)),
+        }
+    }
+
+    /// Where a sequence stands; a poisoned one too.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`].
+    pub fn state(&self, id: SequenceId) -> Result<SequenceState> {
+        self.state_of(id).ok_or_else(|| not_found("read state", id))
+    }
+
+    fn state_of(&self, id: SequenceId) -> Option<SequenceState> {
+        let (position, poisoned) = match self.slots.get(&id)? {
+            Slot::Healthy(sequence) => ((self.position)(sequence), false),
+            Slot::Poisoned { position } => (*position, true),
+        };
+        let mut state = SequenceState::new(position, self.capabilities.context);
+        state.poisoned = poisoned;
+        Some(state)
+    }
+
+    /// A sequence that can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`].
+    pub fn get(&self, operation: &'static str, id: SequenceId) -> Result<&S> {
+        match self.slots.get(&id) {
+            Some(Slot::Healthy(sequence)) => Ok(sequence),
+            Some(Slot::Poisoned { .. }) => Err(poisoned(operation, id)),
+            None => Err(not_found(operation, id)),
+        }
+    }
+
+    /// A sequence that can be used.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get).
+    pub fn get_mut(&mut self, operation: &'static str, id: SequenceId) -> Result<&mut S> {
+        match self.slots.get_mut(&id) {
+            Some(Slot::Healthy(sequence)) => Ok(sequence),
+            Some(Slot::Poisoned { .. }) => Err(poisoned(operation, id)),
+            None => Err(not_found(operation, id)),
+        }
+    }
+
+    /// Several sequences at once, in the order in which they are asked for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get) of each; [`ErrorKind::NotFound`] where one is asked for twice.
+    pub fn get_all_mut(
+        &mut self,
+        operation: &'static str,
+        ids: impl IntoIterator<Item = SequenceId>,
+    ) -> Result<Vec<&mut S>> {
+        let mut slots: BTreeMap<SequenceId, &mut Slot<S>> =
+            self.slots.iter_mut().map(|(&id, slot)| (id, slot)).collect();
+        let mut taken = Vec::new();
+        for id in ids {
+            taken.push(match slots.remove(&id) {
+                Some(Slot::Healthy(sequence)) => sequence,
+                Some(Slot::Poisoned { .. }) => return Err(poisoned(operation, id)),
+                None => return Err(not_found(operation, id)),
+            });
+        }
+        Ok(taken)
+    }
+
+    /// The sequences that can be used, in the order in which they were opened.
+    pub fn iter(&self) -> impl Iterator<Item = &S> {
+        self.slots.values().filter_map(|slot| match slot {
+            Slot::Healthy(sequence) => Some(sequence),
+            Slot::Poisoned { .. } => None,
+        })
+    }
+
+    /// Poisons a sequence, which can only be closed then, and gives back what the engine kept of it.
+    pub fn poison(&mut self, id: SequenceId) -> Option<S> {
+        let slot = self.slots.get_mut(&id)?;
+        let position = match slot {
+            Slot::Healthy(sequence) => (self.position)(sequence),
+            Slot::Poisoned { .. } => return None,
+        };
+        match std::mem::replace(slot, Slot::Poisoned { position }) {
+            Slot::Healthy(sequence) => Some(sequence),
+            Slot::Poisoned { .. } => None,
+        }
+    }
+
+    /// The sequence to rewind to `position`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::rewind`](crate::InferenceSession::rewind).
+    pub fn for_rewind(&mut self, id: SequenceId, position: usize) -> Result<&mut S> {
+        Capabilities::require(self.capabilities.rewind, "rewind", "rewind")?;
+        let held = self.position;
+        let sequence = self.get_mut("rewind", id)?;
+        let tokens = held(sequence);
+        if position > tokens {
+            return Err(Error::new(ErrorKind::InvalidInput, "rewind", "the sequence is shorter than that")
+                .with_context("position", position)
+                .with_context("tokens", tokens));
+        }
+        Ok(sequence)
+    }
+
+    /// The sequence to fork, for which there is room.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::fork`](crate::InferenceSession::fork) that come before any work.
+    pub fn for_fork(&self, id: SequenceId) -> Result<&S> {
+        Capabilities::require(self.capabilities.fork, "fork", "fork")?;
+        let sequence = self.get("fork", id)?;
+        self.check_room("fork")?;
+        Ok(sequence)
+    }
+
+    /// The sequence to take a snapshot of.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::snapshot`](crate::InferenceSession::snapshot) that come before any work.
+    pub fn for_snapshot(&self, id: SequenceId) -> Result<&S> {
+        Capabilities::require(self.capabilities.snapshot, "snapshot", "snapshot")?;
+        self.get("snapshot", id)
+    }
+
+    /// Whether a snapshot that `engine` (with the version of its payload) made of `model` (its fingerprint) can be restored.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::restore`](crate::InferenceSession::restore) that come before the payload is looked at.
+    pub fn check_restore(&self, snapshot: &Snapshot, engine: &str, model: &str) -> Result<()> {
+        Capabilities::require(self.capabilities.snapshot, "restore", "snapshot")?;
+        snapshot.check(engine, model)?;
+        self.check_room("restore")?;
+        let (tokens, capacity) = (snapshot.position(), self.capabilities.context);
+        if tokens > capacity {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "restore",
+                "the snapshot is longer than this session's sequences may be",
+            )
+            .with_context("tokens", tokens)
+            .with_context("capacity", capacity));
+        }
+        Ok(())
+    }
+
+    /// Begins a step: clears `out`, and checks the rows before any work. Those that may not run are answered already: see
+    /// [`InferenceSession::step`](crate::InferenceSession::step) for which, and in what order. A row that waits may run as it is:
+    /// its sequence is healthy and has no earlier row here, its tokens are of the vocabulary and fit, what it wants is claimed,
+    /// and where a token is wanted, mask and biases leave one to choose from.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] for no rows at all.
+    pub fn begin<'r, W: Default>(&self, rows: &[Row<'r>], out: &mut StepOutput) -> Result<StepRows<'r, W>> {
+        out.clear();
+        let state = |id| self.state_of(id);
+        Ok(StepRows::new(rows, check::check_rows(rows, &self.capabilities, self.vocabulary_size, state)?))
+    }
+
+    /// Takes in what a pass over the next `count` tokens of a row gave; see [`StepRow::absorb`]. An
+    /// answer of [`ErrorKind::Device`] poisons the sequence, and gives back what the engine kept of it: what gave such a result gives no
+    /// better one later.
+    pub fn absorb<W>(
+        &mut self,
+        row: &mut StepRow<'_, W>,
+        count: usize,
+        result: Result<RowResult>,
+    ) -> Option<S> {
+        row.absorb(count, result);
+        if row.is_fault() { self.poison(row.sequence()) } else { None }
+    }
+
+    /// Answers a row whose pass failed after the device had begun, and poisons its sequence; gives back what the engine kept of
+    /// it. Where nothing had begun, [`StepRow::fail`] leaves the sequence usable.
+    pub fn fault<W>(&mut self, row: &mut StepRow<'_, W>, error: Error) -> Option<S> {
+        row.fail(error);
+        self.poison(row.sequence())
+    }
+}
+
+fn not_found(operation: &'static str, id: SequenceId) -> Error {
+    Error::new(ErrorKind::NotFound, operation, "no such sequence is open").with_context("sequence", id)
+}
+
+fn poisoned(operation: &'static str, id: SequenceId) -> Error {
+    Error::new(
+        ErrorKind::Poisoned,
+        operation,
+        "a device fault left this sequence in an unknown state; close it",
+    )
+    .with_context("sequence", id)
+}
+
+#[cfg(test)]
+mod tests;

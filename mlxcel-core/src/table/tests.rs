@@ -1,0 +1,187 @@
+use super::*;
+use crate::{CancelToken, Control, Pooling, PositionResult, TokenId, TokenLogprob, Want};
+
+type Table = SequenceTable<Vec<TokenId>>;
+
+fn table() -> Table {
+    let capabilities = Capabilities::new(3, 8).with_logits(true).with_every_position(true);
+    let capabilities = capabilities.with_hidden_states(Some(2));
+    SequenceTable::new(capabilities.with_rewind(true).with_fork(true).with_snapshot(true), 10, Vec::len)
+}
+
+fn open(table: &mut Table, tokens: &[TokenId]) -> SequenceId {
+    table.open("open sequence", tokens.to_vec()).unwrap()
+}
+
+fn begin<'r>(table: &Table, rows: &[Row<'r>]) -> StepRows<'r> {
+    table.begin(rows, &mut StepOutput::new()).unwrap()
+}
+
+fn answers(rows: StepRows<'_>) -> Vec<Result<RowResult, ErrorKind>> {
+    let mut out = StepOutput::new();
+    rows.finish(&mut out);
+    out.take().into_iter().map(|row| row.map_err(|error| error.kind())).collect()
+}
+
+fn position(token: TokenId) -> PositionResult {
+    PositionResult::new(TokenLogprob { token, logprob: -1.0 }, None)
+}
+
+fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+#[test]
+fn numbers_are_not_used_again_and_places_are() {
+    let mut table = table();
+    let ids: Vec<_> = (0..3).map(|_| open(&mut table, &[])).collect();
+    assert_eq!(kind(table.open("open sequence", Vec::new())), Some(ErrorKind::CapacityExceeded));
+    assert_eq!(table.close(ids[1]).unwrap(), Some(Vec::new()));
+    assert_eq!(kind(table.close(ids[1])), Some(ErrorKind::NotFound));
+    assert!(!ids.contains(&open(&mut table, &[])));
+    assert_eq!(kind(table.state(ids[1])), Some(ErrorKind::NotFound));
+}
+
+#[test]
+fn a_poisoned_sequence_keeps_its_place_and_nothing_else() {
+    let mut table = table();
+    let (bad, good) = (open(&mut table, &[1, 2]), open(&mut table, &[3]));
+    assert_eq!(table.poison(bad), Some(vec![1, 2]));
+    assert_eq!(table.poison(bad), None);
+    let state = table.state(bad).unwrap();
+    assert_eq!((state.position, state.capacity, state.poisoned), (2, 8, true));
+    assert!(!table.state(good).unwrap().poisoned);
+    assert_eq!(table.iter().collect::<Vec<_>>(), [&[3]]);
+    for error in [
+        kind(table.get("step", bad)),
+        kind(table.for_rewind(bad, 0)),
+        kind(table.for_fork(bad)),
+        kind(table.for_snapshot(bad)),
+        kind(table.get_all_mut("step", [good, bad])),
+    ] {
+        assert_eq!(error, Some(ErrorKind::Poisoned));
+    }
+    assert_eq!(table.close(bad).unwrap(), None);
+    assert_eq!(kind(table.get("step", bad)), Some(ErrorKind::NotFound));
+}
+
+#[test]
+fn several_sequences_come_in_the_order_asked_for_and_none_twice() {
+    let mut table = table();
+    let ids = [open(&mut table, &[1]), open(&mut table, &[2])];
+    assert_eq!(table.get_all_mut("step", [ids[1], ids[0]]).unwrap(), [&[2], &[1]]);
+    assert!(table.get_all_mut("step", [ids[0], ids[0]]).is_err());
+}
+
+#[test]
+fn what_is_not_claimed_or_does_not_fit_is_refused() {
+    let mut table = table();
+    let id = open(&mut table, &[1, 2]);
+    assert_eq!(kind(table.for_rewind(id, 3)), Some(ErrorKind::InvalidInput));
+    assert_eq!(table.for_rewind(id, 2).unwrap(), &[1, 2]);
+    let snapshot = |position| Snapshot::new("engine", "model", position, []);
+    assert_eq!(kind(table.check_restore(&snapshot(9), "engine", "model")), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(table.check_restore(&snapshot(8), "engine", "other")), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(table.check_restore(&snapshot(8), "engine", "model")), None);
+    open(&mut table, &[]);
+    open(&mut table, &[]);
+    assert_eq!(kind(table.for_fork(id)), Some(ErrorKind::CapacityExceeded));
+    assert_eq!(kind(table.check_restore(&snapshot(8), "engine", "model")), Some(ErrorKind::CapacityExceeded));
+    let mut least = SequenceTable::new(Capabilities::new(1, 8), 10, Vec::<TokenId>::len);
+    let id = least.open("open sequence", Vec::new()).unwrap();
+    for error in [
+        kind(least.for_rewind(id, 0)),
+        kind(least.for_fork(id)),
+        kind(least.for_snapshot(id)),
+        kind(least.check_restore(&snapshot(1), "engine", "model")),
+    ] {
+        assert_eq!(error, Some(ErrorKind::Unsupported));
+    }
+}
+
+#[test]
+fn a_row_is_followed_from_chunk_to_chunk() {
+    let mut table = table();
+    let (logits, every) = (open(&mut table, &[]), open(&mut table, &[]));
+    let want = Want::EveryPosition { top: 0 };
+    let mut rows = begin(&table, &[Row::logits(logits, &[1, 2, 3, 4]), Row::new(every, &[5, 6, 7], want)]);
+    assert_eq!(
+        (rows[0].next(3), rows[0].following(3), rows[0].ends_with(3)),
+        (&[1, 2, 3][..], Some(4), false)
+    );
+    table.absorb(&mut rows[0], 3, Ok(RowResult::Extended));
+    table.absorb(&mut rows[1], 2, Ok(RowResult::Positions(vec![position(1), position(2)])));
+    assert!(rows.wait(&Control::default()));
+    assert_eq!((rows[0].remaining(), rows[0].next(9), rows[0].following(1)), (1, &[4][..], None));
+    table.absorb(&mut rows[0], 1, Ok(RowResult::Logits(vec![0.5])));
+    table.absorb(&mut rows[1], 1, Ok(RowResult::Positions(vec![position(3)])));
+    assert!(!rows.wait(&Control::default()));
+    let positions = RowResult::Positions([1, 2, 3].map(position).to_vec());
+    assert_eq!(answers(rows), [Ok(RowResult::Logits(vec![0.5])), Ok(positions)]);
+}
+
+#[test]
+fn hidden_states_are_pooled_from_chunk_to_chunk() {
+    let mut table = table();
+    let id = open(&mut table, &[]);
+    let mut step = |added: &[&[f32]]| {
+        let mut rows = begin(&table, &[Row::hidden(id, &[1, 2], Pooling::Mean)]);
+        for sum in added {
+            rows[0].add_hidden(sum, 1);
+            table.absorb(&mut rows[0], 1, Ok(RowResult::Extended));
+        }
+        (answers(rows).remove(0), table.state(id).unwrap().poisoned)
+    };
+    assert_eq!(step(&[&[1.0, 2.0], &[3.0, 6.0]]), (Ok(RowResult::Hidden(vec![2.0, 4.0])), false));
+    assert_eq!(step(&[&[1.0, 2.0], &[3.0, f32::NAN]]), (Err(ErrorKind::Device), true));
+}
+
+#[test]
+fn what_was_not_wanted_is_an_error() {
+    let mut table = table();
+    let id = open(&mut table, &[]);
+    let every = Want::EveryPosition { top: 0 };
+    for (want, fed, result) in [
+        (Want::Nothing, 2, RowResult::Logits(vec![])),
+        (Want::Logits, 2, RowResult::Extended),
+        (Want::Logits, 1, RowResult::Logits(vec![])),
+        (every, 2, RowResult::Positions(vec![position(1)])),
+        (every, 1, RowResult::Extended),
+    ] {
+        let mut rows = begin(&table, &[Row::new(id, &[1, 2], want)]);
+        assert_eq!(table.absorb(&mut rows[0], fed, Ok(result)), None);
+        assert_eq!(answers(rows), [Err(ErrorKind::Internal)], "{want:?}");
+    }
+    assert_eq!(answers(begin(&table, &[Row::extend(id, &[1])])), [Err(ErrorKind::Internal)]);
+}
+
+#[test]
+fn a_fault_poisons_and_a_failure_does_not() {
+    let mut table = table();
+    let ids = [0, 1, 2].map(|token| open(&mut table, &[token]));
+    let mut rows = begin(&table, &ids.map(|id| Row::logits(id, &[1])));
+    assert_eq!(table.absorb(&mut rows[0], 1, Err(Error::not_a_number("step"))), Some(vec![0]));
+    assert_eq!(table.fault(&mut rows[1], Error::new(ErrorKind::Compile, "step", "late")), Some(vec![1]));
+    rows[2].fail(Error::new(ErrorKind::ResourceExhausted, "step", "early"));
+    let kinds = [ErrorKind::Device, ErrorKind::Compile, ErrorKind::ResourceExhausted];
+    assert_eq!(answers(rows), kinds.map(Err));
+    assert_eq!(ids.map(|id| table.state(id).unwrap().poisoned), [true, true, false]);
+}
+
+#[test]
+fn a_row_is_cancelled_alone_and_a_step_as_a_whole() {
+    let mut table = table();
+    let ids = [0, 1, 2].map(|token| open(&mut table, &[token]));
+    let cancel = CancelToken::new();
+    let mut asked = ids.map(|id| Row::extend(id, &[1, 2]));
+    asked[1] = asked[1].with_cancel(&cancel);
+    let mut rows = begin(&table, &asked);
+    assert!(rows.wait(&Control::default()) && rows.iter().all(StepRow::is_waiting));
+    rows[0].absorb(2, Ok(RowResult::Extended));
+    cancel.cancel();
+    assert!(rows.wait(&Control::default()), "one is left");
+    assert_eq!(rows.iter().map(StepRow::is_waiting).collect::<Vec<_>>(), [false, false, true]);
+    assert!(!rows.wait(&Control::cancelled_by(&cancel)));
+    let stopped = Err(ErrorKind::Cancelled);
+    assert_eq!(answers(rows), [Ok(RowResult::Extended), stopped.clone(), stopped]);
+}

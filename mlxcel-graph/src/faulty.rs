@@ -1,0 +1,93 @@
+//! An executor whose device fails when a test says so.
+
+use std::time::Duration;
+
+use mlxcel_core::{CancelToken, FaultPoint, Faults, Result};
+
+use crate::executor::{Executor, RunError, StepInputs, StepOutputs};
+use crate::shape::ProgramShape;
+use crate::state::StateLayout;
+
+/// An executor that fails where [`Faults`] say, and does otherwise what the one within does: for the tests of an engine, whose
+/// own device does not fail on demand.
+///
+/// [`Executor::prepare`] compiles; states and a run's inputs are allocations; a run dispatches and reads back; [`Executor::copy`] and
+/// [`Executor::write`] copy; [`Executor::read`] reads back.
+#[derive(Debug)]
+pub struct FaultyExecutor<E> {
+    executor: E,
+    faults: Faults,
+}
+
+impl<E> FaultyExecutor<E> {
+    /// `executor`, failing as `faults` say.
+    pub fn new(executor: E, faults: Faults) -> Self {
+        Self { executor, faults }
+    }
+}
+
+impl<E: Executor> Executor for FaultyExecutor<E> {
+    type State = E::State;
+
+    fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+        self.faults.check(FaultPoint::Compile, "compile program")?;
+        self.executor.prepare(shapes, cancel)
+    }
+
+    fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+        self.executor.prepare_ahead(shape)
+    }
+
+    fn allocate(&self, layout: &StateLayout, length: usize) -> Result<E::State> {
+        self.faults.check(FaultPoint::Allocation, "allocate state")?;
+        self.executor.allocate(layout, length)
+    }
+
+    fn copy(
+        &self,
+        layout: &StateLayout,
+        from: (&E::State, usize),
+        to: (&mut E::State, usize),
+        positions: usize,
+    ) -> Result<()> {
+        self.faults.check(FaultPoint::Copy, "copy state")?;
+        self.executor.copy(layout, from, to, positions)
+    }
+
+    fn read(
+        &self,
+        layout: &StateLayout,
+        state: &E::State,
+        length: usize,
+        positions: usize,
+    ) -> Result<Vec<u8>> {
+        self.faults.check(FaultPoint::ReadBack, "read state")?;
+        self.executor.read(layout, state, length, positions)
+    }
+
+    fn write(
+        &self,
+        layout: &StateLayout,
+        state: &mut E::State,
+        length: usize,
+        positions: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        self.faults.check(FaultPoint::Copy, "write state")?;
+        self.executor.write(layout, state, length, positions, bytes)
+    }
+
+    fn run(
+        &self,
+        shape: &ProgramShape,
+        inputs: &StepInputs,
+        states: &mut [&mut [E::State]],
+        wanted: &[usize],
+    ) -> Result<StepOutputs, RunError> {
+        self.faults.check(FaultPoint::Allocation, "upload inputs").map_err(RunError::before)?;
+        self.faults.check(FaultPoint::Dispatch, "run program")?;
+        let outputs = self.executor.run(shape, inputs, states, wanted)?;
+        self.faults.check(FaultPoint::ReadBack, "read results")?;
+        Ok(outputs)
+    }
+}

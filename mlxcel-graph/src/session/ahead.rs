@@ -1,0 +1,117 @@
+//! Which programs a step needs, and which are likely to be needed after it.
+
+use mlxcel_core::{Control, Result};
+
+use super::GraphSession;
+use super::rows::{self, Works};
+use super::sequence::Sequence;
+use crate::executor::Executor;
+use crate::plan::{Pass, PassRow, next_pass};
+use crate::shape::{Outputs, ProgramShape};
+
+/// A sequence that has filled all but this part of its length is near the end of it: then the programs of the next length are made
+/// ahead. At 2,048 positions that is 512 tokens before they are needed.
+const NEAR_END: usize = 4;
+
+/// After so many passes for which a shorter length would have done, states are made shorter: seldom enough that copying them takes no time
+/// worth mentioning, whoever shares their passes.
+const SPARE_PASSES: u32 = 64;
+
+impl<E: Executor> GraphSession<E> {
+    /// The shape of the program that `pass` is run by. States keep their length as a rule; where all of them have been longer than they
+    /// need to be for a while, as after a pass with a long sequence, the least length is gone back to if its program is ready.
+    pub(super) fn shape_to_run(&self, pass: &Pass, works: &Works<'_>) -> Result<ProgramShape> {
+        let states_of = |row: usize| self.table.get("step", works[row].sequence()).ok();
+        let shape = self.shape_of(pass, |row| states_of(row).map_or((0, 0), Sequence::extent))?;
+        let is_spare = |row: &PassRow| {
+            let states = states_of(row.pending).and_then(|sequence| sequence.states.as_ref());
+            states.is_none_or(|states| states.spare >= SPARE_PASSES)
+        };
+        if pass.rows.iter().all(is_spare) {
+            let least = self.shape_of(pass, |row| states_of(row).map_or((0, 0), |own| (own.computed, 0)))?;
+            if least.length < shape.length && self.shared.executor.prepare_ahead(&least) {
+                return Ok(least);
+            }
+        }
+        Ok(shape)
+    }
+
+    /// The shape of the program for `pass`; `extent` tells of a pending row how many positions its states hold, and the length that
+    /// they are for.
+    pub(super) fn shape_of(
+        &self,
+        pass: &Pass,
+        extent: impl Fn(usize) -> (usize, usize),
+    ) -> Result<ProgramShape> {
+        let needed = pass.rows.iter().map(|row| {
+            let (computed, allocated) = extent(row.pending);
+            allocated.max(computed + row.room)
+        });
+        Ok(ProgramShape {
+            length: self.shared.length_for("step", needed.max().unwrap_or(0))?,
+            rows: pass.rows.iter().map(|row| row.room).collect(),
+            outputs: pass.outputs,
+        })
+    }
+
+    /// Makes the programs of a step that takes several passes at once, so that they compile side by side. What fails here is tried
+    /// again, and told, by the pass that needs it.
+    pub(super) fn prepare_together(&mut self, works: &Works<'_>, control: &Control<'_>) {
+        let width = self.table.capabilities().batch_rows;
+        let mut pending: Vec<_> = works.iter().map(rows::pending).collect();
+        if pending.len() <= width && pending.iter().all(|row| row.remaining <= 1) {
+            return;
+        }
+        let mut extents: Vec<_> = works
+            .iter()
+            .map(|work| self.table.get("step", work.sequence()).map_or((0, 0), Sequence::extent))
+            .collect();
+        let mut shapes = Vec::new();
+        while let Some(pass) = next_pass(&pending, &self.shared.chunks, width) {
+            let Ok(shape) = self.shape_of(&pass, |row| extents[row]) else { return };
+            for row in &pass.rows {
+                pending[row.pending].remaining -= row.tokens;
+                extents[row.pending] = (extents[row.pending].0 + row.tokens, shape.length);
+            }
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        if shapes.len() > 1 && control.check("step").is_ok() {
+            self.stats.compile_time +=
+                self.shared.executor.prepare(&shapes, control.cancel).unwrap_or_default();
+        }
+    }
+
+    /// Tells the executor what is likely to be needed after a pass of `shape` whose rows began at `positions`: where a row is near the
+    /// end of this length, the programs of the next; behind a prompt chunk the decoding rows, which are ready at the least length
+    /// alone.
+    pub(super) fn prepare_following(&self, shape: &ProgramShape, positions: &[i32]) {
+        let (executor, length) = (&self.shared.executor, shape.length);
+        let rows_of = |first: usize| {
+            let mut rows = vec![1; shape.rows.len()];
+            rows[0] = first;
+            rows
+        };
+        let has_chunk = shape.rows.iter().any(|&room| room > 1);
+        // Scores and embeddings are of prompts alone.
+        let is_text = shape.outputs == Outputs::Last;
+        if has_chunk && is_text && self.shared.lengths.rungs().first().is_some_and(|&least| least < length) {
+            executor.prepare_ahead(&ProgramShape { rows: rows_of(1), ..shape.clone() });
+        }
+        let ends = positions.iter().zip(&shape.rows).map(|(&position, room)| position as usize + room);
+        let is_near = ends.max().is_some_and(|end| end + length / NEAR_END >= length);
+        if !is_near || self.table.capabilities().context <= length {
+            return;
+        }
+        let Ok(next) = self.shared.length_for("step", length + 1) else { return };
+        if next <= length {
+            return;
+        }
+        let chunks = self.shared.chunks.chosen(self.table.capabilities().context).into_iter();
+        let chunks = chunks.map(|(chunk, _)| chunk).filter(|_| has_chunk);
+        for first in is_text.then_some(1).into_iter().chain(chunks) {
+            executor.prepare_ahead(&ProgramShape { rows: rows_of(first), length: next, ..*shape });
+        }
+    }
+}

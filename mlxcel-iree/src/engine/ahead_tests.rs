@@ -1,0 +1,270 @@
+//! What is compiled when: at load, ahead of its need, when it is needed, and by whom.
+#![cfg(unix)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{
+    Backend, CancelToken, Control, ErrorKind, InferenceSession, LoadOptions, LoadStage, Model, Precision,
+    Prepare, Row, RowResult, SequenceId, SessionOptions, StepOutput,
+};
+
+use super::IreeBackend;
+use crate::compiler::Compiler;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A compiler that tells what it is started for, waits as long as there is a file `hold`, and fails where there is one `fail`.
+struct Workshop(tempfile::TempDir);
+
+impl Workshop {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let real = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+        let text = format!(
+            "#!/bin/sh\ncd_to='{folder}'\nif [ \"$1\" != --version ]; then\n  echo $$ >> \"$cd_to/started\"\n  \
+             while [ -e \"$cd_to/hold\" ]; do sleep 0.02; done\n  \
+             if [ -e \"$cd_to/fail\" ]; then echo refused >&2; exit 1; fi\nfi\nexec '{real}' \"$@\"\n",
+            folder = folder.path().display(),
+            real = real.path().display()
+        );
+        let script = folder.path().join("iree-compile");
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        // What a compiler is gets noted once its files have not changed for a while.
+        let past = std::time::SystemTime::now() - Duration::from_secs(60);
+        fs::File::options().append(true).open(&script).unwrap().set_modified(past).unwrap();
+        Self(folder)
+    }
+
+    fn engine(&self) -> IreeBackend {
+        IreeBackend::new()
+            .with_compiler(self.0.path().join("iree-compile"))
+            .with_cache_dir(self.0.path().join("cache"))
+    }
+
+    fn put(&self, file: &str) {
+        fs::write(self.0.path().join(file), "").unwrap();
+    }
+
+    fn remove(&self, file: &str) {
+        fs::remove_file(self.0.path().join(file)).unwrap();
+    }
+
+    /// The processes that were started to compile.
+    fn started(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.0.path().join("started")).unwrap_or_default();
+        log.lines().map(ToOwned::to_owned).collect()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, what: &str, is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < PATIENCE, "{what}; {} programs were compiled", self.started().len());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// How many programs the cache has.
+    fn kept(&self) -> usize {
+        let files = fs::read_dir(self.0.path().join("cache")).unwrap();
+        files
+            .filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|end| end == "vmfb"))
+            .count()
+    }
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")
+}
+
+/// The fixture with room for sequences that leave the least cache length.
+fn long_fixture() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(fixture().join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let config = fs::read(fixture().join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["max_position_embeddings"] = 4096.into();
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    folder
+}
+
+fn options() -> LoadOptions {
+    LoadOptions::default().with_precision(Precision::Exact)
+}
+
+fn feed(
+    session: &mut dyn InferenceSession,
+    sequence: SequenceId,
+    tokens: &[u32],
+) -> mlxcel_core::Result<Vec<f32>> {
+    let mut out = StepOutput::default();
+    session.step(&[Row::logits(sequence, tokens)], &Control::default(), &mut out)?;
+    match out.take().remove(0)? {
+        RowResult::Logits(logits) => Ok(logits),
+        other => panic!("{other:?} are no logits"),
+    }
+}
+
+fn text(tokens: usize) -> Vec<u32> {
+    (0..tokens as u32).map(|i| 3 + (i * 37 + i * i % 11) % 250).collect()
+}
+
+#[test]
+fn all_that_options_can_reach_is_compiled_at_load_with_progress() {
+    let workshop = Workshop::new();
+    let cancel = CancelToken::new();
+    let told = std::sync::Arc::new(AtomicU64::new(0));
+    let load = |prepare, cancel_at: Option<u64>| {
+        let (told, cancel) = (told.clone(), cancel.clone());
+        told.store(0, Ordering::SeqCst);
+        let options =
+            options().with_sequences(2).with_capacity(100).with_prepare(prepare).with_cancel(cancel.clone());
+        let options = options.with_progress(move |progress| {
+            if progress.stage == LoadStage::Compile {
+                assert!(progress.done <= progress.total && progress.done >= told.load(Ordering::SeqCst));
+                told.store(progress.done, Ordering::SeqCst);
+                if cancel_at == Some(progress.done) {
+                    cancel.cancel();
+                }
+            }
+        });
+        workshop.engine().load(&fixture().into(), &options)
+    };
+    // One and two decoding rows, and each beside a chunk of 16 or 128.
+    let model = load(Prepare::Generation, None).unwrap();
+    assert_eq!((told.load(Ordering::SeqCst), workshop.started().len(), workshop.kept()), (6, 6, 6));
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let [first, second] = [session.open().unwrap(), session.open().unwrap()];
+    let mut out = StepOutput::default();
+    let text = text(40);
+    session.step(&[Row::logits(first, &text[..3])], &Control::default(), &mut out).unwrap();
+    for tokens in [&text[..], &text[..1], &text[..5]] {
+        let rows = [Row::logits(second, tokens), Row::logits(first, &text[..1])];
+        session.step(&rows, &Control::default(), &mut out).unwrap();
+        assert!(out.rows().iter().all(|row| row.is_ok()));
+    }
+    assert_eq!((workshop.started().len(), session.stats().compile_time), (6, Duration::ZERO));
+    // With the programs for scores there are four more, and six with those for hidden states; it can be stopped between any two.
+    let error = load(Prepare::Everything, Some(7)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert!(workshop.kept() < 10, "{} programs", workshop.kept());
+}
+
+#[test]
+fn a_sequence_crosses_a_cache_length_with_programs_that_were_made_ahead() {
+    let (workshop, folder) = (Workshop::new(), long_fixture());
+    let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
+    let text = text(2100);
+    let [mut session, mut other] = [(); 2].map(|()| model.open_session(&SessionOptions::default()).unwrap());
+    let sequence = session.open().unwrap();
+    let at_load = workshop.kept();
+    feed(&mut *session, sequence, &text[..1400]).unwrap();
+    assert_eq!(workshop.started().len(), at_load, "the end of the length is far");
+    // From three quarters of 2,048 on: a decoding row and chunks of both sizes at the next length.
+    for token in text[1400..1537].chunks(1) {
+        feed(&mut *session, sequence, token).unwrap();
+    }
+    workshop.wait_for("a decoding row", || workshop.kept() == at_load + 1);
+    feed(&mut *session, sequence, &text[1537..1800]).unwrap();
+    workshop.wait_for("chunks", || workshop.kept() == at_load + 3);
+    let before = session.stats().compile_time;
+    feed(&mut *session, sequence, &text[1800..2040]).unwrap();
+    let mut found = Vec::new();
+    for token in text[2040..].chunks(1) {
+        found = feed(&mut *session, sequence, token).unwrap();
+    }
+    assert_eq!((session.stats().compile_time, workshop.started().len()), (before, at_load + 3));
+
+    // Two keys or values of three layers and two heads, in 4,224 positions of which half are in use.
+    let (taken, whole) = (session.stats().kv_bytes, 12 * 4224 * 16 * 4);
+    assert!(
+        taken * 10 > whole * 4 && taken * 10 < whole * 6,
+        "{taken} bytes of {whole} for {} tokens",
+        text.len()
+    );
+
+    let whole = other.open().unwrap();
+    let expected = feed(&mut *other, whole, &text).unwrap();
+    let error = found.iter().zip(&expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    let scale = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+    assert!(error <= 1e-4 * scale, "{error} of {scale}");
+}
+
+#[test]
+fn a_program_that_is_not_made_ahead_is_an_error_where_it_is_needed_and_nowhere_else() {
+    let (workshop, folder) = (Workshop::new(), long_fixture());
+    let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
+    let text = text(2050);
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let at_load = workshop.started().len();
+    workshop.put("fail");
+    feed(&mut *session, sequence, &text[..2040]).unwrap();
+    workshop.wait_for("all fail", || workshop.started().len() == at_load + 3);
+    for token in text[2040..2048].chunks(1) {
+        feed(&mut *session, sequence, token).unwrap();
+    }
+    let error = feed(&mut *session, sequence, &text[2048..2049]).unwrap_err();
+    assert_eq!((error.kind(), error.context("program")), (ErrorKind::Compile, Some("1@4224")), "{error}");
+    let state = session.state(sequence).unwrap();
+    assert!(!state.poisoned && state.position == 2048);
+    workshop.remove("fail");
+    feed(&mut *session, sequence, &text[2048..2049]).unwrap();
+
+    // What is being made ahead ends with the model, and so does the process that makes it.
+    drop((session, model));
+    let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let before = workshop.started().len();
+    workshop.put("hold");
+    feed(&mut *session, sequence, &text[..2040]).unwrap();
+    workshop.wait_for("the next chunk", || workshop.started().len() == before + 1);
+    drop(session);
+    let began = Instant::now();
+    drop(model);
+    assert!(began.elapsed() < Duration::from_secs(20), "dropping the model took {:?}", began.elapsed());
+    assert_eq!(workshop.started().len(), before + 1);
+    #[cfg(target_os = "linux")]
+    for process in workshop.started() {
+        assert!(!Path::new("/proc").join(&process).exists(), "{process} still compiles");
+    }
+}
+
+#[test]
+fn a_session_that_waits_for_a_program_that_another_one_compiles_can_be_cancelled() {
+    let workshop = Workshop::new();
+    let model = workshop.engine().load(&fixture().into(), &options().with_sequences(2)).unwrap();
+    let step = |control: &Control<'_>| {
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let rows = [session.open().unwrap(), session.open().unwrap()];
+        let mut out = StepOutput::default();
+        session.step(&rows.map(|row| Row::logits(row, &[5])), control, &mut out).unwrap();
+        out.take().remove(0)
+    };
+    let before = workshop.started().len();
+    let cancel = CancelToken::new();
+    workshop.put("hold");
+    thread::scope(|scope| {
+        let compiles = scope.spawn(|| step(&Control::default()));
+        workshop.wait_for("one compiles", || workshop.started().len() > before);
+        let waits = scope.spawn(|| step(&Control::cancelled_by(&cancel)));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        cancel.cancel();
+        workshop.wait_for("the other is cancelled", || waits.is_finished());
+        assert_eq!(waits.join().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+        assert!(!compiles.is_finished());
+        workshop.remove("hold");
+        compiles.join().unwrap().unwrap();
+    });
+    assert_eq!(workshop.started().len(), before + 1);
+    step(&Control::default()).unwrap();
+    assert_eq!(workshop.started().len(), before + 1);
+}

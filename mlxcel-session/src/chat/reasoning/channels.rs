@@ -1,0 +1,149 @@
+//! The channels of gpt-oss: what follows a header is for the reader that the header names.
+//!
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`, as OpenAI's Harmony format has it.
+
+use mlxcel_core::{Result, TokenId};
+
+use super::{AnswerPart, begun};
+use crate::Tokenizer;
+
+pub(super) const CHANNEL: &str = "<|channel|>";
+pub(super) const MESSAGE: &str = "<|message|>";
+const START: &str = "<|start|>";
+const CONSTRAIN: &str = "<|constrain|>";
+/// What ends a message.
+const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
+/// All marks.
+pub(super) const MARKS: [&str; 7] = [CHANNEL, MESSAGE, START, CONSTRAIN, "<|end|>", "<|return|>", "<|call|>"];
+
+#[derive(Clone, Debug)]
+pub(super) struct Channels {
+    place: Place,
+    /// What is not given yet.
+    held: String,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// In a header; whether it is the first one, which plain text may stand in the place of.
+    Header { first: bool },
+    /// In a message for this reader.
+    Message(Reader),
+}
+
+/// For whom a message is.
+#[derive(Clone, Debug)]
+enum Reader {
+    /// The model itself.
+    Reasoning,
+    /// The user.
+    Answer,
+    /// A tool.
+    Tool(String),
+}
+
+impl Default for Channels {
+    fn default() -> Self {
+        Self { place: Place::Header { first: true }, held: String::new() }
+    }
+}
+
+impl Channels {
+    /// After `prompt`, which may end within a header, or within a message that goes on.
+    pub(super) fn after(tokenizer: &Tokenizer, prompt: &[TokenId]) -> Result<Self> {
+        let mut channels = Self::default();
+        let ids = MARKS.map(|mark| tokenizer.token_id(mark));
+        let mark = |token: &TokenId| {
+            MARKS.iter().zip(ids).find(|(_, id)| *id == Some(*token)).map(|(mark, _)| *mark)
+        };
+        let marks = || prompt.iter().enumerate().rev().filter_map(|(at, token)| Some((at, mark(token)?)));
+        let Some((at, last)) = marks().next().filter(|(_, last)| !ENDS.contains(last)) else {
+            return Ok(channels);
+        };
+        let start = marks().find(|(_, mark)| *mark == START).map_or(0, |(start, _)| start + 1).min(at);
+        if last == MESSAGE {
+            let header = tokenizer.decode(&prompt[start..at], false)?;
+            channels.place = Place::Message(Reader::of(&header));
+        } else {
+            // The role is a part of the header that the prompt has.
+            channels.held = tokenizer.decode(&prompt[start..], false)?;
+            channels.place = Place::Header { first: !channels.held.contains(CHANNEL) };
+            if channels.held.trim() == "assistant" {
+                channels.held.clear();
+            }
+        }
+        Ok(channels)
+    }
+
+    pub(super) fn push(&mut self, piece: &str) -> Vec<AnswerPart> {
+        self.held.push_str(piece);
+        let mut parts = Vec::new();
+        loop {
+            match &self.place {
+                Place::Header { first } => {
+                    if *first && !may_be_header(&self.held) {
+                        self.place = Place::Message(Reader::Answer);
+                        continue;
+                    }
+                    let Some(at) = self.held.find(MESSAGE) else { return parts };
+                    self.place = Place::Message(Reader::of(&self.held[..at]));
+                    self.held.drain(..at + MESSAGE.len());
+                }
+                Place::Message(reader) => {
+                    let ends = ENDS.iter().chain([&START]);
+                    let end = ends.filter_map(|mark| Some((self.held.find(mark)?, mark.len()))).min();
+                    let (certain, mark) = end.unwrap_or_else(|| {
+                        let held = ENDS.iter().chain([&START]).map(|mark| begun(&self.held, mark)).max();
+                        (self.held.len() - held.unwrap_or(0), 0)
+                    });
+                    if certain > 0 {
+                        parts.push(reader.part(self.held[..certain].to_owned()));
+                    }
+                    self.held.drain(..certain + mark);
+                    if end.is_none() {
+                        return parts;
+                    }
+                    self.place = Place::Header { first: false };
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self) -> Vec<AnswerPart> {
+        let held = std::mem::take(&mut self.held);
+        match &self.place {
+            _ if held.is_empty() => Vec::new(),
+            Place::Message(reader) => vec![reader.part(held)],
+            // A header without a message says nothing, and a text without marks is none.
+            Place::Header { .. } if MARKS.iter().any(|mark| held.contains(mark)) => Vec::new(),
+            Place::Header { .. } => vec![AnswerPart::Answer(held)],
+        }
+    }
+}
+
+/// Whether `text` is the beginning of a header, or may become one.
+fn may_be_header(text: &str) -> bool {
+    let text = text.trim_start();
+    [CHANNEL, START, "to=", "assistant"]
+        .iter()
+        .any(|begin| text.starts_with(begin) || begin.starts_with(text))
+}
+
+impl Reader {
+    fn of(header: &str) -> Self {
+        if let Some((_, to)) = header.split_once("to=") {
+            let end = to.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(to.len());
+            return Self::Tool(to[..end].to_owned());
+        }
+        let channel = header.split_once(CHANNEL).map_or("", |(_, channel)| channel.trim_start());
+        if channel.starts_with("analysis") { Self::Reasoning } else { Self::Answer }
+    }
+
+    fn part(&self, text: String) -> AnswerPart {
+        match self {
+            Self::Reasoning => AnswerPart::Reasoning(text),
+            Self::Answer => AnswerPart::Answer(text),
+            Self::Tool(to) => AnswerPart::Call { to: to.clone(), text },
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Several turns on one sequence.
+
+mod saved;
+mod shared;
+
+use std::ops::Range;
+use std::path::Path;
+
+use mlxcel_core::{Error, ErrorKind, InferenceSession, Result, SequenceId, SessionOptions, TokenId};
+
+use crate::stream::Record;
+use crate::{
+    ChatOptions, Detokenizer, Message, Model, Options, ReasoningSplitter, TextGeneration, TextStream,
+};
+use saved::{Cache, Saved};
+use shared::SharedSession;
+
+/// What a conversation does where a turn does not fit into the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// Answers [`ErrorKind::CapacityExceeded`], which says what can be done.
+    #[default]
+    Refuse,
+    /// Forgets as many of the oldest turns as it takes; instructions stay. [`Conversation::forgotten_turns`] counts them.
+    ForgetOldest,
+}
+
+/// A conversation that keeps its KV cache: each turn computes only what the last one did not leave there.
+///
+/// ```no_run
+/// use mlxcel_session::{Model, Options};
+///
+/// let model = Model::open("models/llama-3.2-1b-instruct")?;
+/// let mut conversation = model.conversation()?;
+/// for question in ["Who was Ada Lovelace?", "And her father?"] {
+///     for piece in conversation.say(question, &Options::default())? {
+///         print!("{}", piece?);
+///     }
+///     println!();
+/// }
+/// # Ok::<(), mlxcel_session::Error>(())
+/// ```
+///
+/// It can be [taken back](Self::undo), [answered again](Self::retry), [branched](Self::fork), and [saved](Self::save). Where the model
+/// marks its [reasoning](crate::Tokenizer::reasoning) and the template asks for that apart, an answer's reasoning is its message's field
+/// `reasoning_content`.
+pub struct Conversation {
+    model: Model,
+    session: SharedSession,
+    sequence: SequenceId,
+    messages: Vec<Message>,
+    when_full: WhenFull,
+    forgotten: usize,
+    /// What the sequence was fed, and what it was to be fed next.
+    tokens: Vec<TokenId>,
+    /// The running or last answer.
+    record: Record,
+    /// Where an answer still waits to be written down: what splits it.
+    asked: Option<ReasoningSplitter>,
+}
+
+/// The messages that are left where turns were forgotten, and how many those are.
+struct Left {
+    messages: Vec<Message>,
+    forgotten: usize,
+}
+
+impl Conversation {
+    pub(crate) fn new(model: Model) -> Result<Self> {
+        // Fails early where there is no template.
+        model.tokenizer()?.render_chat(&[Message::user("")], &ChatOptions::default())?;
+        let mut session = SharedSession::new(model.engine().open_session(&SessionOptions::default())?);
+        let sequence = session.open()?;
+        Ok(Self::on(model, session, sequence))
+    }
+
+    fn on(model: Model, session: SharedSession, sequence: SequenceId) -> Self {
+        Self {
+            model,
+            session,
+            sequence,
+            messages: Vec::new(),
+            when_full: WhenFull::default(),
+            forgotten: 0,
+            tokens: Vec::new(),
+            record: Record::default(),
+            asked: None,
+        }
+    }
+
+    /// Reads a conversation that [`save`](Self::save) or [`save_with_cache`](Self::save_with_cache) wrote.
+    pub(crate) fn restore(model: Model, path: &Path) -> Result<Self> {
+        let Saved { messages, cache, .. } = Saved::read(path)?;
+        let mut conversation = Self::new(model)?;
+        conversation.messages = messages;
+        if let Some(cache) = cache
+            && let Some(snapshot) = cache.for_model(conversation.model.info())?
+        {
+            let sequence = conversation.session.restore(snapshot)?;
+            conversation.session.close(conversation.sequence)?;
+            conversation.sequence = sequence;
+            conversation.tokens = cache.tokens;
+        }
+        Ok(conversation)
+    }
+
+    /// Adds a message without asking for an answer: instructions, or what was said elsewhere.
+    pub fn push(&mut self, message: Message) {
+        self.settle();
+        self.messages.push(message);
+    }
+
+    /// Sets what is done where a turn does not fit into the context.
+    pub fn set_when_full(&mut self, when_full: WhenFull) {
+        self.when_full = when_full;
+    }
+
+    /// Everything that was said; an answer that was broken off stands as far as it came.
+    pub fn messages(&mut self) -> &[Message] {
+        self.settle();
+        &self.messages
+    }
+
+    /// Forgets the oldest turn: the first message of the user, and what followed until the next one. Instructions stay. False
+    /// where there is no turn.
+    ///
+    /// After [`ErrorKind::CapacityExceeded`] this makes room; the next turn computes its prompt anew from where it differs.
+    pub fn forget_oldest_turn(&mut self) -> bool {
+        self.settle();
+        match turns(&self.messages).next() {
+            Some(oldest) => {
+                self.messages.drain(oldest);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// How many turns [`WhenFull::ForgetOldest`] has forgotten.
+    pub fn forgotten_turns(&self) -> usize {
+        self.forgotten
+    }
+
+    /// Goes back to the first `messages` messages.
+    pub fn truncate(&mut self, messages: usize) {
+        self.settle();
+        self.messages.truncate(messages);
+    }
+
+    /// Takes the last turn back: the last message of the user, which is given, and what followed. None where there is no turn.
+    pub fn undo(&mut self) -> Option<Message> {
+        self.settle();
+        let last = turns(&self.messages).last()?;
+        self.messages.drain(last).next()
+    }
+
+    /// How many tokens of the context are in use.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::state`].
+    pub fn position(&self) -> Result<usize> {
+        Ok(self.session.state(self.sequence)?.position)
+    }
+
+    /// Says `text` as the user and answers it. [`Options::chat`] says how the prompt is written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CapacityExceeded`] where it does not fit into the context and [`WhenFull::Refuse`] is set, or does not even alone; and
+    /// those of [`Model::chat`]. After any, the text is not part of the conversation.
+    pub fn say(&mut self, text: &str, options: &Options) -> Result<TextStream<'_>> {
+        self.push(Message::user(text));
+        let question = self.messages.len() - 1;
+        self.answer(question, question, options)
+    }
+
+    /// Answers the last message of the user again, in the place of the answer that it has; with another
+    /// [seed](Options::with_seed), where tokens are drawn, it comes out another way.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] where there is no message of the user, and those of [`say`](Self::say); after any, the former answer
+    /// stands.
+    pub fn retry(&mut self, options: &Options) -> Result<TextStream<'_>> {
+        self.settle();
+        let Some(turn) = turns(&self.messages).last() else {
+            return Err(Error::new(ErrorKind::InvalidInput, "answer again", "nothing was said yet"));
+        };
+        self.answer(turn.start, self.messages.len(), options)
+    }
+
+    /// A second conversation that goes on from here; what was computed is not computed again where the engine can
+    /// [fork](mlxcel_core::Capabilities::fork) or [copy](mlxcel_core::Capabilities::snapshot) a sequence. Branches that were forked share a
+    /// session, whose steps run one after another.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::fork`] and [`Model::open_session`](mlxcel_core::Model::open_session).
+    pub fn fork(&mut self) -> Result<Self> {
+        self.settle();
+        let state = self.session.state(self.sequence)?;
+        let (session, sequence, position) = self.branch(state.poisoned, state.position)?;
+        let mut branch = Self::on(self.model.clone(), session, sequence);
+        branch.messages.clone_from(&self.messages);
+        branch.tokens = self.tokens[..position.min(self.tokens.len())].to_vec();
+        branch.when_full = self.when_full;
+        Ok(branch)
+    }
+
+    /// A sequence for a branch, and how many tokens it holds.
+    fn branch(&mut self, poisoned: bool, position: usize) -> Result<(SharedSession, SequenceId, usize)> {
+        let capabilities = self.session.capabilities();
+        let (fork, snapshot) = (capabilities.fork && !poisoned, capabilities.snapshot && !poisoned);
+        if fork {
+            match self.session.fork(self.sequence) {
+                Ok(sequence) => return Ok((self.session.clone(), sequence, position)),
+                // A session of its own has room.
+                Err(error) if error.kind() == ErrorKind::CapacityExceeded => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let session = self.model.engine().open_session(&SessionOptions::default())?;
+        let mut session = SharedSession::new(session);
+        if snapshot {
+            let copy = self.session.snapshot(self.sequence)?;
+            let sequence = session.restore(&copy)?;
+            return Ok((session, sequence, position));
+        }
+        let sequence = session.open()?;
+        Ok((session, sequence, 0))
+    }
+
+    /// Writes the messages to the file `path`, as JSON. [`Model::restore_conversation`] reads it, with any model; what was said is computed
+    /// again then.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] where its folder is not there, [`ErrorKind::Io`] where it cannot be written; a file that was there stays then.
+    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.settle();
+        Saved::new(self.messages.clone(), None).write(path.as_ref())
+    }
+
+    /// As [`save`](Self::save), with the KV cache: a conversation restored from it goes on at once, with this model, engine and precision
+    /// alone. Needs [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where the engine does not take snapshots, those of [`InferenceSession::snapshot`], and those of
+    /// [`save`](Self::save).
+    pub fn save_with_cache(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.settle();
+        let snapshot = self.session.snapshot(self.sequence)?;
+        let held = self.tokens[..snapshot.position().min(self.tokens.len())].to_vec();
+        let cache = Cache::new(self.model.info(), held, snapshot);
+        Saved::new(self.messages.clone(), Some(cache)).write(path.as_ref())
+    }
+
+    /// The messages of a saved conversation, whatever model its cache is of.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Model::restore_conversation`], but for the cache's.
+    pub fn read_messages(path: impl AsRef<Path>) -> Result<Vec<Message>> {
+        Ok(Saved::read(path.as_ref())?.messages)
+    }
+
+    /// Writes down the answer of the last turn.
+    fn settle(&mut self) {
+        let record = std::mem::take(&mut self.record);
+        self.tokens.extend_from_slice(&record.tokens);
+        if let Some(splitter) = self.asked.take() {
+            self.messages.push(self.model.answer_message(record.text, splitter));
+        }
+    }
+
+    /// Answers the message at `question`, and forgets those after it. Where it fails, the first `stay` messages do.
+    fn answer(&mut self, question: usize, stay: usize, options: &Options) -> Result<TextStream<'_>> {
+        let later = self.messages.split_off(question + 1);
+        match self.begin(options) {
+            Ok((generation, splitter)) => {
+                self.asked = Some(splitter);
+                let session = Box::new(self.session.clone());
+                Ok(TextStream::new(session, self.sequence, generation, Some(&mut self.record)))
+            }
+            Err(error) => {
+                self.messages.extend(later);
+                self.messages.truncate(stay);
+                Err(error)
+            }
+        }
+    }
+
+    /// Prepares the sequence to answer the messages.
+    fn begin(&mut self, options: &Options) -> Result<(TextGeneration, ReasoningSplitter)> {
+        let (prompt, kept) = self.fitting(options)?;
+        let detokenizer = Detokenizer::new(self.model.tokenizer()?.clone(), options.skip_special_tokens);
+        let mut generation = TextGeneration::new(&self.model, &prompt, options, Some(detokenizer))?;
+        let splitter = generation.splitter()?;
+        generation.set_computed(self.hold(&prompt)?);
+        self.tokens = prompt;
+        if let Some(left) = kept {
+            self.messages = left.messages;
+            self.forgotten += left.forgotten;
+        }
+        Ok((generation, splitter))
+    }
+
+    /// The prompt, and what is left where turns have to be forgotten for it.
+    fn fitting(&self, options: &Options) -> Result<(Vec<TokenId>, Option<Left>)> {
+        let (tokenizer, context) = (self.model.tokenizer()?, self.session.capabilities().context);
+        let encode = |messages: &[Message]| {
+            let prompt = tokenizer.encode_chat_prompt(messages, &options.chat, context)?;
+            if prompt.len() > context {
+                return Err(Error::new(
+                    ErrorKind::CapacityExceeded,
+                    "answer",
+                    "the prompt is longer than the context",
+                )
+                .with_context("tokens", prompt.len())
+                .with_context("context", context));
+            }
+            Ok(prompt)
+        };
+        let mut error = match encode(&self.messages) {
+            Ok(prompt) => return Ok((prompt, None)),
+            Err(error) => error,
+        };
+        let mut left = Left { messages: self.messages.clone(), forgotten: 0 };
+        while error.kind() == ErrorKind::CapacityExceeded {
+            // The last turn is what is to be answered.
+            let oldest = turns(&left.messages).next().filter(|turn| turn.end < left.messages.len());
+            let has_older = oldest.is_some();
+            let Some(oldest) = oldest.filter(|_| self.when_full == WhenFull::ForgetOldest) else {
+                return Err(full(error, context, has_older));
+            };
+            left.messages.drain(oldest);
+            left.forgotten += 1;
+            match encode(&left.messages) {
+                Ok(prompt) => return Ok((prompt, Some(left))),
+                Err(next) => error = next,
+            }
+        }
+        Err(error)
+    }
+
+    /// How much of `prompt` the sequence holds, after what does not belong to it is forgotten.
+    fn hold(&mut self, prompt: &[TokenId]) -> Result<usize> {
+        let state = self.session.state(self.sequence)?;
+        self.tokens.truncate(state.position);
+        let same = self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
+        // The last token is computed again where all are held: what follows it is wanted.
+        let common = same.min(prompt.len().saturating_sub(1));
+        if common == state.position && !state.poisoned {
+            return Ok(common);
+        }
+        if self.session.capabilities().rewind && !state.poisoned {
+            self.session.rewind(self.sequence, common)?;
+            return Ok(common);
+        }
+        self.session.close(self.sequence)?;
+        self.sequence = self.session.open()?;
+        Ok(0)
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        // Branches may go on in the session; what this one held is free. A session that failed has nothing to free.
+        let _ = self.session.close(self.sequence);
+    }
+}
+
+/// Where the turns are: a message of the user each, and what follows until the next one.
+fn turns(messages: &[Message]) -> impl Iterator<Item = Range<usize>> + use<> {
+    let starts: Vec<usize> =
+        messages.iter().enumerate().filter(|(_, message)| message.role == "user").map(|(at, _)| at).collect();
+    let end = messages.len();
+    (0..starts.len()).map(move |turn| starts[turn]..starts.get(turn + 1).copied().unwrap_or(end))
+}
+
+/// Says what can be done where the context is full.
+fn full(error: Error, context: usize, has_older_turns: bool) -> Error {
+    let message = if has_older_turns {
+        "the conversation does not fit into the context; forget its oldest turns (forget_oldest_turn, or WhenFull::ForgetOldest), or open \
+         the model with a larger capacity"
+    } else {
+        "this turn does not fit into the context even alone; shorten it, or open the model with a larger capacity"
+    };
+    Error::new(ErrorKind::CapacityExceeded, "answer", message)
+        .with_context("context", context)
+        .with_source(error)
+}
+
+impl std::fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversation")
+            .field("model", &self.model)
+            .field("sequence", &self.sequence)
+            .field("messages", &self.messages)
+            .finish_non_exhaustive()
+    }
+}

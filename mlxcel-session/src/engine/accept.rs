@@ -1,0 +1,151 @@
+//! What becomes of the results of a step.
+
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{Error, ErrorKind, FinishReason, Result, RowResult, SampledToken};
+
+use super::channel::Item;
+use super::scheduler::{Running, Scheduler};
+use crate::TextGeneration;
+
+/// So many logits are drawn from on one thread in less time than others need to begin.
+const FEW_LOGITS: usize = 1 << 16;
+
+/// The result of a row of the request at `index`, which had so many tokens.
+pub(super) struct Answer {
+    pub(super) index: usize,
+    pub(super) tokens: usize,
+    pub(super) result: Result<RowResult>,
+}
+
+/// What becomes of a request after a step.
+pub(super) enum Fate {
+    /// It goes on.
+    On,
+    /// Its sequence is of no use; it is begun again.
+    Again,
+    /// There was no memory for its row.
+    Short(Error),
+    /// It ends.
+    Over(Result<FinishReason>),
+}
+
+impl Scheduler {
+    /// Hands the results of a step, which ended at `now`, to their requests, and tokens to their readers.
+    pub(super) fn accept(
+        &mut self,
+        answers: Vec<Answer>,
+        now: Instant,
+        compile: Duration,
+    ) -> Vec<(usize, Fate)> {
+        let mut fates = Vec::with_capacity(answers.len());
+        let mut results: Vec<Option<(usize, RowResult)>> = self.running.iter().map(|_| None).collect();
+        for Answer { index, tokens, result } in answers {
+            let Running { entry, served, since, .. } = &mut self.running[index];
+            *served = self.stats.steps;
+            entry.generation.spend(now.saturating_duration_since(*since), compile);
+            *since = now;
+            match result {
+                Ok(result) => results[index] = Some((tokens, result)),
+                Err(error) => fates.push((index, self.fail(index, tokens, error))),
+            }
+        }
+        let running = self.running.iter_mut().enumerate().zip(results);
+        let draws = running.filter_map(|((index, request), result)| {
+            let (tokens, result) = result?;
+            Some(Draw { index, generation: &mut request.entry.generation, tokens, result })
+        });
+        for (index, token) in draw(draws.collect(), self.limits.threads) {
+            fates.push((index, self.say(index, token)));
+            self.keep_branch(index);
+        }
+        fates
+    }
+
+    /// What becomes of the request at `index`, whose row answered an error.
+    fn fail(&mut self, index: usize, tokens: usize, error: Error) -> Fate {
+        let Running { entry, sequence, .. } = &mut self.running[index];
+        let state = self.session.state(*sequence).ok().filter(|state| !state.poisoned);
+        let room = state.map_or(0, |state| state.remaining());
+        // What was computed before it stopped stays.
+        if let Some(state) = state {
+            entry.generation.set_computed(state.position);
+        }
+        match error.kind() {
+            ErrorKind::ResourceExhausted => Fate::Short(error),
+            // Of the session, and not of the sequence.
+            ErrorKind::CapacityExceeded if room >= tokens => Fate::Short(error),
+            ErrorKind::Device | ErrorKind::Poisoned if !entry.retried => {
+                entry.span.in_scope(|| tracing::warn!(%error, "is computed again after a fault"));
+                Fate::Again
+            }
+            // All that stops a row is looked at again before the next step.
+            ErrorKind::Cancelled if self.stop.is_cancelled() => Fate::On,
+            ErrorKind::Cancelled => match entry.generation.poll_end() {
+                Ok(true) => Fate::On,
+                _ => Fate::Over(Err(error)),
+            },
+            _ => Fate::Over(Err(error)),
+        }
+    }
+
+    /// Hands a token to the reader of the request at `index`.
+    fn say(&mut self, index: usize, token: Result<Option<SampledToken>>) -> Fate {
+        let entry = &mut self.running[index].entry;
+        match token {
+            Ok(token) => {
+                if let Some(token) = token {
+                    self.stats.generated_tokens += 1;
+                    let (text, usage) = (entry.generation.take_text(), entry.generation.usage());
+                    entry.sender.send(Item { token, text, usage });
+                }
+                entry.generation.finish_reason().map_or(Fate::On, |reason| Fate::Over(Ok(reason)))
+            }
+            Err(error) => Fate::Over(Err(error)),
+        }
+    }
+}
+
+/// A result on its way into its generation.
+struct Draw<'a> {
+    index: usize,
+    generation: &'a mut TextGeneration,
+    tokens: usize,
+    result: RowResult,
+}
+
+impl Draw<'_> {
+    fn run(self) -> (usize, Result<Option<SampledToken>>) {
+        (self.index, self.generation.accept(self.tokens, self.result))
+    }
+
+    fn logits(&self) -> usize {
+        if let RowResult::Logits(logits) = &self.result { logits.len() } else { 0 }
+    }
+}
+
+/// Hands results to their generations. Where the host draws from many logits, which takes milliseconds for each row, threads share it.
+fn draw(mut draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<SampledToken>>)> {
+    let logits: usize = draws.iter().map(Draw::logits).sum();
+    let threads = if logits <= FEW_LOGITS { 1 } else { threads.min(draws.len()) };
+    let run = |draws: Vec<Draw<'_>>| draws.into_iter().map(Draw::run).collect::<Vec<_>>();
+    if threads <= 1 {
+        return run(draws);
+    }
+    let share = draws.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let mut others = Vec::with_capacity(threads);
+        while draws.len() > share {
+            let part = draws.split_off(draws.len() - share);
+            others.push(scope.spawn(move || run(part)));
+        }
+        let mut drawn = run(draws);
+        for other in others {
+            match other.join() {
+                Ok(part) => drawn.extend(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        drawn
+    })
+}

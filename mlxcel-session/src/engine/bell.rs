@@ -1,0 +1,36 @@
+//! What wakes the engine's thread.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A bell that one thread waits for and any may ring. A ring is heard even if nobody waits yet.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        *lock(&self.rung) = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits until the bell is rung, at most for `limit`.
+    pub(super) fn wait(&self, limit: Option<Duration>) {
+        let rung = lock(&self.rung);
+        let mut rung = match limit {
+            None => self.changed.wait_while(rung, |rung| !*rung).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.changed.wait_timeout_while(rung, limit, |rung| !*rung);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        *rung = false;
+    }
+}
+
+/// The guard of `mutex`. What it protects here is whole after every statement, so a panic elsewhere leaves nothing broken.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

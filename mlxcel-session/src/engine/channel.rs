@@ -1,0 +1,287 @@
+//! The way of a request's tokens from the engine's thread to its reader: bounded, and never broken off in silence.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
+
+use super::bell::{Bell, lock};
+use crate::Usage;
+
+/// A token, the text that became whole by it, and what the request took so far.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) token: SampledToken,
+    pub(super) text: String,
+    pub(super) usage: Usage,
+}
+
+/// The last that a reader hears.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    /// Text that was held back until the end.
+    pub(super) text: String,
+    pub(super) reason: Result<FinishReason>,
+    /// The stop string that ended it.
+    pub(super) stop_string: Option<String>,
+    /// None where nobody knows.
+    pub(super) usage: Option<Usage>,
+}
+
+impl End {
+    /// The end of a request whose state is lost.
+    fn lost(error: Error) -> Self {
+        Self { text: String::new(), reason: Err(error), stop_string: None, usage: None }
+    }
+}
+
+/// What a reader is handed.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Item(Item),
+    End(End),
+}
+
+struct Shared {
+    state: Mutex<State>,
+    arrived: Condvar,
+    /// The reader is gone.
+    abandoned: AtomicBool,
+    /// As many tokens are unread as may be, and no half of them was read since.
+    full: AtomicBool,
+    capacity: usize,
+    /// Wakes the engine's thread.
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct State {
+    items: VecDeque<Item>,
+    end: Option<End>,
+    /// Whether the end was handed over.
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+/// A channel for up to `capacity` unread tokens; `bell` is rung where the reader makes room or leaves.
+pub(super) fn channel(capacity: usize, bell: Arc<Bell>) -> (Sender, Receiver) {
+    let shared = Arc::new(Shared {
+        state: Mutex::default(),
+        arrived: Condvar::new(),
+        abandoned: AtomicBool::new(false),
+        full: AtomicBool::new(false),
+        capacity,
+        bell,
+    });
+    (Sender(Arc::clone(&shared)), Receiver(shared))
+}
+
+impl Shared {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let waker = {
+            let mut state = lock(&self.state);
+            change(&mut state);
+            state.waker.take()
+        };
+        self.arrived.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes the next event; none where it has not come yet. After the end there are none either.
+    fn take(&self, state: &mut State) -> Option<Event> {
+        if let Some(item) = state.items.pop_front() {
+            // In halves, so that a reader in step with the engine does not wake it for each token.
+            if state.items.len() <= self.capacity / 2 && self.full.swap(false, Ordering::AcqRel) {
+                self.bell.ring();
+            }
+            return Some(Event::Item(item));
+        }
+        let end = state.end.take()?;
+        state.ended = true;
+        Some(Event::End(end))
+    }
+}
+
+/// The engine's end. Dropped without [`end`](Self::end), it ends the reader's with an error.
+pub(super) struct Sender(Arc<Shared>);
+
+impl Sender {
+    /// Hands a token to the reader. It is never refused: who sends asks [`is_full`](Self::is_full) before the next one is computed.
+    pub(super) fn send(&self, item: Item) {
+        self.0.change(|state| {
+            state.items.push_back(item);
+            if state.items.len() >= self.0.capacity {
+                self.0.full.store(true, Ordering::Release);
+            }
+        });
+    }
+
+    /// Ends the channel; the reader still gets what it has not read.
+    pub(super) fn end(&self, end: End) {
+        self.0.change(|state| state.end = Some(end));
+    }
+
+    /// Whether the reader is so far behind that nothing should be computed for it.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.full.load(Ordering::Acquire)
+    }
+
+    /// Whether the reader is gone.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.0.abandoned.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.0.change(|state| {
+            if state.end.is_none() && !state.ended {
+                state.end = Some(End::lost(thread_is_gone()));
+            }
+        });
+    }
+}
+
+/// The error of whatever needs an engine whose thread ended before its time.
+pub(super) fn thread_is_gone() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "run engine",
+        "the engine's thread ended by a panic; start another engine",
+    )
+}
+
+/// The reader's end. Dropped, it cancels the request.
+pub(super) struct Receiver(Arc<Shared>);
+
+impl Receiver {
+    /// Waits for the next event; none after the end.
+    pub(super) fn receive(&self) -> Option<Event> {
+        let mut state = lock(&self.0.state);
+        loop {
+            match self.0.take(&mut state) {
+                None if state.ended => return None,
+                None => state = self.0.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+                event => return event,
+            }
+        }
+    }
+
+    /// The next event; where it has not come, the task is woken when it does.
+    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut state = lock(&self.0.state);
+        match self.0.take(&mut state) {
+            None if state.ended => Poll::Ready(None),
+            None => {
+                match &mut state.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    waker => *waker = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+            event => Poll::Ready(event),
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.0.abandoned.store(true, Ordering::Release);
+        self.0.bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn item(token: u32) -> Item {
+        Item { token: SampledToken::new(token, 0.0), text: token.to_string(), usage: Usage::default() }
+    }
+
+    fn end(reason: Result<FinishReason>) -> End {
+        End { text: String::new(), reason, stop_string: None, usage: None }
+    }
+
+    fn token(event: Option<Event>) -> u32 {
+        match event {
+            Some(Event::Item(item)) => item.token.token,
+            other => panic!("no token but {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_sent_comes_out_in_order_and_then_the_end_once() {
+        let (sender, receiver) = channel(8, Arc::default());
+        let reader = std::thread::spawn(move || {
+            let tokens: Vec<u32> = (0..3).map(|_| token(receiver.receive())).collect();
+            let end = receiver.receive();
+            (tokens, matches!(end, Some(Event::End(End { reason: Ok(FinishReason::Stop), .. }))), receiver)
+        });
+        (0..3).for_each(|number| sender.send(item(number)));
+        sender.end(end(Ok(FinishReason::Stop)));
+        drop(sender);
+        let (tokens, stopped, receiver) = reader.join().unwrap();
+        assert_eq!(tokens, [0, 1, 2]);
+        assert!(stopped && receiver.receive().is_none(), "no second end, and no waiting");
+    }
+
+    #[test]
+    fn a_sender_that_is_lost_ends_the_reader_with_an_error() {
+        let (sender, receiver) = channel(8, Arc::default());
+        sender.send(item(1));
+        drop(sender);
+        assert_eq!(token(receiver.receive()), 1);
+        let Some(Event::End(end)) = receiver.receive() else { panic!("no end") };
+        assert_eq!(end.reason.unwrap_err().kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn a_full_channel_has_room_again_once_half_was_read() {
+        let bell = Arc::new(Bell::default());
+        let (sender, receiver) = channel(4, Arc::clone(&bell));
+        (0..4).for_each(|number| sender.send(item(number)));
+        assert!(sender.is_full());
+        receiver.receive();
+        assert!(sender.is_full());
+        receiver.receive();
+        assert!(!sender.is_full());
+        bell.wait(None);
+        drop(receiver);
+        assert!(sender.is_abandoned());
+        bell.wait(None);
+        bell.wait(Some(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_waiting_task_is_woken_by_a_token_and_by_the_end() {
+        #[derive(Default)]
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let (sender, receiver) = channel(4, Arc::default());
+        assert!(receiver.poll(&mut context).is_pending());
+        sender.send(item(5));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert!(matches!(receiver.poll(&mut context), Poll::Ready(Some(Event::Item(_)))));
+        assert!(receiver.poll(&mut context).is_pending());
+        sender.end(end(Ok(FinishReason::Length)));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+        assert!(matches!(receiver.poll(&mut context), Poll::Ready(Some(Event::End(_)))));
+        assert!(matches!(receiver.poll(&mut context), Poll::Ready(None)));
+    }
+}

@@ -1,0 +1,130 @@
+//! How an engine serves its requests.
+
+use std::num::NonZero;
+
+use mlxcel_core::{Capabilities, Error, ErrorKind, Result};
+
+/// How an [`Engine`](super::Engine) serves its requests; start from [`EngineOptions::default`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// How many requests may wait for a sequence; a further one is refused. 256 by default.
+    pub queue: usize,
+    /// How many requests have a sequence at once: at most, and by default, as many as the engine's
+    /// [`Capabilities::sequences`].
+    pub sequences: Option<usize>,
+    /// The most tokens that a step computes. More than [`sequences`](Self::sequences), so that prompts are computed whoever decodes. The
+    /// default is a token for each sequence and a chunk of a prompt: decoding requests then wait no longer than for a chunk.
+    pub step_tokens: Option<usize>,
+    /// How many tokens of a request may wait for its reader before it is paused. 64 by default.
+    pub unread_tokens: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { queue: 256, sequences: None, step_tokens: None, unread_tokens: 64 }
+    }
+}
+
+impl EngineOptions {
+    /// Sets how many requests may wait for a sequence.
+    #[must_use]
+    pub fn with_queue(mut self, requests: usize) -> Self {
+        self.queue = requests;
+        self
+    }
+
+    /// Sets how many requests have a sequence at once.
+    #[must_use]
+    pub fn with_sequences(mut self, sequences: usize) -> Self {
+        self.sequences = Some(sequences);
+        self
+    }
+
+    /// Sets the most tokens that a step computes.
+    #[must_use]
+    pub fn with_step_tokens(mut self, tokens: usize) -> Self {
+        self.step_tokens = Some(tokens);
+        self
+    }
+
+    /// Sets how many tokens of a request may wait for its reader before it is paused.
+    #[must_use]
+    pub fn with_unread_tokens(mut self, tokens: usize) -> Self {
+        self.unread_tokens = tokens;
+        self
+    }
+
+    /// What they come to with an engine.
+    pub(super) fn limits(&self, capabilities: &Capabilities) -> Result<Limits> {
+        let refuse = |field: &'static str, value: usize, message: &'static str| {
+            Error::new(ErrorKind::InvalidInput, "start engine", message)
+                .with_context("field", field)
+                .with_context("value", value)
+        };
+        let chunk = capabilities.prompt_chunk.min(LONGEST_CHUNK);
+        let sequences = self.sequences.unwrap_or(capabilities.sequences);
+        if sequences == 0 || sequences > capabilities.sequences {
+            let message = "the sequences must be from 1 to those that the engine holds";
+            return Err(refuse("sequences", sequences, message).with_context("limit", capabilities.sequences));
+        }
+        let step_tokens = self.step_tokens.unwrap_or(sequences.saturating_add(chunk));
+        if step_tokens <= sequences {
+            let message = "a step must have tokens for all sequences and for a prompt";
+            return Err(refuse("step_tokens", step_tokens, message).with_context("sequences", sequences));
+        }
+        for (field, value) in [("queue", self.queue), ("unread_tokens", self.unread_tokens)] {
+            if value == 0 {
+                return Err(refuse(field, value, "it must be at least 1"));
+            }
+        }
+        let (queue, unread_tokens) = (self.queue, self.unread_tokens);
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Ok(Limits { sequences, step_tokens, chunk, queue, unread_tokens, threads })
+    }
+}
+
+/// The most tokens of a prompt that are computed at once by an engine that takes any number in one pass.
+const LONGEST_CHUNK: usize = 512;
+
+/// The figures that a scheduler keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// The most requests with a sequence.
+    pub(super) sequences: usize,
+    /// The most tokens of a step.
+    pub(super) step_tokens: usize,
+    /// The tokens that the engine computes of a prompt in one pass.
+    pub(super) chunk: usize,
+    /// The most requests that wait.
+    pub(super) queue: usize,
+    /// The most tokens of a request that nobody has read.
+    pub(super) unread_tokens: usize,
+    /// The threads that draw tokens on the host.
+    pub(super) threads: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_come_from_the_engine_and_what_exceeds_it_is_refused() {
+        let capabilities = Capabilities::new(4, 1024);
+        let limits = EngineOptions::default().limits(&capabilities).unwrap();
+        assert_eq!((limits.sequences, limits.step_tokens), (4, 4 + limits.chunk));
+        let limits = EngineOptions::default().with_sequences(2).with_step_tokens(3).limits(&capabilities);
+        assert_eq!(limits.map(|limits| (limits.sequences, limits.step_tokens)).unwrap(), (2, 3));
+        let options = EngineOptions::default;
+        for (wrong, field) in [
+            (options().with_sequences(5), "sequences"),
+            (options().with_sequences(0), "sequences"),
+            (options().with_step_tokens(4), "step_tokens"),
+            (options().with_queue(0), "queue"),
+            (options().with_unread_tokens(0), "unread_tokens"),
+        ] {
+            let error = wrong.limits(&capabilities).unwrap_err();
+            assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some(field)));
+        }
+    }
+}

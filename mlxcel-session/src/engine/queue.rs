@@ -1,0 +1,189 @@
+//! The way of requests to the engine's thread: bounded, and closed when that thread ends.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+
+use super::bell::{Bell, lock};
+use super::channel::{Receiver, Sender, channel, thread_is_gone};
+use super::options::Limits;
+use super::stats::EngineStats;
+use crate::TextGeneration;
+
+/// A request that has no sequence.
+pub(super) struct Entry {
+    /// In the order of arrival.
+    pub(super) number: u64,
+    /// Larger goes first.
+    pub(super) priority: i32,
+    pub(super) generation: TextGeneration,
+    pub(super) sender: Sender,
+    pub(super) submitted: Instant,
+    /// Whether it had a sequence before.
+    pub(super) begun: bool,
+    /// Whether it was begun again after a fault.
+    pub(super) retried: bool,
+    pub(super) span: tracing::Span,
+}
+
+/// What the handles of an engine, its streams and its thread share.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// Room was made, or the queue was closed.
+    room: Condvar,
+    /// The thread has ended.
+    done: Condvar,
+    limits: Limits,
+    /// Wakes the engine's thread.
+    pub(super) bell: Arc<Bell>,
+    /// Stops the step that is running, and with it everything.
+    pub(super) stop: CancelToken,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the thread has not seen yet.
+    arrived: Vec<Entry>,
+    /// How many requests have never had a sequence, those that the thread has seen included.
+    waiting: usize,
+    /// How many requests were taken.
+    submitted: u64,
+    refused: u64,
+    /// Why no more requests are taken.
+    closed: Option<Error>,
+    done: bool,
+    stats: EngineStats,
+}
+
+impl Queue {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            state: Mutex::default(),
+            room: Condvar::new(),
+            done: Condvar::new(),
+            limits,
+            bell: Arc::default(),
+            stop: CancelToken::new(),
+        }
+    }
+
+    /// Adds a request; where the queue is full it waits for room until `patience` is over. Gives the request's number and the
+    /// reader's end of its channel.
+    pub(super) fn push(
+        &self,
+        generation: TextGeneration,
+        priority: i32,
+        submitted: Instant,
+        patience: Duration,
+    ) -> Result<(u64, Receiver)> {
+        let mut state = lock(&self.state);
+        if !patience.is_zero() {
+            let full = |state: &mut State| state.closed.is_none() && state.waiting >= self.limits.queue;
+            let waited = self.room.wait_timeout_while(state, patience, full);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        if state.waiting >= self.limits.queue {
+            state.refused += 1;
+            return Err(Error::new(
+                ErrorKind::ResourceExhausted,
+                "submit request",
+                "the queue of the engine is full; try again later",
+            )
+            .with_context("queue", self.limits.queue));
+        }
+        let number = state.submitted;
+        let prompt_tokens = generation.tokens().prompt_length();
+        let span = tracing::info_span!("request", number, prompt_tokens, priority);
+        let (sender, receiver) = channel(self.limits.unread_tokens, Arc::clone(&self.bell));
+        state.submitted += 1;
+        state.waiting += 1;
+        state.arrived.push(Entry {
+            number,
+            priority,
+            generation,
+            sender,
+            submitted,
+            begun: false,
+            retried: false,
+            span,
+        });
+        drop(state);
+        self.bell.ring();
+        Ok((number, receiver))
+    }
+
+    /// Takes the requests that arrived, for the thread.
+    pub(super) fn take(&self) -> Vec<Entry> {
+        std::mem::take(&mut lock(&self.state).arrived)
+    }
+
+    /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time.
+    pub(super) fn publish(&self, begun: usize, stats: &EngineStats) {
+        let mut state = lock(&self.state);
+        state.stats = *stats;
+        state.waiting -= begun.min(state.waiting);
+        drop(state);
+        if begun > 0 {
+            self.room.notify_all();
+        }
+    }
+
+    pub(super) fn stats(&self) -> EngineStats {
+        let state = lock(&self.state);
+        let mut stats = state.stats;
+        stats.queued += state.arrived.len();
+        stats.submitted = state.submitted;
+        stats.refused = state.refused;
+        stats
+    }
+
+    /// Takes no more requests; the first reason stays.
+    pub(super) fn close(&self, reason: Error) {
+        lock(&self.state).closed.get_or_insert(reason);
+        self.room.notify_all();
+        self.bell.ring();
+    }
+
+    /// Why no more requests are taken.
+    pub(super) fn closed(&self) -> Option<Error> {
+        lock(&self.state).closed.clone()
+    }
+
+    /// Whether the thread may end where it has no requests.
+    pub(super) fn is_closed_and_empty(&self) -> bool {
+        let state = lock(&self.state);
+        state.closed.is_some() && state.arrived.is_empty()
+    }
+
+    /// Says that the thread has panicked: no more requests are taken, and all that there are count as failed.
+    pub(super) fn fail(&self) {
+        self.close(thread_is_gone());
+        let mut state = lock(&self.state);
+        let lost = state.stats.queued + state.stats.running + state.arrived.len();
+        state.stats.failed += lost as u64;
+        (state.stats.queued, state.stats.running, state.stats.paused) = (0, 0, 0);
+    }
+
+    /// Says that the thread has ended. Requests that it has not seen end with an error.
+    pub(super) fn end(&self) {
+        let mut state = lock(&self.state);
+        let lost = std::mem::take(&mut state.arrived);
+        state.waiting = 0;
+        state.done = true;
+        drop(state);
+        drop(lost);
+        self.room.notify_all();
+        self.done.notify_all();
+    }
+
+    /// Waits for the end of the thread, at most for `limit`; false where it has not ended.
+    pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
+        let state = lock(&self.state);
+        let waited = self.done.wait_timeout_while(state, limit, |state| !state.done);
+        waited.unwrap_or_else(PoisonError::into_inner).0.done
+    }
+}

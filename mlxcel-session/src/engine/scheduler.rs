@@ -1,0 +1,332 @@
+//! Many requests in one session: who has a sequence, what each step computes, and what becomes of it.
+
+use std::time::Instant;
+
+use mlxcel_core::{
+    CancelToken, Control, Error, ErrorKind, FinishReason, InferenceSession, Result, Row, SequenceId,
+    StepOutput,
+};
+
+use super::accept::{Answer, Fate};
+use super::channel::{End, Sender};
+use super::options::Limits;
+use super::plan::{Planned, Wanted, plan};
+use super::queue::Entry;
+use super::sequences::copies;
+use super::stats::EngineStats;
+use crate::Model;
+
+/// A request that has a sequence.
+pub(super) struct Running {
+    pub(super) entry: Entry,
+    pub(super) sequence: SequenceId,
+    /// The step that served it last, or before which it was begun.
+    pub(super) served: u64,
+    /// Up to when its time is accounted for.
+    pub(super) since: Instant,
+    /// Where the computation of its prompt rests, for what it has then to be kept.
+    pub(super) branch: Option<usize>,
+}
+
+impl Running {
+    /// How many of its tokens are to be computed next, if a step has room for all.
+    fn pending(&self) -> usize {
+        let generation = self.entry.generation.tokens();
+        let pending = generation.pending().len();
+        self.branch.map_or(pending, |branch| pending.min(branch.saturating_sub(generation.computed()).max(1)))
+    }
+
+    /// Whether it waits for its reader.
+    pub(super) fn is_paused(&self) -> bool {
+        self.entry.sender.is_full()
+    }
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// A step was computed.
+    Step,
+    /// All requests wait: for their readers, or for something to change.
+    Waiting,
+    /// There are no requests.
+    Empty,
+}
+
+/// Drives the requests of an engine through one session; a turn is a step and all that comes with it.
+pub(super) struct Scheduler {
+    pub(super) running: Vec<Running>,
+    /// By priority, then by arrival.
+    pub(super) waiting: Vec<Entry>,
+    /// Requests whose last word is to be said.
+    ended: Vec<(Sender, End)>,
+    /// How many requests left the queue of those that never had a sequence, since it was last asked.
+    pub(super) begun: usize,
+    /// The most requests with a sequence: less than the limit while memory is short.
+    pub(super) most: usize,
+    pub(super) stats: EngineStats,
+    pub(super) limits: Limits,
+    pub(super) model: Model,
+    pub(super) session: Box<dyn InferenceSession>,
+    /// Whether the session copies the beginnings of sequences.
+    pub(super) copies: bool,
+    out: StepOutput,
+    pub(super) stop: CancelToken,
+}
+
+impl Scheduler {
+    /// A scheduler without requests on a session of `model`; `stop` stops a step that runs.
+    pub(super) fn new(
+        model: Model,
+        session: Box<dyn InferenceSession>,
+        limits: Limits,
+        stop: CancelToken,
+    ) -> Self {
+        Self {
+            running: Vec::new(),
+            waiting: Vec::new(),
+            ended: Vec::new(),
+            begun: 0,
+            most: limits.sequences,
+            stats: EngineStats::default(),
+            limits,
+            model,
+            copies: copies(&*session),
+            session,
+            out: StepOutput::new(),
+            stop,
+        }
+    }
+
+    /// Takes requests in, ends those that are to end, gives sequences to those that wait, and computes a step.
+    pub(super) fn turn(&mut self, arrived: Vec<Entry>) -> Turn {
+        arrived.into_iter().for_each(|entry| self.wait(entry));
+        self.sweep();
+        self.admit();
+        let stepped = self.step();
+        self.count();
+        match (stepped, self.running.is_empty() && self.waiting.is_empty()) {
+            (true, _) => Turn::Step,
+            (false, true) => Turn::Empty,
+            (false, false) => Turn::Waiting,
+        }
+    }
+
+    /// Tells the readers of the requests that ended; after the figures of their turn are published.
+    pub(super) fn deliver(&mut self) {
+        for (sender, end) in self.ended.drain(..) {
+            sender.end(end);
+        }
+    }
+
+    /// Ends every request as cancelled.
+    pub(super) fn cancel_all(&mut self) {
+        while let Some(request) = self.running.pop() {
+            self.leave(request, Ok(FinishReason::Cancelled));
+        }
+        for entry in std::mem::take(&mut self.waiting) {
+            self.end(entry, Ok(FinishReason::Cancelled));
+        }
+        self.count();
+    }
+
+    /// Puts a request where its priority and its arrival say.
+    pub(super) fn wait(&mut self, entry: Entry) {
+        let key = |entry: &Entry| (std::cmp::Reverse(entry.priority), entry.number);
+        let place = self.waiting.partition_point(|other| key(other) < key(&entry));
+        self.waiting.insert(place, entry);
+    }
+
+    /// Ends the requests that are cancelled, abandoned or out of time, wherever they are.
+    fn sweep(&mut self) {
+        fn over(entry: &mut Entry) -> Option<Result<FinishReason>> {
+            if entry.sender.is_abandoned() {
+                return Some(Ok(FinishReason::Cancelled));
+            }
+            match entry.generation.poll_end() {
+                Ok(false) => None,
+                Ok(true) => entry.generation.finish_reason().map(Ok),
+                Err(error) => Some(Err(error)),
+            }
+        }
+        let mut index = 0;
+        while let Some(entry) = self.waiting.get_mut(index) {
+            match over(entry) {
+                None => index += 1,
+                Some(reason) => {
+                    let entry = self.waiting.remove(index);
+                    self.end(entry, reason);
+                }
+            }
+        }
+        let mut index = 0;
+        while let Some(request) = self.running.get_mut(index) {
+            match over(&mut request.entry) {
+                None => index += 1,
+                Some(reason) => {
+                    let request = self.running.remove(index);
+                    self.leave(request, reason);
+                }
+            }
+        }
+    }
+
+    /// Gives a request its sequence.
+    pub(super) fn begin(&mut self, mut entry: Entry, sequence: SequenceId, computed: usize) {
+        entry.generation.set_computed(computed);
+        let now = Instant::now();
+        if !entry.begun {
+            entry.begun = true;
+            self.begun += 1;
+            let waited = now.saturating_duration_since(entry.submitted);
+            entry.generation.set_queued(waited);
+            self.stats.longest_wait = self.stats.longest_wait.max(waited);
+            self.stats.prompt_tokens += entry.generation.tokens().prompt_length() as u64;
+            self.stats.reused_tokens += computed as u64;
+            entry.span.in_scope(|| tracing::debug!(%sequence, reused_tokens = computed, "begins"));
+        }
+        let branch = self.branch(entry.generation.tokens().tokens(), computed);
+        self.running.push(Running { entry, sequence, served: self.stats.steps, since: now, branch });
+    }
+
+    /// The requests that can go on, by their places.
+    fn ready(&mut self) -> Vec<usize> {
+        let mut ready = Vec::with_capacity(self.running.len());
+        for (index, request) in self.running.iter_mut().enumerate() {
+            if request.is_paused() {
+                // That time is the reader's.
+                request.since = Instant::now();
+            } else {
+                ready.push(index);
+            }
+        }
+        ready
+    }
+
+    /// Computes a step; false where no request wants one.
+    fn step(&mut self) -> bool {
+        let ready = self.ready();
+        let wanted: Vec<Wanted> = ready
+            .iter()
+            .map(|&index| {
+                let request = &self.running[index];
+                let (pending, priority) = (request.pending(), request.entry.priority);
+                Wanted { pending, priority, served: request.served }
+            })
+            .collect();
+        let planned = plan(&wanted, self.limits.step_tokens, self.limits.chunk);
+        let mut served: Vec<Planned> = Vec::with_capacity(planned.len());
+        let mut rows: Vec<Row<'_>> = Vec::with_capacity(planned.len());
+        for Planned { index, tokens } in planned {
+            let index = ready[index];
+            let Running { entry, sequence, .. } = &self.running[index];
+            if let Some(row) = entry.generation.row(*sequence, tokens) {
+                served.push(Planned { index, tokens: row.tokens.len() });
+                rows.push(row);
+            }
+        }
+        if rows.is_empty() {
+            return false;
+        }
+        let tokens: usize = served.iter().map(|row| row.tokens).sum();
+        let span = tracing::debug_span!("step", rows = rows.len(), tokens).entered();
+        let start = Instant::now();
+        let answered = self.session.step(&rows, &Control::cancelled_by(&self.stop), &mut self.out);
+        drop(rows);
+        let now = Instant::now();
+        drop(span);
+        self.stats.steps += 1;
+        self.stats.step_time += now.saturating_duration_since(start);
+        // The figures are those of the turn before.
+        let compile = self.session.stats().compile_time.saturating_sub(self.stats.compile_time);
+        let mut results = self.out.take().into_iter();
+        let answers = served.into_iter().map(|Planned { index, tokens }| {
+            let result = match &answered {
+                Ok(()) => results.next().unwrap_or_else(|| Err(no_answer())),
+                Err(error) => Err(error.clone()),
+            };
+            Answer { index, tokens, result }
+        });
+        let answers = answers.collect();
+        let fates = self.accept(answers, now, compile);
+        self.settle(fates);
+        true
+    }
+
+    /// Lets those go that end, and makes room where memory was short.
+    fn settle(&mut self, mut fates: Vec<(usize, Fate)>) {
+        // From the last to the first, so that places stay what they are.
+        fates.sort_by_key(|&(index, _)| std::cmp::Reverse(index));
+        let (mut short, before) = (None, self.running.len());
+        for (index, fate) in fates {
+            match fate {
+                Fate::On => {}
+                Fate::Short(error) => short = Some(error),
+                Fate::Again => {
+                    let mut request = self.running.remove(index);
+                    self.close(request.sequence);
+                    request.entry.generation.set_computed(0);
+                    request.entry.retried = true;
+                    self.stats.retried += 1;
+                    self.wait(request.entry);
+                }
+                Fate::Over(reason) => {
+                    let request = self.running.remove(index);
+                    self.leave(request, reason);
+                }
+            }
+        }
+        // What others left may be enough.
+        if let Some(error) = short.filter(|_| self.running.len() == before) {
+            self.relieve(error);
+        }
+    }
+
+    /// Ends a request that has a sequence.
+    pub(super) fn leave(&mut self, request: Running, reason: Result<FinishReason>) {
+        let Running { entry, sequence, .. } = request;
+        self.give_up(sequence, &entry);
+        self.end(entry, reason);
+        self.relax();
+    }
+
+    /// Ends a request that has no sequence.
+    pub(super) fn end(&mut self, mut entry: Entry, reason: Result<FinishReason>) {
+        if !entry.begun {
+            self.begun += 1;
+        }
+        match &reason {
+            Ok(FinishReason::Cancelled) => self.stats.cancelled += 1,
+            Ok(FinishReason::TimeLimit) => self.stats.timed_out += 1,
+            Ok(_) => self.stats.finished += 1,
+            Err(_) => self.stats.failed += 1,
+        }
+        let usage = entry.generation.usage();
+        entry.span.in_scope(|| match &reason {
+            Ok(reason) => {
+                tracing::debug!(reason = reason.as_str(), tokens = usage.generated_tokens, "ends");
+            }
+            Err(error) => tracing::warn!(%error, tokens = usage.generated_tokens, "fails"),
+        });
+        let end = End {
+            text: entry.generation.take_text(),
+            reason,
+            stop_string: entry.generation.stop_string().map(str::to_owned),
+            usage: Some(usage),
+        };
+        self.ended.push((entry.sender, end));
+    }
+
+    fn count(&mut self) {
+        self.stats.queued = self.waiting.len();
+        self.stats.running = self.running.len();
+        self.stats.paused = self.running.iter().filter(|request| request.is_paused()).count();
+        let session = self.session.stats();
+        (self.stats.passes, self.stats.computed_tokens) = (session.passes, session.tokens);
+        (self.stats.kv_bytes, self.stats.compile_time) = (session.kv_bytes, session.compile_time);
+    }
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Internal, "step", "the engine did not answer row for row")
+}

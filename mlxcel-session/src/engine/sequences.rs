@@ -1,0 +1,118 @@
+//! Where the sequences of requests come from and go to: what one request has computed is not computed for another.
+
+use mlxcel_core::{InferenceSession, Result, SequenceId, TokenId};
+
+use super::queue::Entry;
+use super::scheduler::{Running, Scheduler};
+
+/// The shortest common beginning that is worth a copy of a sequence.
+const LEAST_SHARED: usize = 16;
+
+impl Scheduler {
+    /// Opens a sequence for a request of `tokens`, and says how many of these it holds already: out of the prefix cache, or as a copy of
+    /// a running request's sequence, whichever saves more. The last token is never among them, since what follows it is wanted.
+    pub(super) fn open_for(&mut self, tokens: &[TokenId]) -> Result<(SequenceId, usize)> {
+        let session = &mut *self.session;
+        let (opened, known) = match self.model.prefix_cache() {
+            Some(cache) => cache.open_sequence(self.model.info(), session, tokens)?,
+            None => (session.open()?, 0),
+        };
+        let Some((donor, common)) = self.donor(tokens).filter(|&(_, common)| common > known) else {
+            return Ok((opened, known));
+        };
+        self.close(opened);
+        match self.session.fork(donor) {
+            Ok(sequence) => {
+                if let Err(error) = self.session.rewind(sequence, common) {
+                    self.close(sequence);
+                    return Err(error);
+                }
+                Ok((sequence, common))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a sequence was not copied");
+                Ok((self.session.open()?, 0))
+            }
+        }
+    }
+
+    /// The running request that holds the longest beginning of `tokens`, and how many these are.
+    fn donor(&self, tokens: &[TokenId]) -> Option<(SequenceId, usize)> {
+        if !self.copies {
+            return None;
+        }
+        let held = |request: &Running| {
+            let generation = request.entry.generation.tokens();
+            let held = &generation.tokens()[..generation.computed()];
+            (request.sequence, common(held, tokens).min(tokens.len().saturating_sub(1)))
+        };
+        self.running.iter().map(held).filter(|&(_, tokens)| tokens >= LEAST_SHARED).max_by_key(|&(_, n)| n)
+    }
+
+    /// Whether a running request is about to compute a beginning of the prompt of `entry` that is longer than a chunk: then it is quicker
+    /// to wait for that and copy it.
+    pub(super) fn is_being_computed(&self, entry: &Entry) -> bool {
+        let wanted = entry.generation.tokens().tokens();
+        self.copies
+            && self.running.iter().any(|request| {
+                let generation = request.entry.generation.tokens();
+                let (prompt, computed) = (generation.prompt_length(), generation.computed());
+                let least = computed.saturating_add(self.limits.chunk.max(LEAST_SHARED));
+                prompt >= least
+                    && !request.is_paused()
+                    && common(&generation.tokens()[..prompt], wanted).min(wanted.len() - 1) >= least
+            })
+    }
+
+    /// Takes a sequence from its request, and keeps what it holds for later ones.
+    pub(super) fn give_up(&mut self, sequence: SequenceId, entry: &Entry) {
+        let tokens = entry.generation.tokens();
+        let held = &tokens.tokens()[..tokens.computed()];
+        self.keep(sequence, held);
+        self.close(sequence);
+    }
+
+    /// Keeps a copy of a sequence, which holds `tokens`, where there is a cache for it.
+    fn keep(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
+        let Some(cache) = self.model.prefix_cache() else { return };
+        if let Err(error) = cache.keep(self.model.info(), &mut *self.session, sequence, tokens) {
+            tracing::debug!(%error, "a prefix was not kept");
+        }
+    }
+
+    /// Up to where the prompt of a request that begins with `computed` of its tokens is to be computed in one go, for what it has then to
+    /// be [kept](Self::keep_branch).
+    pub(super) fn branch(&self, tokens: &[TokenId], computed: usize) -> Option<usize> {
+        let rewind = self.session.capabilities().rewind;
+        let branch = self.model.prefix_cache()?.branch(self.model.info(), tokens, rewind);
+        branch.filter(|&branch| branch > computed)
+    }
+
+    /// Keeps what the request at `index` has computed, if it has come to its branch.
+    pub(super) fn keep_branch(&mut self, index: usize) {
+        let Running { entry, sequence, branch, .. } = &mut self.running[index];
+        let tokens = entry.generation.tokens();
+        if *branch == Some(tokens.computed()) {
+            *branch = None;
+            let (sequence, held) = (*sequence, tokens.tokens()[..tokens.computed()].to_vec());
+            self.keep(sequence, &held);
+        }
+    }
+
+    /// Closes a sequence that is open.
+    pub(super) fn close(&mut self, sequence: SequenceId) {
+        if let Err(error) = self.session.close(sequence) {
+            tracing::warn!(%sequence, %error, "a sequence was not closed");
+        }
+    }
+}
+
+/// Whether `session` copies the beginnings of sequences.
+pub(super) fn copies(session: &dyn InferenceSession) -> bool {
+    session.capabilities().fork && session.capabilities().rewind
+}
+
+/// How many tokens `one` and `other` have in common from their beginning.
+fn common(one: &[TokenId], other: &[TokenId]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}

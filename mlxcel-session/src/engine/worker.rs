@@ -1,0 +1,57 @@
+//! The engine's thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::queue::Queue;
+use super::scheduler::{Scheduler, Turn};
+
+/// How often requests that wait are looked at where nothing wakes the thread: cancel tokens and clocks ring no bell.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Starts the thread that drives `scheduler` until `queue` is closed and no request is left.
+pub(super) fn start(scheduler: Scheduler, queue: &Arc<Queue>) -> Result<JoinHandle<()>> {
+    let queue = Arc::clone(queue);
+    std::thread::Builder::new()
+        .name("mlxcel-engine".to_owned())
+        .spawn(move || run(scheduler, &queue))
+        .map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "start engine", "the system gives no more threads")
+                .with_source(error)
+        })
+}
+
+fn run(mut scheduler: Scheduler, queue: &Queue) {
+    let panicked = catch_unwind(AssertUnwindSafe(|| drive(&mut scheduler, queue))).is_err();
+    if panicked {
+        tracing::error!("the engine's thread ended by a panic");
+        queue.fail();
+    }
+    // With it go the ends of all channels: whoever reads one hears of the panic. What panicked may do so again.
+    if catch_unwind(AssertUnwindSafe(|| drop(scheduler))).is_err() {
+        tracing::error!("the engine's session panicked when it was closed");
+    }
+    queue.end();
+}
+
+fn drive(scheduler: &mut Scheduler, queue: &Queue) {
+    loop {
+        let turn = scheduler.turn(queue.take());
+        if queue.stop.is_cancelled() {
+            queue.take().into_iter().for_each(|entry| scheduler.wait(entry));
+            scheduler.cancel_all();
+        }
+        queue.publish(std::mem::take(&mut scheduler.begun), &scheduler.stats);
+        scheduler.deliver();
+        match turn {
+            Turn::Step => {}
+            Turn::Waiting => queue.bell.wait(Some(LOOK)),
+            Turn::Empty if queue.is_closed_and_empty() => return,
+            Turn::Empty => queue.bell.wait(None),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A generation of text as a value.
+
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{
+    CancelToken, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession, Result, Row,
+    RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, TokenChoice, TokenId,
+    TokenLogprob,
+};
+
+use crate::stop::StopStrings;
+use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
+
+/// A generation of text as a value: which row it wants next, and the text that becomes of the rows' results.
+///
+/// It is [`mlxcel_core::Generation`] with text: sampling, stop strings, pieces of whole characters, log probabilities and
+/// [`Usage`]. [`Model::generation`](crate::Model::generation) makes one. It computes nothing: a [`TextStream`](crate::TextStream) drives
+/// one on a session of its own, an [`Engine`](crate::Engine) many in one session, and an application that drives its sessions itself
+/// asks [`row`](Self::row) and hands what came of it to [`accept`](Self::accept).
+#[derive(Debug)]
+pub struct TextGeneration {
+    generation: Generation,
+    cancel: CancelToken,
+    /// None for a model without tokenizer: there are tokens and no text.
+    detokenizer: Option<Detokenizer>,
+    /// Tokens that have no text.
+    silent: Vec<TokenId>,
+    stops: StopStrings,
+    /// Text that is whole and not taken yet.
+    text: String,
+    logprobs: Vec<f32>,
+    top_logprobs: Vec<Vec<TokenLogprob>>,
+    usage: Usage,
+    /// Whether the text has its end.
+    flushed: bool,
+}
+
+impl TextGeneration {
+    pub(crate) fn new(
+        model: &Model,
+        prompt: &[TokenId],
+        options: &Options,
+        detokenizer: Option<Detokenizer>,
+    ) -> Result<Self> {
+        let (info, capabilities) = (model.info(), model.capabilities());
+        let vocabulary = info.vocabulary_size;
+        if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a token is beyond the vocabulary")
+                .with_context("token", token)
+                .with_context("vocabulary", vocabulary));
+        }
+        let cancel = options.cancel.clone().unwrap_or_default();
+        if cancel.is_cancelled() {
+            return Err(Error::new(
+                ErrorKind::Cancelled,
+                "generate",
+                "the cancel token of the options was cancelled before; give each generation its own",
+            ));
+        }
+        let needs =
+            SamplingNeeds::default().with_top(options.top_logprobs).with_steps(!options.steps.is_empty());
+        let plan = SamplingPlan::negotiate_for(&options.sampling, needs, capabilities)?;
+        tracing::debug!(backend = %info.backend, sampling = %plan, prompt_tokens = prompt.len(), "generate");
+        let choice = match plan.place() {
+            SamplingPlace::Host => {
+                let sampler = HostSampler::new(plan.params().clone())?;
+                let steps = options.steps.iter().cloned();
+                TokenChoice::Host(Box::new(steps.fold(sampler, HostSampler::with_step)))
+            }
+            _ => TokenChoice::Engine(plan),
+        };
+        let model_stops = model.stop_tokens();
+        let mut stop_tokens = options.stop_tokens.clone();
+        if !options.ignore_stop {
+            stop_tokens.extend_from_slice(&model_stops);
+        }
+        let mut generate = GenerateOptions::new(options.max_tokens)
+            .with_stop_tokens(stop_tokens)
+            .with_cancel(cancel.clone())
+            .with_top(options.top_logprobs);
+        // A limit beyond what the clock can tell is none.
+        generate.deadline = options.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        let generation = Generation::new(prompt, capabilities.context, generate, choice)?;
+        Ok(Self {
+            generation,
+            cancel,
+            detokenizer,
+            silent: model_stops,
+            stops: StopStrings::new(&options.stop_strings)?,
+            text: String::new(),
+            logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
+            usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
+            flushed: false,
+        })
+    }
+
+    /// The row that it wants next, of at most `most` tokens, on `sequence`; none where it has ended.
+    pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
+        if self.stops.matched().is_some() { None } else { self.generation.row(sequence, most) }
+    }
+
+    /// Takes the result of a row of `fed` tokens; gives the token that it brought, if it is one of the text.
+    /// [`take_text`](Self::take_text) has the text that became whole by it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mlxcel_core::Generation::accept`] and of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
+        let token = self.generation.accept(fed, result)?;
+        self.take_in(token)
+    }
+
+    /// Runs steps of `session` until `sequence` gives the next token; none at the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mlxcel_core::Generation::advance`] and of [`accept`](Self::accept).
+    pub fn advance<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+    ) -> Result<Option<SampledToken>> {
+        if self.finish_reason().is_some() {
+            self.flush()?;
+            return Ok(None);
+        }
+        let token = self.timed(session, |generation, session| generation.advance(session, sequence))?;
+        self.take_in(token)
+    }
+
+    /// As [`mlxcel_core::Generation::advance_to`].
+    ///
+    /// # Errors
+    ///
+    /// Those of that.
+    pub fn advance_to<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+        tokens: usize,
+    ) -> Result<bool> {
+        self.timed(session, |generation, session| generation.advance_to(session, sequence, tokens))
+    }
+
+    /// Ends it where its cancel token or its time limit says so. True where it has ended, for whatever reason.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode), for text that was held back.
+    pub fn poll_end(&mut self) -> Result<bool> {
+        let ended = self.stops.matched().is_some() || self.generation.poll_end();
+        if ended {
+            self.flush()?;
+        }
+        Ok(ended)
+    }
+
+    /// Tells how many of its tokens the sequence holds, as [`mlxcel_core::Generation::set_computed`].
+    pub fn set_computed(&mut self, tokens: usize) {
+        self.generation.set_computed(tokens);
+        if self.usage.generated_tokens == 0 {
+            self.usage.reused_tokens = self.generation.computed();
+        }
+    }
+
+    /// Adds the time of a step that one of its rows was in, `compile` of which was compiling, to its [`usage`](Self::usage); before the
+    /// step's result is accepted.
+    pub fn spend(&mut self, step: Duration, compile: Duration) {
+        self.usage.spend(step, compile);
+    }
+
+    /// Sets how long it waited for its first row.
+    pub fn set_queued(&mut self, queued: Duration) {
+        self.usage.queued = queued;
+    }
+
+    /// The tokens and what remains to be computed of them.
+    pub fn tokens(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// The tokens generated so far, without the stop token, and with those of a stop string.
+    pub fn generated(&self) -> &[TokenId] {
+        self.generation.generated()
+    }
+
+    /// Takes the text that is whole and was not taken yet; it may be empty.
+    pub fn take_text(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+
+    /// Whether there is text to take.
+    pub fn has_text(&self) -> bool {
+        !self.text.is_empty()
+    }
+
+    /// The natural log probability of each token generated so far, by the model's own distribution.
+    pub fn logprobs(&self) -> &[f32] {
+        &self.logprobs
+    }
+
+    /// The most likely tokens at each place of the text, as many as [`Options::top_logprobs`] asks for.
+    pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
+        &self.top_logprobs
+    }
+
+    /// What it took so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Why it ended; none while it goes on.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        match self.stops.matched() {
+            Some(_) => Some(FinishReason::StopString),
+            None => self.generation.finish_reason(),
+        }
+    }
+
+    /// The stop string that ended it.
+    pub fn stop_string(&self) -> Option<&str> {
+        self.stops.matched()
+    }
+
+    /// Splits its text into reasoning and answer, from its beginning; all is the answer where the model marks no reasoning.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    pub fn splitter(&self) -> Result<ReasoningSplitter> {
+        let tokenizer = self.detokenizer.as_ref().map(Detokenizer::tokenizer);
+        let format = tokenizer.and_then(|tokenizer| Some((tokenizer, tokenizer.reasoning()?)));
+        let Some((tokenizer, format)) = format else { return Ok(ReasoningSplitter::plain()) };
+        let prompt = &self.generation.tokens()[..self.generation.prompt_length()];
+        format.splitter_after(tokenizer, prompt)
+    }
+
+    /// What cancels it, from any thread.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Runs steps of `session` and adds their time to the usage.
+    fn timed<S: InferenceSession + ?Sized, T>(
+        &mut self,
+        session: &mut S,
+        run: impl FnOnce(&mut Generation, &mut S) -> Result<T>,
+    ) -> Result<T> {
+        let compiled = session.stats().compile_time;
+        let computed = self.generation.computed();
+        let span = match self.generation.generated() {
+            [] => tracing::debug_span!("prefill", computed, tokens = self.generation.pending().len()),
+            _ => tracing::trace_span!("step", computed),
+        };
+        let _entered = span.enter();
+        let start = Instant::now();
+        let result = run(&mut self.generation, session);
+        let compile = session.stats().compile_time.saturating_sub(compiled);
+        self.spend(start.elapsed(), compile);
+        result
+    }
+
+    fn take_in(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {
+        if let Some(token) = &token {
+            self.usage.count_token();
+            self.logprobs.push(token.logprob);
+            self.top_logprobs.push(token.top.clone());
+            let silent = self.silent.contains(&token.token);
+            let piece = match &mut self.detokenizer {
+                Some(detokenizer) if !silent => detokenizer.push(token.token)?,
+                _ => None,
+            };
+            self.say(piece);
+        }
+        if self.finish_reason().is_some() {
+            self.flush()?;
+        }
+        Ok(token)
+    }
+
+    /// Gives what was held back, at the end of the text.
+    fn flush(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.flushed, true) {
+            let piece = match &mut self.detokenizer {
+                Some(detokenizer) => detokenizer.finish()?,
+                None => None,
+            };
+            self.say(piece);
+            self.text.push_str(&self.stops.finish());
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, piece: Option<String>) {
+        if let Some(piece) = piece {
+            self.text.push_str(&self.stops.push(&piece));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What was computed once is not computed again: prefixes that requests share.
+
+mod disk;
+mod map;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mlxcel_core::{ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, Snapshot, TokenId};
+
+use map::{Entry, Map};
+
+/// The shortest prefix that is worth a copy.
+const LEAST_TOKENS: usize = 16;
+
+/// Computed prefixes of texts, shared by all that hold a clone: a request whose prompt begins as an earlier one did takes the KV cache of
+/// that one and computes the remainder.
+///
+/// Entries are [snapshots](InferenceSession::snapshot) in memory, found by their tokens. Where the engine claims
+/// [`rewind`](mlxcel_core::Capabilities::rewind) any common beginning is reused; without it (windows, recurrences) a state is reused
+/// where all its tokens are a prefix of the prompt, and a second prompt that leaves a known one leaves a state at that place for the third.
+/// So reuse changes what is computed, and not the tokens that come of it. An engine without
+/// [`snapshot`](mlxcel_core::Capabilities::snapshot) reuses nothing.
+///
+/// The entries never take more than the budget: what was not used for the longest time goes before something is put in. Entries belong to
+/// a model's weights, its engine and its precision; one cache may serve several models.
+///
+/// ```no_run
+/// use mlxcel_session::{Model, Options, PrefixCache};
+///
+/// let model = Model::open("models/llama")?.with_prefix_cache(PrefixCache::new(1 << 30));
+/// let instructions = std::fs::read_to_string("instructions.txt").unwrap_or_default();
+/// for question in ["What is a lichen?", "What is a moss?"] {
+///     let answer = model.generate(&format!("{instructions}\n\n{question}"), &Options::default())?.complete()?;
+///     println!("{} ({} tokens reused)", answer.text, answer.usage.reused_tokens);
+/// }
+/// # Ok::<(), mlxcel_session::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct PrefixCache(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    budget: u64,
+    /// By model.
+    maps: BTreeMap<String, Map>,
+    bytes: u64,
+    clock: u64,
+    stats: PrefixStats,
+}
+
+/// What a [`PrefixCache`] holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrefixStats {
+    /// How many prefixes it holds.
+    pub entries: usize,
+    /// The bytes that they take.
+    pub bytes: u64,
+    /// How often a prompt began with something that was there.
+    pub hits: u64,
+    /// How often it did not.
+    pub misses: u64,
+    /// How many tokens were not computed.
+    pub reused_tokens: u64,
+}
+
+impl PrefixCache {
+    /// An empty cache of at most `budget` bytes.
+    pub fn new(budget: u64) -> Self {
+        Self(Arc::new(Mutex::new(Inner { budget, ..Inner::default() })))
+    }
+
+    /// What it holds and has done.
+    pub fn stats(&self) -> PrefixStats {
+        let inner = self.lock();
+        let entries = inner.maps.values().map(|map| map.iter().count()).sum();
+        PrefixStats { entries, bytes: inner.bytes, ..inner.stats }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let mut inner = self.lock();
+        inner.maps.clear();
+        inner.bytes = 0;
+    }
+
+    /// Opens a sequence of `session` that holds as many of the first of `tokens` as are known, and says how many. The last token is never
+    /// among them: what follows it is wanted.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::open`]. An entry that the engine refuses is forgotten.
+    pub fn open_sequence<S: InferenceSession + ?Sized>(
+        &self,
+        info: &ModelInfo,
+        session: &mut S,
+        tokens: &[TokenId],
+    ) -> Result<(SequenceId, usize)> {
+        let capabilities = session.capabilities();
+        if capabilities.snapshot {
+            let rewind = capabilities.rewind;
+            while let Some((key, length, snapshot)) = self.find(info, tokens, rewind) {
+                match restore(session, &snapshot, length) {
+                    Ok(sequence) => {
+                        let mut inner = self.lock();
+                        inner.stats.hits += 1;
+                        inner.stats.reused_tokens += length as u64;
+                        return Ok((sequence, length));
+                    }
+                    // It is of another cache type, or was damaged on disk.
+                    Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Corrupt) => {
+                        tracing::debug!(%error, "forget a prefix");
+                        self.lock().remove(&binding(info), &key);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            self.lock().stats.misses += 1;
+        }
+        Ok((session.open()?, 0))
+    }
+
+    /// Keeps a copy of `sequence`, which holds `tokens`, if that tells something new and fits. True where it is kept.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::snapshot`].
+    pub fn keep<S: InferenceSession + ?Sized>(
+        &self,
+        info: &ModelInfo,
+        session: &mut S,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+    ) -> Result<bool> {
+        let (snapshot, rewind) = (session.capabilities().snapshot, session.capabilities().rewind);
+        if !snapshot || tokens.len() < LEAST_TOKENS || self.covers(info, tokens, rewind) {
+            return Ok(false);
+        }
+        let state = session.state(sequence)?;
+        if state.poisoned || state.position != tokens.len() {
+            return Ok(false);
+        }
+        let snapshot = session.snapshot(sequence)?;
+        Ok(self.lock().insert(&binding(info), tokens.to_vec(), snapshot, rewind))
+    }
+
+    /// Where the computation of `tokens` should rest for a [`keep`](Self::keep): where they leave a text that is known, and the engine can
+    /// reuse whole states only.
+    pub(crate) fn branch(&self, info: &ModelInfo, tokens: &[TokenId], rewind: bool) -> Option<usize> {
+        let inner = self.lock();
+        let map = inner.maps.get(&binding(info)).filter(|_| !rewind)?;
+        let most = tokens.len().checked_sub(1)?;
+        let shared = map.nearest(tokens)?.0.min(most);
+        let known = map.longest_prefix(&tokens[..most]).map_or(0, <[TokenId]>::len);
+        (shared >= LEAST_TOKENS && shared > known).then_some(shared)
+    }
+
+    /// Writes the entries into `folder`, each whole or not at all, and removes what was written there for these models before.
+    ///
+    /// The files hold the state of everything that was said; they are readable by this user alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        // Written without the lock: nobody waits for the disk.
+        let models: Vec<_> = {
+            let inner = self.lock();
+            let entries = |map: &Map| -> Vec<_> {
+                map.iter().map(|(tokens, entry)| (tokens.to_vec(), entry.clone())).collect()
+            };
+            inner.maps.iter().map(|(model, map)| (model.clone(), entries(map))).collect()
+        };
+        models.iter().try_for_each(|(model, entries)| disk::write(folder, model, entries))
+    }
+
+    /// Reads what [`save`](Self::save) wrote into `folder` for the model of `info`, as far as the budget reaches; the number of entries. What
+    /// is damaged or of another version is left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system; a folder that is not there has no entries.
+    pub fn load(&self, info: &ModelInfo, folder: &Path) -> Result<usize> {
+        let (model, budget) = (binding(info), self.lock().budget);
+        let entries = disk::read(folder, &model, budget)?;
+        let mut inner = self.lock();
+        let mut taken = 0;
+        for (tokens, snapshot) in entries {
+            taken += usize::from(inner.insert(&model, tokens, snapshot, false));
+        }
+        Ok(taken)
+    }
+
+    /// The entry that saves the most of `tokens`, and how many.
+    fn find(
+        &self,
+        info: &ModelInfo,
+        tokens: &[TokenId],
+        rewind: bool,
+    ) -> Option<(Vec<TokenId>, usize, Arc<Snapshot>)> {
+        let most = tokens.len().checked_sub(1)?;
+        let mut inner = self.lock();
+        inner.clock += 1;
+        let now = inner.clock;
+        let map = inner.maps.get_mut(&binding(info))?;
+        let (length, key) = if rewind {
+            map.nearest(tokens).map(|(length, key)| (length.min(most), key.to_vec()))?
+        } else {
+            map.longest_prefix(&tokens[..most]).map(|key| (key.len(), key.to_vec()))?
+        };
+        if length < LEAST_TOKENS {
+            return None;
+        }
+        let snapshot = map.touch(&key, now)?.snapshot.clone();
+        Some((key, length, snapshot))
+    }
+
+    /// Whether an entry serves every prompt that one of `tokens` would serve.
+    fn covers(&self, info: &ModelInfo, tokens: &[TokenId], rewind: bool) -> bool {
+        let mut inner = self.lock();
+        inner.clock += 1;
+        let now = inner.clock;
+        let Some(map) = inner.maps.get_mut(&binding(info)) else { return false };
+        let key = match map.nearest(tokens) {
+            Some((length, key)) if length == tokens.len() && (rewind || key.len() == length) => key.to_vec(),
+            _ => return false,
+        };
+        map.touch(&key, now).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // What a panicking thread left is whole: every change is made in one go.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Puts an entry in, after as many of the least recently used as must go for it. False where it is larger than the budget.
+    fn insert(&mut self, model: &str, tokens: Vec<TokenId>, snapshot: Snapshot, rewind: bool) -> bool {
+        self.clock += 1;
+        let entry = Entry { snapshot: Arc::new(snapshot), used: self.clock };
+        let bytes = entry.bytes(&tokens);
+        if bytes > self.budget {
+            return false;
+        }
+        self.remove(model, &tokens);
+        // The longer one serves whom they served.
+        while let Some(shorter) =
+            self.maps.get(model).filter(|_| rewind).and_then(|map| map.longest_prefix(&tokens))
+        {
+            let shorter = shorter.to_vec();
+            self.remove(model, &shorter);
+        }
+        while self.bytes + bytes > self.budget {
+            let oldest = self.maps.iter().filter_map(|(model, map)| Some((map.oldest()?, model))).min();
+            let Some(((_, tokens), model)) = oldest else { break };
+            let (model, tokens) = (model.clone(), tokens.to_vec());
+            self.remove(&model, &tokens);
+        }
+        self.bytes += bytes;
+        self.maps.entry(model.to_owned()).or_default().insert(tokens, entry);
+        true
+    }
+
+    fn remove(&mut self, model: &str, tokens: &[TokenId]) {
+        if let Some(entry) = self.maps.get_mut(model).and_then(|map| map.remove(tokens)) {
+            self.bytes -= entry.bytes(tokens);
+        }
+    }
+}
+
+impl fmt::Debug for PrefixCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefixCache")
+            .field("budget", &self.lock().budget)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+/// What the entries of a model are bound to. Which cache type a state was made with its snapshot says itself.
+fn binding(info: &ModelInfo) -> String {
+    format!("{} {} {}", info.backend, info.precision, info.fingerprint)
+}
+
+/// Opens a sequence of the first `length` tokens of `snapshot`.
+fn restore<S: InferenceSession + ?Sized>(
+    session: &mut S,
+    snapshot: &Snapshot,
+    length: usize,
+) -> Result<SequenceId> {
+    let sequence = session.restore(snapshot)?;
+    if length < snapshot.position()
+        && let Err(error) = session.rewind(sequence, length)
+    {
+        session.close(sequence)?;
+        return Err(error);
+    }
+    Ok(sequence)
+}
+
+#[cfg(test)]
+mod tests;

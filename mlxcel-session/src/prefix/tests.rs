@@ -1,0 +1,151 @@
+use std::fs;
+
+use mlxcel_core::reference::ReferenceBackend;
+use mlxcel_core::{Capabilities, Control, Model, Row, SessionOptions};
+
+use super::*;
+
+/// A session of the reference engine, with rewind or without.
+struct Setup {
+    info: ModelInfo,
+    session: Box<dyn InferenceSession>,
+    cache: PrefixCache,
+}
+
+impl Setup {
+    fn new(rewind: bool, budget: u64) -> Self {
+        let capabilities =
+            Capabilities::new(8, 4096).with_snapshot(true).with_rewind(rewind).with_logits(true);
+        let model = ReferenceBackend::new().with_capabilities(capabilities).model().unwrap();
+        let session = model.open_session(&SessionOptions::default()).unwrap();
+        Self { info: model.info().clone(), session, cache: PrefixCache::new(budget) }
+    }
+
+    /// Computes `tokens` from what is known of them, keeps and closes the sequence; how many were known.
+    fn compute(&mut self, tokens: &[TokenId]) -> usize {
+        let (sequence, known) = self.cache.open_sequence(&self.info, &mut *self.session, tokens).unwrap();
+        assert_eq!(self.session.state(sequence).unwrap().position, known);
+        let mut at = known;
+        if let Some(branch) = self.cache.branch(&self.info, tokens, self.session.capabilities().rewind) {
+            self.extend(sequence, &tokens[at..branch]);
+            self.cache.keep(&self.info, &mut *self.session, sequence, &tokens[..branch]).unwrap();
+            at = branch;
+        }
+        self.extend(sequence, &tokens[at..]);
+        self.cache.keep(&self.info, &mut *self.session, sequence, tokens).unwrap();
+        self.session.close(sequence).unwrap();
+        known
+    }
+
+    fn extend(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
+        self.session.prefill(Row::extend(sequence, tokens), &Control::default()).unwrap();
+    }
+}
+
+fn text(first: usize, rest: TokenId, length: usize) -> Vec<TokenId> {
+    (0..length).map(|i| if i < first { (i % 50) as TokenId } else { rest }).collect()
+}
+
+#[test]
+fn any_common_beginning_is_reused_where_the_engine_rewinds() {
+    let mut setup = Setup::new(true, 1 << 20);
+    assert_eq!(setup.compute(&text(40, 60, 60)), 0);
+    assert_eq!(setup.compute(&text(40, 61, 60)), 40);
+    assert_eq!(setup.compute(&text(40, 61, 60)), 59, "the last token is computed");
+    assert_eq!(setup.compute(&text(40, 61, 80)), 60);
+    assert_eq!(setup.compute(&text(LEAST_TOKENS - 1, 62, 60)), 0, "too short a beginning");
+    let stats = setup.cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.reused_tokens), (3, 2, 159));
+    assert_eq!(stats.entries, 3, "the longer text took the place of the shorter one");
+}
+
+#[test]
+fn whole_states_alone_are_reused_where_the_engine_does_not_rewind() {
+    let mut setup = Setup::new(false, 1 << 20);
+    assert_eq!(setup.compute(&text(40, 60, 60)), 0);
+    assert_eq!(
+        setup.compute(&text(40, 61, 60)),
+        0,
+        "the second one leaves a state where it leaves the first"
+    );
+    assert_eq!(setup.compute(&text(40, 62, 60)), 40);
+    assert_eq!(setup.compute(&text(40, 62, 80)), 60);
+    assert_eq!(setup.compute(&text(40, 62, 60)), 40, "the last token is computed");
+    assert_eq!(setup.compute(&text(40, 62, 60)), 59, "and what is before it was left by the last one");
+}
+
+#[test]
+fn the_budget_holds_and_what_was_used_last_stays() {
+    let mut setup = Setup::new(true, 0);
+    setup.compute(&text(0, 1, 100));
+    assert_eq!(setup.cache.stats().entries, 0, "larger than the budget");
+    let mut setup = Setup::new(true, 1 << 20);
+    setup.compute(&text(0, 1, 100));
+    let one = setup.cache.stats().bytes;
+    setup.cache.lock().budget = 3 * one + one / 2;
+    for token in 2..10 {
+        setup.compute(&text(0, token, 100));
+        // This one is used again and again.
+        assert_eq!(setup.compute(&text(0, 1, 100)), 99);
+        let stats = setup.cache.stats();
+        assert!(stats.bytes <= setup.cache.lock().budget && stats.entries <= 3, "{stats:?}");
+    }
+    assert_eq!(setup.cache.stats().entries, 3);
+    setup.cache.clear();
+    assert_eq!((setup.cache.stats().entries, setup.cache.stats().bytes), (0, 0));
+}
+
+#[test]
+fn what_is_kept_on_disk_serves_the_next_run_and_damage_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(true, 1 << 20);
+    let texts = [text(0, 1, 100), text(0, 2, 100), text(0, 3, 100)];
+    texts.iter().for_each(|text| assert_eq!(setup.compute(text), 0));
+    setup.cache.save(folder.path()).unwrap();
+    setup.cache.save(folder.path()).unwrap();
+
+    let mut next = Setup::new(true, 1 << 20);
+    assert_eq!(next.cache.load(&next.info, folder.path()).unwrap(), 3);
+    assert_eq!(next.compute(&texts[1]), 99);
+    let other = ModelInfo::new("other", "model", 64);
+    assert_eq!(next.cache.load(&other, folder.path()).unwrap(), 0, "another model's");
+    assert_eq!(next.cache.load(&next.info, &folder.path().join("none")).unwrap(), 0);
+    let small = Setup::new(true, setup.cache.stats().bytes * 2 / 3);
+    let loaded = small.cache.load(&small.info, folder.path()).unwrap();
+    assert!(loaded == 1 || loaded == 2, "{loaded}");
+
+    let model = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    let file = disk_entries(&model).remove(0);
+    let bytes = fs::read(&file).unwrap();
+    for at in [0, 9, 13, 20, 30, bytes.len() / 2, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        fs::write(&file, damaged).unwrap();
+        let next = Setup::new(true, 1 << 20);
+        assert_eq!(next.cache.load(&next.info, folder.path()).unwrap(), 2, "byte {at}");
+    }
+    fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let next = Setup::new(true, 1 << 20);
+    assert_eq!(next.cache.load(&next.info, folder.path()).unwrap(), 2, "cut");
+    // What is no longer held is not kept either.
+    next.cache.save(folder.path()).unwrap();
+    assert_eq!(disk_entries(&model).len(), 2);
+}
+
+#[test]
+fn an_entry_that_the_engine_refuses_is_forgotten() {
+    let mut setup = Setup::new(true, 1 << 20);
+    let tokens = text(0, 1, 100);
+    let model = binding(&setup.info);
+    let foreign = Snapshot::new("another engine", "model", 100, [1, 2, 3]);
+    assert!(setup.cache.lock().insert(&model, tokens.clone(), foreign, true));
+    assert_eq!(setup.compute(&tokens), 0);
+    assert_eq!(setup.compute(&tokens), 99);
+}
+
+fn disk_entries(folder: &Path) -> Vec<std::path::PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = paths.filter(|path| path.extension().is_some()).collect();
+    files.sort();
+    files
+}

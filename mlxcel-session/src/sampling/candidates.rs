@@ -1,0 +1,226 @@
+//! The tokens that may still be chosen.
+
+use std::cmp::Ordering;
+
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+
+/// A token that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The token.
+    pub token: TokenId,
+    /// Its logit, as the steps so far have changed it. After the temperature the draw takes tokens in proportion to `exp(score)`.
+    pub score: f64,
+}
+
+impl Candidate {
+    pub(super) fn new(token: TokenId, score: f64) -> Self {
+        Self { token, score }
+    }
+
+    /// The higher score first, ties go to the lower id.
+    pub(super) fn more_likely(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score).then(self.token.cmp(&other.token))
+    }
+}
+
+/// The tokens that may still be chosen, in the order of their ids: what a [`SamplingStep`](super::SamplingStep) changes.
+///
+/// A token that was removed stays removed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidates {
+    /// In the order of ids. While `whole`, the candidate of token `t` is the one at `t`, and one that was removed has minus
+    /// infinity.
+    list: Vec<Candidate>,
+    whole: bool,
+    vocabulary_size: usize,
+}
+
+impl Candidates {
+    /// All tokens, with their logits.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] where a logit is not a number or the largest is infinite, [`ErrorKind::InvalidInput`] where there
+    /// are none.
+    pub(super) fn new(logits: &[f32]) -> Result<Self> {
+        let mut best = f32::NEG_INFINITY;
+        let mut broken = false;
+        let candidate = |(token, &logit): (TokenId, &f32)| {
+            broken |= logit.is_nan();
+            best = if logit > best { logit } else { best };
+            Candidate::new(token, f64::from(logit))
+        };
+        let list: Vec<Candidate> = (0..).zip(logits).map(candidate).collect();
+        match list.is_empty() {
+            true => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
+            false if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
+            false => Ok(Self { list, whole: true, vocabulary_size: logits.len() }),
+        }
+    }
+
+    /// How many tokens the vocabulary has.
+    pub fn vocabulary_size(&self) -> usize {
+        self.vocabulary_size
+    }
+
+    /// The candidates, in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = Candidate> {
+        self.list.iter().copied().filter(|candidate| candidate.score > f64::NEG_INFINITY)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        if self.whole { self.iter().count() } else { self.list.len() }
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// The score of `token`; none where it is no candidate.
+    pub fn score(&self, token: TokenId) -> Option<f64> {
+        let score = self.list.get(self.index(token)?)?.score;
+        (score > f64::NEG_INFINITY).then_some(score)
+    }
+
+    /// The most likely candidate, ties go to the lowest id; none where none is left.
+    pub fn best(&self) -> Option<Candidate> {
+        self.iter().reduce(|best, candidate| if candidate.score > best.score { candidate } else { best })
+    }
+
+    /// Sets the score of `token` to what `change` makes of it; minus infinity removes it. Nothing happens where it is no
+    /// candidate.
+    pub fn change(&mut self, token: TokenId, change: impl FnOnce(f64) -> f64) {
+        if let Some(score) = self.score(token) {
+            match (change(score), self.index(token)) {
+                (f64::NEG_INFINITY, _) => self.remove(token),
+                (changed, Some(index)) => self.list[index].score = changed,
+                (_, None) => {}
+            }
+        }
+    }
+
+    /// Sets the score of every candidate to what `change` makes of it; minus infinity removes it.
+    pub fn change_all(&mut self, mut change: impl FnMut(Candidate) -> f64) {
+        for candidate in &mut self.list {
+            if candidate.score > f64::NEG_INFINITY {
+                candidate.score = change(*candidate);
+            }
+        }
+        if !self.whole {
+            self.list.retain(|candidate| candidate.score != f64::NEG_INFINITY);
+        }
+    }
+
+    /// Removes `token`.
+    pub fn remove(&mut self, token: TokenId) {
+        match self.index(token) {
+            Some(index) if self.whole => self.list[index].score = f64::NEG_INFINITY,
+            Some(index) => drop(self.list.remove(index)),
+            None => {}
+        }
+    }
+
+    /// Removes the candidates for which `keep` is false.
+    pub fn retain(&mut self, mut keep: impl FnMut(Candidate) -> bool) {
+        if self.whole {
+            self.change_all(|candidate| if keep(candidate) { candidate.score } else { f64::NEG_INFINITY });
+        } else {
+            self.list.retain(|candidate| keep(*candidate));
+        }
+    }
+
+    /// The sum of `exp(score - best)` over all, where `best` is the largest score.
+    pub(super) fn total(&self, best: f64) -> f64 {
+        self.list.iter().map(|candidate| (candidate.score - best).exp()).sum()
+    }
+
+    /// Where `token` is in the list.
+    fn index(&self, token: TokenId) -> Option<usize> {
+        if self.whole {
+            return Some(token as usize).filter(|&index| index < self.list.len());
+        }
+        self.list.binary_search_by_key(&token, |candidate| candidate.token).ok()
+    }
+
+    /// Ends the changes of logits: what was removed is gone, infinitely large scores leave nothing beside them, and every score
+    /// is finite.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] where no token is left or a score is not a number.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        let refuse = |message: &'static str| Error::new(ErrorKind::InvalidInput, "sample", message);
+        let mut best = f64::NEG_INFINITY;
+        let (mut broken, mut removed) = (false, false);
+        for candidate in &self.list {
+            broken |= candidate.score.is_nan();
+            removed |= candidate.score == f64::NEG_INFINITY;
+            best = if candidate.score > best { candidate.score } else { best };
+        }
+        if broken {
+            return Err(refuse("a sampling step made a score that is not a number"));
+        }
+        if best == f64::NEG_INFINITY {
+            return Err(refuse("no token is left to choose from"));
+        }
+        if removed {
+            self.list.retain(|candidate| candidate.score > f64::NEG_INFINITY);
+        }
+        self.whole = false;
+        if best == f64::INFINITY {
+            self.list.retain(|candidate| candidate.score == f64::INFINITY);
+            self.list.iter_mut().for_each(|candidate| candidate.score = 0.0);
+        }
+        Ok(())
+    }
+
+    /// Keeps these candidates alone.
+    pub(super) fn keep(&mut self, mut kept: Vec<Candidate>) {
+        kept.sort_unstable_by_key(|candidate| candidate.token);
+        self.list = kept;
+        self.whole = false;
+    }
+
+    /// The candidates as they lie; of settled ones.
+    pub(super) fn as_slice(&self) -> &[Candidate] {
+        &self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_removed_stays_removed() {
+        let mut candidates = Candidates::new(&[1.0, 2.0, 3.0, 4.0]).unwrap();
+        for settled in [false, true] {
+            if settled {
+                candidates.settle().unwrap();
+            }
+            candidates.remove(if settled { 1 } else { 3 });
+            candidates.remove(9);
+            candidates.change(3, |_| 5.0);
+            candidates.change_all(|candidate| candidate.score + 1.0);
+            assert_eq!((candidates.score(3), candidates.score(9)), (None, None));
+        }
+        assert_eq!(candidates.iter().map(|c| (c.token, c.score)).collect::<Vec<_>>(), [(0, 3.0), (2, 5.0)]);
+        assert_eq!((candidates.len(), candidates.best().map(|c| c.token)), (2, Some(2)));
+        candidates.change(2, |_| f64::NEG_INFINITY);
+        candidates.retain(|candidate| candidate.token != 0);
+        assert!(candidates.is_empty() && candidates.settle().is_err());
+    }
+
+    #[test]
+    fn infinitely_large_scores_leave_nothing_beside_them() {
+        let mut candidates = Candidates::new(&[1.0, 2.0, 3.0]).unwrap();
+        candidates.change(0, |_| f64::INFINITY);
+        candidates.change(2, |_| f64::INFINITY);
+        candidates.settle().unwrap();
+        assert_eq!(candidates.as_slice(), [Candidate::new(0, 0.0), Candidate::new(2, 0.0)]);
+    }
+}

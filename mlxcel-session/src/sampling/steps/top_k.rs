@@ -1,0 +1,27 @@
+//! `top_k`: transformers' `TopKLogitsWarper`, but ties go to the lowest id.
+
+use mlxcel_core::SamplingField;
+
+use super::super::select::most_likely;
+use super::*;
+
+#[derive(Debug)]
+struct TopK(usize);
+
+pub(super) fn step(params: &SamplingParams) -> Step {
+    let active = params.active_fields().contains(SamplingField::TopK);
+    some(params.top_k.filter(|_| active).map(|k| TopK(k as usize)))
+}
+
+impl SamplingStep for TopK {
+    fn name(&self) -> &str {
+        "top_k"
+    }
+
+    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
+        if self.0 < candidates.len() {
+            candidates.keep(most_likely(candidates.iter(), self.0));
+        }
+        Ok(())
+    }
+}

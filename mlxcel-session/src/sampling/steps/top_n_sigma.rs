@@ -1,0 +1,32 @@
+//! `top_n_sigma` (arXiv:2411.07641), as llama.cpp's `llama_sampler_top_n_sigma`: keeps the logits within `n` standard deviations
+//! of the largest. A temperature would scale both alike, so it comes first.
+
+use mlxcel_core::SamplingField;
+
+use super::*;
+
+#[derive(Debug)]
+struct TopNSigma(f64);
+
+pub(super) fn step(params: &SamplingParams) -> Step {
+    let active = params.active_fields().contains(SamplingField::TopNSigma);
+    some(params.top_n_sigma.filter(|_| active).map(|n| TopNSigma(f64::from(n))))
+}
+
+impl SamplingStep for TopNSigma {
+    fn name(&self) -> &str {
+        "top_n_sigma"
+    }
+
+    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
+        let Some(best) = candidates.best() else { return Ok(()) };
+        let count = candidates.len() as f64;
+        // Relative to the best, so that equal logits have no deviation at all.
+        let below = |candidate: Candidate| candidate.score - best.score;
+        let mean = candidates.iter().map(below).sum::<f64>() / count;
+        let variance = candidates.iter().map(|c| (below(c) - mean).powi(2)).sum::<f64>() / count;
+        let least = -self.0 * variance.sqrt();
+        candidates.retain(|candidate| below(candidate) >= least);
+        Ok(())
+    }
+}

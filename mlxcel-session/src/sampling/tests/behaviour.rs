@@ -1,0 +1,294 @@
+//! What each step does, on logits that can be followed by hand.
+
+use super::*;
+
+/// Logits whose softmax is 0.4, 0.1, 0.3, 0.2.
+fn logits() -> [f32; 4] {
+    [0.4, 0.1, 0.3, 0.2].map(f32::ln)
+}
+
+fn after(tokens: &[TokenId]) -> SamplingContext<'_> {
+    SamplingContext::new(tokens, 0)
+}
+
+fn sampler(change: impl FnOnce(&mut SamplingParams)) -> HostSampler {
+    let mut params = SamplingParams::greedy();
+    params.temperature = 1.0;
+    change(&mut params);
+    HostSampler::new(params).unwrap()
+}
+
+fn assert_distribution(change: impl FnOnce(&mut SamplingParams), expected: &[(TokenId, f64)]) {
+    let found = sampler(change).distribution(&logits(), &after(&[])).unwrap();
+    let tokens = |list: &[(TokenId, f64)]| list.iter().map(|&(token, _)| token).collect::<Vec<_>>();
+    assert_eq!(tokens(&found), tokens(expected));
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found.1 - expected.1).abs() < 1e-6, "{found:?} is not {expected:?}");
+    }
+}
+
+#[test]
+fn each_filter_leaves_the_distribution_that_it_is_defined_by() {
+    assert_distribution(|_| (), &[(0, 0.4), (1, 0.1), (2, 0.3), (3, 0.2)]);
+    assert_distribution(|p| p.top_k = Some(2), &[(0, 4.0 / 7.0), (2, 3.0 / 7.0)]);
+    // 0.4 + 0.3 does not reach 0.75, with 0.2 it does.
+    assert_distribution(|p| p.top_p = Some(0.75), &[(0, 4.0 / 9.0), (2, 3.0 / 9.0), (3, 2.0 / 9.0)]);
+    assert_distribution(|p| p.top_p = Some(0.01), &[(0, 1.0)]);
+    assert_distribution(|p| p.min_p = Some(0.6), &[(0, 4.0 / 7.0), (2, 3.0 / 7.0)]);
+    // Temperature 1/2 squares the probabilities: 16, 1, 9, 4 of 30.
+    assert_distribution(
+        |p| p.temperature = 0.5,
+        &[(0, 16.0 / 30.0), (1, 1.0 / 30.0), (2, 9.0 / 30.0), (3, 4.0 / 30.0)],
+    );
+}
+
+#[test]
+fn filters_build_on_one_another_in_the_order_of_transformers() {
+    // Of the two that top-k leaves, the first alone has 4/7, so top-p at 0.55 leaves one; of all four it would leave two.
+    assert_distribution(
+        |p| {
+            p.top_k = Some(2);
+            p.top_p = Some(0.55);
+        },
+        &[(0, 1.0)],
+    );
+    // Temperature 2 comes before min-p: the ratio 3/4 becomes its root, 0.87.
+    let (a, b) = (2.0, 3f64.sqrt());
+    assert_distribution(
+        |p| {
+            p.temperature = 2.0;
+            p.min_p = Some(0.8);
+        },
+        &[(0, a / (a + b)), (2, b / (a + b))],
+    );
+}
+
+#[test]
+fn penalties_and_bias_change_the_logits_of_their_tokens() {
+    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found}");
+    let logits = [2.0, -2.0, 1.0, 0.5];
+    let scores = |sampler: HostSampler, tokens: &[TokenId], prompt_length| {
+        let scores = sampler.scores(&logits, &SamplingContext::new(tokens, prompt_length)).unwrap();
+        [0, 1, 2, 3].map(|token| scores.score(token).unwrap_or(f64::NEG_INFINITY))
+    };
+    let found = scores(sampler(|p| p.repetition_penalty = Some(2.0)), &[0, 1, 1], 3);
+    assert_eq!(found, [1.0, -4.0, 1.0, 0.5]);
+    let both = |p: &mut SamplingParams| {
+        p.presence_penalty = Some(0.5);
+        p.frequency_penalty = Some(0.25);
+    };
+    // Token 0 is in the prompt only; 2 was generated twice, 3 once.
+    let found = scores(sampler(both), &[0, 2, 3, 2], 1);
+    close(found[0], 2.0);
+    close(found[2], 0.0);
+    close(found[3], -0.25);
+    // Of the last two tokens 2 is one.
+    let window = sampler(|p| {
+        both(p);
+        p.penalty_window = Some(2);
+    });
+    let found = scores(window, &[0, 2, 3, 2], 1);
+    close(found[2], 0.25);
+    let bias = sampler(|p| p.logit_bias = vec![(3, 1.5), (0, f32::NEG_INFINITY)]);
+    assert_eq!(scores(bias, &[], 0), [f64::NEG_INFINITY, -2.0, 1.0, 2.0]);
+    let only = sampler(|p| p.logit_bias = vec![(1, f32::INFINITY)]);
+    assert!((0..20).all(|n| only.sample(&logits, &after(&vec![0; n])).unwrap().token == 1));
+}
+
+#[test]
+fn draws_follow_the_distribution_and_depend_on_seed_and_position_alone() {
+    let sampler = sampler(|p| p.seed = 7);
+    let draws: Vec<_> =
+        (0..4000).map(|n| sampler.sample(&logits(), &after(&vec![0; n])).unwrap().token).collect();
+    for (token, probability) in [(0, 0.4), (1, 0.1), (2, 0.3), (3, 0.2)] {
+        let share = draws.iter().filter(|&&drawn| drawn == token).count() as f64 / draws.len() as f64;
+        // Four standard deviations of a share of 4000 draws are at most 0.032.
+        assert!((share - probability).abs() < 0.032, "token {token}: {share}");
+    }
+    // In another order, from a clone, after other draws: the same.
+    let again = sampler.clone();
+    assert!(
+        (0..100).rev().all(|n| { again.sample(&logits(), &after(&vec![1; n])).unwrap().token == draws[n] })
+    );
+    let other = self::sampler(|p| p.seed = 8);
+    assert!((0..100).any(|n| other.sample(&logits(), &after(&vec![0; n])).unwrap().token != draws[n]));
+}
+
+#[test]
+fn the_draws_of_a_seed_stay_what_they_are() {
+    // Recorded: a change here changes what applications say for a seed.
+    let sampler = sampler(|p| p.seed = 42);
+    let draws: Vec<_> =
+        (0..12).map(|n| sampler.sample(&logits(), &after(&vec![0; n])).unwrap().token).collect();
+    assert_eq!(draws, [2, 2, 0, 0, 3, 0, 0, 0, 3, 2, 2, 3]);
+}
+
+#[test]
+fn without_temperature_the_most_likely_is_taken_and_its_logprob_is_the_models_own() {
+    let greedy = sampler(|p| {
+        p.temperature = 0.0;
+        p.repetition_penalty = Some(10.0);
+    });
+    let token = greedy.sample(&logits(), &after(&[2])).unwrap();
+    assert_eq!(token.token, 0);
+    assert!((f64::from(token.logprob) - 0.4f64.ln()).abs() < 1e-6);
+    assert_eq!(greedy.sample(&[1.0, 1.0, 0.0], &after(&[])).unwrap().token, 0, "ties go to the lowest id");
+}
+
+#[test]
+fn logits_that_allow_no_choice_are_errors() {
+    let kind = |logits: &[f32], bias: Vec<(TokenId, f32)>| {
+        sampler(|p| p.logit_bias = bias).sample(logits, &after(&[])).unwrap_err().kind()
+    };
+    assert_eq!(kind(&[0.0, f32::NAN], vec![]), ErrorKind::Device);
+    assert_eq!(kind(&[0.0, f32::INFINITY], vec![]), ErrorKind::Device);
+    assert_eq!(kind(&[f32::NEG_INFINITY; 2], vec![]), ErrorKind::Device);
+    assert_eq!(kind(&[0.0], vec![(0, f32::NEG_INFINITY)]), ErrorKind::InvalidInput);
+    assert_eq!(kind(&[0.0, 1.0], vec![(0, f32::NEG_INFINITY), (0, f32::INFINITY)]), ErrorKind::InvalidInput);
+    assert_eq!(kind(&[0.0], vec![(1, 1.0)]), ErrorKind::InvalidInput);
+    assert_eq!(kind(&[], vec![]), ErrorKind::InvalidInput);
+    for (change, field) in [
+        ((|p| p.allowed_tokens = Some(vec![0, 4])) as fn(&mut SamplingParams), "allowed_tokens"),
+        (|p| p.forbidden_tokens = vec![4], "forbidden_tokens"),
+        (|p| p.logit_bias = vec![(4, 1.0)], "logit_bias"),
+    ] {
+        let error = sampler(change).sample(&logits(), &after(&[])).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some(field)));
+    }
+}
+
+#[test]
+fn masks_and_limits_leave_what_they_allow() {
+    assert_distribution(|p| p.allowed_tokens = Some(vec![3, 1, 3]), &[(1, 1.0 / 3.0), (3, 2.0 / 3.0)]);
+    assert_distribution(|p| p.forbidden_tokens = vec![0, 3], &[(1, 0.25), (2, 0.75)]);
+    let sampler = sampler(|p| p.forbidden_tokens = vec![0]);
+    let mut context = after(&[]);
+    let mask = TokenMask::allowing(4, [0, 1, 2]);
+    context.mask = Some(&mask);
+    let found = sampler.distribution(&logits(), &context).unwrap();
+    assert_eq!(found.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [1, 2]);
+    let useless = [TokenMask::allowing(4, [0]), TokenMask::allowing(5, [1])];
+    for mask in &useless {
+        context.mask = Some(mask);
+        assert_eq!(sampler.sample(&logits(), &context).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn a_token_comes_with_the_most_likely_ones_and_with_what_it_was_drawn_by() {
+    let sampler = sampler(|p| (p.temperature, p.forbidden_tokens) = (0.5, vec![0]));
+    let mut context = after(&[]);
+    context.top = 2;
+    let token = sampler.sample(&logits(), &context).unwrap();
+    // Of the model's own distribution, which nothing is forbidden in.
+    let top: Vec<_> = token.top.iter().map(|top| (top.token, top.logprob.exp())).collect();
+    assert_eq!((top[0].0, top[1].0, top.len()), (0, 2, 2));
+    assert!((top[0].1 - 0.4).abs() < 1e-6 && (top[1].1 - 0.3).abs() < 1e-6);
+    assert!((token.logprob - logits()[token.token as usize]).abs() < 1e-6);
+    let drawn = sampler.distribution(&logits(), &context).unwrap();
+    let expected = drawn.iter().find(|(other, _)| *other == token.token).unwrap().1.ln();
+    assert!((f64::from(token.drawn_logprob.unwrap()) - expected).abs() < 1e-6);
+    let greedy = HostSampler::new(SamplingParams::greedy()).unwrap();
+    assert_eq!(greedy.sample(&logits(), &context).unwrap().drawn_logprob, Some(0.0));
+}
+
+#[test]
+fn ngrams_that_would_leave_nothing_are_let_pass() {
+    let sampler = sampler(|p| p.no_repeat_ngram = Some(1));
+    let left = |tokens: &[TokenId]| sampler.distribution(&logits(), &after(tokens)).unwrap().len();
+    assert_eq!((left(&[0, 1, 2]), left(&[0, 1, 2, 3])), (1, 4));
+}
+
+#[test]
+fn xtc_happens_as_often_as_it_is_told_to() {
+    let sampler = sampler(|p| p.xtc = Some(Xtc::new(0.25, 0.15)));
+    let happens = |n: usize| {
+        let found = sampler.distribution(&logits(), &after(&vec![0; n])).unwrap();
+        let tokens: Vec<TokenId> = found.iter().map(|(token, _)| *token).collect();
+        // 0.4, 0.3 and 0.2 reach the threshold, and 0.2 stays.
+        assert!(tokens == [0, 1, 2, 3] || tokens == [1, 3], "{tokens:?}");
+        tokens.len() == 2
+    };
+    let share = (0..1000).filter(|&n| happens(n)).count();
+    assert!((190..310).contains(&share), "{share}");
+}
+
+#[test]
+fn a_dynamic_temperature_of_nothing_is_greedy() {
+    // All is certain but for rounding, so the temperature is the low end: 0.
+    let sampler = sampler(|p| p.dynamic_temperature = Some(DynamicTemperature::new(1.0)));
+    let found = sampler.distribution(&[900.0, 0.0, 0.0], &after(&[])).unwrap();
+    assert_eq!(found, [(0, 1.0)]);
+}
+
+#[test]
+fn own_steps_run_after_the_penalties_and_before_the_draw() {
+    #[derive(Debug)]
+    struct Own;
+    impl SamplingStep for Own {
+        fn name(&self) -> &str {
+            "own"
+        }
+        fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> mlxcel_core::Result<()> {
+            assert_eq!((context.generated(), candidates.score(1)), (&[2][..], None));
+            assert!((candidates.score(0).unwrap() - (0.4f64.ln() + 1.0)).abs() < 1e-6);
+            candidates.change_all(|candidate| f64::from(candidate.token));
+            // What is forbidden stays so.
+            candidates.change(1, |_| 10.0);
+            Ok(())
+        }
+    }
+    for temperature in [0.0, 1.0] {
+        let params = SamplingParams::greedy()
+            .with_temperature(temperature)
+            .with_top_k(1)
+            .with_forbidden_tokens([1])
+            .with_logit_bias([(0, 1.0)]);
+        let sampler = HostSampler::new(params).unwrap().with_step(std::sync::Arc::new(Own));
+        assert_eq!(sampler.step_names()[..3], ["limits", "logit_bias", "own"]);
+        assert_eq!(sampler.step_names().contains(&"top_k"), temperature > 0.0);
+        assert_eq!(sampler.sample(&logits(), &SamplingContext::new(&[0, 2], 1)).unwrap().token, 3);
+    }
+}
+
+/// How long a token takes: `cargo test --release -p mlxcel-session --lib -- --ignored --nocapture the_time_of_a_token`.
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout)]
+fn the_time_of_a_token() {
+    let greedy = SamplingParams::greedy;
+    let drawn = || greedy().with_temperature(0.8);
+    for size in [729_u32, 32_000, 128_256] {
+        // About the shape of a language model's logits: a few stand out.
+        let random = super::super::random::Random::new(1);
+        let logits: Vec<f32> = (0..size)
+            .map(|token| {
+                let uniform = |number| random.uniform(token as usize, number).max(1e-12);
+                ((-2.0 * uniform(0).ln()).sqrt() * (std::f64::consts::TAU * uniform(1)).cos() * 3.0) as f32
+            })
+            .collect();
+        let tokens: Vec<TokenId> = (0..500).map(|i| i * 37 % size).collect();
+        for (name, params) in [
+            ("greedy", greedy()),
+            ("temperature", drawn()),
+            ("top_k 40", drawn().with_top_k(40)),
+            ("top_p 0.95", drawn().with_top_p(0.95)),
+            (
+                "top_k 40, top_p, min_p, repetition",
+                drawn().with_top_k(40).with_top_p(0.95).with_min_p(0.05).with_repetition_penalty(1.1),
+            ),
+            ("typical_p 0.9", drawn().with_typical_p(0.9)),
+            ("mirostat", drawn().with_mirostat(Mirostat::new(5.0, 0.1))),
+            ("dry", drawn().with_top_k(40).with_dry(Dry::new(0.8))),
+        ] {
+            let sampler = HostSampler::new(params).unwrap();
+            let context = SamplingContext::new(&tokens, 10);
+            let rounds = 4_000_000 / size as usize + 5;
+            let start = std::time::Instant::now();
+            let chosen: u64 =
+                (0..rounds).map(|_| u64::from(sampler.sample(&logits, &context).unwrap().token)).sum();
+            let time = start.elapsed().as_secs_f64() * 1e6 / rounds as f64;
+            println!("{size:>7} {name}: {time:.1} us ({})", chosen / rounds as u64);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The sampler beside llama.cpp's, from a file that `tests/fixtures/llama_sampling.cpp` writes.
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Fixture {
+    vectors: Vec<Vector>,
+    cases: Vec<Case>,
+    mirostat: MirostatRun,
+}
+
+#[derive(Deserialize)]
+struct Vector {
+    logits: Vec<f32>,
+    tokens: Vec<TokenId>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    parameters: Parameters,
+    vector: usize,
+    probabilities: Vec<Option<f64>>,
+}
+
+#[derive(Deserialize)]
+struct MirostatRun {
+    tau: f32,
+    eta: f32,
+    steps: Vec<MirostatStep>,
+}
+
+#[derive(Deserialize)]
+struct MirostatStep {
+    vector: usize,
+    token: TokenId,
+    logprob: f32,
+    probabilities: Vec<Option<f64>>,
+}
+
+fn fixture() -> Fixture {
+    serde_json::from_str(include_str!("../../../tests/fixtures/llama_sampling.json")).unwrap()
+}
+
+#[test]
+fn the_distribution_drawn_from_is_that_of_llama_cpp() {
+    let Fixture { vectors, cases, .. } = fixture();
+    assert!(cases.len() > 80);
+    for case in &cases {
+        let vector = &vectors[case.vector];
+        let sampler = case.parameters.sampler(0);
+        let found = sampler.distribution(&vector.logits, &SamplingContext::new(&vector.tokens, 0)).unwrap();
+        let name = format!("{:?}, vector {}", case.parameters, case.vector);
+        assert_probabilities(&found, &case.probabilities, &name);
+    }
+}
+
+#[test]
+fn mirostat_follows_what_was_drawn_as_llama_cpp_does() {
+    let Fixture { vectors, mirostat, .. } = fixture();
+    let params = SamplingParams::greedy()
+        .with_temperature(1.0)
+        .with_mirostat(Mirostat::new(mirostat.tau, mirostat.eta));
+    let sampler = HostSampler::new(params).unwrap();
+    let mut drawn = Vec::new();
+    for (number, step) in mirostat.steps.iter().enumerate() {
+        let mut context = SamplingContext::new(&[], 0);
+        context.drawn = &drawn;
+        let found = sampler.distribution(&vectors[step.vector].logits, &context).unwrap();
+        assert_probabilities(&found, &step.probabilities, &format!("step {number}"));
+        let chosen = found.iter().find(|(token, _)| *token == step.token).unwrap().1;
+        assert!((chosen.ln() - f64::from(step.logprob)).abs() < TOLERANCE, "step {number}");
+        drawn.push(step.logprob);
+    }
+}

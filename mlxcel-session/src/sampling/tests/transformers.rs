@@ -1,0 +1,127 @@
+//! The sampler beside the logits processors of transformers, from a file that `tests/fixtures/transformers_sampling.py`
+//! writes.
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Fixture {
+    vectors: Vec<Vector>,
+    /// Those of processors that engines may apply on their devices too.
+    cases: Vec<Case>,
+    host_cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Vector {
+    logits: Vec<f32>,
+    tokens: Vec<TokenId>,
+    prompt_length: usize,
+}
+
+impl Vector {
+    fn context(&self) -> SamplingContext<'_> {
+        SamplingContext::new(&self.tokens, self.prompt_length)
+    }
+}
+
+#[derive(Deserialize)]
+struct Case {
+    parameters: Parameters,
+    vector: usize,
+    /// The classes that transformers ran.
+    order: Vec<String>,
+    /// After bias and penalties; none is minus infinity.
+    processed: Vec<Option<f64>>,
+    /// After all; none for a token that may not be drawn.
+    probabilities: Vec<Option<f64>>,
+}
+
+fn fixture() -> Fixture {
+    serde_json::from_str(include_str!("../../../tests/fixtures/transformers_sampling.json")).unwrap()
+}
+
+/// Calls `check` with each case, its vector, and words that name both.
+fn for_each_case(check: impl Fn(&Case, &Vector, &str)) {
+    let Fixture { vectors, cases, host_cases } = fixture();
+    assert!(!cases.is_empty() && !host_cases.is_empty());
+    for case in cases.iter().chain(&host_cases) {
+        let name = format!("{:?}, vector {}, {:?}", case.parameters, case.vector, case.order);
+        check(case, &vectors[case.vector], &name);
+    }
+}
+
+#[test]
+fn bias_and_penalties_give_the_logits_of_transformers() {
+    for_each_case(|case, vector, name| {
+        let sampler = case.parameters.sampler(0);
+        let scores = sampler.scores(&vector.logits, &vector.context()).unwrap();
+        for (token, expected) in (0..).zip(&case.processed) {
+            let found = scores.score(token).unwrap_or(f64::NEG_INFINITY);
+            let expected = expected.unwrap_or(f64::NEG_INFINITY);
+            let close = found == expected || (found - expected).abs() < TOLERANCE;
+            assert!(close, "{name}: token {token} has {found}, not {expected}");
+        }
+    });
+}
+
+#[test]
+fn the_distribution_drawn_from_is_that_of_transformers() {
+    for_each_case(|case, vector, name| {
+        let sampler = case.parameters.sampler(0);
+        let found = sampler.distribution(&vector.logits, &vector.context()).unwrap();
+        assert_probabilities(&found, &case.probabilities, name);
+    });
+}
+
+#[test]
+fn a_draw_is_where_the_uniform_number_falls_in_the_distribution_of_transformers() {
+    for_each_case(|case, vector, name| {
+        for seed in 0..16 {
+            let sampler = case.parameters.sampler(seed);
+            let drawn = sampler.sample(&vector.logits, &vector.context()).unwrap().token;
+            let probability = |token: usize| case.probabilities[token].unwrap_or(0.0);
+            let drawn = drawn as usize;
+            assert!(probability(drawn) > 0.0, "{name}: {drawn} may not be drawn");
+            let below: f64 = (0..drawn).map(probability).sum();
+            let above = below + probability(drawn);
+            let uniform = sampler.random.uniform(vector.tokens.len(), 0);
+            assert!(
+                below - TOLERANCE < uniform && uniform < above + TOLERANCE,
+                "{name}: {uniform} is not in {below}..{above} of token {drawn}"
+            );
+        }
+    });
+}
+
+#[test]
+fn greedy_choice_is_the_largest_of_the_logits_of_transformers() {
+    for_each_case(|case, vector, name| {
+        let greedy = HostSampler::new(case.parameters.params(0).with_temperature(0.0)).unwrap();
+        let token = greedy.sample(&vector.logits, &vector.context()).unwrap().token;
+        let score = |token: usize| case.processed[token].unwrap_or(f64::NEG_INFINITY);
+        let best = (0..case.processed.len()).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap();
+        assert_eq!(token as usize, best, "{name}");
+    });
+}
+
+#[test]
+fn every_processor_that_a_field_stands_for_took_part() {
+    let Fixture { mut cases, host_cases, .. } = fixture();
+    cases.extend(host_cases);
+    for class in [
+        "SequenceBiasLogitsProcessor",
+        "RepetitionPenaltyLogitsProcessor",
+        "CountPenalties",
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "MinPLogitsWarper",
+        "TypicalLogitsWarper",
+        "NoRepeatNGramLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+    ] {
+        let alone = cases.iter().any(|case| case.order == [class]);
+        let combined = cases.iter().any(|case| case.order.len() > 1 && case.order.iter().any(|c| c == class));
+        assert!(alone && combined, "{class}");
+    }
+}

@@ -1,0 +1,304 @@
+//! How likely a text is to a model, token by token.
+
+use mlxcel_core::{
+    CancelToken, Capabilities, Control, Error, ErrorKind, InferenceSession, PositionResult, Result, Row,
+    RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
+};
+
+use crate::Model;
+
+const OPERATION: &str = "score text";
+
+/// How texts are scored; start from [`ScoreOptions::default`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ScoreOptions {
+    /// How many of the most likely tokens are reported at each place; none by default.
+    pub top: u16,
+    /// Whether the tokens that the model wants in front of a text (such as the one that begins it) are put there; they are by
+    /// default. Those that it wants behind a text never are.
+    pub special_tokens: bool,
+    /// By how many tokens the window moves over a text that is longer than the context; half of the context by default.
+    pub stride: Option<usize>,
+    /// Stops at the next chunk.
+    pub cancel: Option<CancelToken>,
+}
+
+impl Default for ScoreOptions {
+    fn default() -> Self {
+        Self { top: 0, special_tokens: true, stride: None, cancel: None }
+    }
+}
+
+impl ScoreOptions {
+    /// Sets how many of the most likely tokens are reported at each place.
+    #[must_use]
+    pub fn with_top(mut self, top: u16) -> Self {
+        self.top = top;
+        self
+    }
+
+    /// Sets whether the tokens that the model wants in front of a text are put there.
+    #[must_use]
+    pub fn with_special_tokens(mut self, special_tokens: bool) -> Self {
+        self.special_tokens = special_tokens;
+        self
+    }
+
+    /// Sets by how many tokens the window moves over a text that is longer than the context.
+    #[must_use]
+    pub fn with_stride(mut self, tokens: usize) -> Self {
+        self.stride = Some(tokens);
+        self
+    }
+
+    /// Sets what stops scoring.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+}
+
+/// How likely a text is.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TextScore {
+    /// The tokens of the text, those in front of it included.
+    pub tokens: Vec<TokenId>,
+    /// The natural log probability of each token after those before it; none for the first, which nothing stands before.
+    pub logprobs: Vec<Option<f32>>,
+    /// The most likely tokens at the place of each token, most likely first, as many as were asked for; none for the first.
+    pub top: Vec<Vec<TokenLogprob>>,
+}
+
+impl TextScore {
+    /// The log probability of the text: the sum of those of its tokens but the first.
+    pub fn logprob(&self) -> f64 {
+        self.logprobs.iter().flatten().map(|&logprob| f64::from(logprob)).sum()
+    }
+
+    /// The exponential of the mean negative log probability of a token, over all but the first.
+    pub fn perplexity(&self) -> f64 {
+        (-self.logprob() / self.logprobs.iter().flatten().count() as f64).exp()
+    }
+}
+
+impl Model {
+    /// How likely `text` is, token by token.
+    ///
+    /// The first token has no log probability; where the model wants a token in front of a text, that is this one, and all of
+    /// the text is scored. A text that is longer than the context goes by windows, as in Hugging Face's guide "Perplexity of
+    /// fixed-length models": each is as long as the context and begins [`stride`](ScoreOptions::stride) tokens behind the one before,
+    /// and a token is scored in the first window that has it. So every token but those of the first window is scored after at
+    /// least the context less the stride. Needs [`Capabilities::every_position`], or
+    /// [`Capabilities::logits`], which goes token by token.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] for a model without tokenizer, and those of [`score_tokens`](Self::score_tokens).
+    pub fn score(&self, text: &str, options: &ScoreOptions) -> Result<TextScore> {
+        let tokenizer = self.tokenizer()?;
+        let mut tokens = match options.special_tokens {
+            true => tokenizer.tokens_before().to_vec(),
+            false => Vec::new(),
+        };
+        tokens.extend(tokenizer.encode(text, false)?);
+        self.score_tokens(&tokens, options)
+    }
+
+    /// As [`score`](Self::score), of token ids as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] for fewer than two tokens, a token beyond the vocabulary and a stride that leaves no context,
+    /// [`ErrorKind::Unsupported`] where the engine gives neither results at every position nor logits, or fewer of the most likely
+    /// tokens, [`ErrorKind::Cancelled`], and those of the engine.
+    pub fn score_tokens(&self, tokens: &[TokenId], options: &ScoreOptions) -> Result<TextScore> {
+        if tokens.len() < 2 {
+            let message = "a text has at least two tokens: the first is scored by nothing";
+            return Err(
+                Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("tokens", tokens.len())
+            );
+        }
+        let context = self.capabilities().context;
+        let mut scorer = Scorer::new(self, options.top, options.cancel.clone())?;
+        let mut score = TextScore { tokens: tokens.to_vec(), logprobs: vec![None], top: vec![Vec::new()] };
+        for Window { begin, scored, end } in windows(tokens.len(), context, options.stride)? {
+            let sequence = scorer.session.open()?;
+            // The token in front of the first that is scored says what that one is worth.
+            scorer.extend(sequence, &tokens[begin..scored - 1])?;
+            for position in scorer.score(sequence, &tokens[scored - 1..end])? {
+                score.logprobs.push(position.following);
+                score.top.push(position.top);
+            }
+            scorer.session.close(sequence)?;
+        }
+        Ok(score)
+    }
+}
+
+/// A part of a text that is scored together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Window {
+    begin: usize,
+    /// The first token that is scored.
+    scored: usize,
+    end: usize,
+}
+
+/// The windows over a text of `length` tokens, at most `context` each.
+fn windows(length: usize, context: usize, stride: Option<usize>) -> Result<Vec<Window>> {
+    if length <= context {
+        return Ok(vec![Window { begin: 0, scored: 1, end: length }]);
+    }
+    let stride = stride.unwrap_or((context / 2).max(1));
+    if stride == 0 || stride >= context {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            OPERATION,
+            "the window must move, and by less than the context",
+        )
+        .with_context("field", "stride")
+        .with_context("value", stride)
+        .with_context("context", context));
+    }
+    let mut windows = vec![Window { begin: 0, scored: 1, end: context }];
+    while let Some(last) = windows.last().filter(|last| last.end < length) {
+        let begin = last.begin + stride;
+        windows.push(Window { begin, scored: last.end, end: length.min(begin + context) });
+    }
+    Ok(windows)
+}
+
+/// A session that scores.
+pub(crate) struct Scorer {
+    pub(crate) session: Box<dyn InferenceSession>,
+    top: u16,
+    cancel: Option<CancelToken>,
+}
+
+impl Scorer {
+    pub(crate) fn new(model: &Model, top: u16, cancel: Option<CancelToken>) -> Result<Self> {
+        let claimed = model.capabilities();
+        if claimed.every_position {
+            Capabilities::require(top <= claimed.top_logprobs, OPERATION, "top_logprobs")?;
+        } else {
+            // The more telling of the two is named.
+            Capabilities::require(claimed.logits, OPERATION, "every_position")?;
+        }
+        Ok(Self { session: model.engine().open_session(&SessionOptions::default())?, top, cancel })
+    }
+
+    /// Feeds tokens that are not scored.
+    pub(crate) fn extend(&mut self, sequence: SequenceId, tokens: &[TokenId]) -> Result<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        self.run(Row::extend(sequence, tokens)).map(drop)
+    }
+
+    /// Feeds tokens, and gives for each but the last what stands behind it there.
+    pub(crate) fn score(&mut self, sequence: SequenceId, tokens: &[TokenId]) -> Result<Vec<PositionResult>> {
+        if self.session.capabilities().every_position {
+            return positions(self.run(self.row(sequence, tokens))?, tokens.len());
+        }
+        let mut scored = Vec::with_capacity(tokens.len());
+        for pair in tokens.windows(2) {
+            match self.run(Row::logits(sequence, &pair[..1]))? {
+                RowResult::Logits(logits) => scored.push(position(&logits, pair[1], self.top)),
+                _ => return Err(other_answer()),
+            }
+        }
+        Ok(scored)
+    }
+
+    /// As [`score`](Self::score) for several sequences in one step.
+    pub(crate) fn score_together(
+        &mut self,
+        rows: &[(SequenceId, Vec<TokenId>)],
+    ) -> Result<Vec<Vec<PositionResult>>> {
+        if !self.session.capabilities().every_position {
+            return rows.iter().map(|(sequence, tokens)| self.score(*sequence, tokens)).collect();
+        }
+        let asked: Vec<_> = rows.iter().map(|(sequence, tokens)| self.row(*sequence, tokens)).collect();
+        let mut out = mlxcel_core::StepOutput::new();
+        let cancel = self.cancel.clone();
+        self.session.step(&asked, &control(cancel.as_ref()), &mut out)?;
+        out.take().into_iter().zip(rows).map(|(row, (_, tokens))| positions(row?, tokens.len())).collect()
+    }
+
+    fn row<'a>(&self, sequence: SequenceId, tokens: &'a [TokenId]) -> Row<'a> {
+        Row::new(sequence, tokens, Want::EveryPosition { top: self.top })
+    }
+
+    fn run(&mut self, row: Row<'_>) -> Result<RowResult> {
+        let cancel = self.cancel.clone();
+        self.session.prefill(row, &control(cancel.as_ref()))
+    }
+}
+
+pub(crate) fn control(cancel: Option<&CancelToken>) -> Control<'_> {
+    cancel.map(Control::cancelled_by).unwrap_or_default()
+}
+
+/// The results of a row but that of its last token, which nothing follows.
+fn positions(result: RowResult, tokens: usize) -> Result<Vec<PositionResult>> {
+    match result {
+        RowResult::Positions(mut positions) if positions.len() == tokens => {
+            positions.pop();
+            Ok(positions)
+        }
+        _ => Err(other_answer()),
+    }
+}
+
+fn other_answer() -> Error {
+    Error::new(ErrorKind::Internal, OPERATION, "the engine answered with something else than was wanted")
+}
+
+/// What logits say about the token that `following` it is; the softmax is summed in double precision.
+fn position(logits: &[f32], following: TokenId, top: u16) -> PositionResult {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
+    let total = f64::from(largest) + sum.ln();
+    let entry = |token: TokenId| {
+        let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+        TokenLogprob { token, logprob: (f64::from(logit) - total) as f32 }
+    };
+    let mut order: Vec<TokenId> = (0..).take(logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    let best = entry(order.first().copied().unwrap_or_default());
+    let likeliest = order.into_iter().take(usize::from(top)).map(entry).collect();
+    PositionResult::new(best, Some(entry(following).logprob)).with_top(likeliest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(length: usize, context: usize, stride: Option<usize>) -> Vec<(usize, usize, usize)> {
+        let windows = windows(length, context, stride).unwrap();
+        windows.into_iter().map(|window| (window.begin, window.scored, window.end)).collect()
+    }
+
+    #[test]
+    fn every_token_but_the_first_is_scored_once_with_context_in_front() {
+        assert_eq!(spans(8, 8, None), [(0, 1, 8)]);
+        assert_eq!(spans(9, 8, None), [(0, 1, 8), (4, 8, 9)]);
+        assert_eq!(spans(20, 8, Some(6)), [(0, 1, 8), (6, 8, 14), (12, 14, 20)]);
+        assert_eq!(spans(3, 2, None), [(0, 1, 2), (1, 2, 3)]);
+        for stride in [0, 8] {
+            assert_eq!(windows(9, 8, Some(stride)).unwrap_err().context("field"), Some("stride"));
+        }
+    }
+
+    #[test]
+    fn logits_say_what_a_position_does() {
+        let result = position(&[0.0, 2.0, 2.0, 1.0], 3, 2);
+        assert_eq!(result.best.token, 1);
+        assert_eq!(result.top.iter().map(|entry| entry.token).collect::<Vec<_>>(), [1, 2]);
+        let total = (1.0 + 2.0 * 2f64.exp() + 1f64.exp()).ln();
+        assert!((f64::from(result.following.unwrap()) - (1.0 - total)).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,276 @@
+//! Conversations that are taken back, branched, saved and full, on the reference engine with the bundled tokenizer.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::sync::Arc;
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::{
+    Capabilities, ChatOptions, Conversation, ErrorKind, Message, Model, Options, Tokenizer, WhenFull,
+};
+use support::{Replay, storyteller};
+
+fn engine() -> ReferenceBackend {
+    ReferenceBackend::new().with_vocabulary(729).with_stop_tokens([])
+}
+
+fn model(engine: &ReferenceBackend) -> Model {
+    Model::from_parts(engine.model().unwrap(), Tokenizer::open(storyteller()).unwrap())
+}
+
+fn options() -> Options {
+    Options::new(8)
+}
+
+fn say(conversation: &mut Conversation, text: &str) -> String {
+    conversation.say(text, &options()).unwrap().complete().unwrap().text
+}
+
+/// What a new conversation answers to `messages`.
+fn fresh(model: &Model, messages: &[Message]) -> String {
+    model.chat(messages, &options()).unwrap().complete().unwrap().text
+}
+
+/// The engine with some of its capabilities: it forks, copies, takes back, or does none of it.
+fn engines() -> Vec<Model> {
+    let all = engine().model().unwrap().capabilities().clone();
+    assert!(all.fork && all.snapshot && all.rewind);
+    let with = |fork, snapshot, rewind, sequences| {
+        let mut capabilities = all.clone().with_fork(fork).with_snapshot(snapshot).with_rewind(rewind);
+        capabilities.sequences = sequences;
+        model(&engine().with_capabilities(capabilities))
+    };
+    let many = all.sequences;
+    vec![
+        with(true, true, true, many),
+        with(true, true, true, 1),
+        with(false, true, true, many),
+        with(false, false, true, many),
+        with(false, false, false, 1),
+    ]
+}
+
+#[test]
+fn branches_go_on_by_themselves_and_say_what_a_new_conversation_would() {
+    for model in engines() {
+        let mut trunk = model.conversation().unwrap();
+        trunk.push(Message::system("Be brief."));
+        say(&mut trunk, "Tell me a story.");
+        let mut branch = trunk.fork().unwrap();
+        let mut twig = branch.fork().unwrap();
+        for (conversation, question) in
+            [(&mut trunk, "And then?"), (&mut branch, "Why?"), (&mut twig, "And then?")]
+        {
+            let mut messages = conversation.messages().to_vec();
+            assert_eq!(messages.len(), 3);
+            let answer = say(conversation, question);
+            messages.push(Message::user(question));
+            assert_eq!(answer, fresh(&model, &messages), "{}", model.capabilities());
+        }
+        // One that ends takes nothing from the others.
+        drop(branch);
+        let mut messages = trunk.messages().to_vec();
+        assert_eq!(messages, twig.messages());
+        messages.push(Message::user("Go on."));
+        assert_eq!(say(&mut trunk, "Go on."), fresh(&model, &messages));
+        assert_eq!(say(&mut twig, "Go on."), fresh(&model, &messages));
+    }
+}
+
+#[test]
+fn what_a_branch_holds_is_not_computed_again() {
+    let model = model(&engine());
+    let mut trunk = model.conversation().unwrap();
+    say(&mut trunk, "Tell me a long story about a duck.");
+    let mut branch = trunk.fork().unwrap();
+    assert_eq!(branch.position().unwrap(), trunk.position().unwrap());
+    let usage = branch.say("Why?", &options()).unwrap().complete().unwrap().usage;
+    assert!(usage.reused_tokens > 0 && usage.reused_tokens < usage.prompt_tokens, "{usage:?}");
+}
+
+#[test]
+fn an_answer_is_given_again_and_the_former_one_stands_where_that_fails() {
+    for model in engines() {
+        let mut conversation = model.conversation().unwrap();
+        assert_eq!(conversation.retry(&options()).err().unwrap().kind(), ErrorKind::InvalidInput);
+        say(&mut conversation, "Hello");
+        let first = say(&mut conversation, "Tell me a story.");
+        let again = conversation.retry(&options()).unwrap().complete().unwrap().text;
+        assert_eq!(first, again);
+        let answers: std::collections::HashSet<_> = (0..4)
+            .map(|seed| {
+                let drawn = options().with_temperature(4.0).with_seed(seed);
+                conversation.retry(&drawn).unwrap().complete().unwrap().text
+            })
+            .collect();
+        assert!(answers.len() > 1);
+        let before = conversation.messages().to_vec();
+        assert_eq!(before.len(), 4);
+        assert!(conversation.retry(&options().with_temperature(-1.0)).is_err());
+        assert_eq!(conversation.messages(), before);
+    }
+}
+
+#[test]
+fn turns_are_taken_back() {
+    let model = model(&engine());
+    let mut conversation = model.conversation().unwrap();
+    conversation.push(Message::system("Be brief."));
+    assert_eq!(conversation.undo(), None);
+    let first = say(&mut conversation, "One");
+    say(&mut conversation, "Two");
+    assert_eq!(conversation.undo(), Some(Message::user("Two")));
+    assert_eq!(conversation.messages().len(), 3);
+    let messages =
+        [Message::system("Be brief."), Message::user("One"), Message::assistant(first), Message::user("3")];
+    assert_eq!(say(&mut conversation, "3"), fresh(&model, &messages));
+    conversation.truncate(1);
+    assert_eq!(conversation.messages(), &messages[..1]);
+    assert_eq!(say(&mut conversation, "One"), fresh(&model, &messages[..2]));
+}
+
+#[test]
+fn a_conversation_is_saved_and_goes_on_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, cached) = (folder.path().join("plain.json"), folder.path().join("cached"));
+    let model = model(&engine());
+    let mut conversation = model.conversation().unwrap();
+    conversation.push(Message::system("Sé breve.").with_field("name", "x"));
+    say(&mut conversation, "Tell me a story about a fox.");
+    conversation.save(&plain).unwrap();
+    conversation.save_with_cache(&cached).unwrap();
+    let position = conversation.position().unwrap();
+    let messages = conversation.messages().to_vec();
+    let expected = say(&mut conversation, "And then?");
+    for (path, held) in [(&plain, 0), (&cached, position)] {
+        assert_eq!(Conversation::read_messages(path).unwrap(), messages);
+        let mut restored = model.restore_conversation(path).unwrap();
+        assert_eq!(restored.messages(), messages);
+        assert_eq!(restored.position().unwrap(), held);
+        let completion = restored.say("And then?", &options()).unwrap().complete().unwrap();
+        assert_eq!(completion.text, expected);
+        assert_eq!(completion.usage.reused_tokens > 0, held > 0);
+    }
+    // Nothing but the files is left, and a second save replaces the first.
+    conversation.save(&plain).unwrap();
+    assert_eq!(Conversation::read_messages(&plain).unwrap().len(), 5);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    let error = conversation.save(folder.path().join("no/such/folder")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_cache_is_for_the_model_that_made_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let mut conversation = model(&engine()).conversation().unwrap();
+    say(&mut conversation, "Hello");
+    conversation.save_with_cache(&path).unwrap();
+    let other = model(&engine().with_weights_seed(7));
+    let error = other.restore_conversation(&path).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("model")));
+    let error = Replay::oracle().model().restore_conversation(&path).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("engine")));
+    assert_eq!(Conversation::read_messages(&path).unwrap(), conversation.messages());
+    let mut unable = Replay::oracle().model().conversation().unwrap();
+    assert_eq!(unable.save_with_cache(&path).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_file_that_is_cut_or_changed_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let model = model(&engine());
+    let mut conversation = model.conversation().unwrap();
+    say(&mut conversation, "Hi");
+    conversation.save_with_cache(&path).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let refused = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let error = model.restore_conversation(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    };
+    for length in (0..whole.len()).step_by(1 + whole.len() / 60) {
+        refused(&whole[..length]);
+    }
+    for at in (0..whole.len()).step_by(1 + whole.len() / 120) {
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (at % 8);
+        refused(&changed);
+    }
+    for text in [
+        "",
+        "{}",
+        "[]",
+        "null",
+        r#"{"format": "mlxcel-conversation", "version": 2, "messages": []}"#,
+        r#"{"format": "other", "version": 1, "messages": []}"#,
+        r#"{"format": "mlxcel-conversation", "version": 1, "messages": [{"role": 3}]}"#,
+        r#"{"format": "mlxcel-conversation", "version": 1, "messages": [{"role": "user"}]}"#,
+    ] {
+        refused(text.as_bytes());
+    }
+    refused(format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)).as_bytes());
+    assert_eq!(model.restore_conversation(folder.path()).unwrap_err().kind(), ErrorKind::Corrupt);
+    let missing = model.restore_conversation(folder.path().join("none")).unwrap_err();
+    assert!(matches!(missing.kind(), ErrorKind::NotFound | ErrorKind::Corrupt), "{missing}");
+    // A cache without its snapshot is none.
+    fs::write(
+        &path,
+        r#"{"format": "mlxcel-conversation", "version": 1, "messages": [],
+        "cache": {"engine": "x", "precision": "y", "model": "z", "tokens": [1, 2]}}"#,
+    )
+    .unwrap();
+    assert_eq!(model.restore_conversation(&path).unwrap().position().unwrap(), 0);
+}
+
+#[test]
+fn a_full_context_is_told_or_makes_the_oldest_turns_go() {
+    let mut capabilities: Capabilities = engine().model().unwrap().capabilities().clone();
+    capabilities.context = 120;
+    let model = model(&engine().with_capabilities(capabilities));
+    let mut conversation = model.conversation().unwrap();
+    conversation.push(Message::system("Be brief."));
+    let long = "the ".repeat(30);
+    say(&mut conversation, &long);
+    say(&mut conversation, &long);
+    let before = conversation.messages().to_vec();
+    let error = conversation.say(&long, &options()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
+    assert!(error.to_string().contains("forget_oldest_turn"), "{error}");
+    assert_eq!(conversation.messages(), before);
+    conversation.set_when_full(WhenFull::ForgetOldest);
+    let answer = say(&mut conversation, &long);
+    assert_eq!(conversation.forgotten_turns(), 1);
+    assert_eq!(conversation.messages().len(), 5);
+    assert_eq!(conversation.messages()[0], before[0]);
+    assert_eq!(answer, fresh(&model, &conversation.messages()[..4]));
+    let before = conversation.messages().to_vec();
+    let error = conversation.say(&long.repeat(9), &options()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
+    assert!(error.to_string().contains("even alone"), "{error}");
+    assert_eq!(conversation.messages(), before);
+}
+
+#[test]
+fn reasoning_is_kept_apart_where_the_template_takes_it_so() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(storyteller().join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    let template = "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}\
+        {{ m.content }}{% endfor %}{{ '[a]' if add_generation_prompt }}";
+    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let prompt = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap();
+    let answer = tokenizer.encode("<think>\nOnce\n</think>\n\nthe end", false).unwrap();
+    let replay = Replay::new(vec![[prompt, answer].concat()]);
+    let model = Model::from_parts(Arc::new(replay), tokenizer);
+    let mut conversation = model.conversation().unwrap();
+    let text = conversation.say("Hi", &Options::default()).unwrap().complete().unwrap().text;
+    assert_eq!(text, "<think>\nOnce\n</think>\n\nthe end");
+    assert_eq!(
+        conversation.messages()[1],
+        Message::assistant("the end").with_field("reasoning_content", "Once")
+    );
+}

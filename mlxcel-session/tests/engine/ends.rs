@@ -1,0 +1,241 @@
+//! How requests and engines end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::mlxcel_core::{FaultPoint, Faults};
+use mlxcel_session::{CancelToken, Engine, EngineOptions, ErrorKind, FinishReason, Options, Request};
+
+use crate::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
+
+/// A pass takes long enough for others to act in the meantime.
+const PASS: Duration = Duration::from_millis(2);
+
+#[test]
+fn a_request_can_be_cancelled_waiting_and_in_its_prompt_and_while_it_decodes() {
+    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
+    let engine = Engine::new(model).unwrap();
+    let mut decoding = engine.generate_tokens(&prompt(1, 4), &Options::new(900)).unwrap();
+    let waiting = engine.generate_tokens(&prompt(2, 4), &Options::new(900)).unwrap();
+    decoding.next_token().unwrap().unwrap();
+    waiting.cancel_token().cancel();
+    assert_eq!(waiting.complete().unwrap().finish_reason, FinishReason::Cancelled);
+    decoding.cancel_token().cancel();
+    while decoding.next_token().is_some() {}
+    assert_eq!(decoding.finish_reason(), Some(FinishReason::Cancelled));
+    // A prompt of 60 chunks.
+    let steps = engine.stats().steps;
+    let long = engine.generate_tokens(&prompt(3, 960), &Options::new(1)).unwrap();
+    wait_until(&engine, |stats| stats.steps > steps + 2);
+    long.cancel_token().cancel();
+    let completion = long.complete().unwrap();
+    assert_eq!((completion.finish_reason, completion.tokens.len()), (FinishReason::Cancelled, 0));
+    let stats = engine.stats();
+    assert!(stats.steps < steps + 50 && stats.cancelled == 3, "{stats:?}");
+    assert_eq!((stats.running, stats.queued), (0, 0));
+}
+
+#[test]
+fn a_token_that_was_cancelled_before_is_an_error_and_not_a_request() {
+    let engine = Engine::new(reference(1)).unwrap();
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let error = engine.generate_tokens(&[1], &Options::new(1).with_cancel(cancel)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert_eq!(engine.stats().submitted, 0);
+}
+
+#[test]
+fn deadlines_end_requests_that_wait_and_requests_that_run() {
+    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
+    let engine = Engine::new(model).unwrap();
+    let limit = Options::new(1000).with_time_limit(Duration::from_millis(60));
+    let running = engine.generate_tokens(&prompt(1, 4), &limit).unwrap();
+    let soon = Instant::now() + Duration::from_millis(20);
+    let waiting = engine.submit(Request::new(&prompt(2, 4)).with_deadline(soon)).unwrap();
+    let waiting = waiting.complete().unwrap();
+    assert_eq!((waiting.finish_reason, waiting.tokens.len()), (FinishReason::TimeLimit, 0));
+    let running = running.complete().unwrap();
+    assert_eq!(running.finish_reason, FinishReason::TimeLimit);
+    assert!(!running.tokens.is_empty());
+    assert_eq!(engine.stats().timed_out, 2);
+}
+
+#[test]
+fn an_abandoned_request_is_cancelled_and_others_get_its_place() {
+    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
+    let engine = Engine::new(model).unwrap();
+    let mut first = engine.generate_tokens(&prompt(1, 4), &Options::new(1000)).unwrap();
+    first.next_token().unwrap().unwrap();
+    let second = engine.generate_tokens(&prompt(2, 4), &Options::new(3)).unwrap();
+    drop(first);
+    assert_eq!(second.complete().unwrap().tokens.len(), 3);
+    assert_eq!(engine.stats().cancelled, 1);
+}
+
+#[test]
+fn streams_outlive_their_engine_and_its_thread_ends_with_the_last_of_them() {
+    let faulty = Faulty::new(&reference(4));
+    let engine = Engine::new(faulty.model()).unwrap();
+    let open = Arc::clone(&faulty.open);
+    let stream = engine.generate_tokens(&prompt(1, 30), &Options::new(200)).unwrap();
+    let other = engine.clone().generate_tokens(&prompt(2, 30), &Options::new(1000)).unwrap();
+    drop(engine);
+    assert_eq!(stream.complete().unwrap().tokens.len(), 200);
+    assert_eq!(open.load(Ordering::SeqCst), 1);
+    drop(other);
+    assert_eq!(open.load(Ordering::SeqCst), 0, "the session is closed when the last stream is dropped");
+}
+
+#[test]
+fn a_shutdown_lets_requests_end_and_cancels_those_that_do_not() {
+    let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 4));
+    let engine = Engine::with_options(faulty.model(), &EngineOptions::default().with_sequences(1)).unwrap();
+    let short: Vec<_> =
+        (0..3).map(|n| engine.generate_tokens(&prompt(n, 4), &Options::new(5)).unwrap()).collect();
+    assert!(engine.shutdown(Duration::from_secs(20)));
+    assert_eq!(faulty.open.load(Ordering::SeqCst), 0);
+    for stream in short {
+        assert_eq!(stream.complete().unwrap().finish_reason, FinishReason::Length);
+    }
+    let refused = engine.generate_tokens(&[1], &Options::new(1)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Cancelled);
+    assert!(engine.check().is_err());
+
+    let engine = Engine::new(faulty.model()).unwrap();
+    let long = engine.generate_tokens(&prompt(1, 4), &Options::new(1000)).unwrap();
+    wait_until(&engine, |stats| stats.steps > 2);
+    assert!(!engine.shutdown(Duration::from_millis(10)));
+    assert_eq!(long.complete().unwrap().finish_reason, FinishReason::Cancelled);
+    assert!(!engine.shutdown(Duration::ZERO) || faulty.open.load(Ordering::SeqCst) == 0);
+}
+
+#[test]
+fn a_panic_of_the_engine_is_an_error_of_every_request() {
+    let mut faulty = Faulty::new(&reference(2));
+    faulty.panics_at = Some(3);
+    let engine = Engine::new(faulty.model()).unwrap();
+    let streams: Vec<_> =
+        (0..6).filter_map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(50)).ok()).collect();
+    assert!(!streams.is_empty());
+    for stream in streams {
+        assert_eq!(stream.complete().unwrap_err().kind(), ErrorKind::Internal);
+    }
+    let error = engine.generate_tokens(&[1], &Options::new(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(engine.check().unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(engine.stats().running, 0);
+    engine.shutdown(Duration::from_secs(20));
+    assert_eq!(faulty.open.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_step_that_fails_ends_its_requests_and_no_others() {
+    let mut faulty = Faulty::new(&reference(2));
+    faulty.fails_at = Some(1);
+    let model = faulty.model();
+    let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_sequences(1)).unwrap();
+    let first = engine.generate_tokens(&prompt(1, 4), &Options::new(5)).unwrap();
+    let second = engine.generate_tokens(&prompt(2, 4), &Options::new(5)).unwrap();
+    assert_eq!(first.complete().unwrap_err().kind(), ErrorKind::Io);
+    assert_same(&second.complete().unwrap(), &alone(&reference(2), &prompt(2, 4), &Options::new(5)));
+    assert_eq!((engine.stats().failed, engine.stats().finished), (1, 1));
+}
+
+#[test]
+fn requests_are_computed_again_after_a_device_fault() {
+    let sound = reference(4);
+    let faults = Faults::new(FaultPoint::Dispatch, 4);
+    let model = endless(&ReferenceBackend::new().with_faults(faults), 4);
+    let engine = Engine::new(model).unwrap();
+    let streams: Vec<_> =
+        (0..4).map(|n| engine.generate_tokens(&prompt(n, 5), &Options::new(10)).unwrap()).collect();
+    for (n, stream) in (0..).zip(streams) {
+        assert_same(&stream.complete().unwrap(), &alone(&sound, &prompt(n, 5), &Options::new(10)));
+    }
+    assert!(engine.stats().retried > 0);
+}
+
+#[test]
+fn a_fault_that_comes_again_is_reported() {
+    let engine = Engine::new(endless(&ReferenceBackend::new().with_broken_weights(), 2)).unwrap();
+    let stream = engine.generate_tokens(&prompt(1, 5), &Options::new(10)).unwrap();
+    assert_eq!(stream.complete().unwrap_err().kind(), ErrorKind::Device);
+    assert_eq!((engine.stats().retried, engine.stats().failed), (1, 1));
+}
+
+/// Wakes a thread that waits for a task.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a task on this thread: an executor in four lines.
+fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        match poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn tasks_are_woken_for_tokens_and_for_the_end() {
+    let model = reference(4);
+    let engine = Engine::new(model.clone()).unwrap();
+    let mut streams: Vec<_> =
+        (0..3).map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(30)).unwrap()).collect();
+    let mut left = 3;
+    while left > 0 {
+        // A task that polls all of them, and is woken by any.
+        left = block_on(|context| {
+            let mut ready = false;
+            let mut open = 0;
+            for stream in &mut streams {
+                loop {
+                    match stream.poll_token(context) {
+                        Poll::Ready(None) => break,
+                        Poll::Ready(Some(token)) => {
+                            token.unwrap();
+                            ready = true;
+                        }
+                        Poll::Pending => {
+                            open += 1;
+                            break;
+                        }
+                    }
+                }
+            }
+            if ready || open == 0 { Poll::Ready(open) } else { Poll::Pending }
+        });
+    }
+    for (n, stream) in (0..).zip(streams) {
+        assert_eq!(stream.tokens(), alone(&model, &prompt(n, 20), &Options::new(30)).tokens);
+    }
+}
+
+#[cfg(feature = "async")]
+#[test]
+fn a_stream_of_an_engine_is_a_stream_of_futures() {
+    use futures_core::Stream;
+    use std::pin::Pin;
+
+    use crate::support::{Replay, oracle};
+
+    let case = &oracle()[0];
+    let engine = Engine::new(Replay::oracle().model()).unwrap();
+    let mut stream = engine.generate_tokens(&case.prompt, &Options::default()).unwrap();
+    let mut text = String::new();
+    while let Some(piece) = block_on(|context| Pin::new(&mut stream).poll_next(context)) {
+        text.push_str(&piece.unwrap());
+    }
+    assert_eq!(text, case.completion);
+}

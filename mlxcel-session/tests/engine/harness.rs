@@ -1,0 +1,189 @@
+//! Models that engines are tried on, and what is asked of them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::mlxcel_core::{
+    Backend, Control, InferenceSession, Model as EngineModel, Row, RowResult, SequenceId, SequenceState,
+    SessionOptions, StepOutput,
+};
+use mlxcel_session::{
+    Capabilities, Completion, Engine, EngineStats, Error, ErrorKind, LoadOptions, Model, ModelInfo, Options,
+    Result, SessionStats, TokenId,
+};
+
+/// The reference engine with so many sequences and no stop token: its texts are as long as they are asked to be.
+pub fn reference(sequences: usize) -> Model {
+    endless(&ReferenceBackend::new(), sequences)
+}
+
+/// `backend` with so many sequences and no stop token.
+pub fn endless(backend: &ReferenceBackend, sequences: usize) -> Model {
+    let backend = backend.clone().with_stop_tokens([]);
+    let options = LoadOptions::default().with_sequences(sequences);
+    Model::from_parts(backend.load(&ReferenceBackend::source(), &options).unwrap(), None)
+}
+
+/// A prompt of `length` tokens that differs from those of other numbers.
+pub fn prompt(number: u64, length: usize) -> Vec<TokenId> {
+    (0..length as u64).map(|i| ((number * 7919 + i * 31 + number * i) % 63 + 1) as TokenId).collect()
+}
+
+/// Options of every kind: greedy ones, and seeded draws by the engine.
+pub fn options(number: u64, tokens: usize) -> Options {
+    let options = Options::new(tokens);
+    match number % 3 {
+        0 => options,
+        1 => options.with_temperature(0.9).with_seed(number),
+        _ => options.with_temperature(1.2).with_top_k(8).with_repetition_penalty(1.1).with_seed(number),
+    }
+}
+
+/// What a request says in a session of its own.
+pub fn alone(model: &Model, prompt: &[TokenId], options: &Options) -> Completion {
+    model.generate_tokens(prompt, options).unwrap().complete().unwrap()
+}
+
+/// Compares everything but how long it took.
+pub fn assert_same(one: &Completion, other: &Completion) {
+    assert_eq!(one.tokens, other.tokens);
+    assert_eq!(one.logprobs, other.logprobs);
+    assert_eq!((&one.text, one.finish_reason), (&other.text, other.finish_reason));
+    assert_eq!(one.usage.prompt_tokens, other.usage.prompt_tokens);
+    assert_eq!(one.usage.generated_tokens, other.usage.generated_tokens);
+}
+
+/// Waits until `reached` holds of the figures.
+pub fn wait_until(engine: &Engine, reached: impl Fn(&EngineStats) -> bool) -> EngineStats {
+    let start = Instant::now();
+    loop {
+        let stats = engine.stats();
+        if reached(&stats) {
+            return stats;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "it does not come to it: {stats:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A model whose sessions go wrong as they are told to.
+#[derive(Clone)]
+pub struct Faulty {
+    inner: Arc<dyn EngineModel>,
+    /// How many tokens all sequences of a session may hold together.
+    pub memory: usize,
+    /// The step that panics.
+    pub panics_at: Option<usize>,
+    /// The step that answers an error instead of running.
+    pub fails_at: Option<usize>,
+    /// How many sessions are open.
+    pub open: Arc<AtomicUsize>,
+    /// The number of tokens of each row of each step.
+    pub steps: Arc<Mutex<Vec<Vec<usize>>>>,
+}
+
+impl Faulty {
+    pub fn new(model: &Model) -> Self {
+        Self {
+            inner: Arc::clone(model.engine()),
+            memory: usize::MAX,
+            panics_at: None,
+            fails_at: None,
+            open: Arc::default(),
+            steps: Arc::default(),
+        }
+    }
+
+    pub fn model(&self) -> Model {
+        Model::from_parts(Arc::new(self.clone()), None)
+    }
+}
+
+impl EngineModel for Faulty {
+    fn info(&self) -> &ModelInfo {
+        self.inner.info()
+    }
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+    fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let inner = self.inner.open_session(options)?;
+        Ok(Box::new(FaultySession { inner, model: self.clone(), held: BTreeMap::new() }))
+    }
+}
+
+struct FaultySession {
+    inner: Box<dyn InferenceSession>,
+    model: Faulty,
+    /// The tokens of each sequence.
+    held: BTreeMap<SequenceId, usize>,
+}
+
+impl Drop for FaultySession {
+    fn drop(&mut self) {
+        self.model.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl InferenceSession for FaultySession {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+    fn open(&mut self) -> Result<SequenceId> {
+        let sequence = self.inner.open()?;
+        self.held.insert(sequence, 0);
+        Ok(sequence)
+    }
+    fn close(&mut self, sequence: SequenceId) -> Result<()> {
+        self.held.remove(&sequence);
+        self.inner.close(sequence)
+    }
+    fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
+        self.inner.state(sequence)
+    }
+    fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
+        let step = {
+            let mut steps = self.model.steps.lock().unwrap();
+            steps.push(rows.iter().map(|row| row.tokens.len()).collect());
+            steps.len() - 1
+        };
+        assert_ne!(self.model.panics_at, Some(step), "the engine panics, as it was told to");
+        if self.model.fails_at == Some(step) {
+            return Err(Error::new(ErrorKind::Io, "step", "the step fails, as it was told to"));
+        }
+        let mut used: usize = self.held.values().sum();
+        let fits: Vec<bool> = rows
+            .iter()
+            .map(|row| {
+                let fits = used + row.tokens.len() <= self.model.memory;
+                used += if fits { row.tokens.len() } else { 0 };
+                fits
+            })
+            .collect();
+        let run: Vec<Row<'_>> =
+            rows.iter().zip(&fits).filter(|(_, fits)| **fits).map(|(row, _)| *row).collect();
+        let mut answers: Vec<Result<RowResult>> = Vec::new();
+        if !run.is_empty() {
+            self.inner.step(&run, control, out)?;
+            answers = out.take();
+        }
+        out.clear();
+        let mut answers = answers.into_iter();
+        for (row, fits) in rows.iter().zip(fits) {
+            out.push(if fits {
+                *self.held.get_mut(&row.sequence).unwrap() += row.tokens.len();
+                answers.next().unwrap()
+            } else {
+                Err(Error::new(ErrorKind::ResourceExhausted, "step", "the caches are full"))
+            });
+        }
+        Ok(())
+    }
+    fn stats(&self) -> SessionStats {
+        self.inner.stats()
+    }
+}

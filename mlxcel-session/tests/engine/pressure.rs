@@ -1,0 +1,123 @@
+//! Short memory, all kinds of ends at once, and many requests in a row.
+
+use std::time::Duration;
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Options, Request};
+
+use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+
+#[test]
+fn requests_that_lose_their_sequence_for_memory_say_the_same() {
+    let sound = reference(8);
+    let mut faulty = Faulty::new(&sound);
+    // Enough for the longest alone, and for half of them together.
+    faulty.memory = 200;
+    let engine = Engine::new(faulty.model()).unwrap();
+    let streams: Vec<_> = (0..12)
+        .map(|n| engine.generate_tokens(&prompt(n, 20 + n as usize), &options(n, 30)).unwrap())
+        .collect();
+    for (n, stream) in (0..).zip(streams) {
+        let expected = alone(&sound, &prompt(n, 20 + n as usize), &options(n, 30));
+        assert_same(&stream.complete().unwrap(), &expected);
+    }
+    let stats = engine.stats();
+    assert!(stats.preempted > 0 && stats.finished == 12, "{stats:?}");
+    assert!(stats.preempted < 40, "{stats:?}");
+}
+
+#[test]
+fn the_youngest_of_the_least_priority_gives_way() {
+    let mut faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(Duration::from_millis(1)), 8));
+    faulty.memory = 100;
+    let engine = Engine::new(faulty.model()).unwrap();
+    let submit = |n, priority| {
+        let tokens = prompt(n, 10);
+        let request = Request::new(&tokens).with_options(Options::new(60)).with_priority(priority);
+        engine.submit(request).unwrap()
+    };
+    // Two of 70 tokens do not fit together.
+    let (first, urgent) = (submit(0, 0), submit(1, 1));
+    let urgent = urgent.complete().unwrap();
+    assert_eq!(urgent.tokens.len(), 60);
+    assert!(engine.stats().preempted > 0 && engine.stats().finished == 1);
+    assert_eq!(first.complete().unwrap().tokens.len(), 60);
+}
+
+#[test]
+fn a_request_that_does_not_fit_alone_ends_and_the_others_go_on() {
+    let mut faulty = Faulty::new(&reference(4));
+    faulty.memory = 100;
+    let engine = Engine::new(faulty.model()).unwrap();
+    let large = engine.generate_tokens(&prompt(0, 90), &Options::new(60)).unwrap();
+    let small: Vec<_> =
+        (1..4).map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(40)).unwrap()).collect();
+    assert_eq!(large.complete().unwrap_err().kind(), ErrorKind::ResourceExhausted);
+    small.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 40));
+}
+
+/// A fixed sequence that looks like chance (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// One caller of many: whatever it does, its request ends as it should.
+fn visit(engine: &Engine, model: &mlxcel_session::Model, n: u64) {
+    let mut chance = Chance(n);
+    let tokens = prompt(n, 1 + chance.below(120) as usize);
+    let mut options = options(n, 1 + chance.below(40) as usize);
+    let expected = alone(model, &tokens, &options);
+    let kind = chance.below(5);
+    if kind == 1 {
+        options = options.with_time_limit(Duration::from_millis(chance.below(15)));
+    }
+    let request = Request::new(&tokens).with_options(options).with_priority(chance.below(3) as i32);
+    let mut stream = engine.submit_within(request, Duration::from_secs(30)).unwrap();
+    let some = chance.below(20) as usize;
+    for _ in 0..some {
+        if stream.next_token().transpose().unwrap().is_none() {
+            break;
+        }
+    }
+    match kind {
+        2 => stream.cancel_token().cancel(),
+        3 => return,
+        4 => std::thread::sleep(Duration::from_millis(chance.below(5))),
+        _ => {}
+    }
+    while stream.next_token().transpose().unwrap().is_some() {}
+    let (reason, read) = (stream.finish_reason().unwrap(), stream.tokens());
+    assert!(expected.tokens.starts_with(read), "nothing is lost or mixed up");
+    match kind {
+        1 if reason == FinishReason::TimeLimit => {}
+        2 if reason == FinishReason::Cancelled => assert!(read.len() >= some.min(expected.tokens.len())),
+        _ => assert_eq!((read, reason), (&*expected.tokens, FinishReason::Length)),
+    }
+}
+
+#[test]
+fn sixty_four_requests_of_every_kind_at_once_end_as_they_should() {
+    let sound = reference(8);
+    let mut faulty = Faulty::new(&sound);
+    faulty.memory = 600;
+    let options = EngineOptions::default().with_queue(20).with_unread_tokens(8);
+    let engine = Engine::with_options(faulty.model(), &options).unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..64 {
+            let (engine, sound) = (engine.clone(), &sound);
+            scope.spawn(move || visit(&engine, sound, n));
+        }
+    });
+    let stats = wait_until(&engine, |stats| stats.running + stats.queued == 0);
+    assert_eq!(stats.submitted, 64);
+    assert_eq!(stats.finished + stats.cancelled + stats.timed_out, 64, "{stats:?}");
+    assert_eq!((stats.failed, stats.kv_bytes), (0, 0), "{stats:?}");
+}

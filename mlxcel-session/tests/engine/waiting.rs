@@ -1,0 +1,145 @@
+//! Who waits, for how long, and who is refused.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request};
+
+use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+
+const PASS: Duration = Duration::from_millis(2);
+
+#[test]
+fn a_full_queue_refuses_and_takes_again_when_there_is_room() {
+    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
+    let engine = Engine::with_options(model, &EngineOptions::default().with_queue(2)).unwrap();
+    let running = engine.generate_tokens(&prompt(0, 4), &Options::new(1000)).unwrap();
+    wait_until(&engine, |stats| stats.running == 1);
+    let waiting: Vec<_> =
+        (1..3).map(|n| engine.generate_tokens(&prompt(n, 4), &Options::new(2)).unwrap()).collect();
+    let error = engine.generate_tokens(&prompt(3, 4), &Options::new(2)).unwrap_err();
+    assert_eq!((error.kind(), error.context("queue")), (ErrorKind::ResourceExhausted, Some("2")));
+    let stats = engine.stats();
+    assert_eq!((stats.refused, stats.submitted, stats.queued), (1, 3, 2));
+
+    let request = || Request::new("").with_options(Options::new(2));
+    let tokens = prompt(3, 4);
+    let start = Instant::now();
+    let mut late = request();
+    late.prompt = (&tokens).into();
+    let error = engine.submit_within(late.clone(), Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    let patient = {
+        let (engine, tokens) = (engine.clone(), tokens.clone());
+        std::thread::spawn(move || {
+            let mut request = Request::new(&tokens);
+            request.options = Options::new(2);
+            engine.submit_within(request, Duration::from_secs(20)).unwrap().complete().unwrap()
+        })
+    };
+    drop(running);
+    assert_eq!(patient.join().unwrap().tokens.len(), 2);
+    waiting.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 2));
+}
+
+#[test]
+fn a_long_prompt_delays_its_neighbours_by_a_chunk_and_not_by_the_whole() {
+    let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(16), 8));
+    let engine = Engine::new(faulty.model()).unwrap();
+    let decoding: Vec<_> =
+        (0..7).map(|n| engine.generate_tokens(&prompt(n, 2), &Options::new(60)).unwrap()).collect();
+    let long = engine.generate_tokens(&prompt(9, 800), &Options::new(2)).unwrap();
+    for stream in decoding {
+        assert_eq!(stream.complete().unwrap().tokens.len(), 60);
+    }
+    assert_eq!(long.complete().unwrap().tokens.len(), 2);
+    let steps = faulty.steps.lock().unwrap();
+    // No step has more than a chunk beside the rows that decode, and those are in every step of theirs.
+    assert!(steps.iter().all(|rows| rows.iter().filter(|&&tokens| tokens > 1).sum::<usize>() <= 16));
+    let mixed = steps.iter().filter(|rows| rows.contains(&16) && rows.len() > 1).count();
+    assert!(mixed >= 45, "the prompt is computed beside the others, in {mixed} steps");
+}
+
+#[test]
+fn every_request_is_begun_and_served_within_a_bounded_number_of_steps() {
+    // 40 requests of 8 tokens and prompts of 3 chunks, 4 at a time: ten rounds of 8 steps, and 12 chunks in each.
+    let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(8), 4));
+    let engine = Engine::new(faulty.model()).unwrap();
+    let streams: Vec<_> =
+        (0..40).map(|n| engine.generate_tokens(&prompt(n, 24), &Options::new(8)).unwrap()).collect();
+    streams.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 8));
+    let stats = engine.stats();
+    assert!(stats.steps <= 10 * (8 + 12), "{stats:?}");
+    assert_eq!(stats.computed_tokens, 40 * (24 + 7));
+}
+
+#[test]
+fn a_larger_priority_is_begun_first_and_equals_by_arrival() {
+    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
+    let engine = Engine::new(model).unwrap();
+    let blocker = engine.generate_tokens(&prompt(0, 4), &Options::new(1000)).unwrap();
+    wait_until(&engine, |stats| stats.running == 1);
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let readers: Vec<_> = [0, 5, -1, 5, 0]
+        .into_iter()
+        .map(|priority| {
+            let tokens = prompt(1, 4);
+            let request = Request::new(&tokens).with_options(Options::new(2)).with_priority(priority);
+            let stream = engine.submit(request).unwrap();
+            let order = Arc::clone(&order);
+            std::thread::spawn(move || {
+                let number = stream.number();
+                stream.complete().unwrap();
+                order.lock().unwrap().push(number);
+            })
+        })
+        .collect();
+    drop(blocker);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    assert_eq!(*order.lock().unwrap(), [2, 4, 1, 5, 3]);
+}
+
+#[test]
+fn a_reader_that_is_behind_is_paused_and_holds_up_nobody() {
+    for sequences in [1, 2] {
+        let model = reference(sequences);
+        let options = EngineOptions::default().with_unread_tokens(4);
+        let engine = Engine::with_options(model.clone(), &options).unwrap();
+        let lazy: Vec<_> = (0..3)
+            .map(|n| engine.generate_tokens(&prompt(n, 20), &crate::harness::options(n, 40)).unwrap())
+            .collect();
+        // They come to nothing as long as nobody reads; a request that is read passes them.
+        for n in 10..13 {
+            let stream = engine.generate_tokens(&prompt(n, 20), &Options::new(20)).unwrap();
+            assert_eq!(stream.complete().unwrap().tokens.len(), 20);
+        }
+        let steps = wait_until(&engine, |stats| stats.generated_tokens >= 60 + 12).steps;
+        std::thread::sleep(Duration::from_millis(50));
+        let stats = engine.stats();
+        assert_eq!((stats.steps, stats.generated_tokens), (steps, 60 + 12), "nothing is computed unread");
+        assert!(stats.preempted > 0 && stats.finished == 3, "{stats:?}");
+        for (n, stream) in (0..).zip(lazy) {
+            let expected = alone(&model, &prompt(n, 20), &crate::harness::options(n, 40));
+            assert_same(&stream.complete().unwrap(), &expected);
+        }
+    }
+}
+
+#[test]
+fn sixty_four_callers_at_once_get_what_they_ask_for() {
+    let model = reference(8);
+    let engine = Engine::new(model.clone()).unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..64 {
+            let (engine, model) = (engine.clone(), &model);
+            scope.spawn(move || {
+                let (prompt, options) = (prompt(n, 1 + n as usize), options(n, 10));
+                let stream = engine.generate_tokens(&prompt, &options).unwrap();
+                assert_same(&stream.complete().unwrap(), &alone(model, &prompt, &options));
+            });
+        }
+    });
+    assert_eq!(engine.stats().finished, 64);
+}

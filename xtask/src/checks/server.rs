@@ -1,0 +1,75 @@
+//! The server, driven by OpenAI's own client for Python.
+//!
+//! The client comes from PyPI, a few megabytes, and is installed when this check first runs, not by `setup`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::bundle::without_wheels;
+use crate::process;
+use crate::setup::{Packages, find_python};
+use crate::workspace::Workspace;
+
+const SCRIPT: &str = "tests-external/openai/drive_server.py";
+const REQUIREMENTS: &str = "tests-external/openai/requirements.txt";
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let python = find_python()?;
+    if let Some(reason) = without_wheels(&python)? {
+        return Ok(format!("skipped, {reason}"));
+    }
+    let packages = Packages {
+        name: "openai",
+        requirements: REQUIREMENTS,
+        wheels_for: None,
+        what: "OpenAI's client (about 5 MB)",
+    };
+    packages.install(workspace, || Ok(python.clone())).context("installing OpenAI's client")?;
+    let arguments = ["--locked", "--package", "mlxcel-examples", "--bin", "server"];
+    process::run(workspace.cargo(&["build"]).args(arguments))?;
+    let mut start = workspace.cargo(&["run", "--quiet"]);
+    start.args(arguments).args(["--", "--port", "0", "--backend", "portable"]);
+    let server = Server::start(&mut start)?;
+    let mut drive = Command::new(&python);
+    drive.arg(workspace.root().join(SCRIPT)).arg(&server.address);
+    drive.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
+    // A proxy of this machine does not lead to its loopback.
+    drive.env("NO_PROXY", "*");
+    match process::output(&mut drive)?.trim() {
+        "" => bail!("the script checked nothing"),
+        said => Ok(said.to_owned()),
+    }
+}
+
+/// A running server, ended when this is dropped.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn().context("starting the server")?;
+        let mut address = String::new();
+        let stdout = child.stdout.take();
+        let server = |address: String| Self { child, address };
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut address).context("reading the server's address")?;
+        }
+        let server = server(address.trim().to_owned());
+        if !server.address.starts_with("http://") {
+            bail!("the server did not start");
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
