@@ -12,6 +12,7 @@ mod machine;
 mod mlx;
 mod peers;
 mod report;
+mod requests;
 mod serve;
 mod shapes;
 mod spread;
@@ -34,6 +35,8 @@ enum Suite {
     Cpu(Box<cpu::Arguments>),
     /// The MLX engine beside mlx-lm
     Mlx(mlx::Arguments),
+    /// Many requests on one engine, beside one at a time
+    Requests(requests::Arguments),
     /// One of our engines, measured on request from standard input
     #[command(hide = true)]
     Serve(serve::Arguments),
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
         Suite::Cpu(arguments) => cpu::run(&arguments),
         Suite::Mlx(arguments) => mlx::run(&arguments),
+        Suite::Requests(arguments) => requests::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),
     };
     match result {
