@@ -56,7 +56,8 @@ mod every_target_tests;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
 mod ffi;
 pub mod inspect;
-mod lowering;
+#[cfg(test)]
+mod kernel_tests;
 pub mod profile;
 mod target;
 mod threads;

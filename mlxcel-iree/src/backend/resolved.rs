@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_iree_kernels::Hardware;
 use mlxcel_stablehlo::ElementType;
 
 use super::CompileBackend;
@@ -36,6 +37,14 @@ impl ResolvedTarget {
     /// The target, without `host` in it.
     pub fn target(&self) -> &CompileTarget {
         &self.target
+    }
+
+    /// What programs for the target are written for.
+    ///
+    /// # Errors
+    /// Those of a target that is no processor's although its backend is.
+    pub(crate) fn hardware(&self) -> Result<Hardware> {
+        self.target.hardware()
     }
 
     /// What `iree-compile` is told.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, Outputs, ProgramShape};
+use mlxcel_iree_kernels::layout::{layout_name, layout_named};
 use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Selection, WeightRef};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::path::check_path;
 use crate::compiler::Revision;
 use crate::ffi;
-use crate::lowering::layout::{layout_name, layout_named};
 
 /// The manifest's file name.
 pub(crate) const MANIFEST: &str = "bundle.json";

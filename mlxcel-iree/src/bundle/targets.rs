@@ -2,6 +2,8 @@
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape};
+use mlxcel_iree_kernels::layout::layout_name;
+use mlxcel_iree_kernels::{EXPORT_ENTRY, attends_in_use, export};
 use mlxcel_models::Decoder;
 
 use super::options::{BundleOptions, STABLEHLO};
@@ -9,16 +11,12 @@ use super::staging::OPERATION;
 use crate::IreeBackend;
 use crate::backend::ResolvedTarget;
 use crate::engine::{ProgramCompiler, ProgramWriter};
-use crate::lowering::layout::layout_name;
-use crate::lowering::{EXPORT_ENTRY, attends_in_use, export, weight_lanes};
 use crate::target::CompileTarget;
 use crate::target::cpu::Code;
+use crate::target::processor::BACKEND as CPU;
 
 /// What programs are compiled for where nothing is said: this machine.
 const HERE: &str = "local-task";
-
-/// The backend whose programs need features of a processor.
-const CPU: &str = "llvm-cpu";
 
 /// One thing to write programs for.
 pub(super) struct BundleTarget {
@@ -60,7 +58,7 @@ impl BundleTarget {
         });
         let resolved = resolved.collect::<Result<Vec<_>>>()?;
         let in_use = |target: &Option<ResolvedTarget>| match target {
-            Some(target) => attends_in_use(decoder, target),
+            Some(target) => Ok(attends_in_use(decoder, target.hardware()?)),
             None => Ok(false),
         };
         if resolved.iter().map(in_use).collect::<Result<Vec<_>>>()?.into_iter().all(|in_use| in_use) {
@@ -96,7 +94,7 @@ impl BundleTarget {
         Ok(Self {
             name: target.to_string(),
             required_features: required_features(target.target())?,
-            weight_layout: layout_name(weight_lanes(&target)?),
+            weight_layout: layout_name(target.hardware()?.weight_lanes()),
             programs: Programs::Compiler(Box::new(compiler)),
         })
     }

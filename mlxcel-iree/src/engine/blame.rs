@@ -104,11 +104,11 @@ mod tests {
 
     use mlxcel_core::{ErrorKind, Precision};
     use mlxcel_graph::{Numerics, Outputs, ProgramShape, decoder_program, state_layouts};
+    use mlxcel_iree_kernels::lower;
     use mlxcel_models::Checkpoint;
 
     use super::*;
     use crate::backend::resolved;
-    use crate::lowering::lower;
 
     fn decoder() -> Decoder {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
@@ -121,7 +121,7 @@ mod tests {
         let shape = ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last };
         let layouts = state_layouts(&decoder, numerics, 64).unwrap();
         let module = decoder_program(&decoder, numerics, &layouts, &shape).unwrap().module;
-        lower(&module, &resolved("llvm-cpu:x86-64-v3"), Precision::Exact).unwrap()
+        lower(&module, resolved("llvm-cpu:x86-64-v3").hardware().unwrap(), Precision::Exact).unwrap()
     }
 
     /// The contexts `operation` and `near` of a diagnostic about the first line from `from` on that has `words`.

@@ -2,6 +2,7 @@
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{GraphModelOptions, Numerics, Program, ProgramShape, StateLayout, decoder_program};
+use mlxcel_iree_kernels::lower;
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
@@ -9,7 +10,7 @@ use super::blame::blame;
 use crate::artifact::{Artifact, Artifacts};
 use crate::backend::ResolvedTarget;
 use crate::compiler::{CompileOptions, Compiler};
-use crate::lowering::{CPU, lower};
+use crate::target::processor::BACKEND as CPU;
 
 /// Writes the programs of one model as graphs.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl ProgramCompiler {
 
     /// The text that the compiler is given for `shape`.
     pub(crate) fn text(&self, shape: &ProgramShape) -> Result<String> {
-        lower(&self.program(shape)?.module, &self.target, self.writer.numerics.precision)
+        lower(&self.program(shape)?.module, self.target.hardware()?, self.writer.numerics.precision)
     }
 
     /// The compiled program for `shape`.

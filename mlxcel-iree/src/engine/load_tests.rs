@@ -118,7 +118,7 @@ fn opening_takes_at_most_half_as_long_again_as_a_copy() {
     let graph = mlxcel_graph::GraphModelOptions::from(&LoadOptions::default());
     let writer = super::ProgramWriter::new(decoder.clone(), &graph).unwrap();
     let shape = &graph.first_programs(&decoder).unwrap()[0];
-    let read = crate::lowering::weights_in_panels(&writer.program(shape).unwrap().module);
+    let read = mlxcel_iree_kernels::weights_in_panels(&writer.program(shape).unwrap().module);
     let engine = IreeBackend::new();
     engine.load(&folder.as_path().into(), &LoadOptions::default()).unwrap();
     let (mut copies, mut opens) = (Vec::new(), Vec::new());

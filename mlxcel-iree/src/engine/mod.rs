@@ -27,6 +27,7 @@ use mlxcel_core::{
     Backend, CancelToken, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Result,
 };
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, model_info};
+use mlxcel_iree_kernels::{attends_in_use, weights_in_panels};
 use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
 use crate::affinity::Affinity;
@@ -36,7 +37,6 @@ use crate::bundle::{Bundle, Offer, Trust};
 use crate::cache::Cache;
 use crate::compiler::Compiler;
 use crate::ffi::{Device, DeviceOptions, Driver};
-use crate::lowering::{attends_in_use, weights_in_panels};
 use crate::profile::Profiler;
 use crate::target::{CompileTarget, DeviceDescription};
 pub(crate) use compile::{ProgramCompiler, ProgramWriter};
@@ -247,7 +247,7 @@ impl IreeBackend {
         graph.kv_cache = self.kv_cache;
         let target = self.resolve(None, driver.name())?;
         target.check_device(&DeviceDescription::of_driver(driver.name()))?;
-        if attends_in_use(decoder, &target)? {
+        if attends_in_use(decoder, target.hardware()?) {
             graph = graph.for_kernels();
         }
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;

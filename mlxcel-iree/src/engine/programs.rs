@@ -16,7 +16,6 @@ use super::compile::ProgramCompiler;
 use super::slot::Slot;
 use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
-use crate::lowering::weight_lanes;
 use crate::threads::share_out;
 
 /// Where compiled programs come from.
@@ -31,7 +30,7 @@ impl ProgramSource {
     /// The lanes of the panels in which the programs take weights; none where they take them as stored.
     pub(super) fn lanes(&self) -> Result<Option<usize>> {
         match self {
-            Self::Compiler(compiler) => weight_lanes(compiler.target()),
+            Self::Compiler(compiler) => Ok(compiler.target().hardware()?.weight_lanes()),
             Self::Bundle(programs) => programs.lanes(),
         }
     }

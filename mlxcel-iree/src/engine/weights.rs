@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::weight_arguments;
+use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout, matrices};
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use mlxcel_stablehlo::TensorType;
 
 use super::work::Progress;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
-use crate::lowering::layout::{Contents, Packer, WeightLayout, matrices};
 use crate::threads::share_out;
 
 const OPERATION: &str = "load weights";
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::ffi::{DeviceOptions, Driver};
-    use crate::lowering::weights_in_panels;
+    use mlxcel_iree_kernels::weights_in_panels;
 
     fn open(fixture: &str) -> (Arc<Checkpoint>, Decoder) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);

@@ -37,13 +37,13 @@ use mlxcel_core::{
     Result,
 };
 use mlxcel_graph::{GraphModelOptions, ProgramShape};
+use mlxcel_iree_kernels::attends_in_use;
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::IreeBackend;
 use crate::bundle::file_stem;
 use crate::compiler::CompileOptions;
 use crate::engine::{ProgramCompiler, ProgramWriter};
-use crate::lowering::attends_in_use;
 use crate::target::CompileTarget;
 
 pub use summary::{Dispatch, Summary};
@@ -159,7 +159,7 @@ pub fn inspect(
     graph.capacity = options.capacity;
     graph.sequences = options.sequences.unwrap_or(1);
     let target = engine.resolve(options.target.as_ref(), HERE)?;
-    if attends_in_use(&decoder, &target)? {
+    if attends_in_use(&decoder, target.hardware()?) {
         graph = graph.for_kernels();
     }
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;

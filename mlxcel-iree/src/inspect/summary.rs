@@ -4,14 +4,13 @@ use std::fmt;
 
 use mlxcel_core::Result;
 use mlxcel_graph::{ENTRY, Program, ProgramShape};
+use mlxcel_iree_kernels::layout::layout_name;
 use mlxcel_models::{Decoder, Operation, WeightId, WeightRef};
 use serde::Serialize;
 
 use super::Statistics;
 use super::flow::Flow;
 use crate::backend::ResolvedTarget;
-use crate::lowering::layout::layout_name;
-use crate::lowering::weight_lanes;
 
 /// How many dispatches a printed summary lists.
 const LISTED: usize = 12;
@@ -82,7 +81,7 @@ impl Summary {
         Ok(Self {
             program: shape.to_string(),
             target: target.to_string(),
-            weight_layout: layout_name(weight_lanes(target)?),
+            weight_layout: layout_name(target.hardware()?.weight_lanes()),
             dispatches: execution.dispatch_count,
             kernels: statistics.executable.executable_count,
             copies: execution.copy_count,

@@ -2,8 +2,9 @@
 
 pub(crate) mod cpu;
 mod device;
+mod hardware;
 mod model;
-mod processor;
+pub(crate) mod processor;
 
 #[cfg(test)]
 mod tests;

@@ -50,28 +50,34 @@ const RULES: &[Rule] = &[
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {
-        name: "mlxcel-iree",
+        name: "mlxcel-iree-kernels",
         layer: 3,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
+        unsafe_code: Unsafe::Forbidden,
+    },
+    Rule {
+        name: "mlxcel-iree",
+        layer: 4,
+        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph", "mlxcel-iree-kernels"],
         // The one module that talks to the C runtime.
         unsafe_code: Unsafe::Within(&["ffi"]),
     },
     Rule {
         name: "mlxcel-mlx",
-        layer: 3,
+        layer: 4,
         may_use: &["mlxcel-core", "mlxcel-models"],
         // The one module that talks to the C++ library.
         unsafe_code: Unsafe::Within(&["ffi"]),
     },
     Rule {
         name: "mlxcel-session",
-        layer: 4,
+        layer: 5,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-portable", "mlxcel-iree", "mlxcel-mlx"],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {
         name: "mlxcel-examples",
-        layer: 5,
+        layer: 6,
         may_use: &[
             "mlxcel-core",
             "mlxcel-conformance",
@@ -87,13 +93,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "mlxcel-benches",
-        layer: 5,
+        layer: 6,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-iree", "mlxcel-mlx", "mlxcel-session"],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {
         name: "mlxcel-fuzz",
-        layer: 5,
+        layer: 6,
         may_use: &[
             "mlxcel-core",
             "mlxcel-models",
@@ -104,7 +110,7 @@ const RULES: &[Rule] = &[
         ],
         unsafe_code: Unsafe::Forbidden,
     },
-    Rule { name: "xtask", layer: 5, may_use: &[], unsafe_code: Unsafe::Forbidden },
+    Rule { name: "xtask", layer: 6, may_use: &[], unsafe_code: Unsafe::Forbidden },
 ];
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
@@ -281,6 +287,8 @@ mod tests {
     fn upward_and_sideways_arrows_are_defects() {
         assert!(!defect("mlxcel-session", "mlxcel-core", DependencyKind::Normal));
         assert!(defect("mlxcel-core", "mlxcel-session", DependencyKind::Normal));
+        assert!(!defect("mlxcel-iree", "mlxcel-iree-kernels", DependencyKind::Normal));
+        assert!(defect("mlxcel-iree-kernels", "mlxcel-iree", DependencyKind::Development));
         assert!(defect("mlxcel-iree", "mlxcel-portable", DependencyKind::Normal));
         assert!(!defect("mlxcel-iree", "mlxcel-portable", DependencyKind::Development));
         assert!(defect("mlxcel-iree", "mlxcel-session", DependencyKind::Development));

@@ -1,0 +1,390 @@
+//! Attention over the positions in use: block after block of keys and values, with the softmax kept running (Dao et al. 2022).
+
+use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
+use super::scores::HIDDEN;
+use super::shape::{KEYS, Run, Shape, Tiling};
+use super::vectors::{Memory, broadcast, scratch, transpose, vector};
+use crate::kernels::Kernel;
+use crate::writer::Writer;
+
+/// The most rows of queries that read values where they are kept; with more, it pays to convert a block of values once.
+const MOST_DIRECT: usize = 8;
+
+/// Where a kernel leaves what it computes.
+pub(super) enum Results {
+    /// `[tokens, heads * value_width]`: the result of the composite.
+    Mixed(Memory),
+    /// `[rows, groups, parts, shared, value_width + 2]` f32: for each part of the positions its weighted sum, the largest score and
+    /// the sum of the weights.
+    Parts(Memory),
+}
+
+/// The scratch memory of a workgroup, with room for the queries of every run.
+pub(super) struct Scratch {
+    /// `[queries, width]`: rotated queries.
+    pub(super) query: Memory,
+    /// `[queries, value_width]`: running weighted sums of values.
+    pub(super) sums: Memory,
+    /// `[queries, KEYS]`: scores of a block, then their weights.
+    pub(super) weights: Memory,
+    /// `[queries]`: the largest score so far.
+    pub(super) largest: Memory,
+    /// `[queries, lanes]`: the sums of all weights so far, lane by lane.
+    pub(super) totals: Memory,
+    /// `[width, KEYS]`: a block of keys, turned.
+    pub(super) keys: Memory,
+    /// `[KEYS, value_width]`: a block of values, where it is converted first.
+    pub(super) values: Memory,
+    /// One row.
+    pub(super) row: Memory,
+}
+
+impl Scratch {
+    pub(super) fn new(w: &mut Writer, shape: &Shape) -> Self {
+        let queries = shape.most_queries();
+        let (width, value_width) = (shape.width, shape.value_width);
+        Self {
+            query: scratch(w, "query_scratch", queries * width),
+            sums: scratch(w, "sums", queries * value_width),
+            weights: scratch(w, "weights", queries * KEYS),
+            largest: scratch(w, "largest", queries),
+            totals: scratch(w, "totals", queries * shape.lanes),
+            keys: scratch(w, "keys", KEYS * width),
+            values: scratch(w, "values", if queries > MOST_DIRECT { KEYS * value_width } else { 1 }),
+            row: row_scratch(w, shape),
+        }
+    }
+}
+
+/// What is written for one run.
+pub(super) struct Attend<'a> {
+    pub(super) shape: &'a Shape,
+    pub(super) tiling: Tiling,
+    pub(super) scratch: &'a Scratch,
+    pub(super) place: Place,
+    /// Positions from `begin` up to `end`, of type `index`.
+    pub(super) begin: String,
+    pub(super) end: String,
+    /// The position of the workgroup's first token, of type `index`.
+    pub(super) own: String,
+    /// How many positions a token sees, where that is less than all before it.
+    pub(super) window: Option<usize>,
+    /// In a ring, the last position in slot 0 that is not behind `begin`, of type `index`.
+    pub(super) round: Option<String>,
+}
+
+/// Adds a run to a kernel: workgroups from number `first` on compute it.
+pub(super) fn attend(
+    kernel: &mut Kernel,
+    shape: &Shape,
+    (pass, scratch): (&Pass, &Scratch),
+    run: &Run,
+    (workgroup, first): (&str, usize),
+    results: &Results,
+) {
+    let tiling = shape.tiling(run);
+    let w = &mut kernel.body;
+    let [begin, end] = [first, first + shape.workgroups(run)].map(|number| w.index(number));
+    let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {begin} : index"));
+    let before = w.set("before", format_args!("arith.cmpi ult, {workgroup}, {end} : index"));
+    let own = w.arith("own", "andi", &behind, &before, "i1");
+    w.if_then(&own, |w| {
+        let item = w.arith("item", "subi", workgroup, &begin, "index");
+        // Heads next to one another run side by side; late tokens, which see most, are not left for the end.
+        let parts = shape.parts();
+        let (item, part) = divide(w, "part", &item, parts);
+        let (item, group) = divide(w, "group", &item, shape.groups);
+        let (index, block) = divide(w, "block", &item, run.tokens / tiling.tokens);
+        let place = pass.place(w, shape, run, (&index, &group));
+        let zero = w.index(0);
+        let offset = mul_add(w, "offset", &block, tiling.tokens, &zero);
+        let own = w.arith("own", "addi", &place.position, &offset, "index");
+        let used = w.offset("used", &own, tiling.tokens);
+        let ring = shape.ring(run).is_some();
+        let first = first_seen(w, shape.window, !ring, &own);
+        let (begin, end) = range(w, (&first, &used), (&part, parts));
+        let round = ring.then(|| {
+            let (_, slot) = divide(w, "slot", &begin, shape.length);
+            w.arith("round", "subi", &begin, &slot, "index")
+        });
+        // What a ring's only token does not see is not among the positions.
+        let window = shape.window.filter(|_| !ring || tiling.tokens > 1);
+        let attend = Attend { shape, tiling, scratch, place, begin, end, own, window, round };
+        if run.tokens == 1 {
+            attend.write_own(w, pass);
+        }
+        let token = w.arith("token", "addi", &attend.place.token, &offset, "index");
+        attend.load_queries(w, pass, &token);
+        attend.load_sinks(w, pass, &part);
+        attend.blocks(w);
+        match results {
+            Results::Mixed(mixed) => attend.store(w, mixed, &token),
+            Results::Parts(partial) => {
+                let at = mul_add(w, "at", &index, shape.groups, &group);
+                let at = mul_add(w, "at", &at, parts, &part);
+                attend.store_part(w, partial, &at);
+            }
+        }
+    });
+}
+
+/// The first position that a token at `own` sees, rounded down to where a block starts if so wanted.
+fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &str) -> String {
+    let Some(window) = window else { return w.index(0) };
+    let (one, window, block) = (w.index(1), w.index(window), w.index(KEYS));
+    let behind = w.arith("first", "addi", own, &one, "index");
+    let reached = w.arith("first", "maxui", &behind, &window, "index");
+    let first = w.arith("first", "subi", &reached, &window, "index");
+    if !rounded {
+        return first;
+    }
+    let within = w.arith("first", "remui", &first, &block, "index");
+    w.arith("first", "subi", &first, &within, "index")
+}
+
+/// The part number `part` of `parts` of the positions `first..used`: whole blocks, and the last part that has any ends at `used`.
+fn range(w: &mut Writer, (first, used): (&str, &str), (part, parts): (&str, usize)) -> (String, String) {
+    if parts == 1 {
+        return (first.to_owned(), used.to_owned());
+    }
+    // A part of fewer positions is not worth a workgroup.
+    const LEAST: usize = 16 * KEYS;
+    let count = w.arith("count", "subi", used, first, "index");
+    let each = parts * KEYS;
+    let count = w.offset("count", &count, each - 1);
+    let (blocks, _) = divide(w, "count", &count, each);
+    let size = w.index(KEYS);
+    let size = w.arith("size", "muli", &blocks, &size, "index");
+    let least = w.index(LEAST);
+    let size = w.arith("size", "maxui", &size, &least, "index");
+    let skipped = w.arith("begin", "muli", part, &size, "index");
+    let begin = w.arith("begin", "addi", first, &skipped, "index");
+    let begin = w.arith("begin", "minui", &begin, used, "index");
+    let end = w.arith("end", "addi", &begin, &size, "index");
+    let end = w.arith("end", "minui", &end, used, "index");
+    (begin, end)
+}
+
+impl Attend<'_> {
+    /// Writes the key and value of a row's one token into its cache, where they are among the positions to be read.
+    fn write_own(&self, w: &mut Writer, pass: &Pass) {
+        let after = w.offset("after", &self.place.position, 1);
+        let last = w.set("last", format_args!("arith.cmpi eq, {after}, {} : index", self.end));
+        let some = w.set("some", format_args!("arith.cmpi ult, {}, {} : index", self.begin, self.end));
+        let last = w.arith("last", "andi", &last, &some, "i1");
+        w.if_then(&last, |w| {
+            let zero = w.index(0);
+            pass.write(w, self.shape, &self.place, &zero, &self.scratch.row);
+        });
+    }
+
+    /// Rotates the queries into scratch memory, and clears what runs.
+    fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &str) {
+        let Shape { heads, width, value_width, lanes, .. } = *self.shape;
+        let shared = self.shape.shared();
+        for_each(w, self.tiling.tokens, 1, |w, offset| {
+            let token = w.arith("token", "addi", token, offset, "index");
+            for_each(w, shared, 1, |w, member| {
+                let head = mul_add(w, "head", &self.place.group, shared, member);
+                let from = mul_add(w, "from", &token, heads, &head);
+                let to = mul_add(w, "to", offset, shared, member);
+                let width = w.index(width);
+                let [from, to] = [from, to].map(|at| w.arith("at", "muli", &at, &width, "index"));
+                pass.rotate(w, self.shape, (&pass.query, &from), &token, (&self.scratch.query, &to));
+            });
+        });
+        let none = w.constant("dense<0.0>", vector(lanes, "f32"));
+        let sums = self.tiling.queries * value_width;
+        for_each(w, sums, lanes, |w, at| self.scratch.sums.store(w, &none, at, lanes));
+        for_each(w, self.tiling.queries * lanes, lanes, |w, at| {
+            self.scratch.totals.store(w, &none, at, lanes);
+        });
+        let hidden = w.constant(HIDDEN, "f32");
+        for_each(w, self.tiling.queries, 1, |w, query| self.scratch.largest.store_scalar(w, &hidden, query));
+    }
+
+    /// All blocks of keys and values.
+    fn blocks(&self, w: &mut Writer) {
+        let step = w.index(KEYS);
+        w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
+            let left = w.arith("left", "subi", &self.end, first, "index");
+            let count = w.arith("count", "minui", &left, &step, "index");
+            self.turn_keys(w, first);
+            let direct = self.tiling.queries <= MOST_DIRECT;
+            if !direct {
+                self.convert_values(w, first, &count);
+            }
+            self.score(w, first);
+            for_each(w, self.tiling.queries, 1, |w, query| self.weigh(w, query));
+            self.mix(w, first, &count, direct);
+            Vec::new()
+        });
+    }
+
+    /// Where the key (part 0) or value (part 1) of a position starts in the cache.
+    fn kept_at(&self, w: &mut Writer, part: usize, position: &str) -> String {
+        let mut slot = position.to_owned();
+        if let Some(round) = &self.round {
+            // Positions that are read are no more than slots, so they begin the ring again once at most. What is less than
+            // nothing is large without a sign.
+            let length = w.index(self.shape.length);
+            slot = w.arith("slot", "subi", position, round, "index");
+            let before = w.arith("slot", "subi", &slot, &length, "index");
+            slot = w.arith("slot", "minui", &slot, &before, "index");
+        }
+        mul_add(w, "kept", &slot, self.shape.row_width, &self.place.parts[part])
+    }
+
+    /// The keys of a block as columns. Behind the last position it is that one's key again, so that nothing is read which was not
+    /// written.
+    fn turn_keys(&self, w: &mut Writer, first: &str) {
+        let Shape { width, lanes, .. } = *self.shape;
+        let one = w.index(1);
+        let last = w.arith("last", "subi", &self.end, &one, "index");
+        for_each(w, KEYS, lanes, |w, column| {
+            let first = w.arith("key", "addi", first, column, "index");
+            let rows: Vec<_> = (0..lanes)
+                .map(|i| {
+                    let position = w.offset("key", &first, i);
+                    let position = w.arith("key", "minui", &position, &last, "index");
+                    let at = self.kept_at(w, 0, &position);
+                    let scale = scale_at(w, self.shape, &self.place.cache, &at);
+                    (at, scale)
+                })
+                .collect();
+            for_each(w, width, lanes, |w, dimension| {
+                let rows = rows
+                    .iter()
+                    .map(|(at, scale)| {
+                        let at = w.arith("kept", "addi", at, dimension, "index");
+                        load_scaled(w, self.shape, &self.place.cache, &at, scale.as_deref())
+                    })
+                    .collect();
+                let columns = transpose(w, rows);
+                let to = mul_add(w, "to", dimension, KEYS, column);
+                for (i, values) in columns.iter().enumerate() {
+                    let to = w.offset("to", &to, i * KEYS);
+                    self.scratch.keys.store(w, values, &to, lanes);
+                }
+            });
+        });
+    }
+
+    /// The values of a block as float32.
+    fn convert_values(&self, w: &mut Writer, first: &str, count: &str) {
+        let Shape { value_width: width, lanes, .. } = *self.shape;
+        let (zero, one) = (w.index(0), w.index(1));
+        w.for_loop("key", [&zero, count, &one], &[], |w, key, _| {
+            let position = w.arith("position", "addi", first, key, "index");
+            let from = self.kept_at(w, 1, &position);
+            let scale = scale_at(w, self.shape, &self.place.cache, &from);
+            for_each(w, width, lanes, |w, dimension| {
+                let from = w.arith("from", "addi", &from, dimension, "index");
+                let value = load_scaled(w, self.shape, &self.place.cache, &from, scale.as_deref());
+                let to = mul_add(w, "to", key, width, dimension);
+                self.scratch.values.store(w, &value, &to, lanes);
+            });
+            Vec::new()
+        });
+    }
+
+    /// Adds the values of a block, weighted, to the running sums.
+    fn mix(&self, w: &mut Writer, first: &str, count: &str, direct: bool) {
+        let Shape { value_width: width, lanes, .. } = *self.shape;
+        let ty = vector(lanes, "f32");
+        let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
+        let Scratch { sums, weights, values, .. } = self.scratch;
+        for_each(w, queries, mix_queries, |w, query| {
+            for_each(w, width, mix_vectors * lanes, |w, dimension| {
+                let zero = w.index(0);
+                let mut places = Vec::with_capacity(mix_queries * mix_vectors);
+                let mut rows = Vec::with_capacity(mix_queries);
+                for i in 0..mix_queries {
+                    let row = w.offset("query", query, i);
+                    let at = mul_add(w, "at", &row, width, dimension);
+                    places.extend((0..mix_vectors).map(|v| w.offset("at", &at, v * lanes)));
+                    rows.push(mul_add(w, "weight", &row, KEYS, &zero));
+                }
+                let carried: Vec<_> =
+                    places.iter().map(|at| (sums.load(w, "sum", at, lanes), ty.clone())).collect();
+                let one = w.index(1);
+                let totals = w.for_loop("key", [&zero, count, &one], &carried, |w, key, carried| {
+                    let (at, scale) = if direct {
+                        let position = w.arith("position", "addi", first, key, "index");
+                        let at = self.kept_at(w, 1, &position);
+                        let scale = scale_at(w, self.shape, &self.place.cache, &at);
+                        (w.arith("at", "addi", &at, dimension, "index"), scale)
+                    } else {
+                        (mul_add(w, "at", key, width, dimension), None)
+                    };
+                    let from = if direct { &self.place.cache } else { values };
+                    let values: Vec<_> = (0..mix_vectors)
+                        .map(|v| {
+                            let at = w.offset("at", &at, v * lanes);
+                            load_scaled(w, self.shape, from, &at, scale.as_deref())
+                        })
+                        .collect();
+                    let mut next = Vec::with_capacity(carried.len());
+                    for (row, sums) in rows.iter().zip(carried.chunks(mix_vectors)) {
+                        let at = w.arith("weight", "addi", row, key, "index");
+                        let weight = weights.broadcast(w, "weight", &at, lanes);
+                        for (value, sum) in values.iter().zip(sums) {
+                            next.push(
+                                w.set("sum", format_args!("vector.fma {weight}, {value}, {sum} : {ty}")),
+                            );
+                        }
+                    }
+                    next
+                });
+                for (at, total) in places.iter().zip(&totals) {
+                    sums.store(w, total, at, lanes);
+                }
+            });
+        });
+    }
+
+    /// Leaves the weighted means where the composite's result has them.
+    fn store(&self, w: &mut Writer, mixed: &Memory, token: &str) {
+        let Shape { heads, value_width: width, lanes, .. } = *self.shape;
+        let shared = self.shape.shared();
+        let ty = vector(lanes, "f32");
+        for_each(w, self.tiling.queries, 1, |w, query| {
+            let total = self.total(w, query);
+            let total = broadcast(w, "total", &total, lanes);
+            let (offset, member) = divide(w, "member", query, shared);
+            let token = w.arith("token", "addi", token, &offset, "index");
+            let head = mul_add(w, "head", &self.place.group, shared, &member);
+            let to = mul_add(w, "to", &token, heads, &head);
+            let zero = w.index(0);
+            let [from, to] = [query, &to].map(|at| mul_add(w, "at", at, width, &zero));
+            for_each(w, width, lanes, |w, at| {
+                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at, "index"));
+                let value = self.scratch.sums.load(w, "value", &from, lanes);
+                let value = w.arith("value", "divf", &value, &total, &ty);
+                mixed.store(w, &value, &to, lanes);
+            });
+        });
+    }
+
+    /// Leaves the sums, the largest scores and the totals for the kernel that puts parts together.
+    fn store_part(&self, w: &mut Writer, partial: &Memory, part: &str) {
+        let Shape { value_width: width, lanes, .. } = *self.shape;
+        let zero = w.index(0);
+        for_each(w, self.tiling.queries, 1, |w, query| {
+            let to = mul_add(w, "to", part, self.tiling.queries, query);
+            let to = mul_add(w, "to", &to, width + 2, &zero);
+            let from = mul_add(w, "from", query, width, &zero);
+            for_each(w, width, lanes, |w, at| {
+                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at, "index"));
+                let value = self.scratch.sums.load(w, "value", &from, lanes);
+                partial.store(w, &value, &to, lanes);
+            });
+            let largest = self.scratch.largest.scalar(w, "value", query);
+            let total = self.total(w, query);
+            let to = w.offset("to", &to, width);
+            partial.store_scalar(w, &largest, &to);
+            let to = w.offset("to", &to, 1);
+            partial.store_scalar(w, &total, &to);
+        });
+    }
+}

@@ -1,0 +1,87 @@
+//! What a composite of attention over caches says: operands that are told by attributes, and numbers.
+
+use mlxcel_stablehlo::{Attribute, Composite, Value, composites};
+
+use crate::knows_attributes;
+
+/// A composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, taken apart.
+pub(super) struct Call<'a, 'f> {
+    /// What attends.
+    pub(super) query: Value<'f>,
+    /// None for latent attention.
+    pub(super) value: Option<Value<'f>>,
+    pub(super) tables: Option<[Value<'f>; 2]>,
+    pub(super) positions: Value<'f>,
+    pub(super) sinks: Option<Value<'f>>,
+    pub(super) caches: &'a [Value<'f>],
+    /// How many tokens each row has.
+    pub(super) rows: Vec<usize>,
+    pub(super) layer: i32,
+    pub(super) scale: f32,
+    pub(super) soft_cap: Option<f32>,
+    pub(super) window: Option<usize>,
+}
+
+impl<'a, 'f> Call<'a, 'f> {
+    /// None where the composite has attributes that are not known here, or of other types.
+    pub(super) fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
+        let latent = composite.name == composites::LATENT_ATTENTION;
+        let known: &[_] = if latent {
+            &["layer", "rows", "scale"]
+        } else {
+            &["layer", "rows", "scale", "soft_cap", "window", "rotary", "sinks"]
+        };
+        if !knows_attributes(composite, known) {
+            return None;
+        }
+        let flag = |name, default| match composite.attribute(name) {
+            Some(&Attribute::Bool(value)) => Some(value),
+            Some(_) => None,
+            None => Some(default),
+        };
+        let (rotary, has_sinks) = (flag("rotary", true)?, flag("sinks", false)?);
+        let (Some(Attribute::Text(rows)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
+            (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
+        else {
+            return None;
+        };
+        let soft_cap = match composite.attribute("soft_cap") {
+            Some(&Attribute::Float(cap)) => Some(cap),
+            Some(_) => return None,
+            None => None,
+        };
+        let window = match composite.attribute("window") {
+            Some(&Attribute::Int(window)) => Some(usize::try_from(window).ok()?),
+            Some(_) => return None,
+            None => None,
+        };
+        let (&[query, _], operands) = composite.operands.split_first_chunk()?;
+        let (value, operands) = take(operands, !latent)?;
+        let (cos, operands) = take(operands, rotary)?;
+        let (sin, operands) = take(operands, rotary)?;
+        let (&positions, operands) = operands.split_first()?;
+        let (sinks, caches) = take(operands, has_sinks)?;
+        Some(Self {
+            query,
+            value,
+            tables: cos.zip(sin).map(|(cos, sin)| [cos, sin]),
+            positions,
+            sinks,
+            caches,
+            rows: rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?,
+            layer: i32::try_from(layer).ok()?,
+            scale,
+            soft_cap,
+            window,
+        })
+    }
+}
+
+/// The first of `operands` if it is `wanted`, and those behind it; none where it is missing.
+fn take<'a, 'f>(operands: &'a [Value<'f>], wanted: bool) -> Option<(Option<Value<'f>>, &'a [Value<'f>])> {
+    if !wanted {
+        return Some((None, operands));
+    }
+    let (&first, others) = operands.split_first()?;
+    Some((Some(first), others))
+}

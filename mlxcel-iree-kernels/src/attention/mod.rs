@@ -1,0 +1,107 @@
+//! Attention over KV caches: by the positions in use, which kernels read from the step's inputs, and not by the caches' length.
+//!
+//! A pass is one dispatch over all rows, or two where a row has several tokens: then their keys and values are written first. A
+//! workgroup has the query heads that share a key-value head, over some tokens of a row, so that keys and values are read once
+//! for them.
+
+mod attend;
+mod call;
+mod join;
+mod pass;
+mod scores;
+mod shape;
+mod vectors;
+mod write;
+
+use mlxcel_models::{Decoder, Mixer};
+use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
+
+use super::Context;
+use super::instructions::Instructions;
+use super::kernels::Kernel;
+use attend::{Results, Scratch, attend};
+use pass::Pass;
+use shape::Shape;
+use vectors::Memory;
+
+/// Whether all attention over caches in `decoder` is done by the kernels here, whatever the pass.
+pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
+    decoder.mixers().all(|mixer| match mixer {
+        Mixer::Attention(attention) => {
+            let sizes = [attention.query_heads, attention.kv_heads, attention.head_dim];
+            Shape::has_kernels(sizes, instructions)
+        }
+        Mixer::Latent(latent) => {
+            let sizes = [latent.heads, latent.rank + latent.rope_dim, latent.rope_dim];
+            Shape::has_latent_kernels(sizes, instructions)
+        }
+        // What these keep does not grow.
+        Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => true,
+    })
+}
+
+/// Replaces attention over caches by kernels.
+pub(super) fn lower<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let Some(shape) = Shape::of(composite, b, context.instructions) else { return Ok(None) };
+    let mut operands = composite.operands.to_vec();
+    let cache_types: Vec<TensorType> = composite.decomposition.result_types().skip(1).cloned().collect();
+    if let Some(kernel) = write::kernel(&shape) {
+        let caches = context.kernels.call_at(b, &kernel, &operands, cache_types.clone(), &[shape.layer])?;
+        operands.splice(shape.first_cache().., caches);
+    }
+    let mixed = TensorType::new(shape.out, [shape.tokens, shape.heads * shape.value_width]);
+    let parts = shape.parts();
+    let partial = [shape.rows, shape.groups, parts, shape.shared(), shape.value_width + 2];
+    let partial = TensorType::new(ElementType::F32, partial);
+    let last = if parts == 1 { mixed.clone() } else { partial };
+    let results = cache_types.into_iter().chain([last]).collect();
+    let mut caches = context.kernels.call_at(b, &kernel(&shape), &operands, results, &[shape.layer])?;
+    let Some(mut result) = caches.pop() else { return Ok(None) };
+    if parts > 1 {
+        let joined = context.kernels.call_at(b, &join::kernel(&shape), &[result], vec![mixed], &[])?;
+        let Some(&joined) = joined.first() else { return Ok(None) };
+        result = joined;
+    }
+    Ok(Some([result].into_iter().chain(caches).collect()))
+}
+
+/// What a kernel is called in profiles.
+fn label(word: &str, shape: &Shape) -> String {
+    let rows: Vec<String> = shape
+        .runs
+        .iter()
+        .map(|run| match run.count {
+            1 => run.tokens.to_string(),
+            count => format!("{}x{count}", run.tokens),
+        })
+        .collect();
+    format!("{word}_{}_{}_{}", shape.cache.mlir(), rows.join("_"), shape.length)
+}
+
+/// The kernel of all rows.
+fn kernel(shape: &Shape) -> Kernel {
+    let workgroups = shape.runs.iter().map(|run| shape.workgroups(run)).sum();
+    let word = if shape.latent { "latent_attention" } else { "attention" };
+    let mut kernel = Kernel::new(label(word, shape), [workgroups, 1, 1]);
+    let pass = Pass::operands(&mut kernel, shape);
+    let (word, len, element) = match shape.parts() {
+        1 => ("mixed", shape.tokens * shape.heads * shape.value_width, shape.out),
+        parts => ("partial", shape.rows * shape.heads * parts * (shape.value_width + 2), ElementType::F32),
+    };
+    let binding = kernel.result(word);
+    let ty = Memory::ty(len, element);
+    let memory = Memory { name: kernel.view(word, &binding, 0, &ty), ty, element };
+    let results = if shape.parts() == 1 { Results::Mixed(memory) } else { Results::Parts(memory) };
+    let workgroup = kernel.workgroup(0);
+    let scratch = Scratch::new(&mut kernel.body, shape);
+    let mut first = 0;
+    for run in &shape.runs {
+        attend(&mut kernel, shape, (&pass, &scratch), run, (&workgroup, first), &results);
+        first += shape.workgroups(run);
+    }
+    kernel
+}

@@ -1,0 +1,284 @@
+//! The buffers of a pass as kernels see them, and rows of keys, values and queries on their way.
+
+use mlxcel_stablehlo::ElementType;
+
+use super::shape::{Run, Shape};
+use super::vectors::{Memory, broadcast, dividing, reduce, scratch, vector};
+use crate::kernels::Kernel;
+use crate::writer::Writer;
+
+/// `a * factor + b`, of type `index`.
+pub(super) fn mul_add(w: &mut Writer, word: &str, a: &str, factor: usize, b: &str) -> String {
+    let factor = w.index(factor);
+    let product = w.arith(word, "muli", a, &factor, "index");
+    w.arith(word, "addi", &product, b, "index")
+}
+
+/// `a` over `divisor` and what remains, of type `index`.
+pub(super) fn divide(w: &mut Writer, word: &str, a: &str, divisor: usize) -> (String, String) {
+    let divisor = w.index(divisor);
+    (w.arith(word, "divui", a, &divisor, "index"), w.arith(word, "remui", a, &divisor, "index"))
+}
+
+/// The operands of a kernel. They are those of the composite, the caches being written in place.
+pub(super) struct Pass {
+    pub(super) query: Memory,
+    key: Memory,
+    /// None where a part of the key is the value.
+    value: Option<Memory>,
+    /// Cosines and sines, where anything is rotated.
+    tables: Option<[Memory; 2]>,
+    positions: Memory,
+    /// One more score for each query head, where there are such.
+    pub(super) sinks: Option<Memory>,
+    caches: Vec<Memory>,
+    /// The layer of the caches, of type `index`.
+    layer: String,
+}
+
+/// The tokens of one row that a workgroup works on, and one key-value head of its cache.
+pub(super) struct Place {
+    /// The cache of the row.
+    pub(super) cache: Memory,
+    /// The position of the row's first token, of type `index`.
+    pub(super) position: String,
+    /// Whether positions stand in the cache modulo its length.
+    ring: bool,
+    /// The number of the row's first token among those of all rows.
+    pub(super) token: String,
+    /// The key-value head.
+    pub(super) group: String,
+    /// Where the head's keys start in the cache, and its values.
+    pub(super) parts: [String; 2],
+}
+
+impl Pass {
+    /// Adds the operands to a kernel. `query` is among them where the kernel reads it.
+    pub(super) fn operands(kernel: &mut Kernel, shape: &Shape) -> Self {
+        use ElementType::{F32, I32};
+        let Shape { tokens, heads, width, pairs, rows, .. } = *shape;
+        let operand = |kernel: &mut Kernel, word: &str, len: usize, element: ElementType| {
+            let binding = kernel.operand(word);
+            let ty = Memory::ty(len, element);
+            Memory { name: kernel.view(word, &binding, 0, &ty), ty, element }
+        };
+        let query = operand(kernel, "query", tokens * heads * width, F32);
+        let kept = tokens * shape.kept_heads() * width;
+        let key = operand(kernel, "key", kept, F32);
+        let value = (!shape.latent).then(|| operand(kernel, "value", kept, F32));
+        let tables =
+            (pairs > 0).then(|| ["cos", "sin"].map(|word| operand(kernel, word, tokens * pairs, F32)));
+        let positions = operand(kernel, "positions", rows, I32);
+        let sinks = shape.sinks.map(|element| operand(kernel, "sinks", heads, element));
+        let mut caches = Vec::with_capacity(rows);
+        for row in 0..rows {
+            caches.push(operand(kernel, "cache", shape.cache_elements(), shape.cache));
+            kernel.tied_result(shape.first_cache() + row);
+        }
+        let layer = kernel.uniform("layer");
+        let layer = kernel.body.set("layer", format_args!("arith.index_cast {layer} : i32 to index"));
+        Self { query, key, value, tables, positions, sinks, caches, layer }
+    }
+
+    /// The row number `index` of a run, and a key-value head.
+    pub(super) fn place(
+        &self,
+        w: &mut Writer,
+        shape: &Shape,
+        run: &Run,
+        (index, group): (&str, &str),
+    ) -> Place {
+        let first = w.index(run.row);
+        let row = w.arith("row", "addi", index, &first, "index");
+        let start = w.index(run.start);
+        let token = mul_add(w, "token", index, run.tokens, &start);
+        let mut cache = self.caches[run.row].clone();
+        for number in 1..run.count {
+            let other = &self.caches[run.row + number];
+            let number = w.index(number);
+            let is = w.set("is", format_args!("arith.cmpi eq, {index}, {number} : index"));
+            cache.name = w.set(
+                "cache",
+                format_args!("arith.select {is}, {}, {} : {}", other.name, cache.name, cache.ty),
+            );
+        }
+        // Where a row does not fit behind its position it is written at the cache's end, as the composite says.
+        let ring = shape.ring(run).is_some();
+        let position = self.positions.scalar(w, "position", &row);
+        let none = w.constant(0, "i32");
+        let mut position = w.arith("position", "maxsi", &position, &none, "i32");
+        if !ring {
+            let most = w.constant(shape.length - run.tokens, "i32");
+            position = w.arith("position", "minsi", &position, &most, "i32");
+        }
+        let position = w.set("position", format_args!("arith.index_castui {position} : i32 to index"));
+        let parts = self.parts(w, shape, group);
+        Place { cache, position, ring, token, group: group.to_owned(), parts }
+    }
+
+    /// Where the keys and the values of a key-value head start in a cache.
+    fn parts(&self, w: &mut Writer, shape: &Shape, group: &str) -> [String; 2] {
+        let head = w.index(shape.length * shape.row_width);
+        if shape.latent {
+            let entries = w.arith("part", "muli", &self.layer, &head, "index");
+            return [entries.clone(), entries];
+        }
+        let groups = w.index(shape.groups);
+        let part = w.arith("part", "muli", &self.layer, &groups, "index");
+        let keys = mul_add(w, "part", &part, 2, group);
+        let values = w.arith("part", "addi", &keys, &groups, "index");
+        [keys, values].map(|part| w.arith("part", "muli", &part, &head, "index"))
+    }
+
+    /// Writes the keys and values of the token `offset` behind a place's first into its cache.
+    pub(super) fn write(&self, w: &mut Writer, shape: &Shape, place: &Place, offset: &str, row: &Memory) {
+        let token = w.arith("token", "addi", &place.token, offset, "index");
+        let from =
+            if shape.latent { token.clone() } else { mul_add(w, "from", &token, shape.groups, &place.group) };
+        let width = w.index(shape.width);
+        let from = w.arith("from", "muli", &from, &width, "index");
+        let mut position = w.arith("position", "addi", &place.position, offset, "index");
+        if place.ring {
+            (_, position) = divide(w, "slot", &position, shape.length);
+        }
+        let [key, value] =
+            place.parts.each_ref().map(|part| mul_add(w, "to", &position, shape.row_width, part));
+        let zero = w.index(0);
+        self.rotate(w, shape, (&self.key, &from), &token, (row, &zero));
+        pack(w, shape, (row, &zero), (&place.cache, &key));
+        if let Some(values) = &self.value {
+            pack(w, shape, (values, &from), (&place.cache, &value));
+        }
+    }
+
+    /// Writes the values of one head from an index on, rotated by the position of `token`, somewhere else.
+    pub(super) fn rotate(
+        &self,
+        w: &mut Writer,
+        shape: &Shape,
+        (from, from_at): (&Memory, &str),
+        token: &str,
+        (to, to_at): (&Memory, &str),
+    ) {
+        let Shape { pairs, width, rotated, lanes, .. } = *shape;
+        // What is not rotated, in front of what is and behind it.
+        let others = [(0, rotated), (rotated + 2 * pairs, width)];
+        for (start, end) in others.into_iter().filter(|(start, end)| start < end) {
+            let lanes = dividing(end - start, lanes);
+            let [from_at, to_at] = [from_at, to_at].map(|at| w.offset("rest", at, start));
+            for_each(w, end - start, lanes, |w, at| {
+                let [from_at, to_at] =
+                    [&from_at, &to_at].map(|start| w.arith("rest", "addi", start, at, "index"));
+                let value = from.load(w, "rest", &from_at, lanes);
+                to.store(w, &value, &to_at, lanes);
+            });
+        }
+        let Some(tables) = &self.tables else { return };
+        let [from_at, to_at] = [from_at, to_at].map(|at| w.offset("rotated", at, rotated));
+        let zero = w.index(0);
+        let angles = mul_add(w, "angle", token, pairs, &zero);
+        let lanes_of = dividing(pairs, lanes);
+        let ty = vector(lanes_of, "f32");
+        for_each(w, pairs, lanes_of, |w, at| {
+            let angle = w.arith("angle", "addi", &angles, at, "index");
+            let [cos, sin] = tables.each_ref().map(|table| table.load(w, "angle", &angle, lanes_of));
+            let low_at = w.arith("low", "addi", &from_at, at, "index");
+            let high_at = w.offset("high", &low_at, pairs);
+            let (low, high) =
+                (from.load(w, "low", &low_at, lanes_of), from.load(w, "high", &high_at, lanes_of));
+            let mut product = |a: &str, b: &str| w.arith("product", "mulf", a, b, &ty);
+            let [low_cos, high_sin] = [product(&low, &cos), product(&high, &sin)];
+            let [high_cos, low_sin] = [product(&high, &cos), product(&low, &sin)];
+            let rotated_low = w.arith("low", "subf", &low_cos, &high_sin, &ty);
+            let rotated_high = w.arith("high", "addf", &high_cos, &low_sin, &ty);
+            let low_at = w.arith("low", "addi", &to_at, at, "index");
+            let high_at = w.offset("high", &low_at, pairs);
+            to.store(w, &rotated_low, &low_at, lanes_of);
+            to.store(w, &rotated_high, &high_at, lanes_of);
+        });
+    }
+}
+
+/// `body` for each index from 0 to `count`, `step` apart.
+pub(super) fn for_each(w: &mut Writer, count: usize, step: usize, body: impl FnOnce(&mut Writer, &str)) {
+    let [zero, count, step] = [0, count, step].map(|value| w.index(value));
+    w.for_loop("at", [&zero, &count, &step], &[], |w, at, _| {
+        body(w, at);
+        Vec::new()
+    });
+}
+
+/// Scratch for one row of a key on its way into the cache.
+pub(super) fn row_scratch(w: &mut Writer, shape: &Shape) -> Memory {
+    scratch(w, "row", shape.width)
+}
+
+/// Writes the values of one position from an index on into a cache, as it keeps them.
+fn pack(w: &mut Writer, shape: &Shape, (from, from_at): (&Memory, &str), (cache, cache_at): (&Memory, &str)) {
+    let Shape { width, lanes, .. } = *shape;
+    if cache.element != ElementType::I8 {
+        return for_each(w, width, lanes, |w, at| {
+            let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at, "index"));
+            let value = from.load(w, "value", &from_at, lanes);
+            cache.store(w, &value, &to_at, lanes);
+        });
+    }
+    let (wide, words, bytes) = (vector(lanes, "f32"), vector(lanes, "i32"), vector(lanes, "i8"));
+    let [zero, count, step] = [0, width, lanes].map(|value| w.index(value));
+    let none = w.constant("dense<0.0>", &wide);
+    let largest = w.for_loop("at", [&zero, &count, &step], &[(none, wide.clone())], |w, at, largest| {
+        let from_at = w.arith("at", "addi", from_at, at, "index");
+        let value = from.load(w, "value", &from_at, lanes);
+        let magnitude = w.set("value", format_args!("math.absf {value} : {wide}"));
+        vec![w.arith("largest", "maximumf", &largest[0], &magnitude, &wide)]
+    });
+    let largest = reduce(w, "largest", "maximumf", &largest[0], lanes);
+    let [steps, none, one] = ["127.0", "0.0", "1.0"].map(|value| w.constant(value, "f32"));
+    let scale = w.arith("scale", "divf", &largest, &steps, "f32");
+    let empty = w.set("empty", format_args!("arith.cmpf oeq, {scale}, {none} : f32"));
+    let divisor = w.set("scale", format_args!("arith.select {empty}, {one}, {scale} : f32"));
+    let divisor = broadcast(w, "scale", &divisor, lanes);
+    let [least, most] = ["-127.0", "127.0"].map(|value| w.constant(format_args!("dense<{value}>"), &wide));
+    for_each(w, width, lanes, |w, at| {
+        let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at, "index"));
+        let value = from.load(w, "value", &from_at, lanes);
+        let value = w.arith("value", "divf", &value, &divisor, &wide);
+        let value = w.set("value", format_args!("math.roundeven {value} : {wide}"));
+        let value = w.arith("value", "maximumf", &value, &least, &wide);
+        let value = w.arith("value", "minimumf", &value, &most, &wide);
+        let value = w.set("value", format_args!("arith.fptosi {value} : {wide} to {words}"));
+        let value = w.set("value", format_args!("arith.trunci {value} : {words} to {bytes}"));
+        w.line(format_args!("vector.store {value}, {}[{to_at}] : {}, {bytes}", cache.name, cache.ty));
+    });
+    let scale = broadcast(w, "scale", &scale, 1);
+    let scale = w.set("scale", format_args!("vector.bitcast {scale} : vector<1xf32> to vector<4xi8>"));
+    let to_at = w.offset("at", cache_at, width);
+    w.line(format_args!("vector.store {scale}, {}[{to_at}] : {}, vector<4xi8>", cache.name, cache.ty));
+}
+
+/// What the bytes of a position in a cache of 8 bits are multiples of, in all lanes; none for caches of floats.
+pub(super) fn scale_at(w: &mut Writer, shape: &Shape, cache: &Memory, at: &str) -> Option<String> {
+    if cache.element != ElementType::I8 {
+        return None;
+    }
+    let at = w.offset("scale", at, shape.width);
+    let bytes = w.set("scale", format_args!("vector.load {}[{at}] : {}, vector<4xi8>", cache.name, cache.ty));
+    let scale = w.set("scale", format_args!("vector.bitcast {bytes} : vector<4xi8> to vector<1xf32>"));
+    let scale = w.set("scale", format_args!("vector.extract {scale}[0] : f32 from vector<1xf32>"));
+    Some(broadcast(w, "scale", &scale, shape.lanes))
+}
+
+/// `lanes` values of a cache from an index on, which lie in the row with this scale.
+pub(super) fn load_scaled(
+    w: &mut Writer,
+    shape: &Shape,
+    cache: &Memory,
+    at: &str,
+    scale: Option<&str>,
+) -> String {
+    let value = cache.load(w, "kept", at, shape.lanes);
+    match scale {
+        Some(scale) => w.arith("kept", "mulf", &value, scale, &vector(shape.lanes, "f32")),
+        None => value,
+    }
+}

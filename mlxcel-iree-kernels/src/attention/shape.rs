@@ -1,0 +1,322 @@
+//! What an attention kernel is made for, and how its work is cut.
+
+use mlxcel_stablehlo::{Builder, Composite, ElementType};
+
+use super::call::Call;
+use super::vectors::dividing;
+use crate::instructions::Instructions;
+
+/// Keys that are scored together: two registers of the widest set.
+pub(super) const KEYS: usize = 32;
+
+/// The most rows of queries (tokens by heads that share keys) of one workgroup, over which reading a block of keys and values
+/// and turning it is shared.
+const MOST_QUERIES: usize = 64;
+
+/// The most values of queries of one workgroup.
+const MOST_QUERY_VALUES: usize = 8192;
+
+/// The most heads of latent attention in one workgroup: so many read values where they are kept.
+const MOST_LATENT_HEADS: usize = 8;
+
+/// The most scratch memory that a workgroup may have: the compiler is told to allow little more.
+const MOST_SCRATCH_BYTES: usize = 200 * 1024;
+
+/// So many workgroups keep the cores of large machines busy.
+const ENOUGH_WORKGROUPS: usize = 32;
+
+/// Caches with room for fewer positions than this for each part are not worth cutting: putting parts together costs a dispatch.
+const POSITIONS_A_PART: usize = 2048;
+
+/// The operands of a composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, as numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    /// Rows of equally many tokens that stand next to one another.
+    pub(super) runs: Vec<Run>,
+    /// How many rows there are.
+    pub(super) rows: usize,
+    /// The tokens of all rows.
+    pub(super) tokens: usize,
+    /// Query heads.
+    pub(super) heads: usize,
+    /// Groups of query heads: each has a workgroup of its own. They are those that share a key-value head; of latent
+    /// attention, whose heads all do, as many as a workgroup has room for.
+    pub(super) groups: usize,
+    /// The size of a query and of a key.
+    pub(super) width: usize,
+    /// The size of a value.
+    pub(super) value_width: usize,
+    /// How many pairs of dimensions are rotated; none where there are no tables.
+    pub(super) pairs: usize,
+    /// The first dimension that is rotated.
+    pub(super) rotated: usize,
+    /// Whether caches hold entries `[layers, length, width]`, of which the first dimensions are the value, and not keys
+    /// and values `[layers, 2, groups, length, row_width]`.
+    pub(super) latent: bool,
+    /// The layers of a cache.
+    pub(super) layers: usize,
+    /// The positions of a cache.
+    pub(super) length: usize,
+    /// The elements of a cache for one position, head and part.
+    pub(super) row_width: usize,
+    /// The element type of caches.
+    pub(super) cache: ElementType,
+    /// The element type of the result.
+    pub(super) out: ElementType,
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
+    /// What scores are bent to stay below.
+    pub(super) soft_cap: Option<f32>,
+    /// The element type of one more score for each query head.
+    pub(super) sinks: Option<ElementType>,
+    /// How many positions a token sees, if that can be less than a cache has.
+    pub(super) window: Option<usize>,
+    /// The layer of the caches.
+    pub(super) layer: i32,
+    /// Elements of a vector.
+    pub(super) lanes: usize,
+    /// How many vector registers there are.
+    registers: usize,
+}
+
+/// Rows of equally many tokens that stand next to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// How many tokens each row has.
+    pub(super) tokens: usize,
+    /// How many rows there are.
+    pub(super) count: usize,
+    /// The number of the first row.
+    pub(super) row: usize,
+    /// The number of the first row's first token.
+    pub(super) start: usize,
+}
+
+/// How one run is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiling {
+    /// Tokens of one workgroup; they divide the row's.
+    pub(super) tokens: usize,
+    /// Rows of queries of one workgroup: its tokens by the query heads that share a key-value head.
+    pub(super) queries: usize,
+    /// Rows of queries whose scores are computed together.
+    pub(super) score_queries: usize,
+    /// Rows of queries whose values are summed together.
+    pub(super) mix_queries: usize,
+    /// Vectors of each that are summed together.
+    pub(super) mix_vectors: usize,
+}
+
+impl Shape {
+    /// What `composite` is about, if kernels are written for all of that.
+    pub(super) fn of<'f>(
+        composite: &Composite<'_, 'f>,
+        b: &Builder<'f>,
+        instructions: Instructions,
+    ) -> Option<Self> {
+        let call = Call::of(composite)?;
+        let latent = call.value.is_none();
+        let out = composite.decomposition.result_types().next()?.element;
+        let &[tokens, heads, width] = &b.ty(call.query).shape[..] else { return None };
+        let &[rows] = &b.ty(call.positions).shape[..] else { return None };
+        let pairs = match call.tables {
+            Some([cos, _]) => *b.ty(cos).shape.last().filter(|&&pairs| pairs > 0)?,
+            None => 0,
+        };
+        let (&first, others) = call.caches.split_first()?;
+        let cache = b.ty(first);
+        let (groups, layers, length, row_width) = match cache.shape[..] {
+            [layers, 2, groups, length, row_width] if !latent => (groups, layers, length, row_width),
+            [layers, length, row_width] if latent => (latent_groups(heads, width), layers, length, row_width),
+            _ => return None,
+        };
+        let known = [ElementType::F32, ElementType::F16, ElementType::BF16];
+        let sinks = call.sinks.map(|sinks| b.ty(sinks).element);
+        let fits = others.iter().all(|&other| b.ty(other) == cache)
+            && call.caches.len() == rows
+            && call.rows.len() == rows
+            && [Some(out), sinks].into_iter().flatten().all(|element| known.contains(&element))
+            && (known.contains(&cache.element) || !latent && cache.element == ElementType::I8);
+        let shape = Self {
+            runs: runs(&call.rows),
+            rows,
+            tokens,
+            layers,
+            length,
+            row_width,
+            cache: cache.element,
+            out,
+            scale: call.scale,
+            soft_cap: call.soft_cap,
+            sinks,
+            window: call.window.filter(|&window| window <= length),
+            layer: call.layer,
+            ..Self::empty([heads, groups, width, pairs], latent, instructions)
+        };
+        (fits && shape.fits()).then_some(shape)
+    }
+
+    /// Whether there are kernels for attention with `heads` query heads of `width` and `groups` key-value heads, whatever the pass.
+    pub(super) fn has_kernels([heads, groups, width]: [usize; 3], instructions: Instructions) -> bool {
+        let shape = Self::empty([heads, groups, width, 0], false, instructions);
+        Self { runs: runs(&[128, 1]), ..shape }.fits()
+    }
+
+    /// Whether there are kernels for latent attention with `heads` heads over entries of `width`, of which `rotary_dim` are
+    /// rotated, whatever the pass.
+    pub(super) fn has_latent_kernels(
+        [heads, width, rotary_dim]: [usize; 3],
+        instructions: Instructions,
+    ) -> bool {
+        let groups = latent_groups(heads, width);
+        let shape = Self::empty([heads, groups, width, rotary_dim / 2], true, instructions);
+        rotary_dim > 0 && Self { runs: runs(&[128, 1]), ..shape }.fits()
+    }
+
+    /// Attention of heads of these sizes over a cache without positions.
+    fn empty([heads, groups, width, pairs]: [usize; 4], latent: bool, instructions: Instructions) -> Self {
+        let rotated = if latent { width - 2 * pairs } else { 0 };
+        let value_width = if latent { rotated } else { width };
+        Self {
+            runs: Vec::new(),
+            rows: 0,
+            tokens: 0,
+            heads,
+            groups,
+            width,
+            value_width,
+            pairs,
+            rotated,
+            latent,
+            layers: 0,
+            length: 0,
+            row_width: width,
+            cache: ElementType::F32,
+            out: ElementType::F32,
+            scale: 1.0,
+            soft_cap: None,
+            sinks: None,
+            window: None,
+            layer: 0,
+            lanes: dividing(value_width, dividing(width, instructions.lanes())),
+            registers: instructions.registers(),
+        }
+    }
+
+    /// Whether the scratch memory of a workgroup is as much as there is, and positions are numbers of 32 bits.
+    fn fits(&self) -> bool {
+        self.scratch_values() * 4 <= MOST_SCRATCH_BYTES && i32::try_from(self.length).is_ok()
+    }
+
+    /// How many query heads share a key-value head.
+    pub(super) fn shared(&self) -> usize {
+        self.heads / self.groups
+    }
+
+    /// The key-value heads of a cache.
+    pub(super) fn kept_heads(&self) -> usize {
+        if self.latent { 1 } else { self.groups }
+    }
+
+    /// The elements of a cache.
+    pub(super) fn cache_elements(&self) -> usize {
+        let parts = if self.latent { 1 } else { 2 * self.groups };
+        self.layers * parts * self.length * self.row_width
+    }
+
+    /// The number of the first cache among the operands.
+    pub(super) fn first_cache(&self) -> usize {
+        let new = if self.latent { 2 } else { 3 };
+        let tables = if self.pairs > 0 { 2 } else { 0 };
+        new + tables + 1 + usize::from(self.sinks.is_some())
+    }
+
+    /// The window of rows whose caches are rings: position `p` stands in slot `p mod length`. That is so where a cache has slots
+    /// for the positions that all tokens of a row see.
+    pub(super) fn ring(&self, run: &Run) -> Option<usize> {
+        self.window.filter(|window| window + run.tokens <= self.length + 1)
+    }
+
+    /// How a run is cut.
+    pub(super) fn tiling(&self, run: &Run) -> Tiling {
+        let shared = self.shared();
+        let most = (MOST_QUERIES.min(MOST_QUERY_VALUES / self.width.min(MOST_QUERY_VALUES)) / shared).max(1);
+        let tokens = largest_divisor(run.tokens, most);
+        let queries = tokens * shared;
+        Tiling {
+            tokens,
+            queries,
+            score_queries: largest_divisor(queries, self.registers / 4),
+            mix_queries: largest_divisor(queries, 4),
+            mix_vectors: largest_divisor(self.value_width / self.lanes, self.registers * 3 / 16),
+        }
+    }
+
+    /// In how many parts the positions of a row are cut, each for workgroups of its own: more than one only where single tokens
+    /// attend to long caches and are too few to keep many cores busy.
+    pub(super) fn parts(&self) -> usize {
+        let [Run { tokens: 1, count, .. }] = self.runs[..] else { return 1 };
+        let wanted = ENOUGH_WORKGROUPS.div_ceil(count * self.groups);
+        wanted.min(self.window.unwrap_or(self.length) / POSITIONS_A_PART).max(1)
+    }
+
+    /// The workgroups of a run.
+    pub(super) fn workgroups(&self, run: &Run) -> usize {
+        run.count * self.groups * (run.tokens / self.tiling(run).tokens) * self.parts()
+    }
+
+    /// The most rows of queries of a workgroup.
+    pub(super) fn most_queries(&self) -> usize {
+        self.runs.iter().map(|run| self.tiling(run).queries).max().unwrap_or_default()
+    }
+
+    /// The values of scratch memory that a workgroup uses.
+    fn scratch_values(&self) -> usize {
+        let values = if self.latent { 0 } else { KEYS * self.value_width };
+        let running = self.width + self.value_width + KEYS + 1 + self.lanes;
+        self.most_queries() * running + KEYS * self.width + values + 3 * self.width
+    }
+}
+
+/// How many groups the heads of latent attention make, so that a workgroup has room for one.
+fn latent_groups(heads: usize, width: usize) -> usize {
+    heads / largest_divisor(heads, (MOST_QUERY_VALUES / width.max(1)).clamp(1, MOST_LATENT_HEADS))
+}
+
+/// The rows of `tokens`, equal neighbours together.
+fn runs(tokens: &[usize]) -> Vec<Run> {
+    let (mut row, mut start) = (0, 0);
+    let equal = tokens.chunk_by(|a, b| a == b);
+    equal
+        .map(|rows| {
+            let run = Run { tokens: rows[0], count: rows.len(), row, start };
+            row += rows.len();
+            start += rows[0] * rows.len();
+            run
+        })
+        .collect()
+}
+
+/// The largest number up to `most` that divides `of`.
+fn largest_divisor(of: usize, most: usize) -> usize {
+    (1..=most.min(of)).rev().find(|&divisor| of.is_multiple_of(divisor)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_neighbours_make_a_run() {
+        let run = |tokens, count, row, start| Run { tokens, count, row, start };
+        assert_eq!(runs(&[128, 1, 1, 1]), [run(128, 1, 0, 0), run(1, 3, 1, 128)]);
+        assert_eq!(runs(&[1, 4, 1]), [run(1, 1, 0, 0), run(4, 1, 1, 1), run(1, 1, 2, 5)]);
+    }
+
+    #[test]
+    fn tiles_divide_what_they_tile() {
+        for (of, most, wanted) in [(128, 16, 16), (7, 16, 7), (17, 16, 1), (5, 6, 5), (8, 6, 4), (1, 4, 1)] {
+            assert_eq!(largest_divisor(of, most), wanted);
+        }
+    }
+}

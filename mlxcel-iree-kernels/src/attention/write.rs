@@ -1,0 +1,47 @@
+//! Keys and values of rows with several tokens on their way into the caches, before any of them is read.
+
+use super::label;
+use super::pass::{Pass, divide, for_each, row_scratch};
+use super::shape::{Run, Shape};
+use crate::kernels::Kernel;
+
+/// Tokens of one workgroup.
+const TOKENS: usize = 16;
+
+/// The kernel for the rows of several tokens, if there are such; rows of one write theirs where they are read.
+pub(super) fn kernel(shape: &Shape) -> Option<Kernel> {
+    let several = || shape.runs.iter().filter(|run| run.tokens > 1);
+    let workgroups = |run: &Run| run.count * shape.kept_heads() * run.tokens.div_ceil(TOKENS);
+    let total: usize = several().map(workgroups).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut kernel = Kernel::new(label("kv_write", shape), [total, 1, 1]);
+    let pass = Pass::operands(&mut kernel, shape);
+    let workgroup = kernel.workgroup(0);
+    let w = &mut kernel.body;
+    let row = row_scratch(w, shape);
+    let mut first = 0;
+    for run in several() {
+        let [begin, end] = [first, first + workgroups(run)].map(|number| w.index(number));
+        let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {begin} : index"));
+        let before = w.set("before", format_args!("arith.cmpi ult, {workgroup}, {end} : index"));
+        let own = w.arith("own", "andi", &behind, &before, "i1");
+        w.if_then(&own, |w| {
+            let item = w.arith("item", "subi", &workgroup, &begin, "index");
+            let (item, group) = divide(w, "group", &item, shape.kept_heads());
+            let (index, block) = divide(w, "block", &item, run.tokens.div_ceil(TOKENS));
+            let place = pass.place(w, shape, run, (&index, &group));
+            let size = w.index(TOKENS);
+            let first = w.arith("first", "muli", &block, &size, "index");
+            for_each(w, TOKENS, 1, |w, token| {
+                let token = w.arith("token", "addi", &first, token, "index");
+                let tokens = w.index(run.tokens);
+                let exists = w.set("exists", format_args!("arith.cmpi ult, {token}, {tokens} : index"));
+                w.if_then(&exists, |w| pass.write(w, shape, &place, &token, &row));
+            });
+        });
+        first += workgroups(run);
+    }
+    Some(kernel)
+}

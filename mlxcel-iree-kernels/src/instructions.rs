@@ -1,0 +1,117 @@
+//! Which vector instructions kernels may use, from the features of the processor that programs are compiled for.
+//!
+//! Kernels are generated for three sets of instructions, and for what a processor has beyond its set. A processor that has none
+//! of them, and every target that is no processor, gets the compiler's own code.
+
+use std::collections::BTreeSet;
+
+/// A set of vector instructions that kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VectorSet {
+    /// x86-64 with AVX-512 F, BW, DQ and VL: 32 registers of 512 bits.
+    Avx512,
+    /// x86-64 with AVX2, FMA and F16C: 16 registers of 256 bits.
+    Avx2,
+    /// 64-bit Arm: 32 registers of 128 bits.
+    Neon,
+}
+
+/// The vector instructions of a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instructions {
+    /// The set that kernels are written for.
+    pub set: VectorSet,
+    /// Sums of two products of bfloat16 in float32: AVX512-BF16's `vdpbf16ps`, Arm's `bfdot`.
+    pub bf16_dot: bool,
+    /// Sums of four products of bytes in 32 bits: `vpdpbusd` of AVX512-VNNI or AVX-VNNI, Arm's `sdot`.
+    pub int8_dot: bool,
+    /// Products of 2×8 matrices of bytes: Arm's `smmla` and `usmmla`.
+    pub int8_mm: bool,
+}
+
+impl Instructions {
+    /// Those of a set, and nothing beyond it.
+    pub const fn new(set: VectorSet) -> Self {
+        Self { set, bf16_dot: false, int8_dot: false, int8_mm: false }
+    }
+
+    /// What kernels may use of a processor with these features, named as LLVM does; none where they are written for no set that it
+    /// has.
+    pub fn of(features: &BTreeSet<&str>) -> Option<Self> {
+        let has = |name: &str| features.contains(name);
+        let all = |names: &[&str]| names.iter().all(|name| has(name));
+        if all(&["avx512f", "avx512bw", "avx512dq", "avx512vl"]) {
+            Some(Self {
+                set: VectorSet::Avx512,
+                bf16_dot: has("avx512bf16"),
+                int8_dot: has("avx512vnni"),
+                int8_mm: false,
+            })
+        } else if all(&["avx2", "fma", "f16c"]) {
+            Some(Self { set: VectorSet::Avx2, bf16_dot: false, int8_dot: has("avxvnni"), int8_mm: false })
+        } else if has("neon") {
+            Some(Self {
+                set: VectorSet::Neon,
+                bf16_dot: has("bf16"),
+                int8_dot: has("dotprod"),
+                int8_mm: has("i8mm"),
+            })
+        } else {
+            None
+        }
+    }
+
+    /// Elements of 32 bits in one register; so many outputs of a matrix product are computed side by side.
+    pub const fn lanes(&self) -> usize {
+        match self.set {
+            VectorSet::Avx512 => 16,
+            VectorSet::Avx2 => 8,
+            VectorSet::Neon => 4,
+        }
+    }
+
+    /// How many vector registers there are.
+    pub const fn registers(&self) -> usize {
+        match self.set {
+            VectorSet::Avx512 | VectorSet::Neon => 32,
+            VectorSet::Avx2 => 16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AVX512: [&str; 7] = ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
+
+    fn of(features: &[&str]) -> Option<Instructions> {
+        Instructions::of(&features.iter().copied().collect())
+    }
+
+    #[test]
+    fn a_processor_has_the_set_that_all_its_features_make() {
+        let sets =
+            |features: &[&str]| of(features).map(|instructions| (instructions.set, instructions.lanes()));
+        assert_eq!(sets(&AVX512), Some((VectorSet::Avx512, 16)));
+        assert_eq!(sets(&AVX512[..4]), Some((VectorSet::Avx2, 8)), "512 bits of few types are no set");
+        assert_eq!(sets(&AVX512[..3]), Some((VectorSet::Avx2, 8)));
+        assert_eq!(sets(&AVX512[..2]), None);
+        assert_eq!(sets(&["neon", "aes"]), Some((VectorSet::Neon, 4)));
+        assert_eq!(sets(&[]), None);
+    }
+
+    #[test]
+    fn what_is_beyond_the_set_is_told_from_features_alone() {
+        let beyond = |set: &[&str], more: &[&str]| {
+            let instructions = of(&[set, more].concat()).unwrap();
+            (instructions.bf16_dot, instructions.int8_dot, instructions.int8_mm)
+        };
+        assert_eq!(beyond(&AVX512, &[]), (false, false, false));
+        assert_eq!(beyond(&AVX512, &["avx512vnni", "avx512bf16"]), (true, true, false));
+        assert_eq!(beyond(&AVX512[..3], &["avx512vnni", "avxvnni"]), (false, true, false));
+        assert_eq!(beyond(&["neon"], &["dotprod"]), (false, true, false));
+        assert_eq!(beyond(&["neon"], &["bf16", "dotprod", "i8mm"]), (true, true, true));
+        assert_eq!(of(&["neon"]), Some(Instructions::new(VectorSet::Neon)));
+    }
+}

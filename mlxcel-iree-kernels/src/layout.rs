@@ -1,0 +1,402 @@
+//! How the bytes of a weight lie on the device: as they are stored, or in panels, which is how kernels for processors read them.
+//!
+//! A kernel computes several outputs at once, one a lane of its vectors, so it wants the values that meet the same input side
+//! by side. A layout gives it that by permuting a matrix within its own bytes: shape, element type and size stay, so that
+//! programs take the same arguments whatever the layout. Weights are permuted once, when they go to the device.
+
+use mlxcel_stablehlo::ElementType;
+
+/// Bytes of a row that are permuted together: a line of the processor's cache.
+const BLOCK: usize = 64;
+
+/// The lane counts that there are kernels for.
+const LANES: [usize; 3] = [4, 8, 16];
+
+/// How the rows `[outputs, inputs]` of a weight lie in memory; those of experts, `[experts, outputs, inputs]`, one matrix after
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightLayout {
+    /// Row after row, as checkpoints store them.
+    Rows,
+    /// `outputs / lanes` panels of `lanes` rows each, then the rows that are left over, as stored.
+    ///
+    /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row stand together, and beside them those
+    /// of the next row. Where `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`.
+    Panels {
+        /// How many rows a panel holds.
+        lanes: usize,
+        /// How many consecutive values of a row stay together.
+        depth: usize,
+    },
+}
+
+/// What the elements of a weight's tensor are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contents {
+    /// The values themselves: `[outputs, inputs]`.
+    Values(ElementType),
+    /// Values of so many bits, packed into words of 32 bits: `[outputs, words]`.
+    Packed {
+        /// The bits of a value.
+        bits: usize,
+    },
+    /// One number for each group of inputs, the scales or the biases of packed values: `[outputs, groups]`.
+    Groups(ElementType),
+}
+
+impl WeightLayout {
+    /// The layout of a tensor of `contents` and `shape` (as stored: of packed values in words) for kernels whose vectors have
+    /// `lanes` lanes of 32 bits; without such kernels it stays as it is stored.
+    ///
+    /// Whoever writes a program for a target and whoever loads weights for it both ask here, and so agree.
+    pub fn of(contents: Contents, shape: &[usize], lanes: Option<usize>) -> Self {
+        let (Some(lanes), Some(depth)) = (lanes, contents.depth()) else { return Self::Rows };
+        let is_of_matrices = match *shape {
+            [_, _] => true,
+            // Kernels take values that stand together as one, so those of each matrix must begin with the first of some.
+            [_, outputs, inputs] => {
+                !matches!(contents, Contents::Values(_)) || (outputs * inputs).is_multiple_of(depth)
+            }
+            _ => false,
+        };
+        if is_of_matrices && LANES.contains(&lanes) { Self::Panels { lanes, depth } } else { Self::Rows }
+    }
+}
+
+/// How many matrices a weight of `shape` has: those of experts are stacked.
+pub fn matrices(shape: &[usize]) -> usize {
+    let leading = shape.len().saturating_sub(2);
+    shape[..leading].iter().product()
+}
+
+impl Contents {
+    /// How many consecutive values of a row kernels want together: what fills 32 bits, but a pair of `f16` is of no use to them.
+    fn depth(self) -> Option<usize> {
+        match self {
+            Self::Values(ElementType::F32 | ElementType::F16) => Some(1),
+            Self::Values(ElementType::BF16) => Some(2),
+            Self::Packed { bits: bits @ (4 | 8) } => Some(32 / bits),
+            Self::Groups(ElementType::F32 | ElementType::F16 | ElementType::BF16) => Some(1),
+            _ => None,
+        }
+    }
+
+    /// What moves as a whole when such a matrix is permuted.
+    fn unit(self) -> Option<Unit> {
+        match self {
+            Self::Values(ElementType::F32 | ElementType::BF16) | Self::Groups(ElementType::F32) => {
+                Some(Unit::Word)
+            }
+            Self::Values(ElementType::F16) | Self::Groups(ElementType::F16 | ElementType::BF16) => {
+                Some(Unit::Half)
+            }
+            Self::Packed { bits: 8 } => Some(Unit::Word),
+            Self::Packed { bits: 4 } => Some(Unit::Nibbles),
+            _ => None,
+        }
+    }
+}
+
+/// The name of what weights of a program are laid out for, as manifests have it: `rows`, or `panels-` and the lanes.
+///
+/// It stands for all that [`WeightLayout::of`] answers for these lanes: whoever changes an answer chooses another name.
+pub fn layout_name(lanes: Option<usize>) -> String {
+    lanes.map_or_else(|| "rows".to_owned(), |lanes| format!("panels-{lanes}"))
+}
+
+/// The lanes of what [`layout_name`] calls `name`; the outer `None` where there is no such layout.
+pub fn layout_named(name: &str) -> Option<Option<usize>> {
+    std::iter::once(None).chain(LANES.map(Some)).find(|lanes| layout_name(*lanes) == name)
+}
+
+/// What is moved as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// 16 bits.
+    Half,
+    /// 32 bits: one value, a pair, or four.
+    Word,
+    /// 32 bits that are eight values of four bits. Byte `j` of a stored word has values `2j` and `2j + 1`, of a lane in a panel
+    /// `j` and `j + 4`: so a mask and a shift give a kernel four bytes each that meet consecutive inputs.
+    Nibbles,
+}
+
+/// Puts a matrix into panels.
+#[derive(Clone, Copy, Debug)]
+pub struct Packer {
+    lanes: usize,
+    unit: Unit,
+    row_bytes: usize,
+}
+
+impl Packer {
+    /// What puts a tensor of `contents` with rows of `row_bytes` into `layout`; `None` where it stays as it is stored.
+    pub fn new(layout: WeightLayout, contents: Contents, row_bytes: usize) -> Option<Self> {
+        let WeightLayout::Panels { lanes, .. } = layout else { return None };
+        Some(Self { lanes, unit: contents.unit()?, row_bytes })
+    }
+
+    /// The bytes of a panel, in the layout as in the file: what work can be divided by.
+    pub fn panel_bytes(&self) -> usize {
+        self.lanes * self.row_bytes
+    }
+
+    /// Puts `source`, rows from the first of a panel on, into `target`, which is as long.
+    ///
+    /// What is no whole panel at the end of it, the last rows of a matrix, is copied as it is; so each of several
+    /// [matrices](matrices) is packed by itself.
+    pub fn pack(&self, source: &[u8], target: &mut [u8]) {
+        let panel = self.panel_bytes();
+        if panel == 0 {
+            return;
+        }
+        let (sources, mut targets) = (source.chunks_exact(panel), target.chunks_exact_mut(panel));
+        let rest = sources.remainder();
+        for (source, target) in sources.zip(targets.by_ref()) {
+            match (self.unit, self.lanes) {
+                (Unit::Half, 4) => self.halves::<1>(source, target),
+                (Unit::Half, 8) => self.halves::<2>(source, target),
+                (Unit::Half, _) => self.halves::<4>(source, target),
+                (Unit::Word, 4) => self.words::<2>(source, target, |word| word),
+                (Unit::Word, 8) => self.words::<4>(source, target, |word| word),
+                (Unit::Word, _) => self.words::<8>(source, target, |word| word),
+                (Unit::Nibbles, 4) => self.words::<2>(source, target, spread_nibbles),
+                (Unit::Nibbles, 8) => self.words::<4>(source, target, spread_nibbles),
+                (Unit::Nibbles, _) => self.words::<8>(source, target, spread_nibbles),
+            }
+        }
+        targets.into_remainder().copy_from_slice(rest);
+    }
+
+    /// One panel of `2 · PAIRS` lanes in units of 32 bits, each put through `change`, which takes two at a time.
+    fn words<const PAIRS: usize>(&self, source: &[u8], target: &mut [u8], change: impl Fn(u64) -> u64) {
+        let blocks = self.row_bytes / BLOCK;
+        let (units, _) = target.as_chunks_mut::<8>().0.as_chunks_mut::<PAIRS>();
+        let (blocks_of_units, _) = units.as_chunks_mut::<{ BLOCK / 4 }>();
+        for (block, units) in blocks_of_units.iter_mut().enumerate().take(blocks) {
+            for pair in 0..PAIRS {
+                let [a, b] = [0, 1].map(|lane| self.block(source, 2 * pair + lane, block));
+                for ((a, b), [even, odd]) in a.iter().zip(b).zip(units.as_chunks_mut().0) {
+                    let [a, b] = [a, b].map(|words| change(u64::from_le_bytes(*words)));
+                    even[pair] = (a & LOW_WORD | b << 32).to_le_bytes();
+                    odd[pair] = (a >> 32 | b & !LOW_WORD).to_le_bytes();
+                }
+            }
+        }
+        self.rest(source, target, blocks * BLOCK, 4, |unit| {
+            if let Ok(word) = <[u8; 4]>::try_from(&*unit) {
+                unit.copy_from_slice(&change(u32::from_le_bytes(word).into()).to_le_bytes()[..4]);
+            }
+        });
+    }
+
+    /// One panel of `4 · QUADS` lanes in units of 16 bits.
+    fn halves<const QUADS: usize>(&self, source: &[u8], target: &mut [u8]) {
+        let blocks = self.row_bytes / BLOCK;
+        let (units, _) = target.as_chunks_mut::<8>().0.as_chunks_mut::<QUADS>();
+        let (blocks_of_units, _) = units.as_chunks_mut::<{ BLOCK / 2 }>();
+        for (block, units) in blocks_of_units.iter_mut().enumerate().take(blocks) {
+            for quad in 0..QUADS {
+                let rows = [0, 1, 2, 3].map(|lane| self.block(source, 4 * quad + lane, block));
+                for (k, columns) in units.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let transposed = transpose_halves(rows.map(|row| u64::from_le_bytes(row[k])));
+                    for (column, values) in columns.iter_mut().zip(transposed) {
+                        column[quad] = values.to_le_bytes();
+                    }
+                }
+            }
+        }
+        self.rest(source, target, blocks * BLOCK, 2, |_| {});
+    }
+
+    /// Block `index` of a row of a panel.
+    fn block<'a>(&self, source: &'a [u8], lane: usize, index: usize) -> &'a [[u8; 8]; BLOCK / 8] {
+        const NOTHING: &[[u8; 8]; BLOCK / 8] = &[[0; 8]; BLOCK / 8];
+        let block = source.get(lane * self.row_bytes + index * BLOCK..).and_then(|rest| rest.get(..BLOCK));
+        block.and_then(|block| block.as_chunks().0.first_chunk()).unwrap_or(NOTHING)
+    }
+
+    /// What of a panel's rows comes after their first `begin` bytes, in units of `unit` bytes, each put through `change`, and a
+    /// last one that is smaller.
+    fn rest(&self, source: &[u8], target: &mut [u8], begin: usize, unit: usize, change: impl Fn(&mut [u8])) {
+        for at in (begin..self.row_bytes).step_by(unit) {
+            let size = unit.min(self.row_bytes - at);
+            let to = &mut target[at * self.lanes..][..size * self.lanes];
+            for (lane, to) in to.chunks_exact_mut(size).enumerate() {
+                to.copy_from_slice(&source[lane * self.row_bytes + at..][..size]);
+                change(to);
+            }
+        }
+    }
+}
+
+const LOW_WORD: u64 = 0xffff_ffff;
+
+/// Two words of eight values of four bits in the order of panels: value `j` goes from nibble `j` to nibble `2j`, and value
+/// `j + 4` to nibble `2j + 1`.
+fn spread_nibbles(words: u64) -> u64 {
+    /// Moves the four nibbles in the lower half of each word apart.
+    fn spread(halves: u64) -> u64 {
+        let bytes = (halves | halves << 8) & 0x00ff_00ff_00ff_00ff;
+        (bytes | bytes << 4) & 0x0f0f_0f0f_0f0f_0f0f
+    }
+    let low = words & 0x0000_ffff_0000_ffff;
+    let high = words >> 16 & 0x0000_ffff_0000_ffff;
+    spread(low) | spread(high) << 4
+}
+
+/// The transpose of four rows of four halves, the first half of a row in its lowest bits.
+fn transpose_halves([a, b, c, d]: [u64; 4]) -> [u64; 4] {
+    const EVEN: u64 = 0x0000_ffff_0000_ffff;
+    let pairs = |x: u64, y: u64| [x & EVEN | (y & EVEN) << 16, x >> 16 & EVEN | y & !EVEN];
+    let [ab02, ab13] = pairs(a, b);
+    let [cd02, cd13] = pairs(c, d);
+    let words = |x: u64, y: u64| [x & LOW_WORD | y << 32, x >> 32 | y & !LOW_WORD];
+    let [[column0, column2], [column1, column3]] = [words(ab02, cd02), words(ab13, cd13)];
+    [column0, column1, column2, column3]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A linear congruential generator (Knuth's MMIX constants).
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % end
+        }
+    }
+
+    /// Value `bits` wide at `index` of a row, the first in the lowest bits of the first byte.
+    fn value(row: &[u8], index: usize, bits: usize) -> u32 {
+        let byte = |at: usize| u32::from(row[at]);
+        match bits {
+            4 => byte(index / 2) >> (4 * (index % 2)) & 15,
+            8 => byte(index),
+            16 => byte(2 * index) | byte(2 * index + 1) << 8,
+            _ => (0..4).map(|i| byte(4 * index + i) << (8 * i)).sum(),
+        }
+    }
+
+    /// The value at `[output, input]` of a matrix in `layout`, as the description of layouts says.
+    fn value_in_panels(
+        bytes: &[u8],
+        layout: WeightLayout,
+        bits: usize,
+        shape: [usize; 2],
+        at: [usize; 2],
+    ) -> u32 {
+        let ([outputs, inputs], [output, input]) = (shape, at);
+        let WeightLayout::Panels { lanes, depth } = layout else { panic!("{layout:?}") };
+        let (panel, lane) = (output / lanes, output % lanes);
+        if panel == outputs / lanes {
+            return value(&bytes[output * inputs * bits / 8..], input, bits);
+        }
+        let depth_here = if input / depth == inputs / depth { inputs % depth } else { depth };
+        let lane_at = panel * lanes * inputs + input / depth * depth * lanes + lane * depth_here;
+        if bits == 4 {
+            let byte = bytes[lane_at / 2 + input % 4];
+            return u32::from(if input % 8 < 4 { byte & 15 } else { byte >> 4 });
+        }
+        value(&bytes[lane_at * bits / 8..], input % depth, bits)
+    }
+
+    fn check(
+        contents: Contents,
+        bits: usize,
+        lanes: usize,
+        [outputs, inputs]: [usize; 2],
+        random: &mut Random,
+    ) {
+        let row_bytes = inputs * bits / 8;
+        let stored = match contents {
+            Contents::Packed { .. } => [outputs, row_bytes / 4],
+            _ => [outputs, inputs],
+        };
+        let layout = WeightLayout::of(contents, &stored, Some(lanes));
+        // Sources begin anywhere.
+        let shift = random.below(3);
+        let source: Vec<u8> = (0..shift + outputs * row_bytes).map(|_| random.below(256) as u8).collect();
+        let source = &source[shift..];
+        let packer = Packer::new(layout, contents, row_bytes).unwrap();
+        let mut packed = vec![0; source.len()];
+        // In two pieces, as loaders do.
+        let half = outputs / lanes / 2 * packer.panel_bytes();
+        packer.pack(&source[half..], &mut packed[half..]);
+        packer.pack(&source[..half], &mut packed[..half]);
+        for output in 0..outputs {
+            for input in 0..inputs {
+                let stored = value(&source[output * row_bytes..], input, bits);
+                let found = value_in_panels(&packed, layout, bits, [outputs, inputs], [output, input]);
+                assert_eq!(stored, found, "{contents:?} {layout:?} [{output}, {input}]");
+            }
+        }
+    }
+
+    const KINDS: [(Contents, usize, usize); 8] = [
+        (Contents::Values(ElementType::F32), 32, 1),
+        (Contents::Values(ElementType::F16), 16, 1),
+        (Contents::Values(ElementType::BF16), 16, 1),
+        (Contents::Packed { bits: 8 }, 8, 4),
+        (Contents::Packed { bits: 4 }, 4, 8),
+        (Contents::Groups(ElementType::F32), 32, 1),
+        (Contents::Groups(ElementType::F16), 16, 1),
+        (Contents::Groups(ElementType::BF16), 16, 1),
+    ];
+
+    #[test]
+    fn every_value_is_where_the_layout_says() {
+        let mut random = Random(7);
+        for _ in 0..400 {
+            let (contents, bits, step) = KINDS[random.below(KINDS.len())];
+            let lanes = LANES[random.below(LANES.len())];
+            let shape = [random.below(70), random.below(90) * step];
+            check(contents, bits, lanes, shape, &mut random);
+        }
+    }
+
+    #[test]
+    fn long_rows_are_packed_block_by_block() {
+        for (contents, bits, step) in KINDS {
+            for lanes in LANES {
+                check(contents, bits, lanes, [2 * lanes + 3, 264 * step], &mut Random(11));
+                check(contents, bits, lanes, [lanes, 256 * step], &mut Random(13));
+            }
+        }
+    }
+
+    #[test]
+    fn layouts_are_chosen_by_what_kernels_read() {
+        let of = |contents, shape: &[usize], lanes| WeightLayout::of(contents, shape, lanes);
+        let bf16 = Contents::Values(ElementType::BF16);
+        assert_eq!(of(bf16, &[96, 64], Some(16)), WeightLayout::Panels { lanes: 16, depth: 2 });
+        assert_eq!(of(Contents::Groups(ElementType::BF16), &[96, 1], Some(8)), {
+            WeightLayout::Panels { lanes: 8, depth: 1 }
+        });
+        assert_eq!(of(Contents::Packed { bits: 4 }, &[96, 8], Some(4)), {
+            WeightLayout::Panels { lanes: 4, depth: 8 }
+        });
+        for rows in [
+            of(bf16, &[96, 64], None),
+            of(bf16, &[96], Some(16)),
+            of(bf16, &[96, 64], Some(5)),
+            of(Contents::Packed { bits: 6 }, &[96, 12], Some(16)),
+            of(Contents::Values(ElementType::U8), &[96, 12], Some(16)),
+        ] {
+            assert_eq!(rows, WeightLayout::Rows);
+        }
+    }
+
+    #[test]
+    fn layouts_have_names_that_are_read_back() {
+        for lanes in [None, Some(4), Some(8), Some(16)] {
+            assert_eq!(layout_named(&layout_name(lanes)), Some(lanes));
+        }
+        assert_eq!(layout_name(Some(16)), "panels-16");
+        assert_eq!(layout_named("panels-5"), None);
+        assert_eq!(layout_named("tiles"), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! How a panel of weights is read and multiplied: the element type, the vector width, and the instructions for them.
+
+use mlxcel_stablehlo::ElementType;
+
+use crate::instructions::{Instructions, VectorSet};
+use crate::writer::Writer;
+
+/// Panels of weights, and what they are multiplied by.
+///
+/// One load of a panel gives a *step*: for each lane as many consecutive inputs as the layout keeps together. A step becomes
+/// one or two *units*: vectors that are each multiplied by one number, broadcast, of each row of activations. A unit is a
+/// float32 of each lane, or, where the processor multiplies pairs of bfloat16, a pair of each lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Format {
+    weight: ElementType,
+    instructions: Instructions,
+    /// Whether units are pairs of bfloat16.
+    pairs: bool,
+}
+
+impl Format {
+    /// Weights of a type; `pairs` where activations are bfloat16 as well, and the processor multiplies pairs.
+    pub(super) fn new(weight: ElementType, instructions: Instructions, pairs: bool) -> Self {
+        Self { weight, instructions, pairs }
+    }
+
+    /// Outputs of a panel.
+    pub(super) fn lanes(&self) -> usize {
+        self.instructions.lanes()
+    }
+
+    /// Vector registers that sums can take beside operands that are ready.
+    pub(super) fn sums(&self) -> usize {
+        self.instructions.registers() * 3 / 4
+    }
+
+    /// Vector registers that sums can take beside operands that are made ready on the way.
+    pub(super) fn streamed_sums(&self) -> usize {
+        match self.instructions.set {
+            VectorSet::Avx2 => self.instructions.registers() / 2,
+            VectorSet::Avx512 | VectorSet::Neon => self.sums(),
+        }
+    }
+
+    /// Inputs of a step.
+    pub(super) fn depth(&self) -> usize {
+        if self.weight == ElementType::BF16 { 2 } else { 1 }
+    }
+
+    /// Inputs of a unit.
+    pub(super) fn unit_depth(&self) -> usize {
+        if self.pairs { 2 } else { 1 }
+    }
+
+    /// Units of a step.
+    pub(super) fn units(&self) -> usize {
+        self.depth() / self.unit_depth()
+    }
+
+    /// The type of sums.
+    pub(super) fn sum(&self) -> String {
+        format!("vector<{}xf32>", self.lanes())
+    }
+
+    /// The type of one activation.
+    pub(super) fn activation(&self) -> &'static str {
+        if self.pairs { "i32" } else { "f32" }
+    }
+
+    /// The type of a unit.
+    pub(super) fn unit(&self) -> String {
+        format!("vector<{}x{}>", self.lanes(), self.activation())
+    }
+
+    /// The type of what a step is loaded as: an element for each lane.
+    pub(super) fn stored(&self) -> &'static str {
+        match self.weight {
+            ElementType::BF16 => "i32",
+            ElementType::F16 => "f16",
+            _ => "f32",
+        }
+    }
+
+    /// The bytes that a step of one panel is loaded from.
+    pub(super) fn step_bytes(&self) -> usize {
+        self.lanes() * self.weight.bytes_for(self.depth())
+    }
+
+    /// Whether loads are announced to the processor: those for x86-64 fetch ahead by themselves, but not far enough.
+    pub(super) fn fetches_ahead(&self) -> bool {
+        self.instructions.set != VectorSet::Neon
+    }
+
+    /// Loads a step from the element `at` of `weights`, and makes its units.
+    pub(super) fn load(&self, w: &mut Writer, weights: &View, at: &str) -> Vec<String> {
+        let lanes = self.lanes();
+        let stored = format!("vector<{lanes}x{}>", self.stored());
+        let step =
+            w.set("step", format_args!("vector.load {}[{at}] : {}, {stored}", weights.name, weights.ty));
+        let unit = self.unit();
+        match self.weight {
+            _ if self.pairs => vec![step],
+            ElementType::BF16 => {
+                // The upper half of a float32 is the bfloat16 with the same value.
+                let half = w.constant("dense<16>", &stored);
+                let upper = w.constant("dense<-65536>", &stored);
+                let even = w.arith("shifted", "shli", &step, &half, &stored);
+                let odd = w.arith("masked", "andi", &step, &upper, &stored);
+                [even, odd]
+                    .map(|bits| w.set("unit", format_args!("arith.bitcast {bits} : {stored} to {unit}")))
+                    .into()
+            }
+            ElementType::F16 => vec![w.set("unit", format_args!("arith.extf {step} : {stored} to {unit}"))],
+            _ => vec![step],
+        }
+    }
+
+    /// Loads a last step of one input where steps have two, from the element `at` of `weights` as they are stored.
+    pub(super) fn load_last(&self, w: &mut Writer, weights: &View, at: &str) -> String {
+        let stored = format!("vector<{}x{}>", self.lanes(), self.weight);
+        let step =
+            w.set("step", format_args!("vector.load {}[{at}] : {}, {stored}", weights.name, weights.ty));
+        w.set("unit", format_args!("arith.extf {step} : {stored} to {}", self.unit()))
+    }
+
+    /// The activation at `at` of `x` in every lane.
+    pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &str) -> String {
+        let activation = w.set("x", format_args!("memref.load {}[{at}] : {}", x.name, x.ty));
+        w.set(
+            "broadcast",
+            format_args!("vector.broadcast {activation} : {} to {}", self.activation(), self.unit()),
+        )
+    }
+
+    /// `sum` and the product of a unit and a broadcast activation.
+    pub(super) fn multiply_add(&self, w: &mut Writer, unit: &str, activation: &str, sum: &str) -> String {
+        let ty = self.sum();
+        if !self.pairs {
+            return w.set("sum", format_args!("vector.fma {unit}, {activation}, {sum} : {ty}"));
+        }
+        let lanes = self.lanes();
+        let (words, pairs) = (self.unit(), format!("vector<{}xbf16>", 2 * lanes));
+        let [unit, activation] = [unit, activation]
+            .map(|value| w.set("pairs", format_args!("vector.bitcast {value} : {words} to {pairs}")));
+        let intrinsic = match self.instructions.set {
+            VectorSet::Neon => "llvm.aarch64.neon.bfdot.v4f32.v8bf16",
+            _ => "llvm.x86.avx512bf16.dpbf16ps.512",
+        };
+        w.set(
+            "sum",
+            format_args!(
+                "llvm.call_intrinsic \"{intrinsic}\"({sum}, {unit}, {activation}) : ({ty}, {pairs}, {pairs}) -> {ty}"
+            ),
+        )
+    }
+}
+
+/// A buffer, or a part of one, as a `memref`.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) name: String,
+    pub(super) ty: String,
+}
+
+impl View {
+    /// Numbers of a type on the worker's stack.
+    pub(super) fn on_stack(w: &mut Writer, word: &str, count: usize, element: &str) -> Self {
+        let ty = format!("memref<{count}x{element}>");
+        // In the generic form: the pretty one has no place for the alignment.
+        let name = w.set(
+            word,
+            format_args!(
+                "\"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {ty}"
+            ),
+        );
+        Self { name, ty }
+    }
+
+    /// The vector at an index.
+    pub(super) fn load(&self, w: &mut Writer, word: &str, at: &str, vector: &str) -> String {
+        w.set(word, format_args!("vector.load {}[{at}] : {}, {vector}", self.name, self.ty))
+    }
+
+    /// Stores a vector at an index.
+    pub(super) fn store(&self, w: &mut Writer, value: &str, at: &str, vector: &str) {
+        w.line(format_args!("vector.store {value}, {}[{at}] : {}, {vector}", self.name, self.ty));
+    }
+
+    /// Announces a read.
+    pub(super) fn fetch(&self, w: &mut Writer, at: &str) {
+        w.line(format_args!("memref.prefetch {}[{at}], read, locality<2>, data : {}", self.name, self.ty));
+    }
+}

@@ -1,0 +1,134 @@
+//! Few rows: the weight streams through the processor once, and the sums of all rows stay in registers.
+
+use super::format::View;
+use super::product::{Buffers, Product};
+use crate::writer::Writer;
+
+/// Sums that run side by side, so that none waits for its own last addition.
+const INDEPENDENT: usize = 8;
+
+/// The panels that a workgroup computes: for one row many, whose loads keep memory busy, for several two, whose units share
+/// the loads of activations.
+pub(super) fn panels_together(product: &Product) -> usize {
+    let most = if product.rows == 1 { 4 } else { 2 };
+    let fitting = product.format.streamed_sums() / product.rows;
+    product.panels_together(if fitting >= most { most } else { 1 })
+}
+
+/// Computes the outputs of panels from `first` on.
+pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first: &str) {
+    let format = &product.format;
+    let (rows, panels) = (product.rows, panels_together(product));
+    let sum = format.sum();
+    let panels: Vec<String> = (0..panels).map(|i| w.offset("panel", first, i)).collect();
+    let starts: Vec<String> = panels.iter().map(|panel| product.panel_start(w, panel)).collect();
+    // Where rows and panels are few, each sum is kept in parts.
+    let parts = (INDEPENDENT / (rows * panels.len())).max(1).next_power_of_two();
+    let unroll = (parts / format.units()).max(2);
+    let main_steps = product.steps() / unroll * unroll;
+
+    let zero = w.constant("dense<0.0>", &sum);
+    let mut sums = vec![zero; panels.len() * rows * parts];
+    let part = Part { product, buffers, starts: &starts, parts };
+    if main_steps > 0 {
+        let range = [0, main_steps, unroll].map(|value| w.index(value));
+        let carried: Vec<_> = sums.into_iter().map(|value| (value, sum.clone())).collect();
+        sums = w.for_loop("step", [&range[0], &range[1], &range[2]], &carried, |w, step, sums| {
+            let mut sums = sums.to_vec();
+            for turn in 0..unroll {
+                let step = w.offset("step", step, turn);
+                part.step(w, &step, turn, &mut sums);
+            }
+            sums
+        });
+    }
+    for step in main_steps..product.steps() {
+        let at = w.index(step);
+        part.step(w, &at, step - main_steps, &mut sums);
+    }
+    if product.has_last_step() {
+        part.last_step(w, &mut sums);
+    }
+    for (panel, sums) in panels.iter().zip(sums.chunks_exact(rows * parts)) {
+        let column = product.column(w, panel);
+        for (row, parts) in sums.chunks_exact(parts).enumerate() {
+            let mut total = parts[0].clone();
+            for other in &parts[1..] {
+                total = w.arith("total", "addf", &total, other, &sum);
+            }
+            let row = w.index(row);
+            buffers.out.store(w, &total, &format!("{row}, {column}"), &sum);
+        }
+    }
+}
+
+/// What steps have in common.
+struct Part<'a> {
+    product: &'a Product,
+    buffers: &'a Buffers,
+    starts: &'a [String],
+    parts: usize,
+}
+
+impl Part<'_> {
+    /// Adds the products of one step, the `turn`th of those that are written side by side.
+    fn step(&self, w: &mut Writer, step: &str, turn: usize, sums: &mut [String]) {
+        let format = &self.product.format;
+        let lane = w.scaled("at", step, format.lanes());
+        let weights: &View = &self.buffers.panels;
+        let units: Vec<Vec<String>> = self
+            .starts
+            .iter()
+            .map(|start| {
+                let at = w.added("at", start, &lane);
+                // One announcement a line of the cache.
+                if self.product.rows > 1
+                    && format.fetches_ahead()
+                    && turn.is_multiple_of(64 / format.step_bytes().min(64))
+                {
+                    let ahead = w.offset("ahead", &at, self.product.ahead());
+                    weights.fetch(w, &ahead);
+                }
+                format.load(w, weights, &at)
+            })
+            .collect();
+        let rows = self.product.rows;
+        let x = w.scaled("at", step, format.units() * rows);
+        for unit in 0..format.units() {
+            let of_unit: Vec<&str> = units.iter().map(|units| units[unit].as_str()).collect();
+            let x = w.offset("at", &x, unit * rows);
+            self.unit(w, &of_unit, &x, (turn * format.units() + unit) % self.parts, sums);
+        }
+    }
+
+    /// Adds the products of one unit of each panel with the activations from `x` on to a part of the sums.
+    fn unit(&self, w: &mut Writer, units: &[&str], x: &str, part: usize, sums: &mut [String]) {
+        let format = &self.product.format;
+        let rows = self.product.rows;
+        for row in 0..rows {
+            let at = w.offset("at", x, row);
+            let activation = format.broadcast(w, &self.buffers.x, &at);
+            for (panel, unit) in units.iter().enumerate() {
+                let sum = &mut sums[(panel * rows + row) * self.parts + part];
+                *sum = format.multiply_add(w, unit, &activation, sum);
+            }
+        }
+    }
+
+    fn last_step(&self, w: &mut Writer, sums: &mut [String]) {
+        let format = &self.product.format;
+        let last = self.product.inputs - 1;
+        let units: Vec<String> = self
+            .starts
+            .iter()
+            .map(|start| {
+                let start = w.scaled("at", start, format.depth());
+                let at = w.offset("at", &start, last * format.lanes());
+                format.load_last(w, &self.buffers.elements, &at)
+            })
+            .collect();
+        let units: Vec<&str> = units.iter().map(String::as_str).collect();
+        let x = w.index(last * self.product.rows);
+        self.unit(w, &units, &x, 0, sums);
+    }
+}

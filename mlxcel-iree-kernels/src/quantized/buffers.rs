@@ -1,0 +1,152 @@
+//! The buffers of a linear layer's kernel as its parts look at them; where there are experts, those of the workgroup's block.
+
+use super::linear::Linear;
+use super::product::{Product, View};
+use super::tail;
+use crate::experts::{self, Block, Part};
+use crate::kernels::{Binding, Kernel};
+
+/// The views of a call's buffers.
+pub(super) struct Views {
+    /// `[groups, rows, group_size / width, planes]`: what meets a lane.
+    pub(super) x: View,
+    /// `[groups, rows, 2]` f32: scale and sum.
+    pub(super) meta: View,
+    /// `[panels, words, lanes]` i32.
+    pub(super) words: View,
+    /// `[panels, groups, lanes]`.
+    pub(super) scales: View,
+    /// `[panels, groups, lanes]`.
+    pub(super) biases: View,
+    /// `[rows, outputs]` f32.
+    pub(super) out: View,
+}
+
+/// The buffers of a call, and the block of the workgroup where there are blocks.
+pub(super) struct Buffers {
+    x: Binding,
+    meta: Binding,
+    words: Binding,
+    scales: Binding,
+    biases: Binding,
+    out: Binding,
+    pub(super) block: Option<Block>,
+}
+
+impl Buffers {
+    pub(super) fn new(linear: &Linear, kernel: &mut Kernel) -> Self {
+        let (x, meta) = (kernel.operand("x"), kernel.operand("meta"));
+        let [words, scales, biases] = ["words", "scales", "biases"].map(|word| kernel.panel_operand(word));
+        let experts = linear.blocks.map(|blocks| (blocks, kernel.operand("experts")));
+        let out = kernel.result("out");
+        let block = experts.map(|(blocks, experts)| blocks.find(kernel, &experts));
+        Self { x, meta, words, scales, biases, out, block }
+    }
+
+    /// Activations of `of_row` elements for each group and row, those of the workgroup's block.
+    fn activations(
+        &self,
+        linear: &Linear,
+        kernel: &mut Kernel,
+        (word, binding): (&str, &Binding),
+        of_row: &[usize],
+        element: &str,
+    ) -> View {
+        let (groups, rows) = (linear.product.form.groups(), linear.rows);
+        let shape = [&[groups, rows], of_row].concat();
+        let (Some(blocks), Some(block)) = (linear.blocks, &self.block) else {
+            return whole(kernel, word, binding, &shape, element);
+        };
+        let row: usize = of_row.iter().product();
+        let offset = blocks.start(&mut kernel.body, block, rows * row);
+        let mut strides = experts::dense(&shape);
+        strides[0] *= blocks.given();
+        let part = Part {
+            all: groups * blocks.given() * rows * row,
+            offset: &offset,
+            shape: &shape,
+            strides: &strides,
+        };
+        let (name, ty) = experts::part(kernel, word, binding, &part, element);
+        View::new(name, ty)
+    }
+
+    /// The part of the weight in a buffer that has `of_output` elements for each output, those of the block's matrix.
+    fn weight(
+        &self,
+        linear: &Linear,
+        kernel: &mut Kernel,
+        (word, binding): (&str, &Binding),
+        (of_output, shape): (usize, &[usize]),
+        element: &str,
+    ) -> View {
+        let (Some(blocks), Some(block)) = (linear.blocks, &self.block) else {
+            return whole(kernel, word, binding, shape, element);
+        };
+        let matrix = linear.product.form.outputs * of_output;
+        let offset = kernel.body.scaled("start", &block.matrix, matrix);
+        let part =
+            Part { all: blocks.matrices * matrix, offset: &offset, shape, strides: &experts::dense(shape) };
+        let (name, ty) = experts::part(kernel, word, binding, &part, element);
+        View::new(name, ty)
+    }
+}
+
+/// A buffer as a whole.
+fn whole(kernel: &mut Kernel, word: &str, binding: &Binding, shape: &[usize], element: &str) -> View {
+    let shape: String = shape.iter().map(|size| format!("{size}x")).collect();
+    let ty = format!("memref<{shape}{element}>");
+    View::new(kernel.view(word, binding, 0, &ty), ty)
+}
+
+impl Views {
+    pub(super) fn new(linear: &Linear, kernel: &mut Kernel, buffers: &Buffers) -> Self {
+        let Product { form, arithmetic, .. } = linear.product;
+        let (panels, lanes, element) = (form.panels(), form.lanes, form.scale.mlir());
+        let units = form.group_size / arithmetic.width();
+        let of_row = [units, arithmetic.planes()];
+        let x = buffers.activations(linear, kernel, ("x", &buffers.x), &of_row, arithmetic.lane());
+        let meta = buffers.activations(linear, kernel, ("meta", &buffers.meta), &[2], "f32");
+        let (words, groups) = (form.words(), form.groups());
+        let in_words = (words, &[panels, words, lanes][..]);
+        let in_groups = (groups, &[panels, groups, lanes][..]);
+        let words = buffers.weight(linear, kernel, ("words", &buffers.words), in_words, "i32");
+        let scales = buffers.weight(linear, kernel, ("scales", &buffers.scales), in_groups, element);
+        let biases = buffers.weight(linear, kernel, ("biases", &buffers.biases), in_groups, element);
+        let shape = [linear.rows, form.outputs];
+        let out = match (linear.blocks, &buffers.block) {
+            (Some(blocks), Some(block)) => {
+                let size = shape.iter().product();
+                let offset = kernel.body.scaled("start", &block.number, size);
+                let part = Part {
+                    all: blocks.count * size,
+                    offset: &offset,
+                    shape: &shape,
+                    strides: &experts::dense(&shape),
+                };
+                let (name, ty) = experts::part(kernel, "out", &buffers.out, &part, "f32");
+                View::new(name, ty)
+            }
+            _ => whole(kernel, "out", &buffers.out, &shape, "f32"),
+        };
+        Self { x, meta, words, scales, biases, out }
+    }
+}
+
+impl tail::Views {
+    pub(super) fn new(linear: &Linear, kernel: &mut Kernel, buffers: &Buffers) -> Self {
+        let Product { form, arithmetic, .. } = linear.product;
+        let (outputs, element) = (form.outputs, form.scale.mlir());
+        let units = form.group_size / arithmetic.width();
+        let of_row = [units, arithmetic.planes(), arithmetic.width()];
+        let x = ("x_values", &buffers.x);
+        let x = buffers.activations(linear, kernel, x, &of_row, arithmetic.activation());
+        let (words, groups) = (form.words(), form.groups());
+        let in_words = (words, &[outputs, words][..]);
+        let in_groups = (groups, &[outputs, groups][..]);
+        let words = buffers.weight(linear, kernel, ("word_rows", &buffers.words), in_words, "i32");
+        let scales = buffers.weight(linear, kernel, ("scale_rows", &buffers.scales), in_groups, element);
+        let biases = buffers.weight(linear, kernel, ("bias_rows", &buffers.biases), in_groups, element);
+        Self { x, words, scales, biases }
+    }
+}

@@ -1,0 +1,447 @@
+//! The kernels of a linear layer over a packed weight: one for few rows, and one for many.
+//!
+//! A lane computes an output, and activations are broadcast, so nothing is ever summed across lanes. A group's products are
+//! summed by themselves and then scaled.
+
+use super::buffers::{Buffers, Views};
+use super::product::{Product, View};
+use super::tail;
+use crate::experts::Blocks;
+use crate::kernels::Kernel;
+use crate::writer::Writer;
+
+/// Bytes of words that a workgroup reads: enough to hide the cost of starting it, little enough to share work evenly.
+const WORKGROUP_BYTES: usize = 256 * 1024;
+
+/// The fewest workgroups worth having, where there are panels for them.
+const WORKGROUPS: usize = 8;
+
+/// The most panels that are computed together.
+const MOST_TOGETHER: usize = 4;
+
+/// Panels that are computed together for many rows: two are enough for activations to be no burden.
+const MANY_TOGETHER: usize = 2;
+
+/// How many words ahead of those at hand memory is asked for the next.
+const AHEAD: usize = 16;
+
+/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a group's activations just fit the
+/// first-level cache.
+const BLOCK: usize = 64;
+
+/// Operations on operands in one turn of the innermost loop.
+const UNROLL: usize = 512;
+
+/// `x: [rows, inputs]`, made [ready](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32; or, for each
+/// of `blocks` of rows, times that of its expert.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Linear {
+    pub(super) product: Product,
+    /// The rows, or those of a block.
+    pub(super) rows: usize,
+    pub(super) blocks: Option<Blocks>,
+}
+
+/// A number of panels that are computed together, and where the first stands.
+struct Panels<'a> {
+    first: &'a str,
+    count: usize,
+}
+
+impl Linear {
+    /// The kernel.
+    pub(super) fn kernel(&self) -> Kernel {
+        let Product { form, arithmetic, .. } = self.product;
+        let rows = self.rows;
+        let groups = form.panels().div_ceil(self.workgroup(self.panels_together()));
+        let extra = usize::from(!form.tail().is_empty());
+        let label = format!(
+            "{}linear_q{}g{}_{}_{rows}x{}x{}",
+            if self.blocks.is_some() { "expert_" } else { "" },
+            form.bits,
+            form.group_size,
+            arithmetic.name(),
+            form.inputs,
+            form.outputs
+        );
+        let blocks = self.blocks.map_or(1, |blocks| blocks.count);
+        let mut kernel = Kernel::new(label, [groups + extra, blocks, 1]);
+        let buffers = Buffers::new(self, &mut kernel);
+        let views = Views::new(self, &mut kernel, &buffers);
+        let as_stored = (extra > 0).then(|| tail::Views::new(self, &mut kernel, &buffers));
+        let number = kernel.workgroup(0);
+        let w = &mut kernel.body;
+        let compute = |w: &mut Writer| self.workgroup_results(w, &views, as_stored.as_ref(), &number);
+        match &buffers.block {
+            Some(block) => block.results(w, &number, views.out.parts(), [rows, form.outputs], compute),
+            None => compute(w),
+        }
+        kernel
+    }
+
+    /// The outputs of the workgroup `number`.
+    fn workgroup_results(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        as_stored: Option<&tail::Views>,
+        number: &str,
+    ) {
+        let (rows, panels) = (self.rows, self.product.form.panels());
+        let together = self.panels_together();
+        let workgroup = self.workgroup(together);
+        let groups = panels.div_ceil(workgroup);
+        let scratch = (rows > self.few()).then(|| self.scratch(w, together));
+        if panels > 0 {
+            let full = panels - panels % together;
+            let [workgroup, full_end, step] = [workgroup, full, together].map(|n| w.index(n));
+            let begin = w.arith("begin", "muli", number, &workgroup, "index");
+            let end = w.arith("end", "addi", &begin, &workgroup, "index");
+            let end = w.arith("end", "minui", &end, &full_end, "index");
+            w.for_loop("panel", [&begin, &end, &step], &[], |w, panel, _| {
+                self.panels(w, views, &Panels { first: panel, count: together }, scratch.as_ref());
+                Vec::new()
+            });
+            if full < panels {
+                let last = w.index(groups - 1);
+                let is_last = w.set("is_last", format_args!("arith.cmpi eq, {number}, {last} : index"));
+                w.if_then(&is_last, |w| {
+                    let rest = Panels { first: &full_end, count: panels - full };
+                    self.panels(w, views, &rest, scratch.as_ref());
+                });
+            }
+        }
+        if let Some(as_stored) = as_stored {
+            let behind = w.index(groups);
+            let is_behind = w.set("is_behind", format_args!("arith.cmpi eq, {number}, {behind} : index"));
+            w.if_then(&is_behind, |w| tail::rows(w, self, views, as_stored));
+        }
+    }
+
+    /// How many vectors of a group's sums stay in registers, for each plane of activations; the rest is for words, activations
+    /// and totals.
+    fn sums(&self) -> usize {
+        self.product.instructions.registers() * 3 / 4 / self.product.arithmetic.planes()
+    }
+
+    /// The most rows whose sums over a group stay in registers, for two panels.
+    fn few(&self) -> usize {
+        self.sums() / MANY_TOGETHER
+    }
+
+    /// How many panels are computed together, so that they share the activations.
+    fn panels_together(&self) -> usize {
+        let most =
+            if self.rows > self.few() { MANY_TOGETHER } else { (self.sums() / self.rows).min(MOST_TOGETHER) };
+        most.min(self.product.form.panels()).max(1)
+    }
+
+    /// The panels of a workgroup.
+    fn workgroup(&self, together: usize) -> usize {
+        let form = &self.product.form;
+        let by_bytes = WORKGROUP_BYTES / form.panel_bytes().max(1);
+        by_bytes.min(form.panels() / WORKGROUPS).max(1).next_multiple_of(together)
+    }
+
+    /// The outputs of some panels for all rows.
+    fn panels(&self, w: &mut Writer, views: &Views, panels: &Panels<'_>, scratch: Option<&Scratch>) {
+        match scratch {
+            None => self.few_rows(w, views, panels),
+            Some(scratch) => {
+                let (blocks, rest) = (self.rows / BLOCK, self.rows % BLOCK);
+                let [zero, end, step] = [0, blocks * BLOCK, BLOCK].map(|n| w.index(n));
+                if blocks > 0 {
+                    w.for_loop("block", [&zero, &end, &step], &[], |w, block, _| {
+                        self.block(w, views, panels, scratch, block, BLOCK);
+                        Vec::new()
+                    });
+                }
+                if rest > 0 {
+                    self.block(w, views, panels, scratch, &end, rest);
+                }
+            }
+        }
+    }
+
+    /// The first of some panels, and those behind it.
+    fn numbers(w: &mut Writer, panels: &Panels<'_>) -> Vec<String> {
+        (0..panels.count).map(|i| w.offset("panel", panels.first, i)).collect()
+    }
+
+    /// The outputs of some panels for few rows: all sums stay in registers.
+    fn few_rows(&self, w: &mut Writer, views: &Views, panels: &Panels<'_>) {
+        let product = &self.product;
+        let (form, floats) = (&product.form, product.vector("f32"));
+        let numbers = Self::numbers(w, panels);
+        let rows: Vec<String> = (0..self.rows).map(|row| w.index(row)).collect();
+        let [zero, one, groups] = [0, 1, form.groups()].map(|n| w.index(n));
+        let start = w.constant("dense<0.0>", &floats);
+        let totals = vec![(start, floats.clone()); panels.count * self.rows];
+        let totals = w.for_loop("group", [&zero, &groups, &one], &totals, |w, group, totals| {
+            let sums = self.group_sums(w, views, &numbers, group, &rows);
+            let of_x: Vec<[String; 2]> =
+                rows.iter().map(|row| product.of_activations(w, &views.meta, group, row)).collect();
+            let mut next = Vec::with_capacity(totals.len());
+            let planes = product.arithmetic.planes();
+            for (number, (sums, totals)) in
+                numbers.iter().zip(sums.chunks(rows.len() * planes).zip(totals.chunks(rows.len())))
+            {
+                let [scale, bias] = [&views.scales, &views.biases]
+                    .map(|view| product.of_group(w, view, &[number, group, &zero]));
+                for ((sums, total), [x_scale, x_sum]) in sums.chunks(planes).zip(totals).zip(&of_x) {
+                    next.push(product.add_group(w, total, sums, [&scale, &bias], [x_scale, x_sum]));
+                }
+            }
+            next
+        });
+        let lanes = w.index(form.lanes);
+        for (number, totals) in numbers.iter().zip(totals.chunks(rows.len())) {
+            let output = w.arith("output", "muli", number, &lanes, "index");
+            for (row, total) in rows.iter().zip(totals) {
+                views.out.store(w, total, &[row, &output], &floats);
+            }
+        }
+    }
+
+    /// The sums of a group's products: of each panel for each row, and of that one for each plane.
+    fn group_sums(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        panels: &[String],
+        group: &str,
+        rows: &[String],
+    ) -> Vec<String> {
+        let product = &self.product;
+        let form = &product.form;
+        let steps = product.arithmetic.steps(form).len();
+        let planes = product.arithmetic.planes();
+        let group_words = form.group_words();
+        let mut unroll = group_words;
+        while unroll.is_multiple_of(2) && unroll * panels.len() * steps * (rows.len() * planes + 1) > UNROLL {
+            unroll /= 2;
+        }
+        let (words, zero) = (product.vector("i32"), w.index(0));
+        let size = w.index(group_words);
+        let first = w.arith("first", "muli", group, &size, "index");
+        let turn = |w: &mut Writer, word: &str, sums: &[String]| {
+            let mut sums = sums.to_vec();
+            let steps_in_word = w.index(steps);
+            let unit = w.arith("unit", "muli", word, &steps_in_word, "index");
+            let base = w.arith("word", "addi", &first, word, "index");
+            for i in 0..unroll {
+                let at = w.offset("word", &base, i);
+                let operands: Vec<Vec<String>> = panels
+                    .iter()
+                    .map(|panel| {
+                        let word = views.words.load(w, "words", &[panel, &at, &zero], &words);
+                        let ahead = w.offset("ahead", &at, AHEAD);
+                        views.words.prefetch(w, &[panel, &ahead, &zero]);
+                        product.unpack(w, &word)
+                    })
+                    .collect();
+                for step in 0..steps {
+                    let unit = w.offset("unit", &unit, i * steps + step);
+                    for (m, row) in rows.iter().enumerate() {
+                        for plane in 0..planes {
+                            let place = w.index(plane);
+                            let x = product.broadcast(w, &views.x, &[group, row, &unit, &place]);
+                            for (n, operands) in operands.iter().enumerate() {
+                                let sum = &mut sums[(n * rows.len() + m) * planes + plane];
+                                *sum = product.accumulate(w, sum, &operands[step], &x);
+                            }
+                        }
+                    }
+                }
+            }
+            sums
+        };
+        let nothing = product.nothing(w);
+        let sums = vec![nothing; panels.len() * rows.len() * planes];
+        if unroll == group_words {
+            return turn(w, &zero, &sums);
+        }
+        let step = w.index(unroll);
+        let carried: Vec<_> = sums.into_iter().map(|sum| (sum, product.operand())).collect();
+        w.for_loop("word", [&zero, &size, &step], &carried, turn)
+    }
+
+    /// Memory of a workgroup's own for many rows.
+    fn scratch(&self, w: &mut Writer, panels: usize) -> Scratch {
+        let product = &self.product;
+        let (form, rows) = (&product.form, self.rows.min(BLOCK));
+        let units = form.group_size / product.arithmetic.width();
+        let mut take = |word: &str, ty: String| {
+            let attributes = "alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>";
+            let name = w.set(word, format_args!("\"memref.alloca\"() <{{{attributes}}}> : () -> {ty}"));
+            View::new(name, ty)
+        };
+        Scratch {
+            totals: take("totals", format!("memref<{panels}x{rows}x{}xf32>", form.lanes)),
+            operands: take(
+                "operands",
+                format!("memref<{panels}x{units}x{}x{}>", form.lanes, product.arithmetic.lane()),
+            ),
+        }
+    }
+
+    /// The outputs of some panels for `count` rows from `first`.
+    ///
+    /// Group by group the words are unpacked once, and all rows meet them in tiles. Totals are kept in memory between groups: in
+    /// the result they would stand so far apart that they push each other out of the cache.
+    fn block(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        panels: &Panels<'_>,
+        scratch: &Scratch,
+        first: &str,
+        count: usize,
+    ) {
+        let product = &self.product;
+        let (form, floats) = (&product.form, product.vector("f32"));
+        let numbers = Self::numbers(w, panels);
+        let places: Vec<String> = (0..panels.count).map(|i| w.index(i)).collect();
+        let [zero, one, groups, rows] = [0, 1, form.groups(), count].map(|n| w.index(n));
+        let nothing = w.constant("dense<0.0>", &floats);
+        w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
+            for place in &places {
+                scratch.totals.store(w, &nothing, &[place, row, &zero], &floats);
+            }
+            Vec::new()
+        });
+        w.for_loop("group", [&zero, &groups, &one], &[], |w, group, _| {
+            self.unpack_group(w, views, scratch, &numbers, group);
+            let of_weights: Vec<[String; 2]> = numbers
+                .iter()
+                .map(|number| {
+                    [&views.scales, &views.biases]
+                        .map(|view| product.of_group(w, view, &[number, group, &zero]))
+                })
+                .collect();
+            // Tiles of two sizes that differ by one row at most.
+            let tiles = count.div_ceil(self.few());
+            let (small, larger) = (count / tiles, count % tiles);
+            for (from, to, size) in
+                [(0, larger * (small + 1), small + 1), (larger * (small + 1), count, small)]
+            {
+                if from == to {
+                    continue;
+                }
+                let [from, to, step] = [from, to, size].map(|n| w.index(n));
+                w.for_loop("tile", [&from, &to, &step], &[], |w, tile, _| {
+                    self.tile(w, views, scratch, group, &of_weights, first, tile, size);
+                    Vec::new()
+                });
+            }
+            Vec::new()
+        });
+        let lanes = w.index(form.lanes);
+        w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
+            let at = w.arith("row", "addi", first, row, "index");
+            for (number, place) in numbers.iter().zip(&places) {
+                let total = scratch.totals.load(w, "total", &[place, row, &zero], &floats);
+                let output = w.arith("output", "muli", number, &lanes, "index");
+                views.out.store(w, &total, &[&at, &output], &floats);
+            }
+            Vec::new()
+        });
+    }
+
+    /// Unpacks a group's words of some panels.
+    fn unpack_group(&self, w: &mut Writer, views: &Views, scratch: &Scratch, panels: &[String], group: &str) {
+        let product = &self.product;
+        let form = &product.form;
+        let [zero, one, size] = [0, 1, form.group_words()].map(|n| w.index(n));
+        let steps = w.index(product.arithmetic.steps(form).len());
+        let first = w.arith("first", "muli", group, &size, "index");
+        let (words, operand) = (product.vector("i32"), product.operand());
+        w.for_loop("word", [&zero, &size, &one], &[], |w, word, _| {
+            let at = w.arith("at", "addi", &first, word, "index");
+            let unit = w.arith("unit", "muli", word, &steps, "index");
+            for (place, panel) in panels.iter().enumerate() {
+                let place = w.index(place);
+                let word = views.words.load(w, "words", &[panel, &at, &zero], &words);
+                let ahead = w.offset("ahead", &at, AHEAD);
+                views.words.prefetch(w, &[panel, &ahead, &zero]);
+                for (step, value) in product.unpack(w, &word).iter().enumerate() {
+                    let unit = w.offset("unit", &unit, step);
+                    scratch.operands.store(w, value, &[&place, &unit, &zero], &operand);
+                }
+            }
+            Vec::new()
+        });
+    }
+
+    /// Adds what a group contributes to the totals of `count` rows from `tile` on.
+    #[allow(clippy::too_many_arguments, reason = "the places in all loops around it")]
+    fn tile(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        scratch: &Scratch,
+        group: &str,
+        of_weights: &[[String; 2]],
+        first: &str,
+        tile: &str,
+        count: usize,
+    ) {
+        let product = &self.product;
+        let (floats, operand) = (product.vector("f32"), product.operand());
+        let units = product.form.group_size / product.arithmetic.width();
+        let unroll = if units.is_multiple_of(4) { 4 } else { 1 };
+        let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
+        let base = w.arith("row", "addi", first, tile, "index");
+        let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
+        let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
+        let nothing = (product.nothing(w), product.operand());
+        let sums = w.for_loop(
+            "unit",
+            [&zero, &end, &step],
+            &vec![nothing; panels * count * planes],
+            |w, unit, sums| {
+                let mut sums = sums.to_vec();
+                for i in 0..unroll {
+                    let at = w.offset("unit", unit, i);
+                    let operands: Vec<String> = (0..panels)
+                        .map(|place| {
+                            let place = w.index(place);
+                            scratch.operands.load(w, "operand", &[&place, &at, &zero], &operand)
+                        })
+                        .collect();
+                    for (m, row) in rows.iter().enumerate() {
+                        for plane in 0..planes {
+                            let place = w.index(plane);
+                            let x = product.broadcast(w, &views.x, &[group, row, &at, &place]);
+                            for (n, operand) in operands.iter().enumerate() {
+                                let sum = &mut sums[(n * count + m) * planes + plane];
+                                *sum = product.accumulate(w, sum, operand, &x);
+                            }
+                        }
+                    }
+                }
+                sums
+            },
+        );
+        for (m, row) in rows.iter().enumerate() {
+            let [x_scale, x_sum] = product.of_activations(w, &views.meta, group, row);
+            let place_of_row = w.offset("place", tile, m);
+            for (n, [scale, bias]) in of_weights.iter().enumerate() {
+                let place = w.index(n);
+                let at = [place.as_str(), &place_of_row, &zero];
+                let total = scratch.totals.load(w, "total", &at, &floats);
+                let sums = &sums[(n * count + m) * planes..][..planes];
+                let total = product.add_group(w, &total, sums, [scale, bias], [&x_scale, &x_sum]);
+                scratch.totals.store(w, &total, &at, &floats);
+            }
+        }
+    }
+}
+
+/// What a workgroup for many rows keeps in memory.
+struct Scratch {
+    /// `[panels, rows, lanes]` f32.
+    totals: View,
+    /// `[panels, units, lanes]`: the operands of a group.
+    operands: View,
+}

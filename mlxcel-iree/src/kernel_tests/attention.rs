@@ -1,0 +1,489 @@
+//! The kernels on the device, against the evaluator running what they replace.
+
+mod kinds;
+mod latent;
+
+use half::{bf16, f16};
+use mlxcel_core::Precision;
+use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_stablehlo::{
+    Builder, CachedAttention, CachedAttentionOperands, ElementType, Module, ModuleBuilder, TensorType, Value,
+};
+
+use super::lower;
+use crate::backend::ResolvedTarget;
+use crate::compiler::{CompileOptions, Compiler};
+use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+
+use ElementType::{BF16, F16, F32, I8, I32};
+
+/// One call of the composite.
+#[derive(Clone, Debug)]
+struct Case {
+    rows: Vec<usize>,
+    positions: Vec<usize>,
+    heads: usize,
+    groups: usize,
+    width: usize,
+    /// None are rotated where this is 0.
+    pairs: usize,
+    length: usize,
+    cache: ElementType,
+    out: ElementType,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: Option<ElementType>,
+}
+
+const LAYERS: usize = 3;
+const LAYER: usize = 1;
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            rows: vec![1],
+            positions: vec![5],
+            heads: 4,
+            groups: 2,
+            width: 16,
+            pairs: 8,
+            length: 64,
+            cache: F32,
+            out: F32,
+            window: None,
+            soft_cap: None,
+            sinks: None,
+        }
+    }
+}
+
+impl Case {
+    fn cache_type(&self) -> TensorType {
+        let width = if self.cache == I8 { self.width + 4 } else { self.width };
+        TensorType::new(self.cache, [LAYERS, 2, self.groups, self.length, width])
+    }
+
+    /// Adds the composite to a function whose results so far are `results`.
+    fn build<'f>(
+        &self,
+        b: &mut Builder<'f>,
+        number: usize,
+        results: &mut Vec<Value<'f>>,
+    ) -> mlxcel_stablehlo::Result<()> {
+        let tokens = self.rows.iter().sum();
+        let argument = |b: &mut Builder<'f>, name: &str, element, shape: &[usize]| {
+            b.argument(format!("{name}.{number}"), TensorType::new(element, shape.to_vec()))
+        };
+        let query = argument(b, "query", F32, &[tokens, self.heads, self.width])?;
+        let key = argument(b, "key", F32, &[tokens, self.groups, self.width])?;
+        let value = argument(b, "value", F32, &[tokens, self.groups, self.width])?;
+        let rotary = match self.pairs {
+            0 => None,
+            pairs => {
+                let table = |b: &mut Builder<'f>, name| argument(b, name, F32, &[tokens, pairs]);
+                Some((table(b, "cos")?, table(b, "sin")?))
+            }
+        };
+        let positions = argument(b, "positions", I32, &[self.rows.len()])?;
+        let sinks = match self.sinks {
+            Some(element) => Some(argument(b, "sinks", element, &[self.heads])?),
+            None => None,
+        };
+        let mut caches = Vec::new();
+        for row in 0..self.rows.len() {
+            let cache = argument(b, &format!("kv.{row}"), self.cache, &self.cache_type().shape)?;
+            b.alias(cache, results.len() + 1 + row)?;
+            caches.push(cache);
+        }
+        let operands =
+            CachedAttentionOperands { query, key, value, rotary, positions, sinks, caches: &caches };
+        let what = CachedAttention {
+            rows: &self.rows,
+            layer: LAYER,
+            scale: 0.3,
+            soft_cap: self.soft_cap,
+            window: self.window,
+            out: self.out,
+        };
+        let (mixed, caches) = b.cached_attention(&operands, &what)?;
+        results.push(mixed);
+        results.extend(caches);
+        Ok(())
+    }
+
+    /// The operands; caches hold numbers before each row's position and `beyond` from its last token on.
+    fn operands(&self, beyond: f32) -> Vec<Tensor> {
+        let mut random = Random(7);
+        let tokens: usize = self.rows.iter().sum();
+        let floats = |shape: &[usize], random: &mut Random| {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| random.next()).collect();
+            Tensor::from_slice(shape.to_vec(), &values).unwrap()
+        };
+        let mut tensors = vec![
+            floats(&[tokens, self.heads, self.width], &mut random),
+            floats(&[tokens, self.groups, self.width], &mut random),
+            floats(&[tokens, self.groups, self.width], &mut random),
+        ];
+        if self.pairs > 0 {
+            tensors.extend([(); 2].map(|()| floats(&[tokens, self.pairs], &mut random)));
+        }
+        let positions: Vec<i32> = self.positions.iter().map(|&position| position as i32).collect();
+        tensors.push(Tensor::from_slice(vec![positions.len()], &positions).unwrap());
+        if let Some(element) = self.sinks {
+            let values: Vec<f32> = (0..self.heads).map(|_| 3.0 * random.next()).collect();
+            tensors.push(tensor(&[self.heads], element, &values));
+        }
+        for (&position, &row) in self.positions.iter().zip(&self.rows) {
+            tensors.push(self.cache_of(position, row, beyond, &mut random));
+        }
+        tensors
+    }
+
+    /// Whether a slot of the cache of a row with `tokens` tokens from `position` on holds a position that matters when those up
+    /// to `end` are written. In a ring none matters that is out of the window of the row's first token.
+    fn holds(&self, slot: usize, (position, tokens): (usize, usize), end: usize) -> bool {
+        match self.window.filter(|window| window + tokens <= self.length + 1) {
+            Some(window) => {
+                let back = (end + self.length - 1 - slot) % self.length;
+                end.checked_sub(back + 1).is_some_and(|held| held + window > position)
+            }
+            None => slot < end,
+        }
+    }
+
+    /// A cache before a pass: numbers, and `beyond` in slots that do not matter; where that is no number, it is also in those that
+    /// the row is about to write.
+    fn cache_of(&self, position: usize, tokens: usize, beyond: f32, random: &mut Random) -> Tensor {
+        let ty = self.cache_type();
+        let rows = LAYERS * 2 * self.groups * self.length;
+        let mut floats = Vec::with_capacity(rows * self.width);
+        for row in 0..rows {
+            let at = row % self.length;
+            for _ in 0..self.width {
+                let value = random.next();
+                let end = if beyond.is_nan() { position } else { position + tokens };
+                floats.push(if self.holds(at, (position, tokens), end) { value } else { beyond });
+            }
+        }
+        let shape = ty.shape.clone();
+        match self.cache {
+            I8 => {
+                let mut bytes = Vec::new();
+                for row in floats.chunks(self.width) {
+                    bytes.extend(row.iter().map(|value| (value * 127.0) as i8));
+                    let scale = if row[0].is_nan() { f32::NAN } else { 1.0 / 100.0 };
+                    bytes.extend(scale.to_le_bytes().map(|byte| byte as i8));
+                }
+                Tensor::from_slice(shape, &bytes).unwrap()
+            }
+            element => tensor(&shape, element, &floats),
+        }
+    }
+}
+
+/// A tensor of floats.
+fn tensor(shape: &[usize], element: ElementType, values: &[f32]) -> Tensor {
+    let (shape, values) = (shape.to_vec(), values.iter().copied());
+    match element {
+        BF16 => Tensor::from_slice(shape, &values.map(bf16::from_f32).collect::<Vec<_>>()),
+        F16 => Tensor::from_slice(shape, &values.map(f16::from_f32).collect::<Vec<_>>()),
+        _ => Tensor::from_slice(shape, &values.collect::<Vec<_>>()),
+    }
+    .unwrap()
+}
+
+/// One program for all of them, since starting the compiler takes longer than compiling a kernel.
+fn module(cases: &[Case]) -> Module {
+    let mut module = ModuleBuilder::new("attention");
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for (number, case) in cases.iter().enumerate() {
+                case.build(b, number, &mut results)?;
+            }
+            Ok(results)
+        })
+        .unwrap();
+    module.finish()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        ((self.0 >> 40) as i32 % 1000 - 500) as f32 / 500.0
+    }
+}
+
+fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
+    let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+    match ty.element {
+        BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        F16 => halves.map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
+        I8 => bytes.iter().map(|&byte| f32::from(byte as i8)).collect(),
+        _ => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
+    }
+}
+
+fn evaluated(module: &Module, tensors: &[Tensor]) -> Vec<Tensor> {
+    let inputs =
+        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
+    Evaluated::plan(module, "main").unwrap().run(inputs).unwrap()
+}
+
+/// What the kernels for `target`, which runs here, give.
+fn on_device(module: &Module, target: &ResolvedTarget, tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    let text = lower(module, target, Precision::Native).unwrap();
+    assert!(!text.contains("stablehlo.composite"), "there is a kernel:\n{text}");
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
+    let buffers: Vec<_> = tensors.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();
+    let arguments: Vec<_> = (buffers.iter().zip(tensors))
+        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
+        .collect();
+    let results = function.invoke(&Constants::default(), &arguments).unwrap();
+    for cache in results.iter().filter(|result| result.ty.rank() > 2) {
+        let kept = buffers.iter().any(|buffer| cache.buffer.shares_storage_with(buffer));
+        assert!(kept, "a cache was copied");
+    }
+    let read = |buffer: &crate::ffi::Buffer| {
+        let mut bytes = vec![0; buffer.len()];
+        buffer.read(0, &mut bytes).unwrap();
+        bytes
+    };
+    results.iter().map(|result| read(&result.buffer)).collect()
+}
+
+fn check(cases: &[Case], target: &ResolvedTarget) {
+    let module = module(cases);
+    let operands = |beyond: f32| cases.iter().flat_map(|case| case.operands(beyond)).collect::<Vec<_>>();
+    // What is behind the last token counts for the decomposition, by zero; kernels do not look at it.
+    let wanted = evaluated(&module, &operands(0.0));
+    let got = on_device(&module, target, &operands(f32::NAN));
+    let (mut got, mut wanted) = (&got[..], &wanted[..]);
+    for case in cases {
+        let count = 1 + case.rows.len();
+        compare(case, &got[..count], &wanted[..count]);
+        (got, wanted) = (&got[count..], &wanted[count..]);
+    }
+}
+
+fn compare(case: &Case, got: &[Vec<u8>], wanted: &[Tensor]) {
+    let tolerance = match case.out {
+        BF16 => 8e-3,
+        F16 => 1e-3,
+        _ => 3e-6,
+    };
+    let mixed = as_f32(wanted[0].ty(), wanted[0].bytes());
+    for (i, (got, wanted)) in as_f32(wanted[0].ty(), &got[0]).into_iter().zip(mixed).enumerate() {
+        assert!((got - wanted).abs() <= tolerance, "{case:?}: {got} is not {wanted} at {i}");
+    }
+    let rows = LAYERS * 2 * case.groups * case.length;
+    for ((got, wanted), (&position, &row)) in
+        got[1..].iter().zip(&wanted[1..]).zip(case.positions.iter().zip(&case.rows))
+    {
+        let (got, wanted) = (case.kept(got), case.kept(wanted.bytes()));
+        let part = |row: usize| row / case.length / case.groups / 2 == LAYER;
+        let used = |at: usize| {
+            let end = if part(at) { position + row } else { position };
+            case.holds(at % case.length, (position, row), end)
+        };
+        for at in (0..rows).filter(|&at| used(at)) {
+            let range = at * case.width..(at + 1) * case.width;
+            for (got, wanted) in got[range.clone()].iter().zip(&wanted[range]) {
+                assert!((got - wanted).abs() <= case.cache_tolerance(), "{case:?}: {got} is not {wanted}");
+            }
+        }
+    }
+}
+
+impl Case {
+    /// What a cache keeps, as numbers.
+    fn kept(&self, bytes: &[u8]) -> Vec<f32> {
+        if self.cache != I8 {
+            return as_f32(&self.cache_type(), bytes);
+        }
+        let row = |row: &[u8]| {
+            let (values, scale) = row.split_at(self.width);
+            let scale = f32::from_le_bytes(scale.try_into().unwrap());
+            values.iter().map(|&value| f32::from(value as i8) * scale).collect::<Vec<_>>()
+        };
+        bytes.chunks(self.width + 4).flat_map(row).collect()
+    }
+
+    /// Products may be summed without rounding between: the last bit, or the nearest multiple, can be another.
+    fn cache_tolerance(&self) -> f32 {
+        match self.cache {
+            F32 => 1e-6,
+            F16 => 2e-3,
+            _ => 1.7e-2,
+        }
+    }
+}
+
+#[test]
+fn one_token_attends_to_what_is_before_it() {
+    let case = |position| Case { positions: vec![position], length: 320, ..Case::default() };
+    check(&[0, 1, 31, 32, 63, 200].map(case), &crate::backend::host());
+}
+
+#[test]
+fn chunks_of_a_prompt_see_up_to_their_own_tokens() {
+    let several = [(2, 0), (5, 3), (7, 30), (13, 100), (128, 0), (128, 77)];
+    let few = (3..=16).map(|tokens| (tokens, 2 * tokens + 1));
+    let cases: Vec<_> = (several.into_iter().chain(few))
+        .map(|(tokens, position)| Case {
+            rows: vec![tokens],
+            positions: vec![position],
+            length: 256,
+            ..Case::default()
+        })
+        .collect();
+    check(&cases, &crate::backend::host());
+}
+
+#[test]
+fn every_cache_type_and_result_type_has_kernels() {
+    let types = [(F32, BF16), (BF16, BF16), (BF16, F32), (F16, F16), (I8, F32), (I8, BF16)];
+    let cases: Vec<_> = (types.into_iter())
+        .flat_map(|types| [1, 20].map(|tokens| (types, tokens)))
+        .map(|((cache, out), tokens)| Case {
+            rows: vec![tokens],
+            positions: vec![37],
+            cache,
+            out,
+            length: 96,
+            ..Case::default()
+        })
+        .collect();
+    check(&cases, &crate::backend::host());
+}
+
+#[test]
+fn heads_of_every_size_and_any_sharing_fit() {
+    let sizes = [
+        (4, 1, 64, 32),
+        (8, 8, 64, 32),
+        (16, 2, 80, 40),
+        (6, 2, 96, 48),
+        (2, 1, 128, 64),
+        (3, 1, 5, 2),
+        (4, 2, 6, 3),
+        (2, 2, 12, 4),
+    ];
+    let cases: Vec<_> = (sizes.into_iter())
+        .flat_map(|sizes| [1, 9].map(|tokens| (sizes, tokens)))
+        .map(|((heads, groups, width, pairs), tokens)| Case {
+            rows: vec![tokens],
+            positions: vec![40],
+            heads,
+            groups,
+            width,
+            pairs,
+            ..Case::default()
+        })
+        .collect();
+    check(&cases, &crate::backend::host());
+}
+
+#[test]
+fn a_window_hides_what_is_far_behind() {
+    let cases = [(1, 100, 7), (1, 3, 7), (1, 150, 64), (24, 90, 7), (24, 0, 5), (24, 60, 33)].map(
+        |(tokens, position, window)| Case {
+            rows: vec![tokens],
+            positions: vec![position],
+            window: Some(window),
+            length: 192,
+            ..Case::default()
+        },
+    );
+    check(&cases, &crate::backend::host());
+}
+
+#[test]
+fn rows_of_a_pass_keep_to_their_own_caches() {
+    let case = |rows: &[usize], positions: &[usize]| Case {
+        rows: rows.to_vec(),
+        positions: positions.to_vec(),
+        cache: BF16,
+        length: 128,
+        ..Case::default()
+    };
+    let cases = [
+        case(&[1, 1, 1], &[3, 90, 0]),
+        case(&[16, 1, 1], &[40, 0, 127]),
+        case(&[1, 4, 4, 1], &[9, 0, 77, 50]),
+        case(&[1; 16], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
+    ];
+    check(&cases, &crate::backend::host());
+}
+
+#[test]
+fn long_caches_are_read_in_parts() {
+    let case = |position| Case { positions: vec![position], length: 8192, cache: BF16, ..Case::default() };
+    let mut cases = [0, 500, 511, 512, 513, 6000, 8190].map(case).to_vec();
+    cases.push(Case { window: Some(5000), ..case(7000) });
+    check(&cases, &crate::backend::host());
+}
+
+#[test]
+fn a_row_that_does_not_fit_is_written_at_the_end() {
+    let case = Case { rows: vec![4], positions: vec![62], length: 64, ..Case::default() };
+    let module = module(std::slice::from_ref(&case));
+    let operands = case.operands(0.0);
+    let wanted = evaluated(&module, &operands);
+    let got = on_device(&module, &crate::backend::host(), &operands);
+    let (got, wanted) = (case.kept(&got[1]), case.kept(wanted[1].bytes()));
+    assert!(got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-6));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn narrower_vectors_compute_the_same() {
+    if !std::arch::is_x86_feature_detected!("avx2") || !std::arch::is_x86_feature_detected!("fma") {
+        return;
+    }
+    let mut cases = [(1, BF16), (24, F16), (1, I8), (7, F32)]
+        .map(|(tokens, cache)| Case {
+            rows: vec![tokens],
+            positions: vec![40],
+            width: 64,
+            pairs: 32,
+            cache,
+            ..Case::default()
+        })
+        .to_vec();
+    cases.push(Case {
+        rows: vec![7, 1],
+        positions: vec![60, 100],
+        window: Some(30),
+        soft_cap: Some(1.5),
+        sinks: Some(BF16),
+        ..Case::default()
+    });
+    check(&cases, &crate::backend::resolved("llvm-cpu:x86-64-v3"));
+}
+
+#[test]
+fn arm_has_kernels_too() {
+    let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: BF16, ..Case::default() };
+    let wide = Case { window: Some(7), soft_cap: Some(5.0), sinks: Some(BF16), pairs: 0, ..case.clone() };
+    let target = crate::backend::resolved("llvm-cpu:apple-m1");
+    let text = lower(&module(&[case, wide]), &target, Precision::Native).unwrap();
+    assert!(!text.contains("stablehlo.composite"));
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+}
+
+#[test]
+fn processors_without_vectors_run_the_decomposition() {
+    let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: I8, ..Case::default() };
+    let target = crate::backend::resolved("llvm-cpu:x86-64-v2");
+    let text = lower(&module(&[case]), &target, Precision::Native).unwrap();
+    assert!(text.contains("stablehlo.composite \"mlxcel.cached_attention\""));
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+}

@@ -1,0 +1,314 @@
+//! The kernels on the device, against what they replace: sums in double precision, and the evaluator's copies.
+
+use half::{bf16, f16};
+use mlxcel_core::Precision;
+use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout};
+use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
+use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
+
+use super::{lower, weight_lanes};
+use crate::backend::{ResolvedTarget, host, resolved};
+use crate::compiler::{CompileOptions, Compiler};
+use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+
+/// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
+type Layer = (usize, usize, usize, ElementType, ElementType, ElementType);
+
+/// Every count of rows that a weight streams past, and several that are computed in blocks: whole tiles and odd ones, one chunk
+/// and two; panels in pairs, single, and none; outputs behind the last panel; inputs that fill blocks and pairs, and do not.
+const LAYERS: [Layer; 40] = [
+    (1, 729, 192, F32, BF16, F32),
+    (1, 256, 512, BF16, BF16, BF16),
+    (1, 3, 4, F32, F32, F32),
+    (1, 64, 1, F32, BF16, F32),
+    (1, 33, 127, F32, F16, F32),
+    (1, 2048, 35, F32, F32, F32),
+    (1, 4096, 34, F32, BF16, F32),
+    (1, 16, 257, F32, F32, F32),
+    (2, 10, 20, F32, F16, F32),
+    (3, 64, 36, F16, F16, F16),
+    (3, 2048, 37, F32, BF16, F32),
+    (4, 128, 64, F32, BF16, F32),
+    (5, 7, 8, F32, BF16, BF16),
+    (6, 1, 2048, F32, F32, F32),
+    (7, 30, 100, F32, F32, F32),
+    (7, 1024, 31, BF16, BF16, F32),
+    (8, 33, 64, BF16, BF16, F32),
+    (8, 2048, 66, F32, BF16, F32),
+    (9, 50, 11, F32, F16, F32),
+    (10, 64, 130, F32, F32, F32),
+    (11, 17, 3, F32, BF16, F32),
+    (12, 2, 16, F32, BF16, F32),
+    (12, 2048, 24, F32, F32, F32),
+    (13, 48, 300, F32, BF16, F32),
+    (14, 20, 1, F32, F32, F32),
+    (15, 512, 129, F32, F16, F32),
+    (16, 513, 48, F32, BF16, F32),
+    (16, 1024, 256, F32, BF16, F32),
+    (17, 48, 257, F32, BF16, F32),
+    (17, 1040, 130, BF16, BF16, F32),
+    (25, 16, 129, F32, F32, F32),
+    (29, 5, 7, F32, BF16, F32),
+    (31, 36, 1, F32, BF16, F32),
+    (33, 70, 383, F16, F16, F32),
+    (64, 96, 384, F32, F32, F32),
+    (100, 2048, 64, F32, BF16, F32),
+    (128, 144, 320, F32, BF16, F32),
+    (133, 40, 65, F32, F16, F32),
+    (150, 2080, 33, F32, BF16, F32),
+    (300, 19, 130, F32, F32, F32),
+];
+
+/// Lookups: tokens, rows and width of the table, and its type.
+const LOOKUPS: [(usize, usize, usize, ElementType); 5] =
+    [(1, 64, 48, BF16), (5, 37, 33, BF16), (7, 729, 20, F32), (16, 5, 7, F16), (3, 40, 1, BF16)];
+
+/// Numbers without a pattern, between -1 and 1. They have all the bits of a float32, so those that are not stored in a half type show it
+/// where they are rounded to one.
+fn values(ty: &TensorType, seed: u64) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let values: Vec<f32> = (0..ty.elements())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 39) as f32 / (1 << 24) as f32 - 1.0
+        })
+        .collect();
+    let shape = ty.shape.clone();
+    let tensor = match ty.element {
+        BF16 => Tensor::from_slice(shape, &values.iter().map(|&v| bf16::from_f32(v)).collect::<Vec<_>>()),
+        F16 => Tensor::from_slice(shape, &values.iter().map(|&v| f16::from_f32(v)).collect::<Vec<_>>()),
+        // Ids, some of which are beyond any table.
+        I32 => Tensor::from_slice(shape, &values.iter().map(|&v| (v * 800.0) as i32).collect::<Vec<_>>()),
+        _ => Tensor::from_slice(shape, &values),
+    };
+    tensor.unwrap()
+}
+
+fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
+    let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+    match ty.element {
+        BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        F16 => halves.map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
+        _ => bytes
+            .chunks_exact(4)
+            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+            .collect(),
+    }
+}
+
+/// The bytes of a weight as programs with panels of `lanes` take them.
+fn laid_out(tensor: &Tensor, lanes: Option<usize>) -> Vec<u8> {
+    let ty = tensor.ty();
+    let contents = Contents::Values(ty.element);
+    let row_bytes = ty.element.bytes_for(ty.shape[1]);
+    let layout = WeightLayout::of(contents, &ty.shape, lanes);
+    let mut bytes = tensor.bytes().to_vec();
+    if let Some(packer) = Packer::new(layout, contents, row_bytes) {
+        packer.pack(tensor.bytes(), &mut bytes);
+    }
+    bytes
+}
+
+/// What `module`, whose arguments called `w…` are weights, gives on the device when it is compiled for `target`.
+fn computed(module: &Module, tensors: &[Tensor], target: &ResolvedTarget) -> Vec<Vec<f32>> {
+    let text = lower(module, target, Precision::Exact).unwrap();
+    assert!(!text.contains("stablehlo.composite"), "every operation has a kernel");
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
+    let lanes = weight_lanes(target);
+    let main = module.functions.iter().find(|function| function.public).unwrap();
+    let buffers: Vec<_> = (tensors.iter().zip(&main.arguments))
+        .map(|(tensor, argument)| match argument.name.starts_with('w') {
+            true => device.upload(&laid_out(tensor, lanes)).unwrap(),
+            false => device.upload(tensor.bytes()).unwrap(),
+        })
+        .collect();
+    let arguments: Vec<_> = (buffers.iter().zip(tensors))
+        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
+        .collect();
+    let results = function.invoke(&Constants::default(), &arguments).unwrap();
+    (results.iter().zip(main.result_types()))
+        .map(|(result, ty)| {
+            let mut bytes = vec![0; ty.bytes()];
+            result.buffer.read(0, &mut bytes).unwrap();
+            as_f32(ty, &bytes)
+        })
+        .collect()
+}
+
+/// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`: roundings of as many
+/// partial sums, each about as large as the sum of so many terms of either sign, in any order.
+pub(super) fn rounding(terms: usize, size: f64) -> f64 {
+    f64::from(f32::EPSILON) * (4.0 + 2.0 * (terms as f64).sqrt()) * size
+}
+
+/// Holds a linear layer to sums in double precision, rounded once to its result's type.
+fn check_sums(layer: &Layer, [x, w, bias]: [&[f32]; 3], biased: bool, got: &[f32], target: &ResolvedTarget) {
+    let &(rows, outputs, inputs, _, _, out) = layer;
+    assert_eq!(got.len(), rows * outputs);
+    for (i, &got) in got.iter().enumerate() {
+        let (row, output) = (i / outputs, i % outputs);
+        let bias = if biased { f64::from(bias[output]) } else { 0.0 };
+        let (mut sum, mut squares) = (bias, bias * bias);
+        for (x, w) in x[row * inputs..][..inputs].iter().zip(&w[output * inputs..][..inputs]) {
+            let term = f64::from(*x) * f64::from(*w);
+            sum += term;
+            squares += term * term;
+        }
+        let rounded = match out {
+            BF16 => sum.abs() / 256.0,
+            F16 => sum.abs() / 2048.0,
+            _ => sum.abs() * f64::from(f32::EPSILON),
+        };
+        let tolerance = rounding(inputs + 1, squares.sqrt().max(sum.abs())) + rounded;
+        let off = (f64::from(got) - sum).abs();
+        assert!(off <= tolerance, "{target}, {layer:?} at {i}: {got} is not {sum}, by {off} of {tolerance}");
+    }
+}
+
+fn check_linear_layers(target: &ResolvedTarget) {
+    let mut module = ModuleBuilder::new("kernels");
+    let mut types = Vec::new();
+    // Every third has a bias.
+    let biased = |i: usize| i.is_multiple_of(3);
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for (i, layer) in LAYERS.into_iter().enumerate() {
+                let (rows, outputs, inputs, x, weight, out) = layer;
+                let x = TensorType::new(x, [rows, inputs]);
+                let w = TensorType::new(weight, [outputs, inputs]);
+                let bias = TensorType::new(weight, [outputs]);
+                let arguments = [
+                    b.argument(format!("x{i}"), x.clone())?,
+                    b.argument(format!("w{i}"), w.clone())?,
+                    b.argument(format!("b{i}"), bias.clone())?,
+                ];
+                types.extend([x, w, bias]);
+                let bias = biased(i).then_some(arguments[2]);
+                results.push(b.linear(arguments[0], arguments[1], bias, out)?);
+            }
+            Ok(results)
+        })
+        .unwrap();
+    let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
+    let numbers: Vec<_> = tensors.iter().map(|tensor| as_f32(tensor.ty(), tensor.bytes())).collect();
+    for (i, got) in computed(&module.finish(), &tensors, target).into_iter().enumerate() {
+        let [x, w, bias] = [0, 1, 2].map(|part| &numbers[3 * i + part][..]);
+        check_sums(&LAYERS[i], [x, w, bias], biased(i), &got, target);
+    }
+}
+
+#[test]
+fn linear_layers_are_sums_of_products() {
+    check_linear_layers(&host());
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn linear_layers_compute_the_same_with_fewer_instructions() {
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        check_linear_layers(&resolved("llvm-cpu:x86-64-v3"));
+    }
+}
+
+#[test]
+fn lookups_find_rows_in_panels_and_behind_them() {
+    let mut module = ModuleBuilder::new("kernels");
+    let mut types = Vec::new();
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for (i, lookup) in LOOKUPS.into_iter().enumerate() {
+                let (tokens, rows, width, element) = lookup;
+                let (table, ids) = (TensorType::new(element, [rows, width]), TensorType::new(I32, [tokens]));
+                let arguments = [
+                    b.argument(format!("w{i}"), table.clone())?,
+                    b.argument(format!("ids{i}"), ids.clone())?,
+                ];
+                types.extend([table, ids]);
+                results.push(b.embedding(arguments[0], arguments[1])?);
+            }
+            Ok(results)
+        })
+        .unwrap();
+    let (module, tensors): (_, Vec<_>) =
+        (module.finish(), types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect());
+    let inputs = tensors.iter().map(Input::from).collect();
+    let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
+    let wanted: Vec<_> = wanted.iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
+    assert_eq!(computed(&module, &tensors, &host()), wanted);
+}
+
+/// The text of a linear layer over bfloat16 weights for a target.
+fn linear_for(target: &ResolvedTarget, rows: usize, x: ElementType) -> String {
+    let mut module = ModuleBuilder::new("kernels");
+    module
+        .function("main", |b| {
+            let x = b.argument("x", TensorType::new(x, [rows, 256]))?;
+            let w = b.argument("w", TensorType::new(BF16, [1024, 256]))?;
+            Ok(vec![b.linear(x, w, None, F32)?])
+        })
+        .unwrap();
+    lower(&module.finish(), target, Precision::Native).unwrap()
+}
+
+#[test]
+fn kernels_are_written_in_the_width_and_the_instructions_of_their_target() {
+    for rows in [1, 8, 64] {
+        let text = linear_for(&resolved("llvm-cpu:x86-64-v3"), rows, BF16);
+        assert!(text.contains("vector<8xf32>") && !text.contains("vector<16x") && !text.contains("llvm.x86"));
+        let text = linear_for(&resolved("llvm-cpu:cascadelake"), rows, BF16);
+        assert!(text.contains("vector<16xf32>") && !text.contains("llvm.x86.avx512bf16"));
+        let text = linear_for(&resolved("llvm-cpu:znver4"), rows, BF16);
+        assert!(text.contains("llvm.x86.avx512bf16.dpbf16ps.512"));
+        let text = linear_for(&resolved("llvm-cpu:znver4"), rows, F32);
+        assert!(!text.contains("llvm.x86"), "float32 activations are not rounded");
+        let text = linear_for(&resolved("llvm-cpu:apple-m1"), rows, BF16);
+        assert!(text.contains("vector<4xf32>") && !text.contains("llvm.aarch64"));
+        let text = linear_for(&resolved("llvm-cpu:neoverse-v2"), rows, BF16);
+        assert!(text.contains("llvm.aarch64.neon.bfdot"));
+    }
+}
+
+#[test]
+fn compiled_kernels_have_the_instructions_that_they_are_written_for() {
+    // A target, what its code has, and what it must not have.
+    let targets: [(&str, &[&str], &[&str]); 5] = [
+        ("llvm-cpu:x86-64-v3", &["vfmadd", "%ymm"], &["%zmm", "vdpbf16ps"]),
+        ("llvm-cpu:cascadelake", &["vfmadd", "%zmm"], &["vdpbf16ps"]),
+        ("llvm-cpu:cooperlake", &["vdpbf16ps", "%zmm"], &[]),
+        ("llvm-cpu:apple-m1", &["fmla"], &["bfdot", "bfmlal"]),
+        ("llvm-cpu:neoverse-v2", &["bfdot"], &[]),
+    ];
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    for (name, present, absent) in targets {
+        let target = resolved(name);
+        for rows in [1, 8, 64] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut options = CompileOptions::new(target.clone());
+            let dump = format!("--iree-hal-dump-executable-intermediates-to={}", folder.path().display());
+            options.flags.push(dump);
+            compiler.compile(&linear_for(&target, rows, BF16), &options, None).unwrap();
+            let paths = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+            let assembly: String = paths
+                .filter(|path| path.extension().is_some_and(|extension| extension == "s"))
+                .map(|path| std::fs::read_to_string(path).unwrap())
+                .collect();
+            let start = assembly.find("\nmlxcel_linear").expect("the kernel is in the assembly");
+            let kernel = &assembly[start..];
+            let kernel = &kernel[..kernel.find(".Lfunc_end").unwrap_or(kernel.len())];
+            for word in present {
+                assert!(kernel.contains(word), "{name} with {rows} rows: no {word}");
+            }
+            for word in absent {
+                assert!(!kernel.contains(word), "{name} with {rows} rows: {word}");
+            }
+        }
+    }
+}
