@@ -177,11 +177,8 @@ impl Inspection {
         let own = CacheType::named(&decoder.element_type.to_string().to_lowercase());
         let cache = cache.or(own).unwrap_or(CacheType::ALL[0]);
         let weights = weight_groups(&decoder);
-        let mut quantization: Vec<_> = decoder
-            .weights()
-            .filter(|weight| weight.quantization.is_some())
-            .map(WeightRef::storage)
-            .collect();
+        let mut quantization: Vec<_> =
+            decoder.weights().filter(|weight| weight.packed.is_some()).map(WeightRef::storage).collect();
         quantization.sort_unstable();
         quantization.dedup();
         Ok(Self {

@@ -37,7 +37,7 @@ fn weights_are_told_by_role_and_packing() {
         (&told["model_type"], &told["layers"], &told["context"]),
         (&json!("llama"), &json!(4), &json!(1024))
     );
-    assert_eq!(told["quantization"], json!(["affine 4-bit/64"]));
+    assert_eq!(told["quantization"], json!(["u4/64 bf16 + bf16"]));
     let roles = told["weights"].as_array().unwrap();
     let sum = |field: &str| roles.iter().map(|role| role[field].as_u64().unwrap()).sum::<u64>();
     assert_eq!(sum("parameters"), told["parameters"].as_u64().unwrap());

@@ -9,6 +9,8 @@
 //! * [`GraphModel`] makes a [`Model`](mlxcel_core::Model) of an executor; its sessions cut steps into passes, grow
 //!   states, keep positions, and turn outputs into results.
 //!
+//! Products with packed weights are composites of this crate's own ([`packed`]).
+//!
 //! # Shapes
 //!
 //! A program has static shapes, yet context is no fixed bucket: a cache starts small and moves up the rungs of
@@ -21,6 +23,7 @@ mod faulty;
 mod model;
 mod numerics;
 mod ops;
+pub mod packed;
 mod plan;
 mod program;
 mod reachable;

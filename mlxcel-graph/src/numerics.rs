@@ -7,8 +7,6 @@ use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
-use crate::weights::check_packing;
-
 /// What a precision means for a decoder: the element types that it runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numerics {
@@ -29,9 +27,8 @@ impl Numerics {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for weights that graphs have no operations for, and for an unknown precision.
+    /// [`ErrorKind::Unsupported`] for an unknown precision, and for activations of a type that graphs do not compute with.
     pub fn new(precision: Precision, decoder: &Decoder) -> Result<Self> {
-        check_packing(decoder)?;
         let element = match precision {
             Precision::Exact => ElementType::F32,
             Precision::Native | Precision::Fast => element_type(decoder.element_type, "config.json")?,

@@ -33,8 +33,8 @@ pub struct Program {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (packings of quantized weights, element
-/// types).
+/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (element types, packed weights where only
+/// dense ones can be).
 pub fn decoder_program(
     decoder: &Decoder,
     numerics: Numerics,

@@ -1,47 +1,34 @@
 //! A decoder's weights as arguments of its programs, dense and packed.
 
-use mlxcel_core::Error;
-use mlxcel_models::{Decoder, Linear, QuantizationMode, WeightId, WeightRef};
-use mlxcel_stablehlo::{Builder, ElementType, QuantizedWeight, Result, TensorType, Value};
+use mlxcel_models::{Decoder, Linear, WeightId, WeightRef};
+use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
 use crate::numerics::element_type;
+use crate::packed::{
+    PackedWeight, operand_parts, packed_embedding, packed_expert_linear, packed_linear, part_element, reorder,
+};
 
 /// The tensors of the weights of `decoder`, each with its type: the first arguments of its programs, in their order.
 ///
-/// Of a packed weight they are the words, then the scales, then the biases, each as it is stored.
+/// Of a packed weight they are its parts, in the order of [`Packing::parts`](mlxcel_models::Packing::parts).
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with, and for
-/// weights packed otherwise than in MLX's affine mode with 4 or 8 bits.
+/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with.
 pub fn weight_arguments(decoder: &Decoder) -> mlxcel_core::Result<Vec<(&WeightRef, TensorType)>> {
-    check_packing(decoder)?;
-    decoder
-        .weights()
-        .flat_map(WeightRef::tensors)
-        .map(|tensor| {
-            let element = match tensor.quantization {
-                Some(_) => ElementType::U32,
-                None => element_type(tensor.element, &tensor.tensor)?,
-            };
-            Ok((tensor, TensorType::new(element, tensor.stored_shape())))
-        })
-        .collect()
-}
-
-/// Refuses weights whose packing graphs have no operations for.
-pub(crate) fn check_packing(decoder: &Decoder) -> mlxcel_core::Result<()> {
+    let mut arguments = Vec::new();
     for weight in decoder.weights() {
-        let Some(quantization) = &weight.quantization else { continue };
-        let affine = quantization.mode == QuantizationMode::Affine && quantization.biases.is_some();
-        if !affine || ![4, 8].contains(&quantization.bits) {
-            let message = "this engine runs weights that are quantized affinely with 4 or 8 bits; the engine `mlx` runs others";
-            return Err(Error::unsupported("build decoder", message)
-                .with_context("tensor", &weight.tensor)
-                .with_context("quantization", quantization));
-        }
+        let Some(packed) = &weight.packed else {
+            let element = element_type(weight.element, &weight.tensor)?;
+            arguments.push((weight, TensorType::new(element, weight.stored_shape())));
+            continue;
+        };
+        let tensors = weight.tensors().zip(packed.packing.parts());
+        arguments.extend(tensors.map(|(tensor, part)| {
+            (tensor, TensorType::new(part_element(&packed.packing, part), tensor.stored_shape()))
+        }));
     }
-    Ok(())
+    Ok(arguments)
 }
 
 /// The weights of a decoder in the function that is being written.
@@ -53,10 +40,10 @@ pub(crate) struct Weights<'a, 'f> {
     operand: ElementType,
 }
 
-/// A weight's arguments: its values, or what it is packed into.
+/// A weight's arguments: its values, or what it is packed into and the order of its columns, where that is not the inputs'.
 enum Stored<'f> {
     Dense(Value<'f>),
-    Packed(QuantizedWeight<'f>),
+    Packed(PackedWeight<'f>, Option<Value<'f>>),
 }
 
 impl<'a, 'f> Weights<'a, 'f> {
@@ -78,15 +65,13 @@ impl<'a, 'f> Weights<'a, 'f> {
             mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Name, "weight", message)
         };
         let tensors = self.tensors.get(id.index()).map(Vec::as_slice).unwrap_or_default();
-        match (&weight.quantization, tensors) {
+        match (weight.packing(), tensors) {
             (None, &[values]) => Ok(Stored::Dense(values)),
-            (Some(quantization), &[words, scales, biases]) => Ok(Stored::Packed(QuantizedWeight {
-                words,
-                scales,
-                biases,
-                bits: quantization.bits,
-                group_size: quantization.group_size,
-            })),
+            (Some(packing), tensors) if tensors.len() == packing.parts().count() => {
+                let (parts, order) = tensors.split_at(operand_parts(&packing).count());
+                let packed = PackedWeight { packing, parts: parts.to_vec() };
+                Ok(Stored::Packed(packed, order.first().copied()))
+            }
             _ => Err(missing()),
         }
     }
@@ -95,7 +80,7 @@ impl<'a, 'f> Weights<'a, 'f> {
     pub(crate) fn dense(&self, id: WeightId) -> Result<Value<'f>> {
         match self.stored(id)? {
             Stored::Dense(values) => Ok(values),
-            Stored::Packed(_) => {
+            Stored::Packed(..) => {
                 let message = format!("{} must not be packed", self.decoder.weight(id));
                 Err(mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Element, "weight", message))
             }
@@ -111,7 +96,7 @@ impl<'a, 'f> Weights<'a, 'f> {
     /// The type in which a product with a weight wants its operand: rounding it before a packed weight would round what an
     /// engine turns into fixed point once more.
     pub(crate) fn operand_of(&self, id: WeightId) -> ElementType {
-        if self.decoder.weight(id).quantization.is_some() { ElementType::F32 } else { self.operand }
+        if self.decoder.weight(id).packed.is_some() { ElementType::F32 } else { self.operand }
     }
 
     /// `x` times a weight, plus a bias, in float32; `x` is rounded to [`operand_of`](Self::operand_of) the weight.
@@ -120,7 +105,10 @@ impl<'a, 'f> Weights<'a, 'f> {
         let x = b.convert(x, self.operand_of(weight))?;
         let bias = bias.map(|bias| self.dense(bias)).transpose()?;
         match self.stored(weight)? {
-            Stored::Packed(packed) => b.quantized_linear(x, packed, bias, ElementType::F32),
+            Stored::Packed(packed, order) => {
+                let x = order.map_or(Ok(x), |order| reorder(b, x, order))?;
+                packed_linear(b, x, &packed, bias, ElementType::F32)
+            }
             Stored::Dense(values) => b.linear(x, values, bias, ElementType::F32),
         }
     }
@@ -137,7 +125,10 @@ impl<'a, 'f> Weights<'a, 'f> {
         let x = b.convert(x, self.operand_of(weight))?;
         let bias = bias.map(|bias| self.dense(bias)).transpose()?;
         match self.stored(weight)? {
-            Stored::Packed(packed) => b.quantized_expert_linear(x, packed, experts, bias, ElementType::F32),
+            Stored::Packed(packed, None) => {
+                packed_expert_linear(b, x, &packed, experts, bias, ElementType::F32)
+            }
+            Stored::Packed(_, Some(_)) => Err(self.no_order(weight)),
             Stored::Dense(values) => b.expert_linear(x, values, experts, bias, ElementType::F32),
         }
     }
@@ -152,23 +143,18 @@ impl<'a, 'f> Weights<'a, 'f> {
                 let common = if element == self.operand { element } else { ElementType::F32 };
                 Ok((b.convert(values, common)?, common))
             }
-            Stored::Packed(packed) => {
+            Stored::Packed(mut packed, None) => {
                 let shape = self.decoder.weight(id).shape.clone();
                 let rows = shape.iter().rev().skip(1).product();
-                let flat = |b: &mut Builder<'f>, part: Value<'f>| {
-                    let width = b.shape(part).last().copied().unwrap_or(1);
-                    b.reshape(part, &[rows, width])
-                };
-                let packed = QuantizedWeight {
-                    words: flat(b, packed.words)?,
-                    scales: flat(b, packed.scales)?,
-                    biases: flat(b, packed.biases)?,
-                    ..packed
-                };
+                for part in &mut packed.parts {
+                    let width = b.shape(*part).last().copied().unwrap_or(1);
+                    *part = b.reshape(*part, &[rows, width])?;
+                }
                 let every = b.iota(TensorType::new(ElementType::I32, [rows]), 0)?;
-                let values = b.quantized_embedding(packed, every)?;
+                let values = packed_embedding(b, &packed, every)?;
                 Ok((b.reshape(values, &shape)?, ElementType::F32))
             }
+            Stored::Packed(_, Some(_)) => Err(self.no_order(id)),
         }
     }
 
@@ -180,19 +166,25 @@ impl<'a, 'f> Weights<'a, 'f> {
         ids: Value<'f>,
     ) -> Result<Value<'f>> {
         match self.stored(table)? {
-            Stored::Packed(packed) => b.quantized_embedding(packed, ids),
+            Stored::Packed(packed, None) => packed_embedding(b, &packed, ids),
+            Stored::Packed(_, Some(_)) => Err(self.no_order(table)),
             Stored::Dense(values) => b.embedding(values, ids),
         }
+    }
+
+    /// The error for columns in another order where only products can take them.
+    fn no_order(&self, id: WeightId) -> mlxcel_stablehlo::Error {
+        let message =
+            format!("the columns of {} must be in the order of its inputs", self.decoder.weight(id));
+        mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Structure, "weight", message)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_core::{ErrorKind, Precision};
-    use mlxcel_models::{Checkpoint, Quantization};
+    use mlxcel_models::Checkpoint;
 
     use super::*;
-    use crate::numerics::Numerics;
 
     fn packed() -> Decoder {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/storyteller-4bit");
@@ -213,30 +205,5 @@ mod tests {
                 "model.embed_tokens.biases tensor<729x3xbf16>"
             ]
         );
-    }
-
-    #[test]
-    fn other_packings_are_refused_by_name() {
-        let decoder = packed();
-        let of = |mode, bits| {
-            let mut decoder = decoder.clone();
-            let mut weight = decoder.weight(decoder.embedding.weight).clone();
-            let old = weight.quantization.take().unwrap();
-            weight.quantization = Some(Box::new(Quantization::new(mode, bits, 32, old.scales, old.biases)));
-            decoder.weights = Default::default();
-            decoder.weights.add(weight);
-            decoder
-        };
-        for (mode, bits, shown) in
-            [(QuantizationMode::Affine, 6, "affine 6-bit/32"), (QuantizationMode::Mxfp4, 4, "mxfp4 4-bit/32")]
-        {
-            for precision in [Precision::Exact, Precision::Native, Precision::Fast] {
-                let error = Numerics::new(precision, &of(mode, bits)).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Unsupported);
-                assert_eq!(error.context("tensor"), Some("model.embed_tokens.weight"));
-                assert_eq!(error.context("quantization"), Some(shown));
-                assert!(error.message().contains("`mlx`"), "{error}");
-            }
-        }
     }
 }

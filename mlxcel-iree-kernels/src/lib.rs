@@ -45,6 +45,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_graph::packed::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
 
@@ -142,9 +143,9 @@ fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precisi
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),
-                composites::QUANTIZED_EMBEDDING => quantized::lower_embedding(composite, b, context),
-                composites::QUANTIZED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
-                composites::QUANTIZED_LINEAR => quantized::lower_linear(composite, b, context),
+                PACKED_EMBEDDING => quantized::lower_embedding(composite, b, context),
+                PACKED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
+                PACKED_LINEAR => quantized::lower_linear(composite, b, context),
                 _ => Ok(None),
             }
         })
@@ -214,7 +215,7 @@ mod tests {
             (F32, &[1, 2, 2, 64, 16]),
         ];
         let int = |name: &str, value| (name.to_owned(), Attribute::Int(value));
-        let groups = vec![int("bits", 4), int("group_size", 32)];
+        let packing = vec![("packing".to_owned(), Attribute::Text("u4/32 bf16 + bf16".to_owned()))];
         let layer = vec![
             int("layer", 0),
             ("rows".to_owned(), Attribute::Text("1".to_owned())),
@@ -223,8 +224,8 @@ mod tests {
         let kinds = [
             (composites::LINEAR, [rows, &[(BF16, &[96, 64])]].concat(), vec![], [1, 96]),
             (composites::EMBEDDING, [&[(BF16, &[96, 64][..])], ids].concat(), vec![], [1, 64]),
-            (composites::QUANTIZED_LINEAR, [rows, packed].concat(), groups.clone(), [1, 96]),
-            (composites::QUANTIZED_EMBEDDING, [packed, ids].concat(), groups, [1, 64]),
+            (PACKED_LINEAR, [rows, packed].concat(), packing.clone(), [1, 96]),
+            (PACKED_EMBEDDING, [packed, ids].concat(), packing, [1, 64]),
             (composites::CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
         ];
         for (name, operands, attributes, out) in kinds {

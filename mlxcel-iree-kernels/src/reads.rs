@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use mlxcel_graph::packed::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
 use mlxcel_stablehlo::{Argument, ElementType, Function, Module, Op, OpKind, ValueId, composites};
 
 use super::layout::Contents;
@@ -76,9 +77,9 @@ fn weights_of(op: &Op, function: &Function) -> Option<Vec<(usize, Contents)>> {
         composites::LINEAR => (1, 2, 2..=3),
         composites::EMBEDDING => (0, 2, 2..=2),
         composites::EXPERT_LINEAR => (1, 3, 3..=4),
-        composites::QUANTIZED_LINEAR => (1, 2, 4..=5),
-        composites::QUANTIZED_EMBEDDING => (0, 2, 4..=4),
-        composites::QUANTIZED_EXPERT_LINEAR => (1, 3, 5..=6),
+        PACKED_LINEAR => (1, 2, 4..=5),
+        PACKED_EMBEDDING => (0, 2, 4..=4),
+        PACKED_EXPERT_LINEAR => (1, 3, 5..=6),
         _ => return None,
     };
     let weight = types.get(first)?;
@@ -92,16 +93,17 @@ fn weights_of(op: &Op, function: &Function) -> Option<Vec<(usize, Contents)>> {
     if [composites::LINEAR, composites::EMBEDDING, composites::EXPERT_LINEAR].contains(&name.as_str()) {
         return attributes.is_empty().then(|| vec![(first, Contents::Values(weight.element))]);
     }
-    let (words, scales, biases) = (weight, types.get(first + 1)?, types.get(first + 2)?);
-    let bits = quantized::known_bits(attributes, words, scales, biases)?;
-    let groups = Contents::Groups(scales.element);
+    let bits = quantized::known(attributes)?.bits;
+    let groups = Contents::Groups(types.get(first + 1)?.element);
     Some(vec![(first, Contents::Packed { bits }), (first + 1, groups), (first + 2, groups)])
 }
 
 #[cfg(test)]
 mod tests {
+    use mlxcel_graph::packed::{PackedWeight, packed_linear};
+    use mlxcel_models::Packing;
     use mlxcel_stablehlo::ElementType::{BF16, F32, I32, U32};
-    use mlxcel_stablehlo::{ModuleBuilder, QuantizedWeight, TensorType};
+    use mlxcel_stablehlo::{ModuleBuilder, TensorType};
 
     use super::*;
 
@@ -123,7 +125,8 @@ mod tests {
                 let scales = argument("scales", BF16, &[96, 2])?;
                 let biases = argument("biases", BF16, &[96, 2])?;
                 let torn = argument("torn", U32, &[96, 8])?;
-                let weight = QuantizedWeight { words, scales, biases, bits: 4, group_size: 32 };
+                let packing = Packing::affine(4, 32, mlxcel_models::ElementType::BF16);
+                let of = |codes| PackedWeight { packing, parts: vec![codes, scales, biases] };
                 let rows = b.embedding(table, ids)?;
                 let mut results = vec![b.linear(rows, table, None, F32)?];
                 results.push(b.linear(x, shared, None, F32)?);
@@ -132,9 +135,9 @@ mod tests {
                 results.push(b.reshape(heads, &[64, 64])?);
                 let block = b.reshape(x, &[1, 1, 64])?;
                 results.push(b.expert_linear(block, experts, ids, None, F32)?);
-                results.push(b.quantized_linear(x, weight, None, F32)?);
+                results.push(packed_linear(b, x, &of(words), None, F32)?);
                 // Its scales are what the other's words need in panels, and its own words are a result.
-                results.push(b.quantized_linear(x, QuantizedWeight { words: torn, ..weight }, None, F32)?);
+                results.push(packed_linear(b, x, &of(torn), None, F32)?);
                 results.push(torn);
                 Ok(results)
             })

@@ -45,7 +45,7 @@ use crate::ffi::{self, Caught, Handle, sys};
 pub(crate) use combine::concatenate;
 pub(crate) use evaluate::{eval, eval_async};
 pub(crate) use fused::{Mask, Rope};
-pub(crate) use packed::Packed;
+pub(crate) use packed::{Mode, Packed};
 
 /// The type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

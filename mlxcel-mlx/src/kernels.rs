@@ -9,9 +9,8 @@
 //! order of its sum. That order depends on the number of rows and the machine's vectors, and not on the number of threads.
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::QuantizationMode;
 
-use crate::array::{Array, Packed};
+use crate::array::{Array, Mode, Packed};
 use crate::ffi::kernels as sys;
 
 /// The kernels, run in one way.
@@ -71,7 +70,7 @@ impl Kernels {
 
     /// Whether [`packed_linear`](Self::packed_linear) computes such a weight.
     pub(crate) fn takes(weight: &Packed) -> bool {
-        weight.mode == QuantizationMode::Affine && weight.biases.is_some()
+        weight.mode == Mode::Affine && weight.biases.is_some()
     }
 
     /// Causal attention of `queries` (`[tokens, heads, dim]`, float32), those of the last positions, over `keys` and `values`
@@ -120,10 +119,10 @@ const PACKED: &str = "packed linear";
 
 /// The parts of a weight in affine quantization.
 fn affine(weight: &Packed) -> Result<sys::AffineTensor<'_>> {
-    let biases = weight.biases.as_ref().filter(|_| weight.mode == QuantizationMode::Affine);
+    let biases = weight.biases.as_ref().filter(|_| weight.mode == Mode::Affine);
     let Some(biases) = biases else {
         return Err(Error::unsupported(PACKED, "only affine quantization is computed here")
-            .with_context("mode", weight.mode));
+            .with_context("mode", weight.mode.name()));
     };
     let small = |number: usize| {
         i32::try_from(number).map_err(|_| Error::new(ErrorKind::Internal, PACKED, "no such packing"))

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -169,8 +170,8 @@ impl Checkpoint {
     /// The bytes of a weight of this checkpoint's [`Decoder`]: those in the mapped files where they lie together there, else a
     /// copy.
     ///
-    /// Of a quantized weight they are the packed words, in its [`stored_shape`](WeightRef::stored_shape); scales and
-    /// biases are weights to be asked for in the same way.
+    /// Of a packed weight they are the codes, in its [`stored_shape`](WeightRef::stored_shape); its further parts are weights to
+    /// be asked for in the same way.
     ///
     /// # Errors
     ///
@@ -188,6 +189,16 @@ impl Checkpoint {
     /// Those of [`weight`](Self::weight).
     pub fn mapped_weight(&self, weight: &WeightRef) -> Result<Option<Vec<&[u8]>>> {
         gather::mapped(self, weight)
+    }
+
+    /// Writes consecutive rows of a weight, of all dimensions but the innermost, into `out`: for whoever takes a weight piece by piece.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows that it does not have, or an `out` that is
+    /// not as long as they are.
+    pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
+        gather::rows(self, weight, rows, out)
     }
 
     /// What network this is: every layer, and for each role in it the weight that plays it.

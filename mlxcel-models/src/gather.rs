@@ -1,12 +1,14 @@
 //! The bytes of a weight, gathered from the tensors that it is made of.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::{Selection, WeightRef};
 use crate::element::ElementType;
+use crate::packing::Derived;
 
 /// A weight's type, shape and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,15 @@ pub struct WeightView<'a> {
 
 /// The weight's bytes in `checkpoint`.
 pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<WeightView<'a>> {
+    if let Some(derived) = &weight.derived {
+        let mut bytes = zeros(weight.byte_len())?;
+        derived_rows(checkpoint, weight, derived, 0..row_count(weight), &mut bytes)?;
+        return Ok(WeightView {
+            element_type: weight.element,
+            shape: weight.stored_shape(),
+            bytes: bytes.into(),
+        });
+    }
     let (first, location) = checkpoint.located(&weight.tensor)?;
     let differs = || differs(weight, &first, location);
     let shape = weight.stored_shape();
@@ -54,6 +65,92 @@ pub(crate) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result
     Ok(WeightView { element_type: first.element_type, shape, bytes })
 }
 
+/// Writes consecutive rows of `weight`, all leading dimensions counted, into `out`, which is as long as they are.
+pub(crate) fn rows(
+    checkpoint: &Checkpoint,
+    weight: &WeightRef,
+    rows: Range<usize>,
+    out: &mut [u8],
+) -> Result<()> {
+    let count = row_count(weight);
+    let row = weight.byte_len().checked_div(count).unwrap_or_default();
+    if rows.start > rows.end || rows.end > count || out.len() != rows.len() * row {
+        let message = format!("{weight} has no rows {rows:?} of {} bytes", out.len());
+        return Err(Error::new(ErrorKind::InvalidInput, "read weight", message));
+    }
+    match &weight.derived {
+        Some(derived) => derived_rows(checkpoint, weight, derived, rows, out),
+        None => {
+            let view = view(checkpoint, weight)?;
+            if let Some(bytes) = view.bytes.get(rows.start * row..rows.end * row) {
+                out.copy_from_slice(bytes);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The rows of a weight: all dimensions but the innermost.
+fn row_count(weight: &WeightRef) -> usize {
+    weight.shape.iter().rev().skip(1).product()
+}
+
+/// Rows of a weight that is read out of tensors of another arrangement, those of one tensor that follow each other at once.
+fn derived_rows(
+    checkpoint: &Checkpoint,
+    weight: &WeightRef,
+    derived: &Derived,
+    rows: Range<usize>,
+    out: &mut [u8],
+) -> Result<()> {
+    let (first, location) = checkpoint.located(&weight.tensor)?;
+    let differs = || differs(weight, &first, location);
+    let per_tensor = derived.rows();
+    // What a selection picks from: the dimensions in front of the innermost, with one for the stack.
+    let (_, leading) = derived.shape.split_last().ok_or_else(differs)?;
+    let mut sizes = leading.to_vec();
+    if !weight.stack.is_empty() {
+        sizes.insert(0, weight.stack.len() + 1);
+    }
+    let picked = |row: usize| match &weight.selection {
+        None => Some(row),
+        Some(selection) => {
+            let &size = sizes.get(selection.axis)?;
+            let inner: usize = sizes[selection.axis + 1..].iter().product();
+            let (outer, within) = (row / (selection.count() * inner), row % (selection.count() * inner));
+            let (index, rest) = (within / inner, within % inner);
+            let at = selection.start + index / selection.run * selection.stride + index % selection.run;
+            (at < size).then_some((outer * size + at) * inner + rest)
+        }
+    };
+    let sound = weight.selection.is_none_or(|selection| selection.run > 0 && selection.count() > 0);
+    if weight.transposed || per_tensor == 0 || !sound {
+        return Err(differs());
+    }
+    let row_bytes = out.len().checked_div(rows.len()).unwrap_or_default();
+    let mut rest = out;
+    let mut next = rows.start;
+    while next < rows.end {
+        let source = picked(next).ok_or_else(differs)?;
+        let until_tensor_ends = per_tensor - source % per_tensor;
+        let consecutive = (1..(rows.end - next).min(until_tensor_ends))
+            .take_while(|&step| picked(next + step) == Some(source + step))
+            .count();
+        let run = consecutive + 1;
+        let index = source / per_tensor;
+        let tensor = match index.checked_sub(1) {
+            None => &weight.tensor,
+            Some(index) => weight.stack.get(index).ok_or_else(differs)?,
+        };
+        let (target, behind) = rest.split_at_mut(run * row_bytes);
+        let begin = source % per_tensor;
+        derived.read(checkpoint, tensor, begin..begin + run, target)?;
+        rest = behind;
+        next += run;
+    }
+    Ok(())
+}
+
 /// The bytes of `weight` in the mapped files, one part for each of the tensors that it is stacked of; none where they are not
 /// together in those.
 pub(crate) fn mapped<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<Option<Vec<&'a [u8]>>> {
@@ -63,7 +160,8 @@ pub(crate) fn mapped<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Resu
             Cow::Owned(_) => None,
         });
     }
-    if weight.stack.is_empty() || weight.transposed || weight.selection.is_some() {
+    let composed = weight.derived.is_some() || weight.transposed || weight.selection.is_some();
+    if weight.stack.is_empty() || composed {
         return Ok(None);
     }
     let (first, location) = checkpoint.located(&weight.tensor)?;
@@ -115,6 +213,13 @@ fn stacked<'a>(
     let mut sizes = first.shape.clone();
     sizes.insert(0, weight.stack.len() + 1);
     Ok((Cow::Owned(bytes), sizes))
+}
+
+/// Zeros for `bytes` of a weight.
+fn zeros(bytes: usize) -> Result<Vec<u8>> {
+    let mut zeros = room(bytes)?;
+    zeros.resize(bytes, 0);
+    Ok(zeros)
 }
 
 /// A vector for `bytes` of a weight.

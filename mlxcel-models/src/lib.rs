@@ -31,7 +31,7 @@ mod families;
 pub mod files;
 mod fingerprint;
 mod gather;
-mod quantization;
+pub mod packing;
 pub mod quantize;
 mod rope;
 mod safetensors;
@@ -50,5 +50,5 @@ pub use decoder::{
 pub use element::ElementType;
 pub use families::supported_model_types;
 pub use gather::WeightView;
-pub use quantization::{Quantization, QuantizationMode};
+pub use packing::{Packed, Packing, Part};
 pub use rope::{LongRope, Rope, RopeEpochs};

@@ -6,8 +6,8 @@ mod common;
 use common::Draft;
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{
-    Attention, Decoder, ExpertGroups, Experts, LatentAttention, LatentQuery, Mixer, Operation,
-    QuantizationMode, Scoring,
+    Attention, Decoder, ElementType, ExpertGroups, Experts, LatentAttention, LatentQuery, Mixer, Operation,
+    Packing, Scoring,
 };
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -184,8 +184,8 @@ fn stacks_of_experts_may_be_packed() {
     let decoder = checkpoint.decoder().unwrap();
     let down = decoder.weight(experts(&decoder, 2).unwrap().down.weight);
     assert_eq!(
-        (&down.shape[..], down.quantization.as_ref().unwrap().mode),
-        (&[4, 64, 128][..], QuantizationMode::Affine)
+        (&down.shape[..], down.packing().unwrap()),
+        (&[4, 64, 128][..], Packing::affine(4, 32, ElementType::BF16))
     );
     assert_eq!(checkpoint.weight(down).unwrap().shape, [4, 64, 16]);
 }

@@ -93,14 +93,14 @@ fn each_size_of_group_and_value_opens_again() {
         let written = quantize(&checkpoint, &out, &QuantizeOptions::new(bits, group_size)).unwrap();
         let ours = Checkpoint::open(&out).unwrap();
         let decoder = ours.decoder().unwrap();
-        let quantized = decoder.weights().filter(|weight| weight.quantization.is_some());
+        let quantized = decoder.weights().filter(|weight| weight.packed.is_some());
         assert_eq!(quantized.count(), written.modules);
         // Rows of 192 are no groups of 128: these stay.
-        assert_eq!(decoder.weight(decoder.embedding.weight).quantization.is_none(), group_size == 128);
+        assert_eq!(decoder.weight(decoder.embedding.weight).packed.is_none(), group_size == 128);
         let down =
             decoder.weights().find(|weight| weight.tensor == "model.layers.0.mlp.down_proj.weight").unwrap();
-        let quantization = down.quantization.as_ref().unwrap();
-        assert_eq!((quantization.bits, quantization.group_size), (bits, group_size));
+        let packing = down.packing().unwrap();
+        assert_eq!((packing.bits, packing.group_size), (bits, group_size));
         for tensor in down.tensors() {
             let view = ours.weight(tensor).unwrap();
             assert!(view.bytes.as_ptr().addr().is_multiple_of(4));
@@ -140,7 +140,7 @@ fn every_family_opens_again_as_the_same_network() {
         let decoder = ours.decoder().unwrap_or_else(|error| panic!("{name}: {error}"));
         let before = checkpoint.decoder().unwrap();
         assert_eq!((&decoder.layers, decoder.parameters()), (&before.layers, before.parameters()), "{name}");
-        let packed = decoder.weights().filter(|weight| weight.quantization.is_some()).count();
+        let packed = decoder.weights().filter(|weight| weight.packed.is_some()).count();
         // Those of GPT-2's layers are stored the other way round, and stay.
         let least = if name == "gpt2" { 1 } else { decoder.layers.len() };
         assert!(packed >= least, "{name}: {packed} weights are packed");

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Draft, chain, repository, weight};
 use mlxcel_core::{Error, ErrorKind};
-use mlxcel_models::{Checkpoint, Decoder, ElementType, Quantization, QuantizationMode, WeightRef};
+use mlxcel_models::{Checkpoint, Decoder, ElementType, Packing, WeightRef};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -62,8 +62,13 @@ fn query(decoder: &Decoder) -> &WeightRef {
     weight(decoder, "model.layers.0.self_attn.q_proj.weight")
 }
 
-fn quantization(weight: &WeightRef) -> &Quantization {
-    weight.quantization.as_deref().unwrap()
+fn packing(weight: &WeightRef) -> Packing {
+    weight.packing().unwrap()
+}
+
+/// The part of a packed weight behind its codes, scales first.
+fn part(weight: &WeightRef, index: usize) -> &WeightRef {
+    &weight.packed.as_ref().unwrap().parts[index]
 }
 
 fn assert_refused(error: &Error, kind: ErrorKind, context: (&str, &str), words: &str) {
@@ -88,18 +93,17 @@ fn storyteller_is_described_with_its_companions() {
     assert_eq!(decoder.embedding.weight, decoder.head.projection.weight);
     assert_eq!((&table.shape[..], table.stored_shape()), (&[729, 192][..], vec![729, 24]));
     assert_eq!((table.element, table.value_type()), (ElementType::U32, ElementType::BF16));
-    let packing = quantization(table);
-    assert_eq!((packing.mode, packing.bits, packing.group_size), (QuantizationMode::Affine, 4, 64));
-    assert_eq!(packing.scales, WeightRef::new("model.embed_tokens.scales", ElementType::BF16, [729, 3]));
-    assert_eq!(packing.biases.as_ref().unwrap().tensor, "model.embed_tokens.biases");
+    assert_eq!(packing(table), Packing::affine(4, 64, ElementType::BF16));
+    assert_eq!(*part(table, 0), WeightRef::new("model.embed_tokens.scales", ElementType::BF16, [729, 3]));
+    assert_eq!(part(table, 1).tensor, "model.embed_tokens.biases");
     for weight in decoder.weights().flat_map(WeightRef::tensors) {
         let view = checkpoint.weight(weight).unwrap();
         assert_eq!((view.shape, view.bytes.len()), (weight.stored_shape(), weight.byte_len()), "{weight}");
     }
     let text = decoder.to_string();
-    assert!(text.contains("embedding  729 × 192 affine 4-bit/64"), "{text}");
+    assert!(text.contains("embedding  729 × 192 u4/64 bf16 + bf16"), "{text}");
     assert!(text.contains("layers 0 to 3"), "{text}");
-    assert_eq!(table.to_string(), "model.embed_tokens.weight affine 4-bit/64 [729, 192]");
+    assert_eq!(table.to_string(), "model.embed_tokens.weight u4/64 bf16 + bf16 [729, 192]");
 }
 
 #[test]
@@ -114,8 +118,8 @@ fn packed_words_are_little_endian_with_the_first_value_lowest() {
     };
     let reference = dense.tensor(&down.tensor).unwrap().bytes;
     let words = packed.weight(down).unwrap().bytes;
-    let scales = packed.weight(&quantization(down).scales).unwrap().bytes;
-    let biases = packed.weight(quantization(down).biases.as_ref().unwrap()).unwrap().bytes;
+    let scales = packed.weight(part(down, 0)).unwrap().bytes;
+    let biases = packed.weight(part(down, 1)).unwrap().bytes;
     for i in 0..down.elements() {
         let word = u32::from_le_bytes(words[i / 8 * 4..][..4].try_into().unwrap());
         let value = (word >> (i % 8 * 4) & 15) as f32;
@@ -128,12 +132,12 @@ fn packed_words_are_little_endian_with_the_first_value_lowest() {
 #[test]
 fn only_modules_with_scales_are_quantized() {
     let decoder = packed(wide(), QUERY, [128, 128], "affine", 4, 64).decoder().unwrap();
-    assert_eq!((quantization(query(&decoder)).bits, query(&decoder).shape.clone()), (4, vec![128, 128]));
+    assert_eq!((packing(query(&decoder)).bits, query(&decoder).shape.clone()), (4, vec![128, 128]));
     assert_eq!(query(&decoder).value_type(), ElementType::F16);
-    assert_eq!(decoder.weights().filter(|weight| weight.quantization.is_some()).count(), 1);
+    assert_eq!(decoder.weights().filter(|weight| weight.packed.is_some()).count(), 1);
     assert_eq!(decoder.element_type, ElementType::BF16);
-    assert!(decoder.to_string().contains("affine 4-bit/64/BF16"), "{decoder}");
-    assert!(wide().decoder().unwrap().weights().all(|weight| weight.quantization.is_none()));
+    assert!(decoder.to_string().contains("u4/64 f16 + f16/BF16"), "{decoder}");
+    assert!(wide().decoder().unwrap().weights().all(|weight| weight.packed.is_none()));
 }
 
 #[test]
@@ -145,9 +149,13 @@ fn every_mode_has_its_bits_and_groups() {
         let draft = wide().set("quantization", settings);
         let decoder = packed(draft, QUERY, [128, 128], mode, bits, group).decoder().unwrap();
         let weight = query(&decoder);
-        let found = quantization(weight);
-        assert_eq!((found.mode.name(), found.bits, found.group_size), (mode, bits, group));
-        assert_eq!(found.biases.is_some(), mode == "affine");
+        let expected = match mode {
+            "mxfp4" => Packing::MXFP4,
+            "mxfp8" => Packing::MXFP8,
+            "nvfp4" => Packing::NVFP4,
+            _ => Packing::affine(bits, group, ElementType::F16),
+        };
+        assert_eq!((packing(weight), expected.bits, expected.group_size), (expected, bits, group));
         assert_eq!(weight.stored_shape(), [128, 4 * bits]);
         let bytes: usize = weight.tensors().map(WeightRef::byte_len).sum();
         let scale_bytes = if mode == "affine" { 4 } else { 1 };
@@ -169,17 +177,10 @@ fn modules_have_settings_of_their_own() {
     let draft = packed(draft, QUERY, [128, 128], "affine", 4, 64);
     let draft = packed(draft, DOWN, [128, 256], "mxfp4", 4, 32);
     let decoder = draft.decoder().unwrap();
-    assert_eq!(quantization(decoder.weight(decoder.embedding.weight)).to_string(), "affine 6-bit/128");
-    assert_eq!(
-        quantization(query(&decoder)).to_string(),
-        "affine 4-bit/64",
-        "the mode's own, not the model's"
-    );
-    assert_eq!(
-        quantization(weight(&decoder, "model.layers.0.mlp.down_proj.weight")).to_string(),
-        "mxfp4 4-bit/32"
-    );
-    assert!(weight(&decoder, "model.layers.0.mlp.up_proj.weight").quantization.is_none());
+    assert_eq!(packing(decoder.weight(decoder.embedding.weight)).to_string(), "u6/128 f16 + f16");
+    assert_eq!(packing(query(&decoder)).to_string(), "u4/64 f16 + f16", "the mode's own, not the model's");
+    assert_eq!(packing(weight(&decoder, "model.layers.0.mlp.down_proj.weight")).to_string(), "e2m1/32 e8m0");
+    assert!(weight(&decoder, "model.layers.0.mlp.up_proj.weight").packed.is_none());
     assert_eq!(weight(&decoder, "model.layers.0.mlp.down_proj.weight").value_type(), ElementType::BF16);
 }
 
@@ -188,13 +189,9 @@ fn the_settings_are_found_under_either_name() {
     let settings = json!({"group_size": 32, "bits": 8});
     let draft = wide().unset("quantization").set("quantization_config", settings.clone());
     let draft = packed(draft, QUERY, [128, 128], "affine", 8, 32);
-    assert_eq!(quantization(query(&draft.decoder().unwrap())).bits, 8);
+    assert_eq!(packing(query(&draft.decoder().unwrap())).bits, 8);
     let both = draft.set("quantization", settings).set("quantization_config", json!({"quant_method": "fp8"}));
-    assert_eq!(
-        quantization(query(&both.decoder().unwrap())).bits,
-        8,
-        "as in mlx-lm, its own name goes before"
-    );
+    assert_eq!(packing(query(&both.decoder().unwrap())).bits, 8, "as in mlx-lm, its own name goes before");
 }
 
 #[test]

@@ -17,15 +17,6 @@ pub const ATTENTION: &str = "mlxcel.attention";
 /// attributes.
 pub const EMBEDDING: &str = "mlxcel.embedding";
 
-/// [`Builder::quantized_linear`](crate::Builder::quantized_linear): `x: [.., K]`, `words: [N, K * bits / 32]` ui32, `scales`
-/// and `biases: [N, K / group_size]` and perhaps `bias: [N]` to `[.., N]`. Attributes `bits` and `group_size`, integers.
-pub const QUANTIZED_LINEAR: &str = "mlxcel.quantized_linear";
-
-/// [`Builder::quantized_embedding`](crate::Builder::quantized_embedding): `words: [V, H * bits / 32]` ui32, `scales` and
-/// `biases: [V, H / group_size]` and integer `ids` of any shape to `[..ids, H]` f32. Attributes `bits` and `group_size`,
-/// integers.
-pub const QUANTIZED_EMBEDDING: &str = "mlxcel.quantized_embedding";
-
 /// [`Builder::cached_attention`](crate::Builder::cached_attention): `query: [N, H, d]`, `key` and `value: [N, G, d]`, perhaps `cos`
 /// and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of floats, and a cache `[layers, 2, G, length, w]` a
 /// row to `[N, H * d]` and the caches.
@@ -37,11 +28,6 @@ pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 /// [`Builder::expert_linear`](crate::Builder::expert_linear): `x: [R, B, K]` or `[1, B, K]`, `weight: [E, N, K]`,
 /// `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. No attributes.
 pub const EXPERT_LINEAR: &str = "mlxcel.expert_linear";
-
-/// [`Builder::quantized_expert_linear`](crate::Builder::quantized_expert_linear): `x: [R, B, K]` or `[1, B, K]`,
-/// `words: [E, N, K * bits / 32]` ui32, `scales` and `biases: [E, N, K / group_size]`, `experts: [R]` i32 and perhaps
-/// `bias: [E, N]` to `[R, B, N]`. Attributes `bits` and `group_size`, integers.
-pub const QUANTIZED_EXPERT_LINEAR: &str = "mlxcel.quantized_expert_linear";
 
 /// [`Builder::top_k`](crate::Builder::top_k): `x: [T, E]` to values `[T, k]` and indices `[T, k]` i32. Attribute `k`, an
 /// integer.

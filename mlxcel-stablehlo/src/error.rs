@@ -71,7 +71,8 @@ impl Error {
     }
 
     /// The same with the types of the operands.
-    pub(crate) fn with_operands(mut self, operands: Vec<(String, TensorType)>) -> Self {
+    #[must_use]
+    pub fn with_operands(mut self, operands: Vec<(String, TensorType)>) -> Self {
         self.0.operands = operands;
         self
     }

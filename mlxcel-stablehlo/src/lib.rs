@@ -45,9 +45,9 @@
 //! blocks can be read; what is made there cannot leave, and using it outside is an [`Error`].
 //!
 //! # Helpers
-//! Models are written in [`Builder::linear`] and [`embedding`](Builder::embedding), which have
-//! [forms](Builder::quantized_linear) for packed weights and, with [`group_by_expert`](Builder::group_by_expert), for
-//! [experts](Builder::expert_linear), [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention),
+//! Models are written in [`Builder::linear`] and [`embedding`](Builder::embedding), which with
+//! [`group_by_expert`](Builder::group_by_expert) have a [form](Builder::expert_linear) for experts,
+//! [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention),
 //! [`rope`](Builder::rope), [`softmax`](Builder::softmax), [`argmax`](Builder::argmax) and [`take`](Builder::take). Those
 //! up to attention make composites ([`composites`] has their names): one operation that says what is meant, with a
 //! decomposition into plain operations that says exactly what it computes. A compiler that knows nothing of them compiles the
@@ -77,7 +77,6 @@ pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
 pub use helpers::cached_attention::{CachedAttention, CachedAttentionOperands};
 pub use helpers::latent_attention::{LatentAttention, LatentAttentionOperands};
-pub use helpers::quantized::QuantizedWeight;
 pub use helpers::recurrent::RecurrentRows;
 pub use helpers::routing::{ExpertGroups, expert_block};
 pub use literal::{Element, Literal};

@@ -277,3 +277,28 @@ fn a_broadcast_that_reorders_dimensions_is_a_transpose() {
     let results = run(&[tensor(&[2, 3], &x)], |b, v| Ok(vec![b.broadcast_in_dim(v[0], &[3, 2], &[1, 0])?]));
     assert_eq!(results[0].as_slice::<f32>().unwrap(), [x[0], x[3], x[1], x[4], x[2], x[5]]);
 }
+
+#[test]
+fn rows_are_looked_up_in_f32() {
+    let table: Vec<bf16> = (0..15).map(|i| bf16::from_f32(i as f32)).collect();
+    let results = run(&[tensor(&[5, 3], &table), tensor(&[4], &[4, 0, 99, -1])], |b, v| {
+        Ok(vec![b.embedding(v[0], v[1])?])
+    });
+    assert_eq!(results[0].ty().to_string(), "tensor<4x3xf32>");
+    let wanted: Vec<f32> =
+        [4, 0, 4, 0].iter().flat_map(|row| [0, 1, 2].map(|column| (row * 3 + column) as f32)).collect();
+    assert_eq!(results[0].as_slice::<f32>().unwrap(), wanted);
+    for (arguments, says) in [
+        ([(F32, &[3, 64][..]), (F32, &[3])], "table must be of floats, ids of integers"),
+        ([(BF16, &[5]), (I32, &[3])], "table must be [V, H]"),
+    ] {
+        let error = ModuleBuilder::new("misuse")
+            .function("main", |b| {
+                let table = b.argument("table", TensorType::new(arguments[0].0, arguments[0].1))?;
+                let ids = b.argument("ids", TensorType::new(arguments[1].0, arguments[1].1))?;
+                Ok(vec![b.embedding(table, ids)?])
+            })
+            .unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}

@@ -11,6 +11,9 @@ mod prepare;
 mod product;
 mod tail;
 
+use mlxcel_graph::packed::packing_of;
+use mlxcel_models::Packing;
+use mlxcel_models::packing::{Code, Offset, Scale};
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::Context;
@@ -20,26 +23,16 @@ use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
 
-/// The bits of a packed weight that there are kernels for, of a composite with these attributes; its parts are of these types.
-pub(super) fn known_bits(
-    attributes: &[(String, Attribute)],
-    words: &TensorType,
-    scales: &TensorType,
-    biases: &TensorType,
-) -> Option<usize> {
-    let size = |wanted: &str| match attributes.iter().find(|(name, _)| name == wanted)?.1 {
-        Attribute::Int(value) => usize::try_from(value).ok(),
-        _ => None,
-    };
-    let (bits, group_size) = (size("bits")?, size("group_size")?);
-    let inputs = words.shape.last()?.checked_mul(32)?.checked_div(bits)?;
-    let fits = attributes.len() == 2
+/// The packing that the attributes of a composite tell of, if there are kernels for it.
+pub(super) fn known(attributes: &[(String, Attribute)]) -> Option<Packing> {
+    let packing = packing_of(attributes)?;
+    let Packing { bits, code, group_size, scale, offset, ordered: _ } = packing;
+    let affine = matches!((scale, offset), (Scale::Float(scale), Offset::Float(offset)) if scale == offset);
+    let fits = code == Code::Integer { zero: 0 }
         && [4, 8].contains(&bits)
-        && group_size > 0
-        && group_size.is_multiple_of(prepare::LANES)
-        && inputs.is_multiple_of(group_size)
-        && biases.element == scales.element;
-    fits.then_some(bits)
+        && affine
+        && group_size.is_multiple_of(prepare::LANES);
+    fits.then_some(packing)
 }
 
 /// The form of the packed weight of `[words, scales, biases]`, if it is one that lies in panels; of stacked ones, that of each.
@@ -50,18 +43,18 @@ fn form<'f>(
     [words, scales, biases]: [Value<'f>; 3],
 ) -> Option<Form> {
     let scale = b.ty(scales).element;
-    let bits = known_bits(composite.attributes, b.ty(words), b.ty(scales), b.ty(biases))?;
+    let Packing { bits, group_size, .. } = known(composite.attributes)?;
     let in_panels = context.in_panels(b, words, Contents::Packed { bits })
         && [scales, biases].iter().all(|&part| context.in_panels(b, part, Contents::Groups(scale)));
     let &[.., outputs, row_words] = &b.ty(words).shape[..] else { return None };
     let &[.., groups] = &b.ty(scales).shape[..] else { return None };
     let inputs = row_words * 32 / bits;
     let lanes = context.instructions.lanes();
-    (in_panels && outputs > 0 && groups > 0).then(|| Form {
+    (in_panels && outputs > 0 && groups > 0).then_some(Form {
         outputs,
         inputs,
         bits,
-        group_size: inputs / groups,
+        group_size,
         scale,
         lanes,
     })

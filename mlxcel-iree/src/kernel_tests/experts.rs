@@ -2,12 +2,14 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
+use mlxcel_graph::packed::{PackedWeight, packed_expert_linear};
 use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout, matrices};
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, QuantizedWeight, TensorType};
+use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
 
 use super::linear::rounding;
+use super::quantized::affine;
 use super::{lower, weight_lanes};
 use crate::backend::{ResolvedTarget, host, resolved};
 use crate::compiler::{CompileOptions, Compiler};
@@ -128,10 +130,10 @@ fn program(layers: &[Layer]) -> (Module, Vec<Given>) {
                 let bias = biased.then_some(values[1]);
                 results.push(match stored {
                     Dense(_) => b.expert_linear(values[0], values[2], experts, bias, F32)?,
-                    Packed(bits, group_size, _) => {
-                        let [words, scales, biases] = [values[2], values[3], values[4]];
-                        let weight = QuantizedWeight { words, scales, biases, bits, group_size };
-                        b.quantized_expert_linear(values[0], weight, experts, bias, F32)?
+                    Packed(bits, group_size, scale) => {
+                        let packing = affine(bits, group_size, scale);
+                        let weight = PackedWeight { packing, parts: values[2..5].to_vec() };
+                        packed_expert_linear(b, values[0], &weight, experts, bias, F32)?
                     }
                 });
             }

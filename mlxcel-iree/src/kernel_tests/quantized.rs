@@ -2,9 +2,11 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
+use mlxcel_graph::packed::{PackedWeight, packed_embedding, packed_linear};
 use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout};
+use mlxcel_models::Packing;
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, QuantizedWeight, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
 use super::{lower, weight_lanes};
 use crate::backend::{ResolvedTarget, host, resolved};
@@ -86,6 +88,16 @@ fn activations(rows: usize, inputs: usize, random: &mut Random) -> Tensor {
     Tensor::from_slice([rows, inputs], &values).unwrap()
 }
 
+/// A packing in MLX's affine mode.
+pub(super) fn affine(bits: usize, group_size: usize, element: ElementType) -> Packing {
+    let element = match element {
+        ElementType::F16 => mlxcel_models::ElementType::F16,
+        ElementType::BF16 => mlxcel_models::ElementType::BF16,
+        _ => mlxcel_models::ElementType::F32,
+    };
+    Packing::affine(bits, group_size, element)
+}
+
 /// Layers and tables as one program, and its arguments.
 fn program(layers: &[Layer], tables: &[Layer]) -> (Module, Vec<Tensor>) {
     let mut random = Random(77);
@@ -106,14 +118,15 @@ fn program(layers: &[Layer], tables: &[Layer]) -> (Module, Vec<Tensor>) {
                 for (part, tensor) in parts.iter().enumerate() {
                     values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
                 }
-                let &[x, words, scales, biases, bias] = &values[..] else { unreachable!() };
-                let weight = QuantizedWeight { words, scales, biases, bits, group_size };
+                let &[x, ref packed @ .., bias] = &values[..] else { unreachable!() };
+                let weight =
+                    PackedWeight { packing: affine(bits, group_size, element), parts: packed.to_vec() };
                 // Every third has a bias.
-                results.push(b.quantized_linear(x, weight, (i % 3 == 0).then_some(bias), F32)?);
+                results.push(packed_linear(b, x, &weight, (i % 3 == 0).then_some(bias), F32)?);
                 tensors.extend(parts);
             }
             for (i, table) in tables.iter().enumerate() {
-                let &(count, rows, _, bits, group_size, _) = table;
+                let &(count, rows, _, bits, group_size, element) = table;
                 // Some ids are beyond the table.
                 let ids: Vec<i32> =
                     (0..count).map(|_| (random.word() % (rows as u64 + 6)) as i32 - 3).collect();
@@ -125,9 +138,10 @@ fn program(layers: &[Layer], tables: &[Layer]) -> (Module, Vec<Tensor>) {
                 for (part, tensor) in parts.iter().enumerate() {
                     values.push(b.argument(format!("t{i}.{part}"), tensor.ty().clone())?);
                 }
-                let &[words, scales, biases, ids] = &values[..] else { unreachable!() };
-                let table = QuantizedWeight { words, scales, biases, bits, group_size };
-                results.push(b.quantized_embedding(table, ids)?);
+                let (&ids, packed) = values.split_last().unwrap();
+                let table =
+                    PackedWeight { packing: affine(bits, group_size, element), parts: packed.to_vec() };
+                results.push(packed_embedding(b, &table, ids)?);
                 tensors.extend(parts);
             }
             Ok(results)

@@ -1,7 +1,8 @@
 //! Weights that stay packed: a few bits a value, with a scale for each group of them.
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::QuantizationMode;
+use mlxcel_models::Packing;
+use mlxcel_models::packing::{Code, Offset, Scale};
 
 use super::{Array, DType, size, unlist};
 use crate::ffi::{self, PackedTensor};
@@ -20,20 +21,15 @@ pub(crate) struct Packed {
     /// Bits of a value.
     pub(crate) bits: usize,
     /// What a packed value means.
-    pub(crate) mode: QuantizationMode,
+    pub(crate) mode: Mode,
 }
 
 impl Packed {
     /// Packs the rows of a matrix of floats, or of several. Which group sizes and bits there are depends on the mode.
-    pub(crate) fn quantize(
-        weight: &Array,
-        group_size: usize,
-        bits: usize,
-        mode: QuantizationMode,
-    ) -> Result<Self> {
+    pub(crate) fn quantize(weight: &Array, group_size: usize, bits: usize, mode: Mode) -> Result<Self> {
         const OPERATION: &str = "quantize";
         let (group, width) = (size(group_size, OPERATION)?, size(bits, OPERATION)?);
-        let parts = ffi::quantize(weight.tensor(), group, width, name(mode)?);
+        let parts = ffi::quantize(weight.tensor(), group, width, mode.name());
         let mut parts = unlist(&*ffi::check(parts, OPERATION)?, OPERATION)?.into_iter();
         let (Some(words), Some(scales)) = (parts.next(), parts.next()) else {
             return Err(Error::new(ErrorKind::Internal, OPERATION, "MLX gave no scales"));
@@ -65,21 +61,45 @@ impl Packed {
             biases: self.biases.as_ref().map(Array::tensor),
             group_size: size(self.group_size, "use a packed weight")?,
             bits: size(self.bits, "use a packed weight")?,
-            mode: name(self.mode)?,
+            mode: self.mode.name(),
         })
     }
 }
 
-/// MLX's name for a mode.
-fn name(mode: QuantizationMode) -> Result<&'static str> {
-    Ok(match mode {
-        QuantizationMode::Affine => "affine",
-        QuantizationMode::Mxfp4 => "mxfp4",
-        QuantizationMode::Mxfp8 => "mxfp8",
-        QuantizationMode::Nvfp4 => "nvfp4",
-        _ => {
-            return Err(Error::unsupported("use a packed weight", "MLX has no such mode")
-                .with_context("mode", format_args!("{mode:?}")));
+/// A mode of MLX's: what its kernels make of packed values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mode {
+    /// `scale · q + bias`: unsigned integers with floats for each group.
+    Affine,
+    /// 4-bit floats (E2M1) in groups of 32 with a power of two as scale.
+    Mxfp4,
+    /// 8-bit floats (E4M3) in groups of 32 with a power of two as scale.
+    Mxfp8,
+    /// 4-bit floats (E2M1) in groups of 16 with an 8-bit float as scale.
+    Nvfp4,
+}
+
+impl Mode {
+    /// The mode in which MLX's kernels compute with `packing`, if there is one.
+    pub(crate) fn of(packing: &Packing) -> Option<Self> {
+        let affine = matches!((packing.code, packing.scale, packing.offset),
+            (Code::Integer { zero: 0 }, Scale::Float(scale), Offset::Float(offset)) if scale == offset);
+        match *packing {
+            Packing::MXFP4 => Some(Self::Mxfp4),
+            Packing::MXFP8 => Some(Self::Mxfp8),
+            Packing::NVFP4 => Some(Self::Nvfp4),
+            Packing { group_size: 32 | 64 | 128, ordered: false, .. } if affine => Some(Self::Affine),
+            _ => None,
         }
-    })
+    }
+
+    /// MLX's name for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Affine => "affine",
+            Self::Mxfp4 => "mxfp4",
+            Self::Mxfp8 => "mxfp8",
+            Self::Nvfp4 => "nvfp4",
+        }
+    }
 }

@@ -2,7 +2,6 @@ use std::error::Error as _;
 use std::sync::Arc;
 
 use mlxcel_core::ErrorKind;
-use mlxcel_models::QuantizationMode;
 
 use super::*;
 use crate::device::Device;
@@ -96,14 +95,14 @@ fn packed_weights_multiply_as_their_values_do() {
     let weight = Array::from_slice(&weight, &[8, 64]).unwrap();
     let x = Array::from_slice(&(0..64).map(|i| (i as f32).sin()).collect::<Vec<_>>(), &[1, 64]).unwrap();
     for (mode, group, bits) in [
-        (QuantizationMode::Affine, 64, 4),
-        (QuantizationMode::Affine, 32, 8),
-        (QuantizationMode::Mxfp4, 32, 4),
-        (QuantizationMode::Mxfp8, 32, 8),
-        (QuantizationMode::Nvfp4, 16, 4),
+        (Mode::Affine, 64, 4),
+        (Mode::Affine, 32, 8),
+        (Mode::Mxfp4, 32, 4),
+        (Mode::Mxfp8, 32, 8),
+        (Mode::Nvfp4, 16, 4),
     ] {
         let packed = Packed::quantize(&weight, group, bits, mode).unwrap();
-        assert_eq!(packed.biases.is_some(), mode == QuantizationMode::Affine);
+        assert_eq!(packed.biases.is_some(), mode == Mode::Affine);
         let values = packed.dequantize(DType::F32).unwrap();
         let expected = x.matmul(&values.transpose(&[1, 0]).unwrap()).unwrap().to_vec::<f32>().unwrap();
         let product = packed.multiply(&x, true).unwrap().to_vec::<f32>().unwrap();
@@ -111,5 +110,5 @@ fn packed_weights_multiply_as_their_values_do() {
             assert!((a - b).abs() < 1e-4, "{mode:?}: {a} {b}");
         }
     }
-    assert!(Packed::quantize(&weight, 48, 4, QuantizationMode::Affine).is_err());
+    assert!(Packed::quantize(&weight, 48, 4, Mode::Affine).is_err());
 }

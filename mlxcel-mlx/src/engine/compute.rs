@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::{Activation, QuantizationMode};
+use mlxcel_models::Activation;
 
 use super::cache::{Order, Visible};
 use super::weights::Weight;
-use crate::array::{Array, DType, Mask, Packed, concatenate};
+use crate::array::{Array, DType, Mask, Mode, Packed, concatenate};
 use crate::kernels::Kernels;
 
 /// How operations are computed.
@@ -276,7 +276,7 @@ pub(super) fn embed(table: &Weight, tokens: &Array, dtype: DType) -> Result<Arra
 
 /// The values of a packed matrix in type `dtype`.
 pub(super) fn dequantize(packed: &Packed, dtype: DType) -> Result<Array> {
-    if packed.mode != QuantizationMode::Affine {
+    if packed.mode != Mode::Affine {
         return packed.dequantize(dtype);
     }
     // MLX computes in the scales' type, and rounds to it.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::QuantizationMode;
+
+use crate::array::Mode;
 
 /// How weights are packed: a mode with its bits and group size.
 ///
@@ -16,7 +17,7 @@ use mlxcel_models::QuantizationMode;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightQuantization {
-    mode: QuantizationMode,
+    mode: Mode,
     bits: usize,
     group_size: usize,
 }
@@ -38,26 +39,26 @@ impl WeightQuantization {
         };
         check([2, 3, 4, 5, 6, 8].contains(&bits), "bits", bits, "it must be 2, 3, 4, 5, 6 or 8")?;
         check([32, 64, 128].contains(&group_size), "group_size", group_size, "it must be 32, 64 or 128")?;
-        Ok(Self { mode: QuantizationMode::Affine, bits, group_size })
+        Ok(Self { mode: Mode::Affine, bits, group_size })
     }
 
     /// OCP microscaling: 4-bit floats in groups of 32 with a power of two as scale.
     pub fn mxfp4() -> Self {
-        Self { mode: QuantizationMode::Mxfp4, bits: 4, group_size: 32 }
+        Self { mode: Mode::Mxfp4, bits: 4, group_size: 32 }
     }
 
     /// OCP microscaling: 8-bit floats in groups of 32 with a power of two as scale.
     pub fn mxfp8() -> Self {
-        Self { mode: QuantizationMode::Mxfp8, bits: 8, group_size: 32 }
+        Self { mode: Mode::Mxfp8, bits: 8, group_size: 32 }
     }
 
     /// NVFP4: 4-bit floats in groups of 16 with an 8-bit float as scale.
     pub fn nvfp4() -> Self {
-        Self { mode: QuantizationMode::Nvfp4, bits: 4, group_size: 16 }
+        Self { mode: Mode::Nvfp4, bits: 4, group_size: 16 }
     }
 
     /// What a packed value means.
-    pub fn mode(&self) -> QuantizationMode {
+    pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
 
@@ -74,6 +75,6 @@ impl WeightQuantization {
 
 impl fmt::Display for WeightQuantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}-bit/{}", self.mode, self.bits, self.group_size)
+        write!(f, "{} {}-bit/{}", self.mode.name(), self.bits, self.group_size)
     }
 }

@@ -5,11 +5,12 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
-use mlxcel_models::{Checkpoint, Decoder, WeightId, WeightRef};
+use mlxcel_models::packing::decode_row;
+use mlxcel_models::{Checkpoint, Decoder, Part, WeightId, WeightRef};
 
 use super::compute;
 use super::options::WeightQuantization;
-use crate::array::{Array, DType, Packed, eval};
+use crate::array::{Array, DType, Mode, Packed, eval};
 
 const OPERATION: &str = "load weights";
 
@@ -150,17 +151,11 @@ impl Weight {
 }
 
 fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) -> Result<Weight> {
+    if let Some(packed) = &weight.packed {
+        return load_packed(checkpoint, weight, packed, treatment);
+    }
     let values = stored(checkpoint, weight)?;
-    let packed = if let Some(quantization) = &weight.quantization {
-        Packed {
-            words: values,
-            scales: stored(checkpoint, &quantization.scales)?,
-            biases: quantization.biases.as_ref().map(|biases| stored(checkpoint, biases)).transpose()?,
-            group_size: quantization.group_size,
-            bits: quantization.bits,
-            mode: quantization.mode,
-        }
-    } else if let Some(scheme) = treatment.quantize.filter(|&scheme| is_packable(weight, scheme)) {
+    let packed = if let Some(scheme) = treatment.quantize.filter(|&scheme| is_packable(weight, scheme)) {
         let packed = Packed::quantize(&values, scheme.group_size(), scheme.bits(), scheme.mode())?;
         eval([&packed.words, &packed.scales].into_iter().chain(&packed.biases))?;
         packed
@@ -171,6 +166,74 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
     let expanded = compute::dequantize(&packed, dtype)?;
     eval([&expanded])?;
     Ok(Weight::Dense(expanded))
+}
+
+/// A weight that the checkpoint has packed: as it is where MLX's kernels know the packing, else its values where that is asked for.
+fn load_packed(
+    checkpoint: &Arc<Checkpoint>,
+    weight: &WeightRef,
+    packed: &mlxcel_models::Packed,
+    treatment: Treatment,
+) -> Result<Weight> {
+    let packing = packed.packing;
+    match (treatment.expand, Mode::of(&packing), &packed.parts[..]) {
+        (Some(dtype), ..) => expanded(checkpoint, weight, packed, dtype).map(Weight::Dense),
+        (None, Some(mode), [scales, biases @ ..]) => Ok(Weight::Packed(Packed {
+            words: stored(checkpoint, weight)?,
+            scales: stored(checkpoint, scales)?,
+            biases: biases.first().map(|biases| stored(checkpoint, biases)).transpose()?,
+            group_size: packing.group_size,
+            bits: packing.bits,
+            mode,
+        })),
+        _ => {
+            let message = "MLX has no kernels for weights that are packed like this; expand them with \
+                           `MlxBackend::with_expanded_weights`, at the cost of memory, or use the engine `iree`";
+            Err(Error::unsupported(OPERATION, message).with_context("packing", packing))
+        }
+    }
+}
+
+/// The values of a packed weight in type `dtype`, columns in the order of the layer's inputs.
+fn expanded(
+    checkpoint: &Arc<Checkpoint>,
+    weight: &WeightRef,
+    packed: &mlxcel_models::Packed,
+    dtype: DType,
+) -> Result<Array> {
+    let (packing, columns) = (packed.packing, weight.shape.last().copied().unwrap_or_default());
+    let mut parts = vec![checkpoint.weight(weight)?.bytes];
+    let mut order = None;
+    for (part, tensor) in packed.named() {
+        let bytes = checkpoint.weight(tensor)?.bytes;
+        match part {
+            Part::Order => order = Some(bytes),
+            _ => parts.push(bytes),
+        }
+    }
+    let count = weight.elements();
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| Error::out_of_memory(OPERATION, count * size_of::<f32>()))?;
+    values.resize(count, 0f32);
+    let rows = count.checked_div(columns).unwrap_or_default();
+    for (index, row) in values.chunks_exact_mut(columns.max(1)).enumerate() {
+        let of_row = |bytes: &[u8]| bytes.len() / rows * index..bytes.len() / rows * (index + 1);
+        let parts: Vec<_> = parts.iter().map(|part| part.get(of_row(part)).unwrap_or_default()).collect();
+        decode_row(&packing, &parts, row)?;
+        if let Some(order) = &order {
+            let decoded = row.to_vec();
+            for (value, place) in decoded.iter().zip(order.as_chunks().0) {
+                let input = usize::try_from(i32::from_le_bytes(*place)).ok();
+                if let Some(target) = input.and_then(|input| row.get_mut(input)) {
+                    *target = *value;
+                }
+            }
+        }
+    }
+    let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+    let array = Array::from_shared(&Arc::new(bytes), &weight.shape, DType::F32)?.astype(dtype)?;
+    eval([&array])?;
+    Ok(array)
 }
 
 /// Whether `weight` is a matrix, or several, whose rows are whole groups.

@@ -1,10 +1,9 @@
 use std::sync::Arc;
 
 use mlxcel_core::ErrorKind;
-use mlxcel_models::QuantizationMode;
 
 use super::*;
-use crate::array::{DType, eval};
+use crate::array::{DType, Mode, eval};
 use crate::device::Device;
 
 /// Numbers that are the same in each run (SplitMix64).
@@ -196,7 +195,7 @@ fn packed_products_are_those_of_the_expanded_values() {
                     let (n, k) = (numbers.within(1, 24), group * numbers.within(1, 5));
                     let dtype = numbers.one_of(&TYPES);
                     let (w, _) = numbers.array(&[n, k], dtype);
-                    let packed = Packed::quantize(&w, group, bits, QuantizationMode::Affine).unwrap();
+                    let packed = Packed::quantize(&w, group, bits, Mode::Affine).unwrap();
                     assert!(Kernels::takes(&packed));
                     // Exact: the scales' type would round.
                     let wide = Packed {
@@ -398,7 +397,7 @@ fn what_is_no_number_is_passed_on_to_its_row_alone() {
             values[32 + 7] = f32::INFINITY;
             let x = Array::from_slice(&values, &[rows, 32]).unwrap();
             let w = Array::full(&[3, 32], 2.0, DType::BF16).unwrap();
-            let packed = Packed::quantize(&w, 32, 4, QuantizationMode::Affine).unwrap();
+            let packed = Packed::quantize(&w, 32, 4, Mode::Affine).unwrap();
             let plain = kernels.linear(&x, &w, None).unwrap().to_vec::<f32>().unwrap();
             let unpacked = kernels.packed_linear(&x, &packed, None).unwrap().to_vec::<f32>().unwrap();
             for y in [plain, unpacked] {
@@ -473,7 +472,7 @@ fn wrong_operands_are_errors_when_an_operation_is_made() {
     let of = |shape: &[usize], dtype| Array::zeros(shape, dtype).unwrap();
     let x = of(&[2, 64], DType::F32);
     let w = of(&[3, 64], DType::F32);
-    let packed = Packed::quantize(&of(&[3, 128], DType::F32), 64, 4, QuantizationMode::Affine).unwrap();
+    let packed = Packed::quantize(&of(&[3, 128], DType::F32), 64, 4, Mode::Affine).unwrap();
     let q = of(&[2, 4, 8], DType::F32);
     let cache = |shape: &[usize]| of(shape, DType::F32);
     let refused = [
@@ -499,7 +498,7 @@ fn wrong_operands_are_errors_when_an_operation_is_made() {
     for (index, answer) in refused.into_iter().enumerate() {
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::Internal, "case {index}");
     }
-    let mxfp4 = Packed::quantize(&of(&[3, 64], DType::F32), 32, 4, QuantizationMode::Mxfp4).unwrap();
+    let mxfp4 = Packed::quantize(&of(&[3, 64], DType::F32), 32, 4, Mode::Mxfp4).unwrap();
     assert!(!Kernels::takes(&mxfp4));
     assert_eq!(kernels.packed_linear(&x, &mxfp4, None).unwrap_err().kind(), ErrorKind::Unsupported);
 }

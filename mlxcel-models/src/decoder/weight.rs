@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::element::ElementType;
-use crate::quantization::{Quantization, QuantizationMode};
+use crate::packing::{Derived, Packed, Packing, Part};
 
 /// A weight: a tensor of the checkpoint, or what a network sees in one or several of them.
 ///
@@ -11,13 +11,13 @@ use crate::quantization::{Quantization, QuantizationMode};
 /// a new outermost dimension; the two innermost dimensions are swapped where [`transposed`](Self::transposed); the
 /// [`selection`](Self::selection) is taken; and the result is read in [`shape`](Self::shape), row-major.
 ///
-/// Where it is quantized, the tensor holds packed words, and [`quantization`](Self::quantization) names the tensors that
-/// complete it. They are weights of their own for [`Checkpoint::weight`](crate::Checkpoint::weight).
+/// Where it is [`packed`](Self::packed), these are its codes, and further parts complete it. They are weights of their own for
+/// [`Checkpoint::weight`](crate::Checkpoint::weight). What is [`derived`](Self::derived) is computed from the stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightRef {
     /// The tensor's name in the checkpoint.
     pub tensor: String,
-    /// The type of the tensor's elements: of a quantized weight that of the packed words, `U32`.
+    /// The type of the elements: of a packed weight that of its codes' words, `U32`.
     pub element: ElementType,
     /// The shape of this weight in values, packed or not.
     pub shape: Vec<usize>,
@@ -27,8 +27,10 @@ pub struct WeightRef {
     pub transposed: bool,
     /// The part that is meant where tensors hold several weights fused into one; `None` for all of it.
     pub selection: Option<Selection>,
-    /// How the values are packed; `None` where they are stored as they are.
-    pub quantization: Option<Box<Quantization>>,
+    /// How the values are packed, and the parts beside the codes; `None` where each value is an element.
+    pub packed: Option<Box<Packed>>,
+    /// How the elements are read out of the tensor where it does not hold them as they are.
+    pub derived: Option<Box<Derived>>,
 }
 
 /// Indices of one dimension: `runs` times `run` consecutive ones, `stride` apart, from `start` on.
@@ -82,14 +84,22 @@ impl WeightRef {
             stack: Vec::new(),
             transposed: false,
             selection: None,
-            quantization: None,
+            packed: None,
+            derived: None,
         }
     }
 
-    /// The same weight, packed as `quantization` says.
+    /// The same weight, whose elements are codes of a packing.
     #[must_use]
-    pub fn with_quantization(mut self, quantization: Quantization) -> Self {
-        self.quantization = Some(Box::new(quantization));
+    pub fn with_packing(mut self, packed: Packed) -> Self {
+        self.packed = Some(Box::new(packed));
+        self
+    }
+
+    /// The same weight, read out of the tensor as `derived` says.
+    #[must_use]
+    pub fn with_derivation(mut self, derived: Derived) -> Self {
+        self.derived = Some(Box::new(derived));
         self
     }
 
@@ -97,16 +107,12 @@ impl WeightRef {
     #[must_use]
     pub fn stacked(mut self, others: impl IntoIterator<Item = Self>) -> Self {
         let others: Vec<_> = others.into_iter().collect();
-        if let Some(quantization) = &mut self.quantization {
-            let part = |pick: fn(&Quantization) -> Option<&Self>| {
-                others
-                    .iter()
-                    .filter_map(|other| pick(other.quantization.as_deref()?).cloned())
-                    .collect::<Vec<_>>()
-            };
-            quantization.scales = quantization.scales.clone().stacked(part(|q| Some(&q.scales)));
-            quantization.biases =
-                quantization.biases.take().map(|biases| biases.stacked(part(|q| q.biases.as_ref())));
+        if let Some(packed) = &mut self.packed {
+            for (index, part) in packed.parts.iter_mut().enumerate() {
+                let of_others =
+                    others.iter().filter_map(|other| other.packed.as_ref()?.parts.get(index).cloned());
+                *part = part.clone().stacked(of_others.collect::<Vec<_>>());
+            }
         }
         self.shape.insert(0, others.len() + 1);
         self.stack = others.into_iter().map(|other| other.tensor).collect();
@@ -137,9 +143,8 @@ impl WeightRef {
             }
             _ => selection,
         });
-        if let Some(quantization) = &mut self.quantization {
-            quantization.scales = quantization.scales.clone().select(selection);
-            quantization.biases = quantization.biases.take().map(|biases| biases.select(selection));
+        if let Some(packed) = &mut self.packed {
+            packed.with_rows(|part| part.select(selection));
         }
         self
     }
@@ -154,14 +159,11 @@ impl WeightRef {
     #[must_use]
     pub fn reshaped(mut self, shape: impl Into<Vec<usize>>) -> Self {
         self.shape = shape.into();
-        if let Some(quantization) = &mut self.quantization {
-            let groups = |scales: &Self| scales.shape.last().copied().unwrap_or(1);
-            let mut companion = self.shape.clone();
-            if let Some(last) = companion.last_mut() {
-                *last = groups(&quantization.scales);
-            }
-            quantization.scales = quantization.scales.clone().reshaped(companion.clone());
-            quantization.biases = quantization.biases.take().map(|biases| biases.reshaped(companion));
+        if let (Some(packed), Some((_, leading))) = (&mut self.packed, self.shape.split_last()) {
+            packed.with_rows(|part| {
+                let width = part.shape.last().copied().unwrap_or(1);
+                part.reshaped([leading, &[width]].concat())
+            });
         }
         self
     }
@@ -169,38 +171,33 @@ impl WeightRef {
     /// Whether it is the bytes of one tensor, or consecutive ones of them.
     pub fn is_contiguous(&self) -> bool {
         let selected = |selection: &Selection| selection.axis == 0 && selection.is_contiguous();
-        self.stack.is_empty() && !self.transposed && self.selection.as_ref().is_none_or(selected)
+        let as_stored = self.derived.is_none() && self.stack.is_empty() && !self.transposed;
+        as_stored && self.selection.as_ref().is_none_or(selected)
     }
 
-    /// The shape in which [`Checkpoint::weight`](crate::Checkpoint::weight) gives it: of a quantized weight the last
-    /// dimension counts words.
+    /// The shape in which [`Checkpoint::weight`](crate::Checkpoint::weight) gives it: of a packed weight the last dimension
+    /// counts words.
     pub fn stored_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
-        if let (Some(quantization), Some(columns)) = (&self.quantization, shape.last_mut()) {
-            *columns = quantization.words(*columns);
+        if let (Some(packed), Some(columns)) = (&self.packed, shape.last_mut()) {
+            *columns = packed.packing.width(Part::Codes, *columns);
         }
         shape
     }
 
-    /// The type that its values have when they are not packed: of an affine quantization that of the scales, of others
-    /// `BF16`, as in MLX.
-    pub fn value_type(&self) -> ElementType {
-        match &self.quantization {
-            None => self.element,
-            Some(quantization) if quantization.mode == QuantizationMode::Affine => {
-                quantization.scales.element
-            }
-            Some(_) => ElementType::BF16,
-        }
+    /// How it is packed; `None` where each value is an element.
+    pub fn packing(&self) -> Option<Packing> {
+        self.packed.as_ref().map(|packed| packed.packing)
     }
 
-    /// The weight's tensors: its own, then of a quantized weight the scales and biases.
+    /// The type that its values have when they are not packed, as [`Packing::value_type`] says.
+    pub fn value_type(&self) -> ElementType {
+        self.packing().map_or(self.element, |packing| packing.value_type())
+    }
+
+    /// The weight's tensors: its own, then of a packed weight the parts behind the codes.
     pub fn tensors(&self) -> impl Iterator<Item = &Self> {
-        let companions = self
-            .quantization
-            .iter()
-            .flat_map(|quantization| std::iter::once(&quantization.scales).chain(&quantization.biases));
-        std::iter::once(self).chain(companions)
+        std::iter::once(self).chain(self.packed.iter().flat_map(|packed| &packed.parts))
     }
 
     /// The number of values.
@@ -208,14 +205,14 @@ impl WeightRef {
         product(&self.shape)
     }
 
-    /// The number of bytes of its own tensor as stored, without those of companions.
+    /// The number of bytes of its elements, without those of a packed weight's further parts.
     pub fn byte_len(&self) -> usize {
         product(&self.stored_shape()).saturating_mul(self.element.bits()).div_ceil(8)
     }
 
-    /// How its values are stored: an element type, or a quantization such as `affine 4-bit/64`.
+    /// How its values are stored: an element type, or a packing such as `u4/64 bf16 + bf16`.
     pub fn storage(&self) -> String {
-        self.quantization.as_ref().map_or_else(|| self.element.to_string(), ToString::to_string)
+        self.packing().map_or_else(|| self.element.to_string(), |packing| packing.to_string())
     }
 }
 
@@ -223,7 +220,7 @@ fn product(shape: &[usize]) -> usize {
     shape.iter().fold(1, |product, &size| product.saturating_mul(size))
 }
 
-/// Prints as `name[rows] TYPE [sizes]`; of a quantized weight the type reads like `affine 4-bit/64`.
+/// Prints as `name[rows] TYPE [sizes]`; of a packed weight the type reads like `u4/64 bf16 + bf16`.
 impl fmt::Display for WeightRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tensor)?;

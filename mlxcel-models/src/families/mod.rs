@@ -51,7 +51,7 @@ pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Decoder;
-use crate::quantization::refuse_quantized_activations;
+use crate::packing::formats::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
 pub(crate) struct Family {

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::Result;
 
 use super::text::TextModel;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
-use crate::quantization::{Declared, Quantization, QuantizationMode, Scheme};
+use crate::packing::formats::{dense, matrix};
 
 pub(super) const OPERATION: &str = "describe decoder";
 
@@ -163,106 +163,6 @@ impl<'a> Roles<'a> {
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
         Ok(Norm { kind: NormKind::Layer, weight, bias, epsilon, offset: 0.0, width })
     }
-}
-
-/// The tensor `name`, which the settings say is dense and of `shape`.
-fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightRef> {
-    let (view, location) = checkpoint.located(name)?;
-    let locate = |error: Error| error.with_context("tensor", name).with_context("path", location);
-    if view.shape != shape {
-        let message = format!("the tensor is {:?} and config.json makes it {shape:?}", view.shape);
-        return Err(locate(Error::new(ErrorKind::Corrupt, OPERATION, message)));
-    }
-    if !view.element_type.is_dense_float() {
-        let message = format!("its elements are {}; F32, F16 or BF16 are supported here", view.element_type);
-        return Err(locate(Error::unsupported(OPERATION, message)));
-    }
-    Ok(WeightRef::new(name, view.element_type, shape))
-}
-
-/// The matrix of `shape`, or several along a dimension in front, whose tensor is `{module}.weight`: dense, or packed with
-/// companions beside it.
-///
-/// It is quantized if `{module}.scales` is there, and then as the settings say; where one tells of a quantization and the
-/// other does not, the checkpoint is refused.
-fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
-    let weight = format!("{module}.weight");
-    let has_scales = checkpoint.has(&format!("{module}.scales"));
-    let fault = match (Declared::of(checkpoint.config(), module)?, has_scales) {
-        (Declared::Default(scheme) | Declared::Quantized(scheme), true) => {
-            return packed(checkpoint, module, shape, scheme);
-        }
-        (Declared::Nothing | Declared::Default(_) | Declared::Dense, false) => {
-            return dense(checkpoint, &weight, shape);
-        }
-        (Declared::Quantized(_), false) => {
-            "config.json says that it is quantized, and its scales are missing"
-        }
-        (Declared::Dense, true) => "it has scales, and config.json says that it is not quantized",
-        (Declared::Nothing, true) => {
-            "it has scales, and config.json has no `quantization` that says how to use them"
-        }
-    };
-    let (_, location) = checkpoint.located(&weight)?;
-    let error = Error::new(ErrorKind::Corrupt, OPERATION, fault);
-    Err(error.with_context("tensor", weight).with_context("path", location))
-}
-
-/// The matrix or matrices of a module that is quantized by `scheme`.
-fn packed(checkpoint: &Checkpoint, module: &str, shape: &[usize], scheme: Scheme) -> Result<WeightRef> {
-    let Scheme { mode, bits, group_size } = scheme;
-    let columns = shape.last().copied().unwrap_or_default();
-    let with_columns = |columns: usize| {
-        let mut sizes = shape.to_vec();
-        sizes.pop();
-        sizes.push(columns);
-        sizes
-    };
-    let weight = format!("{module}.weight");
-    let refuse = |name: &str, message: String| {
-        let error = Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", name);
-        match checkpoint.located(name) {
-            Ok((_, location)) => error.with_context("path", location),
-            Err(_) => error,
-        }
-    };
-    if !columns.is_multiple_of(group_size) {
-        return Err(refuse(&weight, format!("rows of {columns} cannot be in groups of {group_size}")));
-    }
-    // The tensor as stored, if it is what the settings make it.
-    let companion = |name: &str, fits: fn(ElementType) -> bool, types: &str, width: usize| {
-        let (view, _) = checkpoint.located(name)?;
-        let expected = with_columns(width);
-        if view.shape != expected || !fits(view.element_type) {
-            let message = format!(
-                "the tensor is {} {:?} and config.json makes it {types} {expected:?}: {shape:?} in mode {mode}, {bits} \
-                 bits, groups of {group_size}",
-                view.element_type, view.shape,
-            );
-            return Err(refuse(name, message));
-        }
-        Ok(WeightRef::new(name, view.element_type, expected))
-    };
-    companion(&weight, |element| element == ElementType::U32, "U32", columns * bits / 32)?;
-    let (scales, biases) = (format!("{module}.scales"), format!("{module}.biases"));
-    let groups = columns / group_size;
-    let (scales, biases) = if mode == QuantizationMode::Affine {
-        let scales = companion(&scales, ElementType::is_dense_float, "F32, F16 or BF16", groups)?;
-        let added = companion(&biases, ElementType::is_dense_float, "F32, F16 or BF16", groups)?;
-        if added.element != scales.element {
-            let message =
-                format!("its elements are {} and those of the scales {}", added.element, scales.element);
-            return Err(refuse(&biases, message));
-        }
-        (scales, Some(added))
-    } else {
-        if checkpoint.has(&biases) {
-            return Err(refuse(&biases, format!("the tensor is there, and mode {mode} has no biases")));
-        }
-        (companion(&scales, |element| element == ElementType::U8, "U8", groups)?, None)
-    };
-    let quantization = Quantization::new(mode, bits, group_size, scales, biases);
-    Ok(WeightRef::new(weight, ElementType::U32, shape).with_quantization(quantization))
 }
 
 /// The type that `dtype` or `torch_dtype` names.

@@ -30,7 +30,6 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Checkpoint;
 use crate::files::parse_json;
-use crate::quantization::QuantizationMode;
 use affine::Affine;
 use folder::Folder;
 use plan::{File, Item, Plan};
@@ -114,7 +113,7 @@ impl QuantizeOptions {
         };
         match self {
             Self { bits, .. } if ![4, 8].contains(bits) => refuse("bits", *bits, "4, 8"),
-            Self { group_size, .. } if !QuantizationMode::Affine.group_sizes().contains(group_size) => {
+            Self { group_size, .. } if ![32, 64, 128].contains(group_size) => {
                 refuse("group_size", *group_size, "32, 64, 128")
             }
             Self { threads: Some(threads), .. } if !(1..=LoadOptions::MAX_THREADS).contains(threads) => {
@@ -210,8 +209,7 @@ fn config(checkpoint: &Checkpoint, options: &QuantizeOptions) -> Result<Value> {
     }
     let QuantizeOptions { bits, group_size, .. } = options;
     for key in KEYS {
-        let settings =
-            json!({ "group_size": group_size, "bits": bits, "mode": QuantizationMode::Affine.name() });
+        let settings = json!({ "group_size": group_size, "bits": bits, "mode": "affine" });
         fields.insert(key.to_owned(), settings);
     }
     Ok(config)

@@ -1,6 +1,5 @@
 //! Products with the matrices of experts, each block of rows with that of its own.
 
-use super::quantized::{Packing, QuantizedWeight};
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Comparison, DotDimensions};
@@ -46,59 +45,59 @@ impl<'f> Builder<'f> {
                 x = b.convert(x, ElementType::F32)?;
                 weight = b.convert(weight, ElementType::F32)?;
             }
-            products(b, x, weight, args[2], args.get(3).copied(), out)
+            let bias = args.get(3).map(|&bias| b.take(bias, chosen)).transpose()?;
+            Ok(vec![b.block_linear(x, weight, args[2], bias, out)?])
         })?;
         Ok(results[0])
     }
 
-    /// [`expert_linear`](Self::expert_linear) over packed matrices: the words, scales and biases of `weight` have a leading
-    /// dimension of experts.
+    /// Blocks `x: [R, B, K]`, or one block for all, each times the transpose of its own matrix of `weight: [R, N, K]`, plus its own row
+    /// of `bias: [R, N]`, as `out`: `[R, B, N]`. Where `experts: [R]` i32 is negative the result is zero.
     ///
-    /// Makes the composite [`mlxcel.quantized_expert_linear`](crate::composites::QUANTIZED_EXPERT_LINEAR) of `x`, words,
-    /// scales, biases, experts and perhaps the bias, with the attributes `bits` and `group_size`. Its decomposition unpacks
-    /// the matrices of `experts` alone, and computes as [`quantized_linear`](Self::quantized_linear) does.
+    /// This is what [`expert_linear`](Self::expert_linear) does with the matrices that it has looked up, in plain operations: sums in
+    /// f32, rounded once.
     ///
     /// # Errors
-    /// Those of [`expert_linear`](Self::expert_linear); a packing that [`quantized_linear`](Self::quantized_linear) would not
-    /// take.
-    pub fn quantized_expert_linear(
+    /// Shapes that do not agree, or operands that are not of floats.
+    pub fn block_linear(
         &mut self,
         x: Value<'f>,
-        weight: QuantizedWeight<'f>,
+        weight: Value<'f>,
         experts: Value<'f>,
         bias: Option<Value<'f>>,
         out: ElementType,
     ) -> Result<Value<'f>> {
-        const OP: &str = "quantized_expert_linear";
-        let operands = Operands { x, experts, bias, out };
-        let others: Vec<_> = operands.named().collect();
-        let (count, packing) = self.packing_of_experts(OP, &weight, &others)?;
-        let shown = [("words", weight.words), ("scales", weight.scales), ("biases", weight.biases)];
-        operands.check(self, OP, &shown, [count, packing.rows, packing.columns])?;
-        let values: Vec<_> =
-            [x, weight.words, weight.scales, weight.biases, experts].into_iter().chain(bias).collect();
-        let name = crate::composites::QUANTIZED_EXPERT_LINEAR;
-        let results = self.composite(name, &values, &packing.attributes(), |b, args| {
-            let x = b.convert(args[0], ElementType::F32)?;
-            let chosen = chosen(b, args[4], count)?;
-            let blocks = b.shape(chosen)[0];
-            let mut parts = [args[1], args[2], args[3]];
-            for part in &mut parts {
-                let taken = take_matrices(b, *part, chosen)?;
-                let width = b.shape(taken)[2];
-                *part = b.reshape(taken, &[blocks * packing.rows, width])?;
+        let (x_shape, weight_shape) = (self.shape(x), self.shape(weight));
+        let blocks = weight_shape.first().copied();
+        let x = match x_shape[..] {
+            [1, rows, columns] if blocks != Some(1) => {
+                self.broadcast_in_dim(x, &[blocks.unwrap_or(1), rows, columns], &[0, 1, 2])?
             }
-            let [words, scales, biases] = parts;
-            let all = Packing { rows: blocks * packing.rows, ..packing };
-            let weight = all.unpack(b, words, scales, biases)?;
-            let weight = b.reshape(weight, &[blocks, packing.rows, packing.columns])?;
-            products(b, x, weight, args[4], args.get(5).copied(), out)
-        })?;
-        Ok(results[0])
+            _ => x,
+        };
+        let dimensions = DotDimensions {
+            lhs_batch: vec![0],
+            rhs_batch: vec![0],
+            lhs_contracting: vec![2],
+            rhs_contracting: vec![2],
+        };
+        let mut sum = self.dot_general(x, weight, dimensions, ElementType::F32)?;
+        let shape = self.shape(sum);
+        if let Some(bias) = bias {
+            let bias = self.convert(bias, ElementType::F32)?;
+            let bias = self.expand(bias, &shape, &[1])?;
+            sum = self.add(sum, bias)?;
+        }
+        let none = self.splat(ElementType::I32, 0.0, &self.shape(experts))?;
+        let there = self.compare(experts, none, Comparison::GreaterOrEqual)?;
+        let there = self.expand(there, &shape, &[1, 2])?;
+        let zero = self.splat(ElementType::F32, 0.0, &shape)?;
+        let sum = self.select(there, sum, zero)?;
+        self.convert(sum, out)
     }
 }
 
-/// What both forms have beside the weight.
+/// What there is beside the weight.
 struct Operands<'f> {
     x: Value<'f>,
     experts: Value<'f>,
@@ -174,43 +173,4 @@ fn take_matrices<'d>(b: &mut Builder<'d>, stacked: Value<'d>, indices: Value<'d>
     let taken = b.take(flat, indices)?;
     let blocks = b.shape(indices)[0];
     b.reshape(taken, &[blocks, shape[1], shape[2]])
-}
-
-/// Blocks of `x` times their matrices, with the bias of their experts; zero where there is no expert.
-fn products<'d>(
-    b: &mut Builder<'d>,
-    x: Value<'d>,
-    weight: Value<'d>,
-    experts: Value<'d>,
-    bias: Option<Value<'d>>,
-    out: ElementType,
-) -> Result<Vec<Value<'d>>> {
-    let (x_shape, weight_shape) = (b.shape(x), b.shape(weight));
-    let x = if x_shape[0] == weight_shape[0] {
-        x
-    } else {
-        b.broadcast_in_dim(x, &[weight_shape[0], x_shape[1], x_shape[2]], &[0, 1, 2])?
-    };
-    let dimensions = DotDimensions {
-        lhs_batch: vec![0],
-        rhs_batch: vec![0],
-        lhs_contracting: vec![2],
-        rhs_contracting: vec![2],
-    };
-    let mut sum = b.dot_general(x, weight, dimensions, ElementType::F32)?;
-    let shape = b.shape(sum);
-    if let Some(bias) = bias {
-        let count = b.shape(bias)[0];
-        let chosen = chosen(b, experts, count)?;
-        let bias = b.take(bias, chosen)?;
-        let bias = b.convert(bias, ElementType::F32)?;
-        let bias = b.expand(bias, &shape, &[1])?;
-        sum = b.add(sum, bias)?;
-    }
-    let none = b.splat(ElementType::I32, 0.0, &b.shape(experts))?;
-    let there = b.compare(experts, none, Comparison::GreaterOrEqual)?;
-    let there = b.expand(there, &shape, &[1, 2])?;
-    let zero = b.splat(ElementType::F32, 0.0, &shape)?;
-    let sum = b.select(there, sum, zero)?;
-    Ok(vec![b.convert(sum, out)?])
 }

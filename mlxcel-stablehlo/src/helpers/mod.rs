@@ -10,7 +10,6 @@ mod kv_row;
 pub(crate) mod latent_attention;
 mod linear;
 mod norm;
-pub(crate) mod quantized;
 pub(crate) mod recurrent;
 mod rope;
 pub(crate) mod routing;

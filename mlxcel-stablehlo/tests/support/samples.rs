@@ -5,8 +5,7 @@
 use half::{bf16, f16};
 use mlxcel_stablehlo::{
     Attribute, BinaryOp, Builder, Comparison, DotDimensions, ElementType, GatherDimensions, Literal, Module,
-    ModuleBuilder, QuantizedWeight, Reduction, Result, ScatterDimensions, ScatterUpdate, TensorType, UnaryOp,
-    Value,
+    ModuleBuilder, Reduction, Result, ScatterDimensions, ScatterUpdate, TensorType, UnaryOp, Value,
 };
 
 use ElementType::{BF16, F16, F32, I1, I4, I32, I64, U4, U8, U32};
@@ -22,7 +21,6 @@ pub fn all() -> Vec<(&'static str, Module)> {
         ("regions", module("regions", regions)),
         ("functions", functions()),
         ("helpers", module("helpers", helpers)),
-        ("packed", module("packed", packed)),
         ("names", names()),
     ]
 }
@@ -254,20 +252,6 @@ fn helpers<'f>(b: &mut Builder<'f>) -> Result<Vec<Value<'f>>> {
     let logprobs = b.log_softmax(again, 1)?;
     let probabilities = b.softmax(mixed, 1)?;
     Ok(vec![best, token, logprobs, probabilities])
-}
-
-fn packed<'f>(b: &mut Builder<'f>) -> Result<Vec<Value<'f>>> {
-    let tokens = b.argument("tokens", ty(I32, &[3]))?;
-    let table = b.argument("embed_tokens.weight", ty(BF16, &[16, 64]))?;
-    let words = b.argument("head.weight", ty(U32, &[16, 8]))?;
-    let scales = b.argument("head.scales", ty(BF16, &[16, 2]))?;
-    let biases = b.argument("head.biases", ty(BF16, &[16, 2]))?;
-    let bias = b.argument("head.bias", ty(F32, &[16]))?;
-    let head = QuantizedWeight { words, scales, biases, bits: 4, group_size: 32 };
-    let x = b.embedding(table, tokens)?;
-    let y = b.quantized_embedding(head, tokens)?;
-    let x = b.add(x, y)?;
-    Ok(vec![b.quantized_linear(x, head, Some(bias), F32)?])
 }
 
 fn names() -> Module {

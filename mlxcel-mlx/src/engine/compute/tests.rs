@@ -198,7 +198,7 @@ fn rows_go_through_their_experts() {
     let (x, weight) = (floats(rows * inputs, 1.0), floats(experts * outputs * inputs, 0.5));
     let x_array = Array::from_slice(&x, &[rows, inputs]).unwrap();
     let dense = Array::from_slice(&weight, &[experts, outputs, inputs]).unwrap();
-    let packed = Packed::quantize(&dense, 32, 4, QuantizationMode::Affine).unwrap();
+    let packed = Packed::quantize(&dense, 32, 4, Mode::Affine).unwrap();
     let narrow = dense.astype(DType::BF16).unwrap();
     let values = |array: &Array| array.astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
     let unpacked = values(&dequantize(&packed, DType::F32).unwrap());

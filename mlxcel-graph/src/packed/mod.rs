@@ -1,0 +1,261 @@
+//! Layers over packed weights, as composites with a plain decomposition.
+//!
+//! A packed weight is several values, one for each [`Part`](mlxcel_models::Part) of its [`Packing`]; which they are, the attribute
+//! `packing` of a composite says, in the packing's own text.
+
+mod decode;
+#[cfg(test)]
+mod tests;
+
+use mlxcel_models::{Packing, Part};
+use mlxcel_stablehlo::{
+    Attribute, Builder, DotDimensions, ElementType, Error, ErrorKind, Result, TensorType, Value,
+};
+
+/// `x: [.., K]`, the parts of a weight `[N, K]` and perhaps `bias: [N]` to `[.., N]`. Attribute `packing`, a text.
+pub const PACKED_LINEAR: &str = "mlxcel.packed_linear";
+
+/// `x: [R, B, K]` or `[1, B, K]`, the parts of weights `[E, N, K]`, `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`.
+/// Attribute `packing`, a text.
+pub const PACKED_EXPERT_LINEAR: &str = "mlxcel.packed_expert_linear";
+
+/// The parts of a table `[V, H]` and integer `ids` of any shape to `[..ids, H]` f32. Attribute `packing`, a text.
+pub const PACKED_EMBEDDING: &str = "mlxcel.packed_embedding";
+
+const ATTRIBUTE: &str = "packing";
+
+/// A packed matrix `[N, K]`, or several along a dimension in front, in a function that is being written.
+#[derive(Clone, Debug)]
+pub struct PackedWeight<'f> {
+    /// How its values are packed; [ordered](Packing::ordered) or not, its columns are taken as they stand.
+    pub packing: Packing,
+    /// Its parts in the order of [`Packing::parts`], without [`Part::Order`].
+    pub parts: Vec<Value<'f>>,
+}
+
+/// The parts that composites over weights packed like this take, in their order.
+pub fn operand_parts(packing: &Packing) -> impl Iterator<Item = Part> + use<> {
+    packing.parts().filter(|part| *part != Part::Order)
+}
+
+/// The packing that the attributes of a composite tell of; none where they tell of anything else.
+pub fn packing_of(attributes: &[(String, Attribute)]) -> Option<Packing> {
+    match attributes {
+        [(name, Attribute::Text(text))] if name == ATTRIBUTE => text.parse().ok(),
+        _ => None,
+    }
+}
+
+/// The element type in graphs of a part's elements.
+pub(crate) fn part_element(packing: &Packing, part: Part) -> ElementType {
+    match packing.element(part) {
+        mlxcel_models::ElementType::F16 => ElementType::F16,
+        mlxcel_models::ElementType::BF16 => ElementType::BF16,
+        mlxcel_models::ElementType::U32 => ElementType::U32,
+        mlxcel_models::ElementType::I32 => ElementType::I32,
+        mlxcel_models::ElementType::U8 => ElementType::U8,
+        mlxcel_models::ElementType::I8 => ElementType::I8,
+        _ => ElementType::F32,
+    }
+}
+
+/// A linear layer over a packed weight: `x: [.., K]` times the transpose of `weight: [N, K]`, plus `bias: [N]`, as `out`: `[.., N]`.
+///
+/// Makes the composite [`PACKED_LINEAR`]. Its decomposition unpacks the whole weight to f32, multiplies and sums in f32, adds the bias
+/// in f32 and rounds to `out` once.
+///
+/// # Errors
+/// Parts that are not those of the packing, shapes that do not agree, operands that are not of floats.
+pub fn packed_linear<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    weight: &PackedWeight<'f>,
+    bias: Option<Value<'f>>,
+    out: ElementType,
+) -> Result<Value<'f>> {
+    const OP: &str = "packed_linear";
+    let (leading, [outputs, inputs]) = weight.check(b, OP, 0)?;
+    debug_assert!(leading.is_empty(), "no dimension in front was asked for");
+    check_floats(b, OP, x, bias, out)?;
+    let fits = b.ty(x).shape.last() == Some(&inputs) && bias.is_none_or(|bias| b.ty(bias).shape == [outputs]);
+    if !fits {
+        return Err(weight.refusal(b, OP, "x must be [.., K] and bias [N] for a weight of [N, K]"));
+    }
+    let packing = weight.packing;
+    let operands: Vec<_> = std::iter::once(x).chain(weight.parts.iter().copied()).chain(bias).collect();
+    let count = weight.parts.len();
+    let results = b.composite(PACKED_LINEAR, &operands, &attributes(packing), |b, args| {
+        let x = b.convert(args[0], ElementType::F32)?;
+        let values = decode::values(b, packing, &args[1..=count])?;
+        let dimensions = DotDimensions {
+            lhs_contracting: vec![b.ty(x).rank() - 1],
+            rhs_contracting: vec![1],
+            ..DotDimensions::default()
+        };
+        let mut sum = b.dot_general(x, values, dimensions, ElementType::F32)?;
+        if let Some(&bias) = args.get(count + 1) {
+            let bias = b.convert(bias, ElementType::F32)?;
+            let bias = b.broadcast_like(bias, sum)?;
+            sum = b.add(sum, bias)?;
+        }
+        Ok(vec![b.convert(sum, out)?])
+    })?;
+    Ok(results[0])
+}
+
+/// A linear layer in which each block of rows has an expert of its own, as [`Builder::expert_linear`] computes it, over packed
+/// matrices.
+///
+/// Makes the composite [`PACKED_EXPERT_LINEAR`]. Its decomposition unpacks the matrices of `experts` alone.
+///
+/// # Errors
+/// Those of [`packed_linear`] and [`Builder::expert_linear`].
+pub fn packed_expert_linear<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    weight: &PackedWeight<'f>,
+    experts: Value<'f>,
+    bias: Option<Value<'f>>,
+    out: ElementType,
+) -> Result<Value<'f>> {
+    const OP: &str = "packed_expert_linear";
+    let (leading, [outputs, inputs]) = weight.check(b, OP, 1)?;
+    let count = leading[0];
+    check_floats(b, OP, x, bias, out)?;
+    let (x_type, expert_type) = (b.ty(x), b.ty(experts));
+    let blocks = expert_type.elements();
+    let x_fits =
+        matches!(x_type.shape[..], [of, _, columns] if (of == blocks || of == 1) && columns == inputs);
+    let experts_fit = expert_type.element == ElementType::I32 && expert_type.rank() == 1 && count > 0;
+    if !x_fits || !experts_fit || bias.is_some_and(|bias| b.ty(bias).shape != [count, outputs]) {
+        let detail =
+            "x must be [R, B, K] or [1, B, K], experts [R] of i32 and bias [E, N] for a weight of [E, N, K]";
+        return Err(weight.refusal(b, OP, detail));
+    }
+    let packing = weight.packing;
+    let parts = weight.parts.len();
+    let operands: Vec<_> =
+        std::iter::once(x).chain(weight.parts.iter().copied()).chain([experts]).chain(bias).collect();
+    let results = b.composite(PACKED_EXPERT_LINEAR, &operands, &attributes(packing), |b, args| {
+        let x = b.convert(args[0], ElementType::F32)?;
+        let experts = args[parts + 1];
+        let least = b.scalar(0i32)?;
+        let most = b.scalar(i32::try_from(count - 1).unwrap_or(i32::MAX))?;
+        let chosen = b.clamp(least, experts, most)?;
+        let mut taken = Vec::with_capacity(parts);
+        for &part in &args[1..=parts] {
+            let &[_, rows, width] = &b.shape(part)[..] else { continue };
+            let flat = b.reshape(part, &[count, rows * width])?;
+            let rows_of_chosen = b.take(flat, chosen)?;
+            taken.push(b.reshape(rows_of_chosen, &[blocks * rows, width])?);
+        }
+        let values = decode::values(b, packing, &taken)?;
+        let values = b.reshape(values, &[blocks, outputs, inputs])?;
+        let bias = args.get(parts + 2).map(|&bias| b.take(bias, chosen)).transpose()?;
+        Ok(vec![b.block_linear(x, values, experts, bias, out)?])
+    })?;
+    Ok(results[0])
+}
+
+/// Rows of a packed `table: [V, H]` by integer `ids` of any shape, in f32: `[..ids, H]`. An id beyond the table takes the nearest row.
+///
+/// Makes the composite [`PACKED_EMBEDDING`]. Its decomposition takes the rows packed and unpacks those.
+///
+/// # Errors
+/// Those of [`packed_linear`]; a table without rows; ids that are not integers.
+pub fn packed_embedding<'f>(
+    b: &mut Builder<'f>,
+    table: &PackedWeight<'f>,
+    ids: Value<'f>,
+) -> Result<Value<'f>> {
+    const OP: &str = "packed_embedding";
+    let (_, [rows, columns]) = table.check(b, OP, 0)?;
+    if !b.ty(ids).element.is_integer() || rows == 0 {
+        return Err(table.refusal(b, OP, "ids must be integers, and the table must have one row at least"));
+    }
+    let packing = table.packing;
+    let parts = table.parts.len();
+    let operands: Vec<_> = table.parts.iter().copied().chain([ids]).collect();
+    let results = b.composite(PACKED_EMBEDDING, &operands, &attributes(packing), |b, args| {
+        let mut shape = b.shape(args[parts]);
+        let count = shape.iter().product();
+        let ids = b.reshape(args[parts], &[count])?;
+        let taken = args[..parts].iter().map(|&part| b.take(part, ids)).collect::<Result<Vec<_>>>()?;
+        let rows = decode::values(b, packing, &taken)?;
+        shape.push(columns);
+        Ok(vec![b.reshape(rows, &shape)?])
+    })?;
+    Ok(results[0])
+}
+
+/// The columns of `x: [.., K]` in the order that `order: [K]` i32 gives: column `j` of the result is column `order[j]`.
+///
+/// # Errors
+/// An `order` that is not of i32 or not as long as a row.
+pub(crate) fn reorder<'f>(b: &mut Builder<'f>, x: Value<'f>, order: Value<'f>) -> Result<Value<'f>> {
+    let shape = b.shape(x);
+    let columns = shape.last().copied().unwrap_or(1);
+    let rows = shape.iter().rev().skip(1).product();
+    let flat = b.reshape(x, &[rows, columns])?;
+    let by_column = b.transpose(flat, &[1, 0])?;
+    let taken = b.take(by_column, order)?;
+    let by_row = b.transpose(taken, &[1, 0])?;
+    b.reshape(by_row, &shape)
+}
+
+impl<'f> PackedWeight<'f> {
+    /// The dimensions in front of the matrices, and those of a matrix, where the parts are what the packing makes them.
+    fn check(&self, b: &Builder<'f>, op: &'static str, leading: usize) -> Result<(Vec<usize>, [usize; 2])> {
+        let refuse = |detail: &str| Err(self.refusal(b, op, detail));
+        let names: Vec<_> = operand_parts(&self.packing).collect();
+        let Some(codes) = self.parts.first().map(|&codes| b.shape(codes)) else {
+            return refuse("a packed weight has codes at least");
+        };
+        let Some((front, &[rows, words])) = codes.split_at_checked(leading) else {
+            return refuse("codes must be [.., N, K * bits / 32]");
+        };
+        let columns = words.saturating_mul(32) / self.packing.bits.max(1);
+        if let Err(error) = self.packing.check(columns) {
+            return refuse(error.message());
+        }
+        let fits = names.len() == self.parts.len()
+            && names.iter().zip(&self.parts).all(|(&name, &part)| {
+                let shape = [front, &[rows, self.packing.width(name, columns)]].concat();
+                *b.ty(part) == TensorType::new(part_element(&self.packing, name), shape)
+            });
+        if !fits {
+            return refuse(&format!(
+                "the parts are not those of [{rows}, {columns}] packed as {}",
+                self.packing
+            ));
+        }
+        Ok((front.to_vec(), [rows, columns]))
+    }
+
+    fn refusal(&self, b: &Builder<'f>, op: &'static str, detail: &str) -> Error {
+        let shown = self.parts.iter().zip(operand_parts(&self.packing));
+        let shown = shown.map(|(&part, name)| (format!("{name:?}"), b.ty(part).clone())).collect();
+        Error::new(ErrorKind::Shape, op, detail).with_operands(shown)
+    }
+}
+
+fn check_floats<'f>(
+    b: &Builder<'f>,
+    op: &'static str,
+    x: Value<'f>,
+    bias: Option<Value<'f>>,
+    out: ElementType,
+) -> Result<()> {
+    let floats = b.ty(x).element.is_float() && bias.is_none_or(|bias| b.ty(bias).element.is_float());
+    if floats && out.is_float() {
+        return Ok(());
+    }
+    let detail = format!("x, bias and the result ({out}) must be of floats");
+    Err(Error::new(ErrorKind::Element, op, detail))
+}
+
+fn attributes(packing: Packing) -> [(String, Attribute); 1] {
+    // Composites compute with columns as they stand.
+    let packing = Packing { ordered: false, ..packing };
+    [(ATTRIBUTE.to_owned(), Attribute::Text(packing.to_string()))]
+}

@@ -1,0 +1,254 @@
+//! Composites over packed weights against the values that each row decodes to.
+
+use mlxcel_models::packing::{Code, Offset, Packing, Scale, decode_row};
+use mlxcel_models::{ElementType as Stored, Part};
+use mlxcel_stablehlo::eval::{Input, Program, Tensor};
+use mlxcel_stablehlo::{Builder, Element, ElementType, ModuleBuilder, OpKind, Result, TensorType, Value};
+
+use super::*;
+
+/// A stream of numbers without a pattern.
+fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 16
+    }
+}
+
+fn tensor<T: Element>(shape: &[usize], elements: &[T]) -> Tensor {
+    Tensor::from_slice(shape.to_vec(), elements).unwrap()
+}
+
+/// Packings of every kind of code, scale and offset.
+fn packings() -> Vec<Packing> {
+    let integer = |bits, zero, group| Packing::symmetric(bits, zero, group, Stored::F16);
+    let bytes = |signed, groups| Scale::Bytes { signed, groups, factor: Stored::F16 };
+    let minima = Offset::Bytes { groups: 8, factor: Stored::F16 };
+    let mut packings: Vec<_> = [2, 3, 4, 5, 6, 8].map(|bits| Packing::affine(bits, 32, Stored::BF16)).into();
+    packings.extend([
+        integer(4, 8, 32),
+        integer(8, 128, 64),
+        Packing { offset: Offset::Float(Stored::F32), ..integer(4, 0, 128) },
+        Packing { scale: bytes(false, 8), offset: minima, ..integer(4, 0, 32) },
+        Packing { scale: bytes(true, 16), ..integer(6, 32, 16) },
+        Packing::MXFP4,
+        Packing::MXFP8,
+        Packing::NVFP4,
+        Packing { code: Code::E5M2, ..Packing::symmetric(8, 0, 128, Stored::F32) },
+        Packing { code: Code::Iq4Nl, scale: bytes(true, 8), ..integer(4, 0, 32) },
+    ]);
+    packings
+}
+
+/// The parts of `rows` rows of a packing, `width` times their bytes, and the values that they decode to.
+struct Example {
+    parts: Vec<Tensor>,
+    values: Vec<f32>,
+}
+
+fn example(packing: Packing, leading: &[usize], columns: usize) -> Example {
+    let rows: usize = leading.iter().product();
+    let mut next = random(columns as u64 + packing.bits as u64);
+    let mut bytes: Vec<Vec<u8>> = Vec::new();
+    for part in operand_parts(&packing) {
+        let count = rows * packing.width(part, columns);
+        bytes.push(match packing.element(part) {
+            Stored::U32 => (0..count).flat_map(|_| (next() as u32 & 0x6f6f_6f6f).to_le_bytes()).collect(),
+            Stored::F32 => (0..count).flat_map(|_| (next() as f32 / 1e15 - 0.1).to_le_bytes()).collect(),
+            // Exponents near that of one.
+            Stored::F16 => (0..count).flat_map(|_| (0x3000 | next() as u16 & 0x83ff).to_le_bytes()).collect(),
+            Stored::BF16 => {
+                (0..count).flat_map(|_| (0x3e00 | next() as u16 & 0x80ff).to_le_bytes()).collect()
+            }
+            _ if packing.scale == Scale::E8M0 => (0..count).map(|_| 120 + (next() % 8) as u8).collect(),
+            _ => (0..count).map(|_| (next() % 64) as u8).collect(),
+        });
+    }
+    let mut values = vec![0.0; rows * columns];
+    for (row, values) in values.chunks_exact_mut(columns).enumerate() {
+        let parts: Vec<_> = bytes
+            .iter()
+            .map(|bytes| &bytes[bytes.len() / rows * row..bytes.len() / rows * (row + 1)])
+            .collect();
+        decode_row(&packing, &parts, values).unwrap();
+    }
+    let parts = operand_parts(&packing).zip(&bytes).map(|(part, bytes)| {
+        let shape = [leading, &[packing.width(part, columns)]].concat();
+        Tensor::from_bytes(TensorType::new(part_element(&packing, part), shape), bytes).unwrap()
+    });
+    Example { parts: parts.collect(), values }
+}
+
+fn run<F>(arguments: &[Tensor], body: F) -> Vec<Tensor>
+where
+    F: for<'f> FnOnce(&mut Builder<'f>, &[Value<'f>]) -> Result<Vec<Value<'f>>>,
+{
+    let mut module = ModuleBuilder::new("packed");
+    module
+        .function("main", |b| {
+            let mut values = Vec::new();
+            for (i, argument) in arguments.iter().enumerate() {
+                values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
+            }
+            body(b, &values)
+        })
+        .unwrap();
+    let program = Program::plan(&module.finish(), "main").unwrap();
+    program.run(arguments.iter().cloned().map(Input::Owned).collect()).unwrap()
+}
+
+fn close(found: &[f32], wanted: &[f32], packing: Packing) {
+    let largest = wanted.iter().fold(0f32, |most, value| most.max(value.abs()));
+    assert_eq!(found.len(), wanted.len());
+    for (found, wanted) in found.iter().zip(wanted) {
+        assert!((found - wanted).abs() <= 1e-5 * largest, "{packing}: {found}, not {wanted}");
+    }
+}
+
+/// `x: [rows, columns]` times the transpose of `weight: [outputs, columns]`, in double precision.
+fn products(x: &[f32], weight: &[f32], columns: usize) -> Vec<f32> {
+    let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>();
+    x.chunks_exact(columns)
+        .flat_map(|x| weight.chunks_exact(columns).map(move |w| dot(x, w) as f32))
+        .collect()
+}
+
+#[test]
+fn products_and_rows_are_those_of_the_decoded_values() {
+    let (rows, outputs, columns) = (3, 5, 256);
+    for packing in packings() {
+        let Example { parts, values } = example(packing, &[outputs], columns);
+        let x: Vec<f32> = (0..rows * columns).map(|i| ((i * 37 % 101) as f32 - 50.0) / 64.0).collect();
+        let ids = [4, 0, 99, -1];
+        let arguments: Vec<_> =
+            [tensor(&[rows, columns], &x), tensor(&[2, 2], &ids)].into_iter().chain(parts).collect();
+        let results = run(&arguments, |b, v| {
+            let weight = PackedWeight { packing, parts: v[2..].to_vec() };
+            let sums = packed_linear(b, v[0], &weight, None, ElementType::F32)?;
+            Ok(vec![sums, packed_embedding(b, &weight, v[1])?])
+        });
+        close(results[0].as_slice().unwrap(), &products(&x, &values, columns), packing);
+        assert_eq!(results[1].ty().shape, [2, 2, columns]);
+        let wanted: Vec<f32> =
+            [4, 0, 4, 0].iter().flat_map(|row| &values[row * columns..][..columns]).copied().collect();
+        assert_eq!(results[1].as_slice::<f32>().unwrap(), wanted, "{packing}");
+    }
+}
+
+#[test]
+fn experts_take_their_own_matrices() {
+    let (outputs, columns) = (4, 256);
+    let experts = [1, 2, -7, 1];
+    for packing in [Packing::MXFP4, Packing::affine(6, 64, Stored::F16)] {
+        let Example { parts, values } = example(packing, &[3, outputs], columns);
+        let x: Vec<f32> =
+            (0..experts.len() * 2 * columns).map(|i| ((i * 37 % 101) as f32 - 50.0) / 64.0).collect();
+        let bias: Vec<f32> = (0..3 * outputs).map(|i| i as f32).collect();
+        let arguments: Vec<_> = [
+            tensor(&[experts.len(), 2, columns], &x),
+            tensor(&[experts.len()], &experts),
+            tensor(&[3, outputs], &bias),
+        ]
+        .into_iter()
+        .chain(parts)
+        .collect();
+        let results = run(&arguments, |b, v| {
+            let weight = PackedWeight { packing, parts: v[3..].to_vec() };
+            Ok(vec![packed_expert_linear(b, v[0], &weight, v[1], Some(v[2]), ElementType::F32)?])
+        });
+        let wanted: Vec<f32> = experts
+            .iter()
+            .zip(x.chunks_exact(2 * columns))
+            .flat_map(|(&expert, x)| match usize::try_from(expert) {
+                Ok(expert) => {
+                    let matrix = &values[expert * outputs * columns..][..outputs * columns];
+                    let sums = products(x, matrix, columns);
+                    sums.iter()
+                        .enumerate()
+                        .map(|(i, sum)| sum + bias[expert * outputs + i % outputs])
+                        .collect()
+                }
+                Err(_) => vec![0.0; 2 * outputs],
+            })
+            .collect();
+        close(results[0].as_slice().unwrap(), &wanted, packing);
+    }
+}
+
+#[test]
+fn columns_are_taken_in_their_order() {
+    let x: Vec<f32> = (0..6).map(|i| i as f32).collect();
+    let results =
+        run(&[tensor(&[2, 3], &x), tensor(&[3], &[2, 0, 1])], |b, v| Ok(vec![reorder(b, v[0], v[1])?]));
+    assert_eq!(results[0].as_slice::<f32>().unwrap(), [2.0, 0.0, 1.0, 5.0, 3.0, 4.0]);
+}
+
+#[test]
+fn a_composite_tells_how_its_weight_is_packed() {
+    let packing = Packing { ordered: true, ..Packing::NVFP4 };
+    let mut module = ModuleBuilder::new("packed");
+    module
+        .function("main", |b| {
+            let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+            let codes = b.argument("codes", TensorType::new(ElementType::U32, [3, 8]))?;
+            let scales = b.argument("scales", TensorType::new(ElementType::U8, [3, 4]))?;
+            let weight = PackedWeight { packing, parts: vec![codes, scales] };
+            Ok(vec![packed_linear(b, x, &weight, None, ElementType::BF16)?])
+        })
+        .unwrap();
+    let module = module.finish();
+    let main = module.function("main").unwrap();
+    let OpKind::Composite { name, attributes, .. } = &main.body.ops[0].kind else { panic!("{module}") };
+    assert_eq!((&**name, packing_of(attributes)), (PACKED_LINEAR, Some(Packing::NVFP4)));
+    assert_eq!(packing_of(&[]), None);
+}
+
+#[test]
+fn misfits_are_refused_by_name() {
+    type Misuse = for<'f> fn(&mut Builder<'f>, &[Value<'f>], PackedWeight<'f>) -> Result<Value<'f>>;
+    let f32 = ElementType::F32;
+    let misuses: [(&str, Misuse); 7] = [
+        ("x must be [.., K]", |b, v, w| packed_linear(b, v[4], &w, None, ElementType::F32)),
+        ("x, bias and the result (i32)", |b, v, w| packed_linear(b, v[0], &w, None, ElementType::I32)),
+        ("not those of [5, 64] packed as u4/32 bf16 + bf16", |b, v, mut w| {
+            w.parts.swap(0, 1);
+            w.parts[0] = v[1];
+            w.parts[1] = v[0];
+            packed_linear(b, v[0], &w, None, ElementType::F32)
+        }),
+        ("rows of 64 values cannot be packed as u4/48", |b, v, mut w| {
+            w.packing.group_size = 48;
+            packed_linear(b, v[0], &w, None, ElementType::F32)
+        }),
+        ("codes at least", |b, v, mut w| {
+            w.parts.clear();
+            packed_linear(b, v[0], &w, None, ElementType::F32)
+        }),
+        ("ids must be integers", |b, v, w| packed_embedding(b, &w, v[0])),
+        ("codes must be [.., N", |b, v, w| packed_expert_linear(b, v[0], &w, v[3], None, ElementType::F32)),
+    ];
+    for (says, misuse) in misuses {
+        let error = ModuleBuilder::new("misuse")
+            .function("main", |b| {
+                let mut v = Vec::new();
+                for (name, element, shape) in [
+                    ("x", f32, &[3, 64][..]),
+                    ("codes", ElementType::U32, &[5, 8]),
+                    ("groups", ElementType::BF16, &[5, 2]),
+                    ("experts", ElementType::I32, &[3]),
+                    ("short", f32, &[3, 32]),
+                ] {
+                    v.push(b.argument(name, TensorType::new(element, shape))?);
+                }
+                let packing = Packing::affine(4, 32, Stored::BF16);
+                let weight = PackedWeight { packing, parts: vec![v[1], v[2], v[2]] };
+                Ok(vec![misuse(b, &v, weight)?])
+            })
+            .unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert_eq!(operand_parts(&Packing { ordered: true, ..Packing::MXFP4 }).last(), Some(Part::Scales));
+}

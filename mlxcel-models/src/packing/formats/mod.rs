@@ -1,0 +1,62 @@
+//! The forms in which files hold packed weights, one a file, and which of them a checkpoint has.
+
+mod mlx;
+
+pub(crate) use mlx::refuse_quantized_activations;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Fields;
+use crate::decoder::WeightRef;
+
+const OPERATION: &str = "describe decoder";
+
+/// The name under which transformers keeps the settings of a quantized checkpoint.
+const QUANTIZATION_CONFIG: &str = "quantization_config";
+
+/// The matrix of `shape`, or several along a dimension in front, of the module called `module`: dense, or packed in the form that
+/// the settings name.
+pub(crate) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
+    match method(checkpoint.config())? {
+        None => mlx::matrix(checkpoint, module, shape),
+        Some(method) => {
+            let message = format!(
+                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm quantized, or one in float16, \
+                 bfloat16 or float32",
+                method.escape_debug()
+            );
+            let settings = checkpoint.config().object(QUANTIZATION_CONFIG)?.unwrap_or(checkpoint.config());
+            Err(settings.unsupported("quant_method", message))
+        }
+    }
+}
+
+/// The method that quantized the checkpoint, where it is another than MLX's.
+fn method(config: Fields<'_>) -> Result<Option<&str>> {
+    for key in mlx::KEYS {
+        let Some(settings) = config.object(key)? else { continue };
+        if let Some(method) = settings.text("quant_method")? {
+            return Ok(Some(method));
+        }
+        // The oldest settings of this one do not name it.
+        let bitsandbytes = ["load_in_4bit", "load_in_8bit"].into_iter().any(|key| settings.mentions(key));
+        return Ok(bitsandbytes.then_some("bitsandbytes"));
+    }
+    Ok(None)
+}
+
+/// The tensor `name`, which the settings say is dense and of `shape`.
+pub(crate) fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightRef> {
+    let (view, location) = checkpoint.located(name)?;
+    let locate = |error: Error| error.with_context("tensor", name).with_context("path", location);
+    if view.shape != shape {
+        let message = format!("the tensor is {:?} and config.json makes it {shape:?}", view.shape);
+        return Err(locate(Error::new(ErrorKind::Corrupt, OPERATION, message)));
+    }
+    if !view.element_type.is_dense_float() {
+        let message = format!("its elements are {}; F32, F16 or BF16 are supported here", view.element_type);
+        return Err(locate(Error::unsupported(OPERATION, message)));
+    }
+    Ok(WeightRef::new(name, view.element_type, shape))
+}
