@@ -9,7 +9,7 @@
 //! * [`GraphModel`] makes a [`Model`](mlxcel_core::Model) of an executor; its sessions cut steps into passes, grow
 //!   states, keep positions, and turn outputs into results.
 //!
-//! Products with packed weights are composites of this crate's own ([`packed`]).
+//! Products with packed weights and attention over caches are composites of this crate's own ([`packed`], [`cached`]).
 //!
 //! # Shapes
 //!
@@ -18,6 +18,7 @@
 //! the length in use, within a factor of the distance between rungs, and not the capacity.
 #![forbid(unsafe_code)]
 
+pub mod cached;
 mod executor;
 mod faulty;
 mod model;

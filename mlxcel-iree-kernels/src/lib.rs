@@ -45,6 +45,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_graph::cached::{CACHED_ATTENTION, LATENT_ATTENTION};
 use mlxcel_graph::packed::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
@@ -137,9 +138,7 @@ fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precisi
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();
             match composite.name {
-                composites::CACHED_ATTENTION | composites::LATENT_ATTENTION => {
-                    attention::lower(composite, b, context)
-                }
+                CACHED_ATTENTION | LATENT_ATTENTION => attention::lower(composite, b, context),
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),
@@ -226,7 +225,7 @@ mod tests {
             (composites::EMBEDDING, [&[(BF16, &[96, 64][..])], ids].concat(), vec![], [1, 64]),
             (PACKED_LINEAR, [rows, packed].concat(), packing.clone(), [1, 96]),
             (PACKED_EMBEDDING, [packed, ids].concat(), packing, [1, 64]),
-            (composites::CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
+            (CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
         ];
         for (name, operands, attributes, out) in kinds {
             let lowered = |operands: &[(ElementType, &[usize])], attributes: &[(String, Attribute)]| {
@@ -239,7 +238,7 @@ mod tests {
                         }
                         b.composite(name, &values, attributes, |b, args| {
                             let mixed = b.splat(F32, 0.0, &out)?;
-                            let cache = args.get(6).filter(|_| name == composites::CACHED_ATTENTION);
+                            let cache = args.get(6).filter(|_| name == CACHED_ATTENTION);
                             Ok([mixed].into_iter().chain(cache.copied()).collect())
                         })
                     })

@@ -17,14 +17,6 @@ pub const ATTENTION: &str = "mlxcel.attention";
 /// attributes.
 pub const EMBEDDING: &str = "mlxcel.embedding";
 
-/// [`Builder::cached_attention`](crate::Builder::cached_attention): `query: [N, H, d]`, `key` and `value: [N, G, d]`, perhaps `cos`
-/// and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of floats, and a cache `[layers, 2, G, length, w]` a
-/// row to `[N, H * d]` and the caches.
-///
-/// Attributes: `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float. Where they apply:
-/// `soft_cap`, a float; `window`, an integer; `rotary`, false where there are no `cos` and `sin`; `sinks`, true where there are such.
-pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
-
 /// [`Builder::expert_linear`](crate::Builder::expert_linear): `x: [R, B, K]` or `[1, B, K]`, `weight: [E, N, K]`,
 /// `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. No attributes.
 pub const EXPERT_LINEAR: &str = "mlxcel.expert_linear";
@@ -32,8 +24,3 @@ pub const EXPERT_LINEAR: &str = "mlxcel.expert_linear";
 /// [`Builder::top_k`](crate::Builder::top_k): `x: [T, E]` to values `[T, k]` and indices `[T, k]` i32. Attribute `k`, an
 /// integer.
 pub const TOP_K: &str = "mlxcel.top_k";
-
-/// [`Builder::latent_attention`](crate::Builder::latent_attention): `query: [N, H, r + p]`, `entry: [N, r + p]`, `cos` and
-/// `sin: [N, p/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, r + p]` a row to `[N, H * r]` and the caches.
-/// Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float.
-pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";

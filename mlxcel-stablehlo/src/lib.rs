@@ -75,8 +75,7 @@ mod verify;
 
 pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
-pub use helpers::cached_attention::{CachedAttention, CachedAttentionOperands};
-pub use helpers::latent_attention::{LatentAttention, LatentAttentionOperands};
+pub use helpers::attention::{AttentionScores, MaskedOperands};
 pub use helpers::recurrent::RecurrentRows;
 pub use helpers::routing::{ExpertGroups, expert_block};
 pub use literal::{Element, Literal};

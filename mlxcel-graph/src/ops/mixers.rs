@@ -1,10 +1,9 @@
 //! Mixers over the states of the pass's rows.
 
 use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
-use mlxcel_stablehlo::{
-    Builder, CachedAttention, CachedAttentionOperands, ElementType, LatentAttentionOperands, RecurrentRows,
-    Result, Value,
-};
+use mlxcel_stablehlo::{Builder, ElementType, RecurrentRows, Result, Value};
+
+use crate::cached;
 
 use super::{GraphOps, activation};
 
@@ -32,7 +31,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let rotary = rope.as_ref().map(|rope| self.rotary(rope)).transpose()?;
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let caches = self.states_at(slot);
-        let operands = CachedAttentionOperands {
+        let operands = cached::CachedAttentionOperands {
             query,
             key,
             value,
@@ -41,7 +40,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             sinks,
             caches: &caches,
         };
-        let what = CachedAttention {
+        let what = cached::CachedAttention {
             rows: self.pass.rows,
             layer: slot.layer,
             scale: *scale,
@@ -49,7 +48,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             window: *window,
             out,
         };
-        let (mixed, caches) = self.b.cached_attention(&operands, &what)?;
+        let (mixed, caches) = cached::cached_attention(self.b, &operands, &what)?;
         self.put_states(slot, caches);
         Ok(mixed)
     }
@@ -63,7 +62,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         let (cos, sin) = self.rotary(&latent.rope)?;
         let caches = self.states_at(slot);
-        let operands = LatentAttentionOperands {
+        let operands = cached::LatentAttentionOperands {
             query,
             entry,
             cos,
@@ -71,13 +70,13 @@ impl<'f> GraphOps<'_, '_, 'f> {
             positions: self.pass.positions,
             caches: &caches,
         };
-        let what = mlxcel_stablehlo::LatentAttention {
+        let what = cached::LatentAttention {
             rows: self.pass.rows,
             layer: slot.layer,
             scale: latent.scale,
             out: ElementType::F32,
         };
-        let (mixed, caches) = self.b.latent_attention(&operands, &what)?;
+        let (mixed, caches) = cached::latent_attention(self.b, &operands, &what)?;
         self.put_states(slot, caches);
         let tokens = self.b.shape(mixed)[0];
         self.b.reshape(mixed, &[tokens, latent.heads, latent.rank])

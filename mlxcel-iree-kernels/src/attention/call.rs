@@ -1,6 +1,7 @@
 //! What a composite of attention over caches says: operands that are told by attributes, and numbers.
 
-use mlxcel_stablehlo::{Attribute, Composite, Value, composites};
+use mlxcel_graph::cached::LATENT_ATTENTION;
+use mlxcel_stablehlo::{Attribute, Composite, Value};
 
 use crate::knows_attributes;
 
@@ -25,7 +26,7 @@ pub(super) struct Call<'a, 'f> {
 impl<'a, 'f> Call<'a, 'f> {
     /// None where the composite has attributes that are not known here, or of other types.
     pub(super) fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
-        let latent = composite.name == composites::LATENT_ATTENTION;
+        let latent = composite.name == LATENT_ATTENTION;
         let known: &[_] = if latent {
             &["layer", "rows", "scale"]
         } else {

@@ -5,10 +5,9 @@ mod latent;
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
+use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{
-    Builder, CachedAttention, CachedAttentionOperands, ElementType, Module, ModuleBuilder, TensorType, Value,
-};
+use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
 use super::lower;
 use crate::backend::ResolvedTarget;
@@ -105,7 +104,7 @@ impl Case {
             window: self.window,
             out: self.out,
         };
-        let (mixed, caches) = b.cached_attention(&operands, &what)?;
+        let (mixed, caches) = cached_attention(b, &operands, &what)?;
         results.push(mixed);
         results.extend(caches);
         Ok(())

@@ -5,33 +5,33 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Attribute, DotDimensions};
 use crate::types::{ElementType, TensorType};
 
-/// The operands of attention under a mask.
+/// The operands of [`Builder::masked_attention`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MaskedOperands<'f> {
+pub struct MaskedOperands<'f> {
     /// `[H, T, d]`.
-    pub(super) q: Value<'f>,
+    pub q: Value<'f>,
     /// `[G, S, d]`.
-    pub(super) k: Value<'f>,
+    pub k: Value<'f>,
     /// `[G, S, e]`.
-    pub(super) v: Value<'f>,
+    pub v: Value<'f>,
     /// `[T, S]` of truth values.
-    pub(super) mask: Value<'f>,
+    pub mask: Value<'f>,
     /// `[H]` of floats: one more score of each query head, which has no value.
-    pub(super) sinks: Option<Value<'f>>,
+    pub sinks: Option<Value<'f>>,
 }
 
 /// How products of queries and keys become scores.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scores {
+pub struct AttentionScores {
     /// What products are multiplied by.
-    pub(super) scale: f32,
+    pub scale: f32,
     /// What scores are bent to stay below: `cap * tanh(score / cap)`.
-    pub(super) soft_cap: Option<f32>,
+    pub soft_cap: Option<f32>,
 }
 
-impl Scores {
+impl AttentionScores {
     /// The attributes that say so.
-    pub(super) fn attributes(&self) -> Vec<(String, Attribute)> {
+    pub fn attributes(&self) -> Vec<(String, Attribute)> {
         let mut attributes = vec![("scale".to_owned(), Attribute::Float(self.scale))];
         if let Some(cap) = self.soft_cap {
             attributes.push(("soft_cap".to_owned(), Attribute::Float(cap)));
@@ -64,14 +64,17 @@ impl<'f> Builder<'f> {
         out: ElementType,
     ) -> Result<Value<'f>> {
         let operands = MaskedOperands { q, k, v, mask, sinks: None };
-        self.masked_attention(&operands, Scores { scale, soft_cap: None }, out)
+        self.masked_attention(&operands, AttentionScores { scale, soft_cap: None }, out)
     }
 
     /// [`attention`](Self::attention), with a soft cap and sinks where there are such.
-    pub(super) fn masked_attention(
+    ///
+    /// # Errors
+    /// Those of [`attention`](Self::attention).
+    pub fn masked_attention(
         &mut self,
         operands: &MaskedOperands<'f>,
-        scores: Scores,
+        scores: AttentionScores,
         out: ElementType,
     ) -> Result<Value<'f>> {
         let MaskedOperands { q, k, v, mask, sinks } = *operands;
@@ -136,7 +139,7 @@ fn attend<'d>(
     b: &mut Builder<'d>,
     args: &[Value<'d>],
     sizes: &Sizes,
-    scores: Scores,
+    scores: AttentionScores,
     out: ElementType,
 ) -> Result<Value<'d>> {
     let &Sizes { heads, queries, width, groups, keys, v_width } = sizes;
@@ -145,7 +148,7 @@ fn attend<'d>(
     let (q, k, v) =
         (b.convert(q, ElementType::F32)?, b.convert(k, ElementType::F32)?, b.convert(v, ElementType::F32)?);
     let q = b.reshape(q, &[groups, shared, queries, width])?;
-    let Scores { scale, soft_cap } = scores;
+    let AttentionScores { scale, soft_cap } = scores;
     let scores = b.dot_general(q, k, by_group(3, 2), ElementType::F32)?;
     let scores_type = TensorType::new(ElementType::F32, [groups, shared, queries, keys]);
     let scale = b.splat(ElementType::F32, f64::from(scale), &scores_type.shape)?;

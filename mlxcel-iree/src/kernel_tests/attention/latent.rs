@@ -1,6 +1,6 @@
 //! Latent attention.
 
-use mlxcel_stablehlo::{LatentAttention, LatentAttentionOperands};
+use mlxcel_graph::cached::{LatentAttention, LatentAttentionOperands, latent_attention};
 
 use super::*;
 
@@ -66,7 +66,7 @@ impl LatentCase {
                     }
                     let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
                     let what = LatentAttention { rows: &case.rows, layer: LAYER, scale: 0.2, out: F32 };
-                    let (mixed, caches) = b.latent_attention(&operands, &what)?;
+                    let (mixed, caches) = latent_attention(b, &operands, &what)?;
                     results.push(mixed);
                     results.extend(caches);
                 }

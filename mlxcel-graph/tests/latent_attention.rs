@@ -1,13 +1,11 @@
 //! Latent attention, and pairs of neighbours for rotary embedding, against plain computations.
 
-#![cfg(feature = "eval")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(clippy::single_range_in_vec_init, reason = "a step of one row is a list of one range")]
 
+use mlxcel_graph::cached::{LatentAttention, LatentAttentionOperands, latent_attention};
 use mlxcel_stablehlo::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{
-    Builder, ElementType, LatentAttention, LatentAttentionOperands, ModuleBuilder, Result, TensorType, Value,
-};
+use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, Result, TensorType, Value};
 
 use ElementType::{BF16, F32, I32};
 
@@ -66,7 +64,7 @@ fn step(rows: &[std::ops::Range<usize>], caches: Vec<Tensor>) -> (Vec<f32>, Vec<
         let [query, entry, cos, sin, positions, ref caches @ ..] = *values else { unreachable!() };
         let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
         let what = LatentAttention { rows: &counts, layer: 1, scale: SCALE, out: F32 };
-        let (mixed, caches) = b.latent_attention(&operands, &what)?;
+        let (mixed, caches) = latent_attention(b, &operands, &what)?;
         Ok([mixed].into_iter().chain(caches).collect())
     });
     let caches = results.split_off(1);
@@ -149,7 +147,7 @@ fn a_latent_cache_must_fit() {
             let operands =
                 LatentAttentionOperands { query, entry, cos, sin: cos, positions, caches: &[cache] };
             let what = LatentAttention { rows: &[3], layer: 1, scale: 1.0, out: F32 };
-            Ok(vec![b.latent_attention(&operands, &what)?.0])
+            Ok(vec![latent_attention(b, &operands, &what)?.0])
         });
         assert!(made.unwrap_err().to_string().contains("room for 3"));
     }

@@ -1,8 +1,6 @@
 //! How the values of one position, head and part lie in a KV cache.
 
-use crate::builder::{Builder, Value};
-use crate::error::Result;
-use crate::types::ElementType;
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, Value};
 
 /// The bytes of the scale behind values that are kept in 8 bits.
 const SCALE_BYTES: usize = 4;
@@ -30,7 +28,7 @@ pub(super) fn pack<'d>(b: &mut Builder<'d>, x: Value<'d>, element: ElementType) 
     // Where all are zero, zero is a multiple of any scale; dividing by none keeps them so.
     let none = b.splat(ElementType::F32, 0.0, &rows)?;
     let one = b.splat(ElementType::F32, 1.0, &rows)?;
-    let empty = b.compare(scale, none, crate::module::Comparison::Equal)?;
+    let empty = b.compare(scale, none, Comparison::Equal)?;
     let divisor = b.select(empty, one, scale)?;
     let divisor = b.expand(divisor, &shape, &[last])?;
     let multiples = b.divide(x, divisor)?;

@@ -1,9 +1,6 @@
 //! Where the positions of a row stand in its KV cache: one behind the other, or in a ring of as many slots as a window needs.
 
-use crate::builder::{Builder, Value};
-use crate::error::Result;
-use crate::module::Comparison;
-use crate::types::{ElementType, TensorType};
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, TensorType, Value};
 
 /// How the positions of a row with `tokens` tokens stand in the slots of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
