@@ -8,7 +8,7 @@ use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::programs::Programs;
-use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device};
+use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device};
 use crate::profile::Profiler;
 
 /// A device with a model's programs and weights on it.
@@ -155,7 +155,8 @@ impl IreeExecutor {
             .flat_map(|row| row.iter())
             .map(|state| Argument::new(&state.buffer, &state.ty.shape, state.ty.element));
         let arguments: Vec<_> = step_arguments.chain(state_arguments).collect();
-        let mut results = function.invoke(&self.weights, &arguments)?.into_iter();
+        let called = function.invoke(&self.weights, &arguments);
+        let mut results = called.map_err(run_error)?.into_iter();
         let (best, width) = match shape.outputs {
             Outputs::Last | Outputs::Every => {
                 (Some(results.next().ok_or_else(missing_result)?), self.vocabulary_size)
@@ -209,6 +210,11 @@ impl IreeExecutor {
         }
         Ok((self.device.upload(&bytes)?, parts))
     }
+}
+
+/// What a call that failed means for the states that it was given.
+fn run_error(CallError { error, begun }: CallError) -> RunError {
+    if begun { error.into() } else { RunError::before(error) }
 }
 
 fn missing_result() -> Error {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mlxcel_core::{
-    Capabilities, ErrorKind, GenerateExt, GenerateOptions, Precision, Row, SamplingParams, SamplingPlan,
-    SessionOptions, StepOutput,
+    Capabilities, Control, ErrorKind, FaultPoint, Faults, GenerateExt, GenerateOptions, Precision, Row,
+    SamplingParams, SamplingPlan, SessionOptions, StepOutput,
 };
 use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, StepInputs, state_layouts};
 
@@ -247,4 +247,35 @@ fn decoding_rows_of_one_step_beside_one() {
             println!("{}", profiler.take());
         }
     }
+}
+
+#[test]
+fn an_argument_that_cannot_be_made_leaves_the_sequence_as_it_was() {
+    let cache = tempfile::tempdir().unwrap();
+    let greedy = SamplingPlan::greedy();
+    let mut struck = 0;
+    // Wherever the first two of a step's allocations are among those of loading.
+    for good in 0..400 {
+        let faults = Faults::new(FaultPoint::Allocation, good);
+        let engine = IreeBackend::new().with_cache_dir(cache.path()).with_faults(faults.clone());
+        let Ok(model) = engine.load(&fixture().into(), &options()) else { continue };
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let sequence = session.open().unwrap();
+        let control = Control::default();
+        let mut feed = || {
+            let mut out = StepOutput::default();
+            session.step(&[Row::next(sequence, &[12, 7, 3], &greedy)], &control, &mut out).unwrap();
+            out.take().remove(0)
+        };
+        let Err(error) = feed() else {
+            assert!(!faults.has_struck(), "an allocation failed and nobody noticed");
+            break;
+        };
+        assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
+        struck += u32::from(error.operation() == "pass an argument");
+        feed().unwrap();
+        assert_eq!(session.state(sequence).unwrap().position, 3, "{error}");
+        assert!(!session.state(sequence).unwrap().poisoned, "{error}");
+    }
+    assert_eq!(struck, 1);
 }

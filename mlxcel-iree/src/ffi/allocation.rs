@@ -114,8 +114,8 @@ impl Device {
             })
         };
         let raw = raw.map_err(|error| error.with_context("bytes", len))?;
-        let buffer = Buffer::new(raw, self.clone(), false);
-        if len > 0 { Ok(buffer) } else { Ok(Buffer::new(buffer.part(0, 0)?, self.clone(), false)) }
+        let buffer = Buffer::new(raw, self.clone());
+        if len > 0 { Ok(buffer) } else { Ok(Buffer::new(buffer.part(0, 0)?, self.clone())) }
     }
 
     /// Makes host memory a buffer of this device.
@@ -124,8 +124,8 @@ impl Device {
         let mut owner = Box::new(memory);
         let bytes = owner.as_mut_slice();
         let (address, len) = (bytes.as_mut_ptr(), bytes.len());
-        // SAFETY: the memory is `len` bytes long, aligned by construction, stays where it is when its owner moves, and
-        // is reached through this pointer only from here on, until the owner is dropped.
+        // SAFETY: the memory is `len` bytes long, aligned by construction, stays where it is when its owner moves (on the heap or in
+        // a mapping), and is reached through this pointer only from here on, until the owner is dropped.
         unsafe { self.wrap(address, len, owner, false) }
     }
 
@@ -166,7 +166,8 @@ impl Device {
         let on_release =
             sys::iree_hal_buffer_release_callback_t { fn_: Some(release_owner), user_data: owner.cast() };
         // SAFETY: device and allocator are live; the description is read during the call; the memory is valid by this
-        // function's contract until the callback runs, which is once, when the last reference to the buffer goes.
+        // function's contract until the callback runs, which is once, when the last reference to the buffer goes, and not at all
+        // where no buffer is made. The callback may run on any thread: the owner is `Send`.
         let raw = unsafe {
             Handle::create("allocate a buffer", |out| {
                 sys::iree_hal_allocator_import_buffer(
@@ -179,7 +180,7 @@ impl Device {
             })
         };
         match raw {
-            Ok(raw) => Ok(Buffer::new(raw, self.clone(), read_only)),
+            Ok(raw) => Ok(Buffer::new(raw, self.clone())),
             Err(error) => {
                 // SAFETY: no buffer was made, so the callback will not run and the owner is still ours.
                 drop(unsafe { Box::from_raw(owner) });

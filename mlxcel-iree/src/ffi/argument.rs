@@ -1,12 +1,13 @@
 //! What goes into a program and comes out: buffers with a shape and an element type.
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, FaultPoint, Result};
 use mlxcel_stablehlo::ElementType;
 
 use super::buffer::Buffer;
 use super::device::Device;
 use super::handle::Handle;
 use super::memory::ALIGNMENT;
+use super::status::check;
 use super::sys;
 
 /// An argument of a program: a dense row-major tensor in a buffer.
@@ -50,7 +51,8 @@ impl<'a> Argument<'a> {
         }
         let element = to_iree(self.element)?;
         let part = self.buffer.part(self.offset, len)?;
-        // SAFETY: buffer and shape are live for the call; the view copies the shape, retains the buffer and is ours.
+        // SAFETY: buffer and shape are live for the call; the view copies the shape, retains the buffer and is ours. The part has
+        // as many bytes as the elements take, at an address that is aligned.
         unsafe {
             Handle::create("pass an argument", |out| {
                 sys::iree_hal_buffer_view_create(
@@ -110,6 +112,7 @@ impl Constants {
 
 /// One call's arguments as IREE takes them, in order: the constants, then the rest.
 pub(super) fn input_list(device: &Device, constants: &Constants, rest: &[Argument<'_>]) -> Result<List> {
+    device.check_fault(FaultPoint::Allocation, "pass an argument")?;
     let list = List::with_capacity(constants.len() + rest.len())?;
     for constant in &constants.views {
         expect_device(device, &constant.buffer)?;
@@ -157,15 +160,15 @@ impl List {
 
     /// Appends a tensor.
     fn push(&self, view: &View) -> Result<()> {
-        // SAFETY: list and view are live, and nobody else uses the list; it retains the view. The reference that is
-        // made here is moved into the list or, when that fails, released.
-        let status = unsafe {
+        // SAFETY: list and view are live, and nobody else uses the list, which is not shared; it retains the view. The reference
+        // that is made here is moved into the list, which leaves a null one to release, or, when that fails, released. The
+        // status is that of the call.
+        unsafe {
             let mut reference = sys::iree_hal_buffer_view_retain_ref(view.as_ptr());
             let status = sys::iree_vm_list_push_ref_move(self.0.as_ptr(), &mut reference);
             sys::iree_vm_ref_release(&mut reference);
-            status
-        };
-        super::status::check(status, "call a program")
+            check(status, "call a program")
+        }
     }
 
     /// How many tensors it holds.
@@ -176,7 +179,8 @@ impl List {
 
     /// The tensor at `index`, if there is one.
     pub(super) fn get(&self, index: usize) -> Option<View> {
-        // SAFETY: the list is live; the call checks index and type and returns a reference that is ours, or null.
+        // SAFETY: the list is live and nobody writes to it meanwhile; the call checks index and type and returns a reference that
+        // is ours, or null.
         unsafe { Handle::from_owned(sys::iree_vm_list_get_buffer_view_retain(self.0.as_ptr(), index)) }
     }
 

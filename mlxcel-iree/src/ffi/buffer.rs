@@ -22,13 +22,12 @@ pub(crate) struct Buffer {
     /// Set for what a program returned: it may point into the program's constants.
     _program: Option<Arc<Loaded>>,
     device: Device,
-    read_only: bool,
 }
 
 impl Buffer {
     /// A buffer that was just made on `device`.
-    pub(super) fn new(raw: Handle<sys::iree_hal_buffer_t>, device: Device, read_only: bool) -> Self {
-        Self { raw, _program: None, device, read_only }
+    pub(super) fn new(raw: Handle<sys::iree_hal_buffer_t>, device: Device) -> Self {
+        Self { raw, _program: None, device }
     }
 
     /// A buffer that a program returned.
@@ -37,7 +36,7 @@ impl Buffer {
         program: Arc<Loaded>,
         device: Device,
     ) -> Self {
-        Self { raw, _program: Some(program), device, read_only: false }
+        Self { raw, _program: Some(program), device }
     }
 
     /// The length in bytes.
@@ -46,9 +45,12 @@ impl Buffer {
         unsafe { sys::iree_hal_buffer_byte_length(self.raw.as_ptr()) }
     }
 
-    /// Whether it is memory that was imported in place, which must not be written.
+    /// Whether it is memory that must not be written: what was imported in place, and a result that is such an argument.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only
+        // SAFETY: the buffer is live; the call reads a field of it.
+        let access = unsafe { sys::iree_hal_buffer_allowed_access(self.raw.as_ptr()) };
+        let write = sys::iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_WRITE;
+        access & write as sys::iree_hal_memory_access_t == 0
     }
 
     /// The device that it lives on.
@@ -72,9 +74,10 @@ impl Buffer {
         self.expect_writable("write a buffer")?;
         self.expect_range("write a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::Copy, "write a buffer")?;
-        // SAFETY: device and buffer are live, the source is readable for the length, and the range was checked.
-        let status = unsafe {
-            sys::iree_hal_device_transfer_h2d(
+        // SAFETY: device and buffer are live, the source is readable for the length, and the range was checked. The call returns
+        // when the bytes are there, and keeps no pointer to them. The status is that of the call.
+        unsafe {
+            let status = sys::iree_hal_device_transfer_h2d(
                 self.device.as_ptr(),
                 bytes.as_ptr().cast(),
                 self.raw.as_ptr(),
@@ -82,18 +85,19 @@ impl Buffer {
                 bytes.len(),
                 0,
                 sys::infinite_timeout(),
-            )
-        };
-        check(status, "write a buffer")
+            );
+            check(status, "write a buffer")
+        }
     }
 
     /// Copies bytes back to the host.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.expect_range("read a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::ReadBack, "read a buffer")?;
-        // SAFETY: device and buffer are live, the target is writable for the length, and the range was checked.
-        let status = unsafe {
-            sys::iree_hal_device_transfer_d2h(
+        // SAFETY: device and buffer are live, the target is writable for the length and ours alone, and the range was checked. The
+        // call returns when the bytes are there, and keeps no pointer to them. The status is that of the call.
+        unsafe {
+            let status = sys::iree_hal_device_transfer_d2h(
                 self.device.as_ptr(),
                 self.raw.as_ptr(),
                 offset,
@@ -101,9 +105,9 @@ impl Buffer {
                 bytes.len(),
                 0,
                 sys::infinite_timeout(),
-            )
-        };
-        check(status, "read a buffer")
+            );
+            check(status, "read a buffer")
+        }
     }
 
     /// Copies `len` bytes to another buffer of the same device, without passing through the host; the ranges must not
@@ -127,9 +131,10 @@ impl Buffer {
                 "the buffers are on different devices",
             ));
         }
-        // SAFETY: device and buffers are live, and the ranges were checked; the callee refuses overlapping ones.
-        let status = unsafe {
-            sys::iree_hal_device_transfer_d2d(
+        // SAFETY: device and buffers are live, of one device, and the ranges were checked; the callee refuses overlapping ones. The
+        // status is that of the call.
+        unsafe {
+            let status = sys::iree_hal_device_transfer_d2d(
                 self.device.as_ptr(),
                 self.raw.as_ptr(),
                 offset,
@@ -138,9 +143,9 @@ impl Buffer {
                 len,
                 0,
                 sys::infinite_timeout(),
-            )
-        };
-        check(status, operation)
+            );
+            check(status, operation)
+        }
     }
 
     /// The part of `len` bytes at `offset`, as IREE sees it: the buffer itself where it is all of it.
@@ -173,7 +178,7 @@ impl Buffer {
     }
 
     fn expect_writable(&self, operation: &'static str) -> Result<()> {
-        if self.read_only {
+        if self.is_read_only() {
             return Err(Error::new(ErrorKind::InvalidInput, operation, "imported memory is read-only"));
         }
         Ok(())
@@ -184,7 +189,7 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
             .field("len", &self.len())
-            .field("read_only", &self.read_only)
+            .field("read_only", &self.is_read_only())
             .field("device", &self.device)
             .finish()
     }

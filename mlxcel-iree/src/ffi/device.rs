@@ -220,7 +220,8 @@ fn vm_instance() -> Result<Handle<sys::iree_vm_instance_t>> {
         return Ok(instance.clone());
     }
     let operation = "start the IREE runtime";
-    // SAFETY: an instance that is created is ours; the types are registered with it while it is live, and under a lock.
+    // SAFETY: an instance that is created is ours; the types are registered with it while it is live, and under the lock that
+    // keeps all others from registering. The status is that of the call.
     let instance = unsafe {
         let instance = Handle::create(operation, |out| {
             sys::iree_vm_instance_create(

@@ -72,16 +72,17 @@ impl<T: Object> Handle<T> {
     /// Runs a constructor of the C interface, which writes a new reference to its argument or returns a failure.
     ///
     /// # Safety
-    /// When `create` returns success, what it wrote is null or a reference that now belongs to the caller.
+    /// `create` returns a status that is the caller's; when that is success, what `create` wrote is null or a reference that now
+    /// belongs to the caller.
     pub(super) unsafe fn create(
         operation: &'static str,
         create: impl FnOnce(*mut *mut T) -> sys::iree_status_t,
     ) -> Result<Self> {
-        // SAFETY: the caller's promise is this function's.
-        unsafe { Self::create_with(operation, status::check, create) }
+        // SAFETY: the caller's promises are this function's, that of the status included.
+        unsafe { Self::create_with(operation, |status, operation| status::check(status, operation), create) }
     }
 
-    /// [`create`](Self::create) with a say in which kind of error a status is.
+    /// [`create`](Self::create) with a say in which kind of error a status is, which `check` consumes.
     ///
     /// # Safety
     /// As for [`create`](Self::create).

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 use mlxcel_core::{ErrorKind, Result};
-use mlxcel_stablehlo::ElementType::F32;
+use mlxcel_stablehlo::ElementType::{F32, I32};
 
 use super::sys;
 use super::tests::vmfb;
@@ -79,4 +79,38 @@ fn an_allocation_that_fails_in_the_runtime_is_an_error_and_the_next_try_computes
         println!("{driver}: {failed} allocations failed by turns");
         assert!(failed > 20, "{driver}: {failed}");
     }
+}
+
+#[test]
+fn an_allocation_that_fails_before_a_call_begins_leaves_its_arguments_as_they_were() {
+    let device = Device::open(&DeviceOptions { driver: Driver::LocalSync, ..Default::default() }).unwrap();
+    let update = Program::load(&device, vmfb()).unwrap().function("update").unwrap();
+    let cache = device.allocate(1024 * 64 * 4).unwrap();
+    let row = device.upload(bytemuck::cast_slice(&[1f32; 64])).unwrap();
+    let at = device.upload(&0i32.to_le_bytes()).unwrap();
+    let arguments = [
+        Argument::new(&cache, &[1024, 64], F32),
+        Argument::new(&row, &[1, 64], F32),
+        Argument::new(&at, &[], I32),
+    ];
+    let mut value = [1u8; 4];
+    let mut before = 0;
+    for number in 0.. {
+        GOOD.set(Some(number));
+        let result = update.invoke(&Constants::default(), &arguments);
+        GOOD.set(None);
+        let Err(error) = result else { break };
+        if error.begun {
+            break;
+        }
+        assert_eq!(error.error.kind(), ErrorKind::ResourceExhausted, "{number}: {error:?}");
+        before += 1;
+        cache.read(0, &mut value).unwrap();
+        assert_eq!(value, [0; 4], "allocation {number}");
+    }
+    // A list of inputs, a view of each, a list of results.
+    assert!(before >= 5, "{before}");
+    update.invoke(&Constants::default(), &arguments).unwrap();
+    cache.read(0, &mut value).unwrap();
+    assert_eq!(value, 1f32.to_le_bytes());
 }

@@ -29,7 +29,7 @@ pub(crate) use buffer::Buffer;
 pub(crate) use device::{Device, DeviceOptions, Driver};
 pub(crate) use memory::{ALIGNMENT, HostMemory};
 pub(crate) use profile::DispatchEvent;
-pub(crate) use program::{Function, Program};
+pub(crate) use program::{CallError, Function, Program};
 
 /// The commit of that release in IREE's repository, as its compiler states it.
 pub(crate) const COMMIT: &str = "89ece87b89852100c0a4ac3d515e14842d090967";

@@ -77,16 +77,16 @@ impl Profiling {
             sink: sink.as_ptr(),
             ..Default::default()
         };
-        // SAFETY: the device is live and idle; the options are read during the call, and the sink is retained by it.
-        let status = unsafe { sys::iree_hal_device_profiling_begin(device.as_ptr(), &options) };
-        check(status, OPERATION)?;
+        // SAFETY: the device is live and idle; the options are read during the call, and the sink is retained by it. The status is
+        // that of the call.
+        unsafe { check(sys::iree_hal_device_profiling_begin(device.as_ptr(), &options), OPERATION)? };
         Ok(Self { device: device.clone(), state })
     }
 
     /// What happened since the last call; calls of programs that have returned are in it whole.
     pub(super) fn take(&self) -> Result<Events> {
-        // SAFETY: the device is live; flushing may go on beside work of the device.
-        check(unsafe { sys::iree_hal_device_profiling_flush(self.device.as_ptr()) }, OPERATION)?;
+        // SAFETY: the device is live; flushing may go on beside work of the device. The status is that of the call.
+        unsafe { check(sys::iree_hal_device_profiling_flush(self.device.as_ptr()), OPERATION)? };
         Ok(std::mem::take(&mut lock(&self.state).events))
     }
 
@@ -94,7 +94,7 @@ impl Profiling {
     fn drain(&self) -> Result<()> {
         const ANY_QUEUE: sys::iree_hal_queue_affinity_t = sys::iree_hal_queue_affinity_t::MAX;
         // SAFETY: device and semaphore are live for the calls, and the semaphore is ours; both lists are read during the
-        // call, the one to wait for being empty.
+        // call, the one to wait for being empty. Each status is that of its call.
         unsafe {
             let semaphore: Handle<sys::iree_hal_semaphore_t> = Handle::create(OPERATION, |out| {
                 sys::iree_hal_semaphore_create(self.device.as_ptr(), ANY_QUEUE, 0, 0, out)
@@ -120,10 +120,10 @@ impl Drop for Profiling {
     fn drop(&mut self) {
         // A device that cannot run an empty submission has nothing under way either.
         let _ = self.drain();
-        // SAFETY: the device is live and idle, and this ends what `begin` began, once.
-        let status = unsafe { sys::iree_hal_device_profiling_end(self.device.as_ptr()) };
-        // Nobody is left to tell; consuming the status frees it.
-        let _ = check(status, OPERATION);
+        // SAFETY: the device is live and idle, and this ends what `begin` began, once. The status is that of the call.
+        let ended = unsafe { check(sys::iree_hal_device_profiling_end(self.device.as_ptr()), OPERATION) };
+        // Nobody is left to tell; the status was freed.
+        let _ = ended;
     }
 }
 
@@ -150,8 +150,8 @@ impl Sink {
         let vtable = (&raw const TABLE).cast();
         let sink = Box::new(Self { resource: sys::iree_hal_resource_t { ref_count: 1, vtable }, state });
         let raw = Box::into_raw(sink).cast::<sys::iree_hal_profile_sink_t>();
-        // SAFETY: the object begins with one reference, which becomes the handle's; the last one given back is told to
-        // `destroy`.
+        // SAFETY: the object begins as the runtime's do, by `repr(C)`, with one reference, which becomes the handle's; the last one
+        // given back is told to `destroy`, through the table, which is static.
         unsafe { Handle::from_owned(raw) }.ok_or_else(|| missing(OPERATION))
     }
 }
@@ -184,8 +184,8 @@ unsafe extern "C" fn write(
     count: sys::iree_host_size_t,
     spans: *const sys::iree_const_byte_span_t,
 ) -> sys::iree_status_t {
-    // SAFETY: the runtime gives the sink that it was given, which is live, and metadata, `count` spans and what they point
-    // to, which are readable for the call. Nothing is kept of them.
+    // SAFETY: the runtime gives the sink that it was given, which is live and of which nobody has a mutable reference, and
+    // metadata, `count` spans and what they point to, which are readable for the call. Nothing is kept of them.
     unsafe {
         let metadata = &*metadata;
         let content = bytes(metadata.content_type.data.cast(), metadata.content_type.size);
@@ -278,7 +278,8 @@ fn records<R: Record>(mut chunk: &[u8]) -> impl Iterator<Item = (R, &[u8])> {
         }
         let (record, rest) = chunk.split_at(length);
         chunk = rest;
-        // SAFETY: there are that many bytes, and any are a record.
+        // SAFETY: the length was held to be at least that of `R`, so there are as many bytes; they need no alignment, and by the
+        // promise of `Record` any bytes are one.
         let value = unsafe { ptr::read_unaligned(record.as_ptr().cast::<R>()) };
         Some((value, record.get(size_of::<R>()..).unwrap_or_default()))
     })

@@ -17,6 +17,9 @@ use super::memory::HostMemory;
 use super::status::{check, check_content};
 use super::sys;
 
+/// What loading does, in the words of its errors.
+const OPERATION: &str = "load a compiled program";
+
 /// A compiled program on a device; clones are the same program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program(Arc<Loaded>);
@@ -39,7 +42,6 @@ impl Program {
     /// machine code, which nobody can verify, and the runtime trusts more of it than that. Whoever gives the bytes has
     /// to know that they are what a compiler wrote, as the artifact cache does by their checksum.
     pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
-        let operation = "load a compiled program";
         // The loader reads the file in place and wants it aligned.
         let mut bytes = HostMemory::zeroed(vmfb.len())?;
         bytes.as_mut_slice().copy_from_slice(vmfb);
@@ -48,16 +50,20 @@ impl Program {
         // SAFETY: the instance is live; the module reads the bytes where they are and does not free them, and they
         // outlive it, because whoever holds the module (this struct, and through it every result) drops it first.
         let module = unsafe {
-            Handle::create_with(operation, check_content, |out| {
-                sys::iree_vm_bytecode_module_create(
-                    device.instance().as_ptr(),
-                    sys::iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE,
-                    contents,
-                    sys::null_allocator(),
-                    sys::host_allocator(),
-                    out,
-                )
-            })?
+            Handle::create_with(
+                OPERATION,
+                |status, operation| check_content(status, operation),
+                |out| {
+                    sys::iree_vm_bytecode_module_create(
+                        device.instance().as_ptr(),
+                        sys::iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE,
+                        contents,
+                        sys::null_allocator(),
+                        sys::host_allocator(),
+                        out,
+                    )
+                },
+            )?
         };
         let context = new_context(device, &module)?;
         // More calls at once than there are cores gain nothing; each takes memory for the program's code and state.
@@ -71,23 +77,29 @@ impl Program {
     pub(crate) fn function(&self, name: &str) -> Result<Function> {
         let operation = "look up a function";
         let mut function = sys::iree_vm_function_t::default();
-        // SAFETY: the module is live, the name is readable for the call, and the function is written by it.
-        let status = unsafe {
-            sys::iree_vm_module_lookup_function_by_name(
+        // SAFETY: the module is live, the name is readable for the call, and the function is written by it. The status is that of
+        // the call.
+        let found = unsafe {
+            let status = sys::iree_vm_module_lookup_function_by_name(
                 self.0.module.as_ptr(),
                 sys::iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_EXPORT,
                 sys::string_view(name),
                 &mut function,
-            )
+            );
+            check(status, operation)
         };
-        check(status, operation).map_err(|error| error.with_context("function", name))?;
+        found.map_err(|error| error.with_context("function", name))?;
         let (mut arguments, mut results) = (0, 0);
-        // SAFETY: the function belongs to the live module, which its signature points into.
-        let status = unsafe {
+        // SAFETY: the function belongs to the live module, which its signature points into. The status is that of the call.
+        unsafe {
             let signature = sys::iree_vm_function_signature(&function);
-            sys::iree_vm_function_call_count_arguments_and_results(&signature, &mut arguments, &mut results)
-        };
-        check(status, operation)?;
+            let status = sys::iree_vm_function_call_count_arguments_and_results(
+                &signature,
+                &mut arguments,
+                &mut results,
+            );
+            check(status, operation)?;
+        }
         let name = name.to_owned();
         Ok(Function {
             program: Arc::clone(&self.0),
@@ -108,16 +120,20 @@ fn new_context(
     // SAFETY: instance and modules are live, and several threads may make states of one module at once; the context retains them and
     // is ours. `Loaded` drops it before the bytes that the module was read from.
     unsafe {
-        Handle::create_with("load a compiled program", check_content, |out| {
-            sys::iree_vm_context_create_with_modules(
-                device.instance().as_ptr(),
-                0,
-                modules.len(),
-                modules.as_mut_ptr(),
-                sys::host_allocator(),
-                out,
-            )
-        })
+        Handle::create_with(
+            OPERATION,
+            |status, operation| check_content(status, operation),
+            |out| {
+                sys::iree_vm_context_create_with_modules(
+                    device.instance().as_ptr(),
+                    0,
+                    modules.len(),
+                    modules.as_mut_ptr(),
+                    sys::host_allocator(),
+                    out,
+                )
+            },
+        )
     }
 }
 
@@ -156,6 +172,34 @@ pub(crate) struct Output {
     pub(crate) ty: TensorType,
 }
 
+/// Why a call gave nothing.
+#[derive(Debug)]
+pub(crate) struct CallError {
+    /// What went wrong.
+    pub(crate) error: Error,
+    /// Whether the program may have begun, and written to arguments that it updates. Before, they are as they were.
+    pub(crate) begun: bool,
+}
+
+impl CallError {
+    fn before(error: Error) -> Self {
+        Self { error, begun: false }
+    }
+}
+
+impl From<Error> for CallError {
+    /// An error after which arguments may have been written to.
+    fn from(error: Error) -> Self {
+        Self { error, begun: true }
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        error.error
+    }
+}
+
 impl Function {
     /// How many arguments it takes.
     #[cfg(test)]
@@ -174,24 +218,34 @@ impl Function {
     /// A program may compute a result in the place of an argument that it updates: such an argument holds the result
     /// afterwards ([`Buffer::shares_storage_with`] tells). Calls of one program from several threads run at once, as many as there are
     /// cores; what they update must not be the same.
-    pub(crate) fn invoke(&self, constants: &Constants, arguments: &[Argument<'_>]) -> Result<Vec<Output>> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CallError`], which tells whether the arguments are still what they were.
+    pub(crate) fn invoke(
+        &self,
+        constants: &Constants,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<Output>, CallError> {
         let operation = "call a program";
+        let named = |error: Error| error.with_context("function", &self.name);
+        let before = |error| CallError::before(named(error));
         let given = constants.len() + arguments.len();
         if given != self.arguments {
-            return Err(Error::new(ErrorKind::InvalidInput, operation, "the number of arguments is wrong")
-                .with_context("function", &self.name)
+            let error = Error::new(ErrorKind::InvalidInput, operation, "the number of arguments is wrong")
                 .with_context("takes", self.arguments)
-                .with_context("given", given));
+                .with_context("given", given);
+            return Err(before(error));
         }
-        let named = |error: Error| error.with_context("function", &self.name);
-        let inputs = input_list(&self.program.device, constants, arguments).map_err(named)?;
-        let outputs = List::with_capacity(self.results)?;
         let Loaded { contexts, module, device, .. } = &*self.program;
+        let inputs = input_list(device, constants, arguments).map_err(before)?;
+        let outputs = List::with_capacity(self.results).map_err(before)?;
         let call = |context: &Handle<sys::iree_vm_context_t>| {
             // SAFETY: context, function and lists are live, and nobody else uses them during the call: the context is
-            // lent to this call alone, the lists are local. The call returns when the results are there.
+            // lent to this call alone, the lists are local. The call returns when the results are there. The program's own code checks
+            // the number, shapes and types of its arguments. The status is that of the call.
             unsafe {
-                sys::iree_vm_invoke(
+                let status = sys::iree_vm_invoke(
                     context.as_ptr(),
                     self.function.0,
                     0,
@@ -199,28 +253,24 @@ impl Function {
                     inputs.as_ptr(),
                     outputs.as_ptr(),
                     sys::host_allocator(),
-                )
+                );
+                check(status, operation)
             }
         };
-        let status = contexts.with(|| new_context(device, module), call).map_err(named)?;
-        check(status, operation).map_err(named)?;
-        self.program.device.check_fault(FaultPoint::Dispatch, operation)?;
-        (0..outputs.len())
-            .map(|index| {
-                let view = outputs.get(index).ok_or_else(|| {
-                    named(
-                        Error::unsupported(operation, "a result is not a tensor")
-                            .with_context("result", index),
-                    )
-                })?;
-                self.output(&view)
-            })
-            .collect()
+        let called = contexts.with(|| new_context(device, module), call).map_err(before)?;
+        called.map_err(named)?;
+        device.check_fault(FaultPoint::Dispatch, operation)?;
+        let output = |index| {
+            let not_a_tensor =
+                || Error::unsupported(operation, "a result is not a tensor").with_context("result", index);
+            self.output(&outputs.get(index).ok_or_else(not_a_tensor)?).map_err(named)
+        };
+        Ok((0..outputs.len()).map(output).collect::<Result<_>>()?)
     }
 
     fn output(&self, view: &View) -> Result<Output> {
-        // SAFETY: the view is live; the calls read its fields, the dimensions are copied while it is, and the buffer
-        // gets a reference of its own.
+        // SAFETY: the view is live; the calls read its fields, of which the dimensions are as many as the rank and are copied
+        // while it is, and the buffer, which it holds, gets a reference of its own.
         let (buffer, shape, code) = unsafe {
             let rank = sys::iree_hal_buffer_view_shape_rank(view.as_ptr());
             let shape = if rank == 0 {

@@ -20,19 +20,30 @@ impl fmt::Display for RuntimeFailure {
 impl std::error::Error for RuntimeFailure {}
 
 /// Turns a status into a result; `operation` says what was attempted.
-pub(super) fn check(status: sys::iree_status_t, operation: &'static str) -> Result<()> {
-    check_as(status, operation, kind_of_code)
+///
+/// # Safety
+/// `status` was returned by an IREE call, and nobody else consumes it.
+pub(super) unsafe fn check(status: sys::iree_status_t, operation: &'static str) -> Result<()> {
+    // SAFETY: the caller's promise is this function's.
+    unsafe { check_as(status, operation, kind_of_code) }
 }
 
 /// Like [`check`], where an argument that IREE finds invalid is a file that is not what it should be.
-pub(super) fn check_content(status: sys::iree_status_t, operation: &'static str) -> Result<()> {
-    check_as(status, operation, |code| match kind_of_code(code) {
+///
+/// # Safety
+/// As for [`check`].
+pub(super) unsafe fn check_content(status: sys::iree_status_t, operation: &'static str) -> Result<()> {
+    let kind_of = |code| match kind_of_code(code) {
         ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Device => ErrorKind::Corrupt,
         kind => kind,
-    })
+    };
+    // SAFETY: the caller's promise is this function's.
+    unsafe { check_as(status, operation, kind_of) }
 }
 
-fn check_as(
+/// # Safety
+/// As for [`check`].
+unsafe fn check_as(
     status: sys::iree_status_t,
     operation: &'static str,
     kind_of: impl FnOnce(sys::iree_status_code_e) -> ErrorKind,
@@ -41,10 +52,8 @@ fn check_as(
     if status.is_null() {
         return Ok(());
     }
-    let words = text(status);
-    // SAFETY: the status came from an IREE call that gave it to us, and nobody has consumed it yet; this frees it and
-    // it is not used again.
-    let code = unsafe { sys::iree_status_consume_code(status) };
+    // SAFETY: by the caller's promise the status is live and ours; it is consumed last, and not used again.
+    let (words, code) = unsafe { (text(status), sys::iree_status_consume_code(status)) };
     let kind = kind_of(code as sys::iree_status_code_e);
     Err(Error::new(kind, operation, "the IREE runtime reported a failure").with_source(RuntimeFailure(words)))
 }
@@ -64,11 +73,14 @@ fn kind_of_code(code: sys::iree_status_code_e) -> ErrorKind {
 }
 
 /// The status as IREE prints it: the place in its source, the code, the message.
-fn text(status: sys::iree_status_t) -> String {
+///
+/// # Safety
+/// `status` is live.
+unsafe fn text(status: sys::iree_status_t) -> String {
     let allocator = sys::host_allocator();
     let mut buffer = ptr::null_mut();
     let mut length = 0usize;
-    // SAFETY: the status is live, the allocator and both outputs outlive the call; on success `buffer` holds `length`
+    // SAFETY: the status is live by the caller's promise, the allocator and both outputs outlive the call; on success `buffer` holds `length`
     // bytes allocated by `allocator`, which are copied and then freed with it.
     unsafe {
         if !sys::iree_status_to_string(status, &allocator, &mut buffer, &mut length) || buffer.is_null() {

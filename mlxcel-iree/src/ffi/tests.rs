@@ -28,6 +28,9 @@ module @test {
         : (tensor<1024x64xf32>, tensor<f32>) -> tensor<f32>
     return %0, %1 : tensor<1024x64xf32>, tensor<f32>
   }
+  func.func @same(%a: tensor<4xf32>) -> tensor<4xf32> {
+    return %a : tensor<4xf32>
+  }
   func.func @table() -> tensor<4xi32> {
     %0 = stablehlo.constant dense<[5, 6, 7, 8]> : tensor<4xi32>
     return %0 : tensor<4xi32>
@@ -181,7 +184,7 @@ fn part_of_a_buffer_is_an_argument() {
         assert_eq!(floats(&outputs[0].buffer), [3.0; 4]);
 
         let unaligned = Argument { offset: 16, ..second };
-        let error = add_function.invoke(&Constants::default(), &[unaligned, second]).unwrap_err();
+        let error = add_function.invoke(&Constants::default(), &[unaligned, second]).unwrap_err().error;
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("64 bytes"), "{error}");
     }
@@ -195,7 +198,7 @@ fn wrong_arguments_are_errors() {
         let small = upload(&device, &[0.0; 2]);
         let none = Constants::default();
         let one = [Argument::new(&a, &[4], F32)];
-        let error = add_function.invoke(&none, &one).unwrap_err();
+        let error = add_function.invoke(&none, &one).unwrap_err().error;
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!((error.context("takes"), error.context("given")), (Some("2"), Some("1")));
 
@@ -208,7 +211,7 @@ fn wrong_arguments_are_errors() {
             Argument::new(&a, &[usize::MAX, 2], F32),
             Argument { buffer: &a, offset: usize::MAX - 63, shape: &[4], element: F32 },
         ] {
-            let error = add_function.invoke(&none, &[one[0], wrong]).unwrap_err();
+            let error = add_function.invoke(&none, &[one[0], wrong]).unwrap_err().error;
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{wrong:?}: {error}");
         }
         assert_eq!(add(&add_function, &a, &a), [0.0; 4], "the program still works");
@@ -221,7 +224,7 @@ fn iree_keeps_its_own_words() {
     let add_function = function(&device, "add");
     let a = upload(&device, &[0.0; 4]);
     let arguments = [Argument::new(&a, &[4], F32), Argument::new(&a, &[2, 2], F32)];
-    let error = add_function.invoke(&Constants::default(), &arguments).unwrap_err();
+    let error = add_function.invoke(&Constants::default(), &arguments).unwrap_err().error;
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("input1") && source.contains("INVALID_ARGUMENT"), "{source}");
 }
@@ -232,7 +235,7 @@ fn buffers_of_another_device_are_refused() {
     let add_function = function(&one, "add");
     let (a, b) = (upload(&one, &[0.0; 4]), upload(&other, &[0.0; 4]));
     let arguments = [Argument::new(&a, &[4], F32), Argument::new(&b, &[4], F32)];
-    let error = add_function.invoke(&Constants::default(), &arguments).unwrap_err();
+    let error = add_function.invoke(&Constants::default(), &arguments).unwrap_err().error;
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert_eq!(a.copy_to(0, &b, 0, 16).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
@@ -356,7 +359,7 @@ fn imported_memory_is_used_in_place_and_released_once() {
         assert_eq!(floats(&outputs[0].buffer), [2.0, 3.0, 4.0, 5.0]);
 
         let arguments = [Argument::new(&b, &[4], F32), Argument::new(&imported, &[4], F32)];
-        let error = add_function.invoke(&Constants::default(), &arguments).unwrap_err();
+        let error = add_function.invoke(&Constants::default(), &arguments).unwrap_err().error;
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "only a constant may be read-only");
         assert_eq!(imported.write(0, &[0]).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(b.copy_to(0, &imported, 0, 4).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -365,6 +368,24 @@ fn imported_memory_is_used_in_place_and_released_once() {
         assert_eq!(ends.load(Ordering::SeqCst), 0, "the constants hold it");
         drop((constants, outputs));
         assert_eq!(ends.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[test]
+fn a_result_that_is_an_imported_constant_is_read_only_too() {
+    let [task, sync, _] = devices();
+    for device in [task, sync] {
+        let memory = Arc::new(Counted::new(&[1.0, 2.0, 3.0, 4.0], &Arc::default()));
+        let imported = device.import(&memory, 0..16).unwrap();
+        let constants = Constants::new(&[Argument::new(&imported, &[4], F32)]).unwrap();
+        let outputs = function(&device, "same").invoke(&constants, &[]).unwrap();
+        let result = &outputs[0].buffer;
+        assert!(result.shares_storage_with(&imported));
+        assert!(result.is_read_only());
+        assert_eq!(result.write(0, &[0]).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let again =
+            function(&device, "same").invoke(&Constants::default(), &[Argument::new(result, &[4], F32)]);
+        assert_eq!(again.unwrap_err().error.kind(), ErrorKind::InvalidInput);
     }
 }
 
