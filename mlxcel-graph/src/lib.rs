@@ -33,6 +33,7 @@ mod session;
 mod shape;
 mod state;
 mod weights;
+mod writer;
 
 pub use executor::{Executor, RunError, StepInputs, StepOutputs};
 pub use faulty::FaultyExecutor;
@@ -43,3 +44,4 @@ pub use session::GraphSession;
 pub use shape::{Lengths, Outputs, ProgramShape};
 pub use state::{StateLayout, StateSegment, state_layouts};
 pub use weights::weight_arguments;
+pub use writer::ProgramWriter;

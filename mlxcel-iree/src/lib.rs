@@ -6,6 +6,9 @@
 //! and not the application's end, and what it made is kept on disk, checked, for every later start. The runtime is linked
 //! statically and loads such artifacts in milliseconds.
 //!
+//! All of compiling is the feature `compile`, on by default. An application that ships its models with their programs, as [bundles](bundle),
+//! does without and builds what runs them alone; a model that has no bundle is then refused.
+//!
 //! [`IreeBackend`] is the engine. A model is a folder with a Hugging Face checkpoint:
 //!
 //! ```no_run
@@ -39,31 +42,38 @@
 //!
 //! # Kernels
 //!
-//! Linear layers over few rows, where decoding spends its time, are replaced by kernels of this crate's own that read the
-//! weight once, at the speed of memory; everything else is the compiler's.
+//! Linear layers over few rows, where decoding spends its time, are replaced by kernels of our own (`mlxcel-iree-kernels`) that
+//! read the weight once, at the speed of memory; everything else is the compiler's.
 
 #![deny(unsafe_code)]
 
 mod affinity;
-mod artifact;
 mod backend;
 pub mod bundle;
-pub mod cache;
-mod compiler;
+#[cfg(not(feature = "compile"))]
+mod bundled_only;
+#[cfg(feature = "compile")]
+mod compile;
 mod engine;
-#[cfg(test)]
-mod every_target_tests;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
 mod ffi;
+#[cfg(feature = "compile")]
 pub mod inspect;
 #[cfg(test)]
 mod kernel_tests;
 pub mod profile;
-mod target;
+#[cfg(feature = "compile")]
+#[cfg(test)]
+mod target_tests;
+#[cfg(test)]
+mod testing;
 mod threads;
 
 pub use affinity::Affinity;
-pub use backend::{CompileBackend, CompileBackends, ResolvedTarget};
-pub use engine::IreeBackend;
+pub use backend::IreeBackend;
 pub use mlxcel_graph::KvCacheType;
-pub use target::{CompileTarget, DeviceDescription, Processor};
+#[cfg(feature = "compile")]
+pub use mlxcel_iree_compile::cache;
+pub use mlxcel_iree_target::{
+    CompileBackend, CompileBackends, CompileTarget, DeviceDescription, Processor, ResolvedTarget,
+};

@@ -76,7 +76,7 @@ pub use mlxcel_core::{
     LoadProgress, LoadStage, LogitsSampler, Mirostat, ModelInfo, ModelSource, Pooling, Precision, Prepare,
     Result, SampledToken, SamplingContext, SamplingParams, SessionStats, TokenId, TokenLogprob, Xtc,
 };
-#[cfg(any(feature = "iree", feature = "iree-dist"))]
+#[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
 pub use mlxcel_iree as iree;
 #[cfg(feature = "mlx")]
 pub use mlxcel_mlx as mlx;

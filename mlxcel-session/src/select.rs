@@ -17,9 +17,9 @@ struct Engine {
     make: Option<fn() -> Arc<dyn Backend>>,
 }
 
-#[cfg(any(feature = "iree", feature = "iree-dist"))]
+#[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
 const IREE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_iree::IreeBackend::new()));
-#[cfg(not(any(feature = "iree", feature = "iree-dist")))]
+#[cfg(not(any(feature = "iree-dist", feature = "iree-runtime")))]
 const IREE: Option<fn() -> Arc<dyn Backend>> = None;
 
 #[cfg(feature = "mlx")]

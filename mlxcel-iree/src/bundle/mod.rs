@@ -1,6 +1,6 @@
 //! Bundles: a model with its programs compiled beforehand, in one folder.
 //!
-//! An application that ships a model need not ship a compiler. [`write()`] compiles every program that sessions can ever ask for
+//! An application that ships a model need not ship a compiler, nor this crate's feature `compile`. [`write()`] compiles every program that sessions can ever ask for
 //! and puts them beside the checkpoint's files; the machine that runs the bundle needs the application and nothing else: no
 //! compiler, no Python, no cache, not even a file system that can be written.
 //!
@@ -50,28 +50,22 @@
 //! OpenXLA family runs them. The manifest says what each argument is; weights are arguments, named by the tensors of the
 //! checkpoint's safetensors files.
 
-mod checkpoint_files;
-mod describe;
-mod manifest;
 mod open;
-mod options;
-mod path;
 mod source;
-mod staging;
-mod targets;
 mod trust;
-mod write;
 
+#[cfg(feature = "compile")]
 #[cfg(test)]
 mod tests;
 
-pub(crate) use describe::file_stem;
-pub use manifest::{
-    FileEntry, LongRotary, Manifest, ModelDescription, ProgramDescription, Rotary, Selected, Target, Tensor,
-    Weight,
+pub use mlxcel_iree_target::manifest::{
+    FileEntry, LongRotary, Manifest, ModelDescription, ProgramDescription, Rotary, STABLEHLO, Selected,
+    Target, Tensor, Weight,
 };
 pub use open::Bundle;
-pub(crate) use open::BundledPrograms;
-pub use options::{BundleOptions, STABLEHLO, split_targets};
 pub(crate) use trust::{Offer, Trust};
-pub use write::write;
+
+#[cfg(feature = "compile")]
+pub use crate::compile::write_bundle as write;
+#[cfg(feature = "compile")]
+pub use mlxcel_iree_compile::bundle::{BundleOptions, split_targets};

@@ -1,16 +1,17 @@
 //! A bundle that is there: read, held against the model and the machine, its programs handed out.
 
-use std::borrow::Cow;
+use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
-use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, ModelSource, Result};
 use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape};
+use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, OPERATION, Target, Weight};
+use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription};
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 
-use super::manifest::{FileEntry, Manifest, OPERATION, Target, Weight};
 use super::source::Source;
-use crate::backend::CompileBackends;
-use crate::target::{CompileTarget, DeviceDescription};
+use crate::engine::{Made, ProgramSource};
 
 /// A bundle, open for reading.
 ///
@@ -51,7 +52,7 @@ impl Bundle {
     /// The bundle in `source` whose manifest is `text`.
     pub(crate) fn parse(source: &ModelSource, text: &[u8]) -> Result<Self> {
         let source = Source::new(source);
-        let manifest = Manifest::parse(text, &source.locate(super::manifest::MANIFEST))?;
+        let manifest = Manifest::parse(text, &source.locate(MANIFEST))?;
         Ok(Self { source, manifest })
     }
 
@@ -191,7 +192,7 @@ impl Bundle {
                 continue;
             }
             let features = target.required_features.len();
-            match target.check_device(backends, device) {
+            match check_device(target, backends, device) {
                 Ok(()) if best.is_none_or(|(_, most)| features > most) => best = Some((index, features)),
                 Ok(()) => {}
                 Err(refusal) => refusals.push(refusal),
@@ -259,49 +260,34 @@ fn contradiction<T: std::fmt::Display>(kind: ErrorKind, field: &'static str, ask
         .with_context("bundle", bundled)
 }
 
-impl Target {
-    /// Refuses a device that does not run these programs.
-    fn check_device(&self, backends: &CompileBackends, device: &DeviceDescription) -> Result<()> {
-        let refused = |message: &'static str| {
-            Error::unsupported("match a program with its device", message)
-                .with_context("target", self.target.escape_debug())
-                .with_context("device", device)
-        };
-        if self.is_text() {
-            return Err(refused("these programs are text for other compilers"));
-        }
-        self.lanes()?;
-        let target = self.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
-        let target = target.map_err(|error| refused("nothing is known of this target").with_source(error))?;
-        target.check_device(device)?;
-        // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
-        let has = |feature: &str| {
-            device
-                .processor
-                .as_ref()
-                .is_none_or(|processor| processor.features().any(|known| known == feature))
-        };
-        let missing: Vec<&str> =
-            self.required_features.iter().map(String::as_str).filter(|feature| !has(feature)).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Err(refused("the program is compiled for a processor that has more instructions")
-            .with_context("missing", missing.join(", ").escape_debug()))
+/// Refuses a device that does not run the programs for `target`.
+fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDescription) -> Result<()> {
+    let refused = |message: &'static str| {
+        Error::unsupported("match a program with its device", message)
+            .with_context("target", target.target.escape_debug())
+            .with_context("device", device)
+    };
+    if target.is_text() {
+        return Err(refused("these programs are text for other compilers"));
     }
+    target.lanes()?;
+    let resolved = target.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
+    let resolved = resolved.map_err(|error| refused("nothing is known of this target").with_source(error))?;
+    resolved.check_device(device)?;
+    // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
+    let has = |feature: &str| {
+        device.processor.as_ref().is_none_or(|processor| processor.features().any(|known| known == feature))
+    };
+    let missing: Vec<&str> =
+        target.required_features.iter().map(String::as_str).filter(|feature| !has(feature)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(refused("the program is compiled for a processor that has more instructions")
+        .with_context("missing", missing.join(", ").escape_debug()))
 }
 
 impl BundledPrograms {
-    /// The name of the target.
-    pub(crate) fn name(&self) -> &str {
-        self.target().map_or("", |target| &target.target)
-    }
-
-    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
-    pub(crate) fn lanes(&self) -> Result<Option<usize>> {
-        self.target().map_or(Ok(None), Target::lanes)
-    }
-
     fn target(&self) -> Option<&Target> {
         self.bundle.manifest.targets.get(self.target)
     }
@@ -309,14 +295,30 @@ impl BundledPrograms {
     fn files(&self) -> &[FileEntry] {
         self.target().map_or(&[], |target| &target.programs)
     }
+}
+
+impl ProgramSource for BundledPrograms {
+    fn lanes(&self) -> Result<Option<usize>> {
+        self.target().map_or(Ok(None), Target::lanes)
+    }
+
+    fn takes_long(&self) -> bool {
+        false
+    }
 
     /// The compiled program for `shape`, checked against its checksum.
-    pub(crate) fn vmfb(&self, shape: &ProgramShape) -> Result<Cow<'static, [u8]>> {
+    fn program(&self, shape: &ProgramShape, _: Option<&CancelToken>) -> Result<Made> {
         let index = self.bundle.manifest.program(shape);
         let file = index.and_then(|index| self.files().get(index)).ok_or_else(|| {
             Error::new(ErrorKind::Internal, OPERATION, "the bundle has no program for this shape")
                 .with_context("program", shape)
         })?;
-        self.bundle.source.read(file)
+        Ok(Made { vmfb: self.bundle.source.read(file)?, compile_time: Duration::ZERO })
+    }
+}
+
+impl fmt::Display for BundledPrograms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bundled for {}", self.target().map_or("", |target| &target.target))
     }
 }

@@ -6,11 +6,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, OPERATION};
+use mlxcel_iree_target::{check_path, hex};
 use mlxcel_models::files;
 use sha2::{Digest, Sha256};
-
-use super::manifest::{FileEntry, MANIFEST, OPERATION};
-use super::path::check_path;
 
 /// How much of a file is read at once where only its checksum is wanted.
 const BLOCK: usize = 1 << 20;
@@ -112,11 +111,6 @@ impl Source {
         Error::new(ErrorKind::NotFound, OPERATION, "a file of the bundle is missing")
             .with_context("path", self.locate(&file.path))
     }
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn embedded_in(source: &ModelSource, path: &str) -> Option<&'static [u8]> {

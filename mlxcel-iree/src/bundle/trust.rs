@@ -7,14 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use mlxcel_iree_target::hex;
 use sha2::{Digest, Sha256};
 
 use super::open::Bundle;
-use super::source::{Source, hex};
-use crate::cache::Cache;
-
-/// The folder, in that of a cache, with a file for each bundle that was written with it.
-const FOLDER: &str = "bundles";
+use super::source::Source;
 
 /// Which bundles a caller trusts.
 #[derive(Clone, Debug, Default)]
@@ -50,16 +47,20 @@ impl Trust {
         self.manifests.push(sum.to_ascii_lowercase());
     }
 
-    /// The bundle in `source`, if there is one and as far as it may be used; `cache` gives the cache whose bundles are trusted.
+    /// The bundle in `source`, if there is one and as far as it may be used; `is_own` tells of a manifest whether this machine wrote it.
     ///
     /// # Errors
     ///
     /// Those of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is parsed.
-    pub(crate) fn offer(&self, source: &ModelSource, cache: impl FnOnce() -> Result<Cache>) -> Result<Offer> {
+    pub(crate) fn offer(
+        &self,
+        source: &ModelSource,
+        is_own: impl FnOnce(&[u8]) -> Result<bool>,
+    ) -> Result<Offer> {
         let Some(text) = Source::new(source).manifest()? else { return Ok(Offer::None) };
         let trusted = match source {
             ModelSource::Folder(folder) => {
-                self.names(folder) || self.manifests.contains(&name(&text)) || is_recorded(&cache()?, &text)
+                self.names(folder) || self.manifests.contains(&hex(&Sha256::digest(&text))) || is_own(&text)?
             }
             // It is part of the application, as its own code is.
             _ => true,
@@ -98,25 +99,4 @@ impl Untrusted {
         }
         refused.with_source(error)
     }
-}
-
-/// Notes that the bundle with this manifest was written with `cache`, by `path`; whether that can be noted is told and no error.
-pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
-    let Some(folder) = cache.folder().map(|folder| folder.join(FOLDER)) else { return };
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let written = fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(folder.join(name(manifest)), path.as_os_str().as_encoded_bytes()));
-    if let Err(error) = written {
-        tracing::warn!(folder = %folder.display(), %error, "it is not noted that the bundle is of this machine: it has to be trusted to be run");
-    }
-}
-
-/// Whether the bundle with this manifest was written with `cache`. The manifest has the sums of all programs.
-fn is_recorded(cache: &Cache, manifest: &[u8]) -> bool {
-    cache.folder().is_some_and(|folder| folder.join(FOLDER).join(name(manifest)).is_file())
-}
-
-/// The name of a manifest's record: its SHA-256.
-fn name(manifest: &[u8]) -> String {
-    hex(&Sha256::digest(manifest))
 }

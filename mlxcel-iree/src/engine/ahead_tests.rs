@@ -13,8 +13,8 @@ use mlxcel_core::{
     Prepare, Row, RowResult, SequenceId, SessionOptions, StepOutput,
 };
 
-use super::IreeBackend;
-use crate::compiler::Compiler;
+use crate::IreeBackend;
+use mlxcel_iree_compile::compiler::Compiler;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

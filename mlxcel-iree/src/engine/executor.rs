@@ -12,7 +12,7 @@ use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device};
 use crate::profile::Profiler;
 
 /// A device with a model's programs and weights on it.
-pub(super) struct IreeExecutor {
+pub(crate) struct IreeExecutor {
     device: Device,
     programs: Programs,
     weights: Constants,
@@ -24,11 +24,12 @@ pub(super) struct IreeExecutor {
 }
 
 /// What one group of layers keeps of a sequence.
-pub(super) struct IreeState {
+pub(crate) struct IreeState {
     buffer: Buffer,
     ty: TensorType,
 }
 
+#[cfg(feature = "compile")]
 #[cfg(test)]
 impl IreeState {
     pub(super) fn buffer(&self) -> &Buffer {
@@ -37,13 +38,13 @@ impl IreeState {
 }
 
 impl IreeExecutor {
-    pub(super) fn new(device: Device, programs: Programs, weights: Constants, decoder: &Decoder) -> Self {
+    pub(crate) fn new(device: Device, programs: Programs, weights: Constants, decoder: &Decoder) -> Self {
         let Decoder { vocabulary_size, hidden_size, .. } = *decoder;
         Self { device, programs, weights, vocabulary_size, hidden_size, profiler: None }
     }
 
     /// Has its passes noted by `profiler`; the device must have been opened for it.
-    pub(super) fn with_profiler(mut self, profiler: Option<Profiler>) -> Self {
+    pub(crate) fn with_profiler(mut self, profiler: Option<Profiler>) -> Self {
         self.profiler = profiler;
         self
     }

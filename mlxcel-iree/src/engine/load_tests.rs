@@ -12,7 +12,8 @@ use mlxcel_core::{Backend, ErrorKind, LoadOptions};
 use mlxcel_models::Checkpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{IreeBackend, weights};
+use super::weights;
+use crate::IreeBackend;
 use crate::ffi::{ALIGNMENT, Device, DeviceOptions, HostMemory};
 
 /// Says to a test that it runs in a process of its own.
@@ -116,7 +117,7 @@ fn opening_takes_at_most_half_as_long_again_as_a_copy() {
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let (_, file) = checkpoint.weight_files().max_by_key(|(_, bytes)| bytes.len()).unwrap();
     let graph = mlxcel_graph::GraphModelOptions::from(&LoadOptions::default());
-    let writer = super::ProgramWriter::new(decoder.clone(), &graph).unwrap();
+    let writer = mlxcel_graph::ProgramWriter::new(decoder.clone(), &graph).unwrap();
     let shape = &graph.first_programs(&decoder).unwrap()[0];
     let read = mlxcel_iree_kernels::weights_in_panels(&writer.program(shape).unwrap().module);
     let engine = IreeBackend::new();

@@ -12,47 +12,38 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, FaultPoint, LoadProgress, LoadS
 use mlxcel_graph::{ENTRY, ProgramShape};
 
 use super::ahead::Ahead;
-use super::compile::ProgramCompiler;
 use super::slot::Slot;
-use crate::bundle::BundledPrograms;
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
 
-/// Where compiled programs come from.
-pub(super) enum ProgramSource {
-    /// The compiler, or what it once made.
-    Compiler(Box<ProgramCompiler>),
-    /// A bundle, which has all that there will be.
-    Bundle(Box<BundledPrograms>),
-}
-
-impl ProgramSource {
+/// Where the programs of a model come from. It prints as what they were made for.
+pub(crate) trait ProgramSource: fmt::Display + Send + Sync {
     /// The lanes of the panels in which the programs take weights; none where they take them as stored.
-    pub(super) fn lanes(&self) -> Result<Option<usize>> {
-        match self {
-            Self::Compiler(compiler) => Ok(compiler.target().hardware()?.weight_lanes()),
-            Self::Bundle(programs) => programs.lanes(),
-        }
-    }
+    fn lanes(&self) -> Result<Option<usize>>;
+
+    /// Whether a program may take so long that the caller is told of it.
+    fn takes_long(&self) -> bool;
+
+    /// The program for `shape`.
+    fn program(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Made>;
 }
 
-impl fmt::Display for ProgramSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Compiler(compiler) => write!(f, "compiled for {}", compiler.target()),
-            Self::Bundle(programs) => write!(f, "bundled for {}", programs.name()),
-        }
-    }
+/// A program as the runtime loads it, and what it took to get it.
+pub(crate) struct Made {
+    /// The artifact.
+    pub(crate) vmfb: Cow<'static, [u8]>,
+    /// How long it took to compile; nothing where that was done before.
+    pub(crate) compile_time: Duration,
 }
 
 /// The programs of one model on one device.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     making: Arc<Making>,
     ahead: Ahead<ProgramShape>,
 }
 
 impl Programs {
-    pub(super) fn new(device: Device, source: ProgramSource, progress: Option<ProgressFn>) -> Self {
+    pub(crate) fn new(device: Device, source: Box<dyn ProgramSource>, progress: Option<ProgressFn>) -> Self {
         let making = Arc::new(Making { device, source, progress, slots: Mutex::default() });
         let ahead = Ahead::new({
             let making = Arc::clone(&making);
@@ -76,7 +67,7 @@ impl Programs {
 
     /// Makes the programs that are not there, side by side where there are cores, and tells how long that took where anything was
     /// compiled.
-    pub(super) fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+    pub(crate) fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
         let started = Instant::now();
         let missing: Vec<_> =
             shapes.iter().filter(|shape| self.making.slot(shape).ready().is_none()).collect();
@@ -114,7 +105,7 @@ impl Programs {
 /// What makes programs, and what it has made.
 struct Making {
     device: Device,
-    source: ProgramSource,
+    source: Box<dyn ProgramSource>,
     progress: Option<ProgressFn>,
     slots: Mutex<HashMap<ProgramShape, Arc<Slot>>>,
 }
@@ -128,8 +119,8 @@ impl Making {
         report: &dyn Fn(u64),
     ) -> Result<Duration> {
         let named = |error: Error| error.with_context("program", shape);
-        let compiles = matches!(self.source, ProgramSource::Compiler(_));
-        if compiles {
+        let takes_long = self.source.takes_long();
+        if takes_long {
             report(0);
         }
         let mut time = Duration::ZERO;
@@ -138,7 +129,7 @@ impl Making {
             (made, time) = self.make(shape, cancel).map_err(named)?;
             claim.fill(made);
         }
-        if compiles {
+        if takes_long {
             report(1);
         }
         Ok(time)
@@ -157,14 +148,7 @@ impl Making {
 
     fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(Function, Duration)> {
         self.device.check_fault(FaultPoint::Compile, "compile program")?;
-        let (vmfb, time) = match &self.source {
-            ProgramSource::Compiler(compiler) => {
-                let artifact = compiler.compile(shape, cancel)?;
-                let time = if artifact.compiled { artifact.elapsed } else { Duration::ZERO };
-                (Cow::Owned(artifact.bytes), time)
-            }
-            ProgramSource::Bundle(programs) => (programs.vmfb(shape)?, Duration::ZERO),
-        };
-        Ok((Program::load(&self.device, &vmfb)?.function(ENTRY)?, time))
+        let Made { vmfb, compile_time } = self.source.program(shape, cancel)?;
+        Ok((Program::load(&self.device, &vmfb)?.function(ENTRY)?, compile_time))
     }
 }

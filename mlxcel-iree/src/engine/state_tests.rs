@@ -8,7 +8,7 @@ use mlxcel_core::{
     SamplingParams, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenMask, Want,
 };
 
-use super::IreeBackend;
+use crate::IreeBackend;
 
 fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
     let mut out = StepOutput::default();

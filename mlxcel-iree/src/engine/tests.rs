@@ -4,17 +4,25 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mlxcel_core::{
-    Capabilities, Control, ErrorKind, FaultPoint, Faults, GenerateExt, GenerateOptions, Precision, Row,
-    SamplingParams, SamplingPlan, SessionOptions, StepOutput,
+    Backend, Capabilities, Control, ErrorKind, FaultPoint, Faults, GenerateExt, GenerateOptions, LoadOptions,
+    Model, Precision, Row, SamplingParams, SamplingPlan, SessionOptions, StepOutput,
 };
-use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, StepInputs, state_layouts};
+use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, ProgramWriter, StepInputs, state_layouts};
+use mlxcel_iree_compile::cache::Cache;
+use mlxcel_iree_compile::compiler::Compiler;
+use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
+use mlxcel_iree_kernels::weights_in_panels;
+use mlxcel_models::Checkpoint;
 
 use super::*;
-use crate::compiler::Compiler;
-use crate::profile::{DispatchProfile, Phase, Profile};
+use crate::IreeBackend;
+use crate::compile::Compiled;
+use crate::ffi::{Device, DeviceOptions};
+use crate::profile::{DispatchProfile, Phase, Profile, Profiler};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")
@@ -69,8 +77,8 @@ fn caches_are_updated_in_place() {
     let writer = ProgramWriter { decoder: decoder.clone(), numerics, layouts };
     let shape = ProgramShape { rows: vec![1, 1], length: 256, outputs: Outputs::Last };
     let read = weights_in_panels(&writer.program(&shape).unwrap().module);
-    let compiler = ProgramCompiler::new(writer, crate::backend::host(), artifacts).unwrap();
-    let source = ProgramSource::Compiler(Box::new(compiler));
+    let compiler = ProgramCompiler::new(writer, crate::testing::host(), artifacts).unwrap();
+    let source = Box::new(Compiled(compiler));
     let lanes = source.lanes().unwrap();
     let programs = Programs::new(device.clone(), source, None);
     let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &read, &options()).unwrap();

@@ -30,7 +30,7 @@ const PIECE_BYTES: usize = 1 << 20;
 ///
 /// [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Cancelled`], and those of reading a weight, with its
 /// name.
-pub(super) fn on_device(
+pub(crate) fn on_device(
     device: &Device,
     checkpoint: &Arc<Checkpoint>,
     decoder: &Decoder,

@@ -1,5 +1,6 @@
-//! The IREE runtime as safe types: devices, buffers and programs. And what starting a compiler takes from the
-//! operating system by hand ([`child`]).
+//! The IREE runtime as safe types: devices, buffers and programs. The runtime is of the release
+//! [`RELEASE`](mlxcel_iree_target::RELEASE): that of the sources in `eerie-sys` 0.5.0, and the only one that `build/version.rs` lets
+//! through as a distribution.
 //!
 //! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a [`handle::Handle`],
 //! which gives its reference back exactly once; every status is consumed exactly once, in [`status`]. Nothing here
@@ -9,7 +10,6 @@
 mod allocation;
 mod argument;
 mod buffer;
-pub(crate) mod child;
 mod device;
 mod handle;
 mod lent;
@@ -30,12 +30,3 @@ pub(crate) use device::{Device, DeviceOptions, Driver};
 pub(crate) use memory::{ALIGNMENT, HostMemory};
 pub(crate) use profile::DispatchEvent;
 pub(crate) use program::{CallError, Function, Program};
-
-/// The commit of that release in IREE's repository, as its compiler states it.
-pub(crate) const COMMIT: &str = "89ece87b89852100c0a4ac3d515e14842d090967";
-
-/// The release of the IREE runtime that is linked: the one whose sources `eerie-sys` 0.5.0 contains, and the only one that
-/// `build/version.rs` lets through as a distribution.
-pub(crate) fn revision() -> &'static str {
-    "3.13.0"
-}

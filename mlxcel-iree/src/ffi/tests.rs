@@ -10,7 +10,7 @@ use mlxcel_stablehlo::ElementType::{self, F32, I32};
 
 use super::device::topology_storage;
 use super::*;
-use crate::compiler::{CompileOptions, Compiler};
+use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 const PROGRAM: &str = r#"
 module @test {
@@ -56,7 +56,7 @@ pub(super) fn vmfb() -> &'static [u8] {
     static VMFB: OnceLock<Vec<u8>> = OnceLock::new();
     VMFB.get_or_init(|| {
         let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-        compiler.compile(PROGRAM, &CompileOptions::new(crate::backend::host()), None).unwrap()
+        compiler.compile(PROGRAM, &CompileOptions::new(crate::testing::host()), None).unwrap()
     })
 }
 

@@ -1,11 +1,13 @@
 //! A model inspected, and what is told of a program that does not compile.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
-use mlxcel_core::{Backend, ErrorKind, LoadOptions};
+use mlxcel_core::{Backend, ErrorKind, LoadOptions, ModelSource, Result};
 
 use super::*;
-use crate::{CompileBackend, CompileBackends};
+use crate::{CompileBackend, CompileBackends, CompileTarget, IreeBackend};
 
 fn fixture() -> ModelSource {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama").into()

@@ -6,13 +6,13 @@ mod latent;
 use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
+use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
 use super::lower;
-use crate::backend::ResolvedTarget;
-use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 use ElementType::{BF16, F16, F32, I8, I32};
 
@@ -326,7 +326,7 @@ impl Case {
 #[test]
 fn one_token_attends_to_what_is_before_it() {
     let case = |position| Case { positions: vec![position], length: 320, ..Case::default() };
-    check(&[0, 1, 31, 32, 63, 200].map(case), &crate::backend::host());
+    check(&[0, 1, 31, 32, 63, 200].map(case), &crate::testing::host());
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn chunks_of_a_prompt_see_up_to_their_own_tokens() {
             ..Case::default()
         })
         .collect();
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn every_cache_type_and_result_type_has_kernels() {
             ..Case::default()
         })
         .collect();
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn heads_of_every_size_and_any_sharing_fit() {
             ..Case::default()
         })
         .collect();
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn a_window_hides_what_is_far_behind() {
             ..Case::default()
         },
     );
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn rows_of_a_pass_keep_to_their_own_caches() {
         case(&[1, 4, 4, 1], &[9, 0, 77, 50]),
         case(&[1; 16], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
     ];
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn long_caches_are_read_in_parts() {
     let case = |position| Case { positions: vec![position], length: 8192, cache: BF16, ..Case::default() };
     let mut cases = [0, 500, 511, 512, 513, 6000, 8190].map(case).to_vec();
     cases.push(Case { window: Some(5000), ..case(7000) });
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn a_row_that_does_not_fit_is_written_at_the_end() {
     let module = module(std::slice::from_ref(&case));
     let operands = case.operands(0.0);
     let wanted = evaluated(&module, &operands);
-    let got = on_device(&module, &crate::backend::host(), &operands);
+    let got = on_device(&module, &crate::testing::host(), &operands);
     let (got, wanted) = (case.kept(&got[1]), case.kept(wanted[1].bytes()));
     assert!(got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-6));
 }
@@ -463,14 +463,14 @@ fn narrower_vectors_compute_the_same() {
         sinks: Some(BF16),
         ..Case::default()
     });
-    check(&cases, &crate::backend::resolved("llvm-cpu:x86-64-v3"));
+    check(&cases, &crate::testing::resolved("llvm-cpu:x86-64-v3"));
 }
 
 #[test]
 fn arm_has_kernels_too() {
     let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: BF16, ..Case::default() };
     let wide = Case { window: Some(7), soft_cap: Some(5.0), sinks: Some(BF16), pairs: 0, ..case.clone() };
-    let target = crate::backend::resolved("llvm-cpu:apple-m1");
+    let target = crate::testing::resolved("llvm-cpu:apple-m1");
     let text = lower(&module(&[case, wide]), &target, Precision::Native).unwrap();
     assert!(!text.contains("stablehlo.composite"));
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
@@ -480,7 +480,7 @@ fn arm_has_kernels_too() {
 #[test]
 fn processors_without_vectors_run_the_decomposition() {
     let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: I8, ..Case::default() };
-    let target = crate::backend::resolved("llvm-cpu:x86-64-v2");
+    let target = crate::testing::resolved("llvm-cpu:x86-64-v2");
     let text = lower(&module(&[case]), &target, Precision::Native).unwrap();
     assert!(text.contains("stablehlo.composite \"mlxcel.cached_attention\""));
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, packed_expert_linear};
 use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout, matrices};
+use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
@@ -11,9 +12,9 @@ use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType
 use super::linear::rounding;
 use super::quantized::affine;
 use super::{lower, weight_lanes};
-use crate::backend::{ResolvedTarget, host, resolved};
-use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+use crate::testing::{host, resolved};
+use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 /// The experts of each layer's blocks, out of four: one twice, one not at all, empty blocks, and one beyond the last.
 const CHOSEN: [i32; 6] = [2, -1, 0, 2, 3, -9];
@@ -271,7 +272,7 @@ fn blocks_meet_the_matrices_of_their_experts() {
     let wanted = sums(&given);
     // Whatever this processor has beside it runs what is compiled for less.
     for target in [host(), resolved("llvm-cpu:x86-64-v3")] {
-        if target.check_device(&crate::target::DeviceDescription::of_driver("local-task")).is_ok() {
+        if target.check_device(&mlxcel_iree_target::DeviceDescription::of_driver("local-task")).is_ok() {
             let got = computed(&module, &given, &target, Precision::Exact);
             check(&got, &wanted, 0.0, &format!("exact, {target}"));
         }

@@ -3,14 +3,15 @@
 use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout};
+use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
 use super::{lower, weight_lanes};
-use crate::backend::{ResolvedTarget, host, resolved};
-use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+use crate::testing::{host, resolved};
+use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 /// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
 type Layer = (usize, usize, usize, ElementType, ElementType, ElementType);

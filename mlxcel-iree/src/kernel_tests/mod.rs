@@ -6,9 +6,8 @@ mod linear;
 mod quantized;
 
 use mlxcel_core::{Precision, Result};
+use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::Module;
-
-use crate::backend::ResolvedTarget;
 
 /// The text of `module` for `target`.
 fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {

@@ -4,14 +4,15 @@ use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, packed_embedding, packed_linear};
 use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout};
+use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
 use super::{lower, weight_lanes};
-use crate::backend::{ResolvedTarget, host, resolved};
-use crate::compiler::{CompileOptions, Compiler};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+use crate::testing::{host, resolved};
+use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 use ElementType::{BF16, F16, F32, U32};
 
@@ -246,7 +247,7 @@ fn exact_kernels_compute_what_the_decomposition_says() {
     let wanted = evaluated(&module, &tensors);
     // Whatever this processor has beside it runs what is compiled for less.
     for target in [host(), resolved("llvm-cpu:x86-64-v3")] {
-        if target.check_device(&crate::target::DeviceDescription::of_driver("local-task")).is_err() {
+        if target.check_device(&mlxcel_iree_target::DeviceDescription::of_driver("local-task")).is_err() {
             continue;
         }
         for (i, (got, wanted)) in

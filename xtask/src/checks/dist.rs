@@ -22,15 +22,29 @@ const PACKAGE: &str = "mlxcel-iree";
 const VENDORED: &str = "eerie-sys";
 /// Where the build script looks for a distribution.
 const VARIABLE: &str = "IREE_DIST";
-/// With the distribution, and with nothing else.
-const FEATURES: [&str; 5] = ["--package", PACKAGE, "--no-default-features", "--features", "dist"];
+/// The crate that compiles programs.
+const COMPILE_SIDE: &str = "mlxcel-iree-compile";
+/// With the distribution and the compile side, and with nothing else.
+const FEATURES: [&str; 5] = ["--package", PACKAGE, "--no-default-features", "--features", "compile,dist"];
 /// The same through the door.
 const DOOR: [&str; 5] = ["--package", "mlxcel-session", "--no-default-features", "--features", "iree-dist"];
+/// The run side alone, of applications that ship bundles.
+const RUN_SIDE: [&str; 5] = ["--package", PACKAGE, "--no-default-features", "--features", "dist"];
+/// The run side through the door; its runtime is built from source.
+const RUN_SIDE_DOOR: [&str; 5] =
+    ["--package", "mlxcel-session", "--no-default-features", "--features", "iree-runtime"];
 /// The tests of devices and of the engine on them.
 const TESTS: [&str; 2] = ["ffi::", "engine::"];
+/// The tests of the run side alone.
+const RUN_SIDE_TESTS: &str = "bundled_only::";
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
-    compiles_no_source(workspace)?;
+    for features in [FEATURES, DOOR, RUN_SIDE] {
+        has_not(workspace, features, VENDORED)?;
+    }
+    for features in [RUN_SIDE, RUN_SIDE_DOOR] {
+        has_not(workspace, features, COMPILE_SIDE)?;
+    }
     let distribution = workspace.metadata()?.target_directory.into_std_path_buf().join("iree-dist");
     layout::lay_out(&vendored_build(workspace)?, &distribution)?;
 
@@ -39,26 +53,26 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let script = build_script(build)?;
     let refused = refusals::check(&script, &distribution)?;
 
-    let mut command = workspace.cargo(&["test", "--locked", "--lib"]);
-    command.args(FEATURES).arg("--").args(TESTS).env(VARIABLE, &distribution);
     let mut total = super::compile::Counts::default();
-    process::run_watched(&mut command, |line| total.add(line))?;
-    if total.passed == 0 {
-        bail!("no test ran");
+    for (features, tests) in [(FEATURES, &TESTS[..]), (RUN_SIDE, &[RUN_SIDE_TESTS])] {
+        let mut command = workspace.cargo(&["test", "--locked", "--lib"]);
+        command.args(features).arg("--").args(tests).env(VARIABLE, &distribution);
+        let before = total.passed;
+        process::run_watched(&mut command, |line| total.add(line))?;
+        if total.passed == before {
+            bail!("no test ran");
+        }
     }
     Ok(format!("{total}; {refused} wrong environments refused"))
 }
 
-/// No crate that compiles IREE's sources may be below the feature, nor below the one of mlxcel-session that turns it on.
-fn compiles_no_source(workspace: &Workspace) -> Result<()> {
-    for features in [FEATURES, DOOR] {
-        let mut command =
-            workspace.cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
-        let tree = process::output(command.args(["--format", "{p}"]).args(features))?;
-        let names: Vec<_> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
-        if names.contains(&VENDORED) || !names.contains(&PACKAGE) {
-            bail!("`{}` has {VENDORED} below it, or no {PACKAGE}", features.join(" "));
-        }
+/// The engine with these features must not have the crate `unwanted` below it.
+fn has_not(workspace: &Workspace, features: [&str; 5], unwanted: &str) -> Result<()> {
+    let mut command = workspace.cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
+    let tree = process::output(command.args(["--format", "{p}"]).args(features))?;
+    let names: Vec<_> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    if names.contains(&unwanted) || !names.contains(&PACKAGE) {
+        bail!("`{}` has {unwanted} below it, or no {PACKAGE}", features.join(" "));
     }
     Ok(())
 }

@@ -3,7 +3,6 @@
 use mlxcel_core::ErrorKind;
 
 use super::*;
-use crate::bundle::targets::BundleTarget;
 
 fn text_bundle(options: &BundleOptions) -> (TempDir, Manifest) {
     let place = tempfile::tempdir().unwrap();
@@ -45,25 +44,6 @@ fn manifests_without_a_layout_of_weights_mean_rows() {
     edit(bundle.path(), "\"weight_layout\": \"rows\",", "");
     let manifest = Bundle::open(bundle.path()).unwrap().manifest().clone();
     assert_eq!(manifest.targets[0].weight_layout, "rows");
-}
-
-#[test]
-fn the_layout_of_weights_is_that_of_each_targets_instructions() {
-    let decoder = mlxcel_models::Checkpoint::open(fixture("llama")).unwrap().decoder().unwrap();
-    let mut graph = mlxcel_graph::GraphModelOptions::default();
-    graph.precision = Precision::Exact;
-    let expected = [
-        ("llvm-cpu:x86-64-v4", "panels-16"),
-        ("llvm-cpu:x86-64-v3", "panels-8"),
-        ("llvm-cpu:neoverse-n1", "panels-4"),
-        ("llvm-cpu:x86-64-v2", "rows"),
-        ("cuda:sm_86", "rows"),
-        (STABLEHLO, "rows"),
-    ];
-    let options = short().with_targets(expected.map(|(target, _)| target));
-    let targets = BundleTarget::all(&without_compiler(), &options, &decoder, &mut graph).unwrap();
-    let found: Vec<&str> = targets.iter().map(|target| target.weight_layout.as_str()).collect();
-    assert_eq!(found, expected.map(|(_, layout)| layout));
 }
 
 #[test]

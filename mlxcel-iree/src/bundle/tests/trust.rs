@@ -4,7 +4,7 @@ use mlxcel_core::ErrorKind::{Toolchain, Unsupported};
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::bundle::source::hex;
+use mlxcel_iree_target::hex;
 
 /// Opens the model in `folder` as it is, trusting nothing.
 fn load(engine: &IreeBackend, folder: &Path) -> Result<std::sync::Arc<dyn mlxcel_core::Model>> {

@@ -21,7 +21,7 @@ fn a_ring_holds_the_positions_of_a_window() {
             ..Case::default()
         })
         .collect();
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn soft_caps_sinks_and_keys_without_positions_have_kernels() {
         },
         Case { positions: vec![3], sinks: Some(F32), length: 8192, ..base(vec![1], F32) },
     ];
-    check(&cases, &crate::backend::host());
+    check(&cases, &crate::testing::host());
 }
 
 #[test]
 fn a_window_is_cut_into_parts_by_its_own_size() {
     let lowered = |window| {
         let case = Case { window, length: 16384, ..Case::default() };
-        lower(&module(&[case]), &crate::backend::resolved("llvm-cpu:x86-64-v3"), Precision::Native).unwrap()
+        lower(&module(&[case]), &crate::testing::resolved("llvm-cpu:x86-64-v3"), Precision::Native).unwrap()
     };
     assert!(lowered(None).contains("attention_join"));
     assert!(!lowered(Some(1024)).contains("attention_join"));

@@ -98,7 +98,7 @@ fn latent_attention_has_kernels() {
     let operands = |beyond: f32| cases.iter().flat_map(|case| case.operands(beyond)).collect::<Vec<_>>();
     let wanted = evaluated(&module, &operands(0.0));
     // What is behind the last token is not looked at.
-    let got = on_device(&module, &crate::backend::host(), &operands(f32::NAN));
+    let got = on_device(&module, &crate::testing::host(), &operands(f32::NAN));
     let (mut got, mut wanted) = (&got[..], &wanted[..]);
     for case in &cases {
         for (i, (got, wanted)) in got.iter().zip(wanted).take(1 + case.rows.len()).enumerate() {

@@ -1,0 +1,114 @@
+//! From a program to an artifact: out of the cache, or through the compiler and into it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{CancelToken, Result};
+
+use crate::cache::{Cache, Key, Label, ProgramSum};
+use crate::compiler::{CompileOptions, Compiler, Identity};
+
+/// A compiled program, and what it took to get it.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// What the runtime loads.
+    pub bytes: Vec<u8>,
+    /// Whether the compiler ran for it.
+    pub compiled: bool,
+    /// How long it took, waiting for another process that compiled it included.
+    pub elapsed: Duration,
+}
+
+/// Where artifacts come from.
+#[derive(Clone, Debug)]
+pub struct Artifacts {
+    compiler: Option<PathBuf>,
+    cache: Cache,
+    /// Held while the compiler is identified, which several threads that start together need once.
+    identifying: Arc<Mutex<()>>,
+}
+
+impl Artifacts {
+    /// Artifacts made by the compiler at `compiler`, or the one that [`Compiler::locate`] finds, and kept in `cache`.
+    pub fn new(compiler: Option<PathBuf>, cache: Cache) -> Self {
+        Self { compiler, cache, identifying: Arc::default() }
+    }
+
+    /// The artifact of a program in MLIR text: from the cache if it is there, without starting the compiler; else
+    /// compiled and stored. Of several that want the same at once, in threads or processes, one compiles.
+    ///
+    /// Where no compiler is at hand, an artifact that any compiler of the runtime's release made will do.
+    ///
+    /// # Errors
+    /// Those of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache folder that was
+    /// named and is full or cannot be written.
+    pub fn get(
+        &self,
+        program: &str,
+        options: &CompileOptions,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Artifact> {
+        let started = Instant::now();
+        let done = |bytes, compiled| Artifact { bytes, compiled, elapsed: started.elapsed() };
+        let sum = ProgramSum::new(program, options);
+        let compiler = match Compiler::at_hand(self.compiler.as_deref())? {
+            Some(compiler) => compiler,
+            None => {
+                let found = self.cache.read_any(&sum);
+                if let Ok(Some(found)) = found {
+                    return Ok(done(found, false));
+                }
+                // Python is started for what has to be compiled and for nothing else.
+                Compiler::of_python().ok_or_else(|| match found {
+                    Ok(_) => Compiler::nowhere(),
+                    Err(error) => Compiler::nowhere().with_context("cache", error),
+                })?
+            }
+        };
+        if let Some(known) = self.cache.known_identity(&compiler)
+            && compiler.expect_release(&known.revision).is_ok()
+            && let Some(found) = self.cache.read(&Key::new(sum, &known))
+        {
+            return Ok(done(found, false));
+        }
+        // A note may be out of date behind a script that starts another compiler than it did: whoever compiles is asked.
+        let identity = self.identify(&compiler, cancel)?;
+        let key = Key::new(sum, &identity);
+        if let Some(found) = self.cache.read(&key) {
+            return Ok(done(found, false));
+        }
+        let reservation = self.cache.reserve(&key, cancel)?;
+        if let Some(found) = reservation.as_ref().and_then(|reservation| reservation.made_meanwhile()) {
+            return Ok(done(found, false));
+        }
+        let span = tracing::info_span!("compile", program = ?options.label, target = %options.target, revision = %identity.revision);
+        let bytes = span.in_scope(|| compiler.compile(program, options, cancel))?;
+        tracing::debug!(parent: &span, bytes = bytes.len(), elapsed = ?started.elapsed(), "compiled a program");
+        if let Some(reservation) = reservation {
+            let label = Label {
+                program: options.label.clone(),
+                target: options.target.to_string(),
+                compiler: identity.revision.to_string(),
+            };
+            reservation.store(&label, &bytes)?;
+        }
+        Ok(done(bytes, true))
+    }
+
+    /// Asks the compiler what it is, and looks at its files unless they were looked at before.
+    fn identify(&self, compiler: &Compiler, cancel: Option<&CancelToken>) -> Result<Identity> {
+        let revision = compiler.revision(cancel)?;
+        let _identifying = self.identifying.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.cache.known_identity(compiler);
+        let checksum = match &known {
+            Some(known) => known.checksum,
+            None => compiler.checksum(cancel)?,
+        };
+        let identity = Identity { revision, checksum };
+        if known.as_ref() != Some(&identity) {
+            self.cache.note_identity(compiler, &identity);
+        }
+        Ok(identity)
+    }
+}

@@ -1,0 +1,15 @@
+//! Writing bundles: a model with its programs compiled beforehand, in one folder.
+
+mod checkpoint_files;
+mod options;
+mod record;
+mod staging;
+mod targets;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use options::{BundleOptions, split_targets};
+pub use record::is_recorded;
+pub use write::write;

@@ -1,0 +1,186 @@
+//! What a bundle is written with.
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Precision, ProgressFn, Result};
+
+/// What [`write()`](super::write) is asked for; start from [`BundleOptions::default`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct BundleOptions {
+    /// What to compile for: targets as [`CompileTarget`](mlxcel_iree_target::CompileTarget) reads them, such as `llvm-cpu:x86-64-v3`, or
+    /// [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); this machine's processor where none is given.
+    pub targets: Vec<String>,
+    /// Which rounding the programs have.
+    pub precision: Precision,
+    /// The most tokens that one sequence may hold; the model's own limit where none is given. Each doubling beyond 1,024 takes
+    /// programs of its own.
+    pub capacity: Option<usize>,
+    /// How many sequences a session may hold at once, 1 by default. Programs are needed for each number of rows.
+    pub sequences: usize,
+    /// Whether results at every position may be asked for ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)): half as
+    /// many programs more. Not by default.
+    pub every_position: bool,
+    /// Whether hidden states may be asked for ([`Want::Hidden`](mlxcel_core::Want::Hidden)): as many programs more as there are
+    /// without results at every position. Not by default.
+    pub hidden_states: bool,
+    /// Whether the weights go into the bundle; they do by default.
+    pub weights: bool,
+    /// Whether a bundle that is there already is replaced; it is an error by default.
+    pub replace: bool,
+    /// Told how many programs are compiled, then how many bytes of the checkpoint are copied.
+    pub progress: Option<ProgressFn>,
+    /// Stops writing at the next boundary; nothing is left behind.
+    pub cancel: Option<CancelToken>,
+}
+
+impl Default for BundleOptions {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            precision: Precision::default(),
+            capacity: None,
+            sequences: 1,
+            every_position: false,
+            hidden_states: false,
+            weights: true,
+            replace: false,
+            progress: None,
+            cancel: None,
+        }
+    }
+}
+
+impl BundleOptions {
+    /// Sets what to compile for.
+    #[must_use]
+    pub fn with_targets(mut self, targets: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.targets = targets.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the rounding.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// Sets the most tokens that one sequence may hold.
+    #[must_use]
+    pub fn with_capacity(mut self, tokens: usize) -> Self {
+        self.capacity = Some(tokens);
+        self
+    }
+
+    /// Sets how many sequences a session may hold at once.
+    #[must_use]
+    pub fn with_sequences(mut self, sequences: usize) -> Self {
+        self.sequences = sequences;
+        self
+    }
+
+    /// Sets whether results at every position may be asked for.
+    #[must_use]
+    pub fn with_every_position(mut self, every_position: bool) -> Self {
+        self.every_position = every_position;
+        self
+    }
+
+    /// Sets whether hidden states may be asked for.
+    #[must_use]
+    pub fn with_hidden_states(mut self, hidden_states: bool) -> Self {
+        self.hidden_states = hidden_states;
+        self
+    }
+
+    /// Sets whether the weights go into the bundle.
+    #[must_use]
+    pub fn with_weights(mut self, weights: bool) -> Self {
+        self.weights = weights;
+        self
+    }
+
+    /// Sets whether a bundle that is there already is replaced.
+    #[must_use]
+    pub fn with_replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
+        self
+    }
+
+    /// Sets who is told about long work.
+    #[must_use]
+    pub fn with_progress(
+        mut self,
+        progress: impl Fn(mlxcel_core::LoadProgress) + Send + Sync + 'static,
+    ) -> Self {
+        self.progress = Some(std::sync::Arc::new(progress));
+        self
+    }
+
+    /// Sets what stops writing.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+}
+
+impl std::fmt::Debug for BundleOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BundleOptions")
+            .field("targets", &self.targets)
+            .field("precision", &self.precision)
+            .field("capacity", &self.capacity)
+            .field("sequences", &self.sequences)
+            .field("every_position", &self.every_position)
+            .field("hidden_states", &self.hidden_states)
+            .field("weights", &self.weights)
+            .field("replace", &self.replace)
+            .field("progress", &self.progress.is_some())
+            .field("cancel", &self.cancel)
+            .finish()
+    }
+}
+
+/// The targets of a list with commas between them, as a command line gives it. Features of a target stand behind commas too,
+/// and begin with a sign: `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89` are two targets.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`] for an empty entry, and for a feature in front of all targets.
+pub fn split_targets(list: &str) -> Result<Vec<String>> {
+    let invalid = |message: &'static str| {
+        Error::new(ErrorKind::InvalidInput, "read a list of targets", message)
+            .with_context("targets", list.escape_debug())
+    };
+    let mut targets: Vec<String> = Vec::new();
+    for part in list.split(',').map(str::trim) {
+        match (part.starts_with(['+', '-']), targets.last_mut()) {
+            _ if part.is_empty() => return Err(invalid("a target has no name")),
+            (true, None) => return Err(invalid("a feature needs a target in front of it")),
+            (true, Some(target)) => {
+                target.push(',');
+                target.push_str(part);
+            }
+            (false, _) => targets.push(part.to_owned()),
+        }
+    }
+    Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_stay_with_their_target() {
+        let list = |text: &str| split_targets(text).unwrap();
+        assert_eq!(list("llvm-cpu:host"), ["llvm-cpu:host"]);
+        assert_eq!(
+            list("llvm-cpu:x86-64-v3,+avx512f,-fma, cuda:sm_89,stablehlo"),
+            ["llvm-cpu:x86-64-v3,+avx512f,-fma", "cuda:sm_89", "stablehlo"]
+        );
+        for wrong in ["", ",", "a:b,", "+f", "+f,a:b"] {
+            assert_eq!(split_targets(wrong).unwrap_err().kind(), ErrorKind::InvalidInput, "{wrong}");
+        }
+    }
+}

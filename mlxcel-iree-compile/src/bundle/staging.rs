@@ -1,0 +1,262 @@
+//! A folder that appears whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{Control, Error, ErrorKind, Result};
+use mlxcel_iree_target::hex;
+use mlxcel_iree_target::manifest::{FileEntry, MANIFEST};
+use mlxcel_models::files::Workplace;
+use sha2::{Digest, Sha256};
+
+pub(super) const OPERATION: &str = "write bundle";
+
+/// How much is written between two looks at whether the work was cancelled.
+const BLOCK: usize = 4 << 20;
+
+/// A bundle being written, beside the place where it is to stand.
+pub(super) struct Staging {
+    /// Removed, with all that is in it, when this is dropped.
+    outer: Workplace,
+    folder: PathBuf,
+    destination: PathBuf,
+    replace: bool,
+}
+
+impl Staging {
+    /// Begins a folder that will stand at `destination`.
+    pub(super) fn begin(destination: &Path, replace: bool) -> Result<Self> {
+        let name = destination.file_name().ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, OPERATION, "this is no name for a folder")
+                .with_context("path", destination.display())
+        })?;
+        let parent = match destination.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        check_destination(destination, replace)?;
+        let fail = |error| Error::io(OPERATION, parent, error);
+        let outer = Workplace::begin(parent, ".mlxcel-bundle-").map_err(fail)?;
+        // The temporary folder is private; what moves out of it has the permissions that folders have here.
+        let folder = outer.path().join(name);
+        fs::create_dir(&folder).map_err(|error| Error::io(OPERATION, &folder, error))?;
+        Ok(Self { outer, folder, destination: destination.to_owned(), replace })
+    }
+
+    /// Writes a file at `path`, below the folder; `wrote` is told of each block's size.
+    pub(super) fn add(
+        &self,
+        path: &str,
+        content: &[u8],
+        control: &Control<'_>,
+        wrote: &dyn Fn(u64),
+    ) -> Result<FileEntry> {
+        let at = path.split('/').fold(self.folder.clone(), |folder, name| folder.join(name));
+        let mut hash = Sha256::new();
+        let mut write = || -> Result<()> {
+            let fail = |error| Error::io(OPERATION, &at, error);
+            if let Some(folder) = at.parent() {
+                fs::create_dir_all(folder).map_err(fail)?;
+            }
+            let mut file = File::options().write(true).create_new(true).open(&at).map_err(fail)?;
+            for block in content.chunks(BLOCK) {
+                control.check(OPERATION)?;
+                file.write_all(block).map_err(fail)?;
+                hash.update(block);
+                wrote(block.len() as u64);
+            }
+            // A bundle that is announced by its rename must not turn out empty after a power cut.
+            file.sync_all().map_err(fail)
+        };
+        write()?;
+        let sha256 = hex(&hash.finalize());
+        Ok(FileEntry::new(path.to_owned(), content.len() as u64, sha256))
+    }
+
+    /// Puts the folder into its place.
+    pub(super) fn publish(self) -> Result<()> {
+        let fail = |error| Error::io(OPERATION, &self.destination, error);
+        check_destination(&self.destination, self.replace)?;
+        let replaced = self.replace && self.exchange().map_err(fail)?;
+        if !replaced {
+            fs::rename(&self.folder, &self.destination).map_err(fail)?;
+        }
+        #[cfg(unix)]
+        if let Some(parent) = self.outer.path().parent() {
+            File::open(parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
+        }
+        Ok(())
+    }
+}
+
+impl Staging {
+    /// Puts the folder into the place of one that is there, which goes with the temporary one: whoever looks meanwhile finds one of
+    /// the two. Answers whether there was one, and the system can do that.
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    fn exchange(&self) -> io::Result<bool> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+
+        match renameat_with(CWD, &self.folder, CWD, &self.destination, RenameFlags::EXCHANGE) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            // Some file systems, of networks above all, cannot.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => self.move_away().map(|()| false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    fn exchange(&self) -> io::Result<bool> {
+        self.move_away().map(|()| false)
+    }
+
+    /// Moves what is in the folder's place to where it is removed.
+    fn move_away(&self) -> io::Result<()> {
+        match fs::rename(&self.destination, self.outer.path().join("replaced")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a place where something stands that is not to be replaced: anything, or with leave to replace anything but a
+/// bundle or an empty folder.
+fn check_destination(destination: &Path, replace: bool) -> Result<()> {
+    let refused = |message: &'static str| {
+        Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+            .with_context("path", destination.display()))
+    };
+    match fs::symlink_metadata(destination) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io(OPERATION, destination, error)),
+        Ok(_) if !replace => return refused("something stands in this place already"),
+        Ok(metadata) if !metadata.is_dir() => return refused("what stands in this place is no bundle"),
+        Ok(_) => {}
+    }
+    let is_empty =
+        fs::read_dir(destination).map_err(|error| Error::io(OPERATION, destination, error))?.next().is_none();
+    if is_empty || destination.join(MANIFEST).is_file() {
+        return Ok(());
+    }
+    refused("what stands in this place is no bundle")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(staging: &Staging, path: &str, content: &[u8]) -> FileEntry {
+        staging.add(path, content, &Control::default(), &|_| {}).unwrap()
+    }
+
+    #[test]
+    fn a_folder_appears_whole_or_not_at_all() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("bundle");
+        let staging = Staging::begin(&place, false).unwrap();
+        let entry = add(&staging, "a/b", b"abc");
+        assert_eq!(entry.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert!(!place.exists());
+        drop(staging);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+
+        let staging = Staging::begin(&place, false).unwrap();
+        add(&staging, "a/b", b"abc");
+        staging.publish().unwrap();
+        assert_eq!(fs::read(place.join("a/b")).unwrap(), b"abc");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_a_bundle_is_replaced_and_only_with_leave() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("bundle");
+        let write = |replace, content: &[u8]| {
+            Staging::begin(&place, replace).and_then(|staging| {
+                add(&staging, MANIFEST, content);
+                staging.publish()
+            })
+        };
+        let kind = |result: Result<()>| result.map_err(|error| error.kind());
+        write(false, b"1").unwrap();
+        assert_eq!(kind(write(false, b"2")), Err(ErrorKind::InvalidInput));
+        write(true, b"2").unwrap();
+        assert_eq!(fs::read(place.join(MANIFEST)).unwrap(), b"2");
+
+        fs::rename(place.join(MANIFEST), place.join("thesis.txt")).unwrap();
+        assert_eq!(kind(write(true, b"3")), Err(ErrorKind::InvalidInput));
+        fs::remove_file(place.join("thesis.txt")).unwrap();
+        write(true, b"3").unwrap();
+
+        fs::remove_dir_all(&place).unwrap();
+        fs::write(&place, "a file").unwrap();
+        assert_eq!(kind(write(true, b"4")), Err(ErrorKind::InvalidInput));
+        assert_eq!(fs::read_to_string(&place).unwrap(), "a file");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_bundle_that_is_replaced_is_there_at_every_moment() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("bundle");
+        let write = |number: u32| {
+            let staging = Staging::begin(&place, number > 0).unwrap();
+            add(&staging, MANIFEST, number.to_string().as_bytes());
+            staging.publish().unwrap();
+        };
+        write(0);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let missed = scope.spawn(|| {
+                let mut missed = 0;
+                while !over.load(Ordering::Relaxed) {
+                    missed += usize::from(!place.exists());
+                }
+                missed
+            });
+            (1..200).for_each(write);
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(missed.join().unwrap(), 0);
+        });
+        assert_eq!(fs::read_to_string(place.join(MANIFEST)).unwrap(), "199");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_place_that_came_to_be_meanwhile_is_not_overwritten() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("bundle");
+        let staging = Staging::begin(&place, false).unwrap();
+        add(&staging, MANIFEST, b"1");
+        fs::create_dir(&place).unwrap();
+        assert_eq!(staging.publish().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn cancelling_leaves_nothing() {
+        let parent = tempfile::tempdir().unwrap();
+        let staging = Staging::begin(&parent.path().join("bundle"), false).unwrap();
+        let cancel = mlxcel_core::CancelToken::new();
+        cancel.cancel();
+        let error = staging.add("a", b"abc", &Control::cancelled_by(&cancel), &|_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+        drop(staging);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn places_where_no_folder_can_be_are_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let missing = parent.path().join("none/bundle");
+        assert_eq!(Staging::begin(&missing, false).map(drop).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            Staging::begin(Path::new("/"), false).map(drop).unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! What a bundle is written for.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_iree_kernels::layout::layout_name;
+use mlxcel_iree_kernels::{EXPORT_ENTRY, attends_in_use, export};
+use mlxcel_iree_target::cpu::Code;
+use mlxcel_iree_target::manifest::STABLEHLO;
+use mlxcel_iree_target::{CPU_BACKEND, CompileTarget, ProgramOptions, ResolvedTarget};
+use mlxcel_models::Decoder;
+
+use super::options::BundleOptions;
+use super::staging::OPERATION;
+use crate::{HERE, ProgramCompiler, Toolchain};
+
+/// One thing to write programs for.
+pub(super) struct BundleTarget {
+    /// Its name; of a compile target all that it means, `host` resolved.
+    pub(super) name: String,
+    /// The features that a processor needs to run the programs.
+    pub(super) required_features: Vec<String>,
+    /// The name of the layout in which the programs take weights.
+    pub(super) weight_layout: String,
+    programs: Programs,
+}
+
+/// Who makes the files of programs.
+enum Programs {
+    Compiler(Box<ProgramCompiler>),
+    /// Nobody: they are written as they are.
+    Text(Box<ProgramWriter>),
+}
+
+impl BundleTarget {
+    /// Everything that `options` ask for, each once, with programs for sessions of `graph`, which is told where kernels of ours
+    /// attend.
+    ///
+    /// All targets have the same programs, so lengths are wide only where that costs nothing on any.
+    pub(super) fn all(
+        toolchain: &Toolchain,
+        wanted: &ProgramOptions,
+        options: &BundleOptions,
+        decoder: &Decoder,
+        graph: &mut GraphModelOptions,
+    ) -> Result<Vec<Self>> {
+        let named = options.targets.iter().map(|name| Some(name.as_str()));
+        let named = named.chain(options.targets.is_empty().then_some(None));
+        let resolved = named.map(|name| match name {
+            Some(STABLEHLO) => Ok(None),
+            _ => {
+                let target: Option<CompileTarget> = name.map(str::parse).transpose()?;
+                wanted.resolve(target.as_ref(), HERE).map(Some)
+            }
+        });
+        let resolved = resolved.collect::<Result<Vec<_>>>()?;
+        let in_use = |target: &Option<ResolvedTarget>| match target {
+            Some(target) => Ok(attends_in_use(decoder, target.hardware()?)),
+            None => Ok(false),
+        };
+        if resolved.iter().map(in_use).collect::<Result<Vec<_>>>()?.into_iter().all(|in_use| in_use) {
+            *graph = graph.clone().for_kernels();
+        }
+        let writer = ProgramWriter::new(decoder.clone(), graph)?;
+        let mut targets: Vec<Self> = Vec::with_capacity(resolved.len());
+        for target in resolved {
+            let target = match target {
+                Some(target) => Self::compiled(toolchain, target, writer.clone())?,
+                None => Self::text(writer.clone()),
+            };
+            if targets.iter().any(|known| known.name == target.name) {
+                return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "a target is named twice")
+                    .with_context("target", target.name));
+            }
+            targets.push(target);
+        }
+        Ok(targets)
+    }
+
+    fn text(writer: ProgramWriter) -> Self {
+        Self {
+            name: STABLEHLO.to_owned(),
+            required_features: Vec::new(),
+            weight_layout: layout_name(None),
+            programs: Programs::Text(Box::new(writer)),
+        }
+    }
+
+    fn compiled(toolchain: &Toolchain, target: ResolvedTarget, writer: ProgramWriter) -> Result<Self> {
+        let compiler = ProgramCompiler::new(writer, target.clone(), toolchain.artifacts()?)?;
+        Ok(Self {
+            name: target.to_string(),
+            required_features: required_features(target.target())?,
+            weight_layout: layout_name(target.hardware()?.weight_lanes()),
+            programs: Programs::Compiler(Box::new(compiler)),
+        })
+    }
+
+    /// Whether the compiler makes the programs.
+    pub(super) fn is_compiled(&self) -> bool {
+        matches!(self.programs, Programs::Compiler(_))
+    }
+
+    /// The content of a program's file.
+    pub(super) fn make(&self, shape: &ProgramShape, options: &BundleOptions) -> Result<Vec<u8>> {
+        match &self.programs {
+            Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.cancel.as_ref())?.bytes),
+            Programs::Text(writer) => Ok(export(&writer.program(shape)?.module)?.into_bytes()),
+        }
+    }
+
+    /// The public function of the programs.
+    pub(super) fn entry(&self) -> &'static str {
+        match self.programs {
+            Programs::Compiler(_) => ENTRY,
+            Programs::Text(..) => EXPORT_ENTRY,
+        }
+    }
+
+    /// How their files' names end.
+    pub(super) fn extension(&self) -> &'static str {
+        match self.programs {
+            Programs::Compiler(_) => "vmfb",
+            Programs::Text(..) => "mlir",
+        }
+    }
+
+    /// The folder that they are in.
+    pub(super) fn folder(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.+".contains(c) { c } else { '-' };
+        format!("programs/{}", self.name.chars().map(plain).collect::<String>())
+    }
+}
+
+/// The features that a processor needs to run code for `target`.
+fn required_features(target: &CompileTarget) -> Result<Vec<String>> {
+    if target.backend() != CPU_BACKEND {
+        return Ok(Vec::new());
+    }
+    Ok(Code::of(target)?.features.into_iter().map(str::to_owned).collect())
+}

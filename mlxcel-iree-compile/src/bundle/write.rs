@@ -1,0 +1,190 @@
+//! Writing a bundle: programs compiled for every target, the checkpoint's files beside them, the manifest last.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
+use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, Target};
+use mlxcel_iree_target::{ProgramOptions, describe};
+use mlxcel_models::Checkpoint;
+
+use super::checkpoint_files::side_files;
+use super::staging::{OPERATION, Staging};
+use super::targets::BundleTarget;
+use super::{BundleOptions, record};
+use crate::Toolchain;
+
+/// Writes a bundle of the model in `source` to the folder `destination`, compiling with the compiler and the cache of
+/// `toolchain` what `wanted` and `options` ask for, and answers its manifest.
+///
+/// The folder appears whole or not at all: it is written beside its place under a temporary name. What is compiled for another
+/// machine needs nothing of that machine. Engines with the same cache run the bundle's programs without being told to
+/// trust it ([`is_recorded`](super::is_recorded)).
+///
+/// ```no_run
+/// use mlxcel_iree_compile::Toolchain;
+/// use mlxcel_iree_compile::bundle::{self, BundleOptions};
+/// use mlxcel_iree_target::ProgramOptions;
+///
+/// let (toolchain, wanted) = (Toolchain::default(), ProgramOptions::default());
+/// let options = BundleOptions::default().with_targets(["llvm-cpu:x86-64-v3", "llvm-cpu:x86-64-v4"]);
+/// let manifest = bundle::write(&toolchain, &wanted, &"models/llama".into(), "llama-bundle", &options)?;
+/// println!("{manifest}");
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of opening the checkpoint; [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) for a compiler that is not the
+/// release's own, whose programs nobody else could tell from its; [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of range,
+/// for a target that is unknown or named twice, and where something stands at `destination` (a bundle may be
+/// [replaced](BundleOptions::replace), anything else not); [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) and
+/// [`ErrorKind::Compile`](mlxcel_core::ErrorKind::Compile) of the compiler;
+/// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) where the disk is full, and others of writing.
+/// Nothing is left behind then.
+pub fn write(
+    toolchain: &Toolchain,
+    wanted: &ProgramOptions,
+    source: &ModelSource,
+    destination: impl AsRef<Path>,
+    options: &BundleOptions,
+) -> Result<Manifest> {
+    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    let staging = Staging::begin(destination.as_ref(), options.replace)?;
+    let checkpoint = Checkpoint::from_source(source)?;
+    let decoder = checkpoint.decoder()?;
+    let mut graph = GraphModelOptions::default();
+    graph.precision = options.precision;
+    graph.capacity = options.capacity;
+    graph.sequences = options.sequences;
+    graph.every_position = options.every_position;
+    graph.hidden_states = options.hidden_states;
+    graph.kv_cache = wanted.kv_cache;
+    let targets = BundleTarget::all(toolchain, wanted, options, &decoder, &mut graph)?;
+    let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+    let shapes = graph.programs(&decoder)?;
+
+    let programs = shapes
+        .iter()
+        .map(|shape| describe::program(&writer.program(shape)?, shape))
+        .collect::<Result<_>>()?;
+    let mut manifest = Manifest::new(describe::model(&checkpoint, &decoder), &decoder, &graph, programs)?;
+    manifest.targets = compile(&targets, &shapes, &staging, options, &control)?;
+    if targets.iter().any(BundleTarget::is_compiled) {
+        manifest.compiler = toolchain.release_revision(options.cancel.as_ref())?;
+    }
+    manifest.files = copy_checkpoint(&checkpoint, &staging, options, &control)?;
+    manifest.weights_included = options.weights;
+    let text = manifest.to_json()?;
+    staging.add(MANIFEST, text.as_bytes(), &control, &|_| {})?;
+    control.check(OPERATION)?;
+    staging.publish()?;
+    record::record(&toolchain.cache()?, text.as_bytes(), destination.as_ref());
+    Ok(manifest)
+}
+
+/// Makes every program for every target, several at once.
+fn compile(
+    targets: &[BundleTarget],
+    shapes: &[ProgramShape],
+    staging: &Staging,
+    options: &BundleOptions,
+    control: &Control<'_>,
+) -> Result<Vec<Target>> {
+    let work: Vec<_> =
+        targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
+    let total = work.len() as u64;
+    let report = |done: usize| {
+        if let Some(progress) = &options.progress {
+            progress(LoadProgress::new(LoadStage::Compile, done as u64, total));
+        }
+    };
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let made: Vec<Mutex<Option<Result<FileEntry>>>> = work.iter().map(|_| Mutex::default()).collect();
+    let make = |target: &BundleTarget, shape: &ProgramShape| {
+        control.check(OPERATION)?;
+        let content = target.make(shape, options)?;
+        let path = format!("{}/{}.{}", target.folder(), describe::file_stem(shape), target.extension());
+        staging.add(&path, &content, control, &|_| {})
+    };
+    report(0);
+    let worker = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some((&(target, shape), slot)) = work.get(index).zip(made.get(index)) else { break };
+            let result = make(target, shape)
+                .map_err(|error| error.with_context("program", shape).with_context("target", &target.name));
+            // After a failure nothing more is begun.
+            if result.is_err() {
+                next.store(work.len(), Ordering::Relaxed);
+            }
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            report(done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(work.len());
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // With threads that the system does not grant it takes longer, and that is all.
+            drop(thread::Builder::new().name("mlxcel-bundle".to_owned()).spawn_scoped(scope, worker));
+        }
+        worker();
+    });
+    let mut files = Vec::with_capacity(work.len());
+    let mut unmade = 0;
+    for slot in made {
+        match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(result) => files.push(result?),
+            None => unmade += 1,
+        }
+    }
+    if unmade > 0 {
+        return Err(Error::new(mlxcel_core::ErrorKind::Internal, OPERATION, "programs were left out"));
+    }
+    let mut files = files.into_iter();
+    Ok(targets
+        .iter()
+        .map(|target| {
+            Target::new(
+                target.name.clone(),
+                target.required_features.clone(),
+                target.weight_layout.clone(),
+                target.entry().to_owned(),
+                files.by_ref().take(shapes.len()).collect(),
+            )
+        })
+        .collect())
+}
+
+/// Copies what a bundle needs of its checkpoint.
+fn copy_checkpoint(
+    checkpoint: &Checkpoint,
+    staging: &Staging,
+    options: &BundleOptions,
+    control: &Control<'_>,
+) -> Result<Vec<FileEntry>> {
+    let mut files = Vec::new();
+    side_files(checkpoint, options.weights, |name, content| {
+        files.push(staging.add(name, content, control, &|_| {})?);
+        Ok(())
+    })?;
+    if !options.weights {
+        return Ok(files);
+    }
+    checkpoint.expect_own_weights()?;
+    let total: u64 = checkpoint.weight_files().map(|(_, content)| content.len() as u64).sum();
+    let done = std::cell::Cell::new(0);
+    let wrote = |bytes: u64| {
+        done.set(done.get() + bytes);
+        if let Some(progress) = &options.progress {
+            progress(LoadProgress::new(LoadStage::Weights, done.get(), total));
+        }
+    };
+    for (name, content) in checkpoint.weight_files() {
+        files.push(staging.add(name, content, control, &wrote)?);
+    }
+    Ok(files)
+}

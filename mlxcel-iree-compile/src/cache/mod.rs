@@ -1,0 +1,248 @@
+//! Compiled programs on disk, filed under the content of everything that they were made from.
+//!
+//! # What an entry is filed under
+//!
+//! The SHA-256 sum of the program's text, the compiler's flags, the target as it was resolved, what the compiler says it
+//! is, the content of the compiler's files, the version of this crate and that of the files' layout. So an artifact is
+//! found where all of that is the same, whoever made it, in whatever folder; and nothing else can be mistaken for it.
+//!
+//! # What is promised
+//!
+//! An entry is published whole, by renaming, and is checked in full whenever it is read: one that is damaged is removed,
+//! told by a `tracing` warning, and made again. Threads and processes may share a folder, also when some are killed; of
+//! several that want the same program, one compiles. A folder may be moved or copied: no path is written into it.
+//!
+//! # How much is kept
+//!
+//! The folder holds up to [`DEFAULT_LIMIT`], or what `MLXCEL_CACHE_SIZE` (`500M`, `8GiB`) or
+//! [`Toolchain::cache_size`](crate::Toolchain::cache_size) says. When an entry is added beyond that, those go
+//! first that were not used for the longest time; what was used within the last minute stays.
+
+mod entry;
+mod evict;
+mod key;
+mod list;
+mod lock;
+mod note;
+mod size;
+
+#[cfg(test)]
+mod key_tests;
+#[cfg(test)]
+mod kill_tests;
+#[cfg(test)]
+mod tests;
+
+use std::env;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+use mlxcel_core::{CancelToken, Error, Result};
+
+pub(crate) use entry::Label;
+use entry::{Content, Entry, Wanted};
+pub(crate) use key::{Key, ProgramSum};
+pub use list::{CacheEntry, Pruned};
+use lock::Lock;
+pub use size::parse_size;
+
+/// The variable that names the folder of mlxcel's caches.
+const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
+/// The variable that says how much the cache may hold.
+const SIZE_VARIABLE: &str = "MLXCEL_CACHE_SIZE";
+
+/// What the cache may hold where nobody says otherwise: 8 GiB, some thousand programs.
+pub const DEFAULT_LIMIT: u64 = 8 << 30;
+
+/// A folder of compiled programs.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// None where this system has no place for one.
+    folder: Option<PathBuf>,
+    /// Whether somebody named the folder: then it has to be usable.
+    named: bool,
+    limit: u64,
+}
+
+impl Cache {
+    /// The cache in `folder` if it is given, else in `iree` under the folder that `MLXCEL_CACHE_DIR` names, else in
+    /// `mlxcel/iree` under the user's cache folder. Nothing in it is read or written yet.
+    ///
+    /// A folder that was named has to be usable: what cannot be stored there is an error. Where the user's cache folder
+    /// cannot be used, programs are compiled and not stored, which a `tracing` event says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for a `MLXCEL_CACHE_SIZE` that is no size.
+    pub fn open(folder: Option<&Path>) -> Result<Self> {
+        let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let limit = match variable(SIZE_VARIABLE) {
+            Some(size) => parse_size(&size.to_string_lossy())
+                .map_err(|error| error.with_context("variable", SIZE_VARIABLE))?,
+            None => DEFAULT_LIMIT,
+        };
+        let named = folder
+            .map(Path::to_owned)
+            .or_else(|| variable(FOLDER_VARIABLE).map(|folder| Path::new(&folder).join("iree")));
+        let (folder, named) = match named {
+            Some(folder) => (Some(folder), true),
+            None => (users_folder(), false),
+        };
+        Ok(Self { folder, named, limit })
+    }
+
+    /// Holds up to `bytes`, whatever the environment says.
+    #[must_use]
+    pub fn with_limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Where entries are; none where this system has no place for them.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// How many bytes of entries it holds at most.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The artifact of `key`, if it is there and whole; a damaged one is removed.
+    pub(crate) fn read(&self, key: &Key) -> Option<Vec<u8>> {
+        let path = entry_path(self.folder.as_ref()?, key);
+        read_or_remove(&path, Wanted::Key(key)).ok()?
+    }
+
+    /// An artifact of `program`, whichever compiler made it; for where there is no compiler to disagree.
+    ///
+    /// # Errors
+    /// Where there is none, and something stood in the way of looking.
+    pub(crate) fn read_any(&self, program: &ProgramSum) -> Result<Option<Vec<u8>>> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let stem = program.stem();
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("look for a compiled program", folder, error)),
+        };
+        let of_program = |name: &str| name.starts_with(&stem) && name.ends_with(".vmfb");
+        let mut entries: Vec<PathBuf> = entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(of_program))
+            .map(|entry| entry.path())
+            .collect();
+        entries.sort();
+        let mut failure = None;
+        for path in entries {
+            match read_or_remove(&path, Wanted::Program(program)) {
+                Ok(Some(artifact)) => return Ok(Some(artifact)),
+                Ok(None) => {}
+                Err(error) => failure = Some(Error::io("read a compiled program", &path, error)),
+            }
+        }
+        failure.map_or(Ok(None), Err)
+    }
+
+    /// Prepares to make and store the artifact of `key`: waits while somebody else is making it. `None` where artifacts
+    /// cannot be stored and need not be.
+    ///
+    /// # Errors
+    /// When the folder was named and cannot be written; [`mlxcel_core::ErrorKind::Cancelled`] while waiting.
+    pub(crate) fn reserve(&self, key: &Key, cancel: Option<&CancelToken>) -> Result<Option<Reservation>> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let lock_path = folder.join(format!("{}.lock", key.name()));
+        let prepared = fs::create_dir_all(folder).and_then(|()| Lock::open(&lock_path));
+        let lock = match prepared {
+            Ok(lock) => lock,
+            Err(source) if self.named => {
+                return Err(Error::io("store compiled programs in the cache folder", folder, source));
+            }
+            Err(error) => {
+                tracing::warn!(folder = %folder.display(), %error, "compiled programs are not stored");
+                return Ok(None);
+            }
+        };
+        lock.wait(cancel)?;
+        Ok(Some(Reservation {
+            folder: folder.clone(),
+            named: self.named,
+            limit: self.limit,
+            key: *key,
+            lock,
+        }))
+    }
+}
+
+/// The cache folder of this system's conventions.
+fn users_folder() -> Option<PathBuf> {
+    match etcetera::base_strategy::choose_native_strategy() {
+        Ok(strategy) => Some(strategy.cache_dir().join("mlxcel").join("iree")),
+        Err(error) => {
+            tracing::warn!(%error, "there is no cache folder: compiled programs are not stored");
+            None
+        }
+    }
+}
+
+fn entry_path(folder: &Path, key: &Key) -> PathBuf {
+    folder.join(format!("{}.vmfb", key.name()))
+}
+
+/// The right to make an artifact, held against other threads and processes that would make the same.
+pub(crate) struct Reservation {
+    folder: PathBuf,
+    named: bool,
+    limit: u64,
+    key: Key,
+    lock: Lock,
+}
+
+impl Reservation {
+    /// The artifact that somebody else made meanwhile.
+    pub(crate) fn made_meanwhile(&self) -> Option<Vec<u8>> {
+        read_or_remove(&entry_path(&self.folder, &self.key), Wanted::Key(&self.key)).ok()?
+    }
+
+    /// Stores the artifact, and makes room for it.
+    ///
+    /// # Errors
+    /// Where the folder was named, and is full or cannot be written. Elsewhere that is told: the artifact is in memory and good.
+    pub(crate) fn store(self, label: &Label, artifact: &[u8]) -> Result<()> {
+        let path = entry_path(&self.folder, &self.key);
+        match entry::write(&self.folder, &path, &Content { key: &self.key, label, artifact }) {
+            Ok(()) => {
+                self.lock.remove();
+                evict::make_room(&self.folder, self.limit, &path);
+                Ok(())
+            }
+            Err(error) if self.named => Err(Error::io("store a compiled program in the cache", &path, error)),
+            Err(error) => {
+                tracing::warn!(entry = %path.display(), %error, "a compiled program could not be stored");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reads an entry; one that is damaged is removed, so that it is made again.
+///
+/// # Errors
+/// Those of the operating system, which are told.
+fn read_or_remove(path: &Path, wanted: Wanted<'_>) -> std::io::Result<Option<Vec<u8>>> {
+    match entry::read(path, wanted) {
+        Ok(Entry::Sound(artifact)) => Ok(Some(artifact)),
+        Ok(Entry::Missing) => Ok(None),
+        Ok(Entry::Corrupt(reason)) => {
+            tracing::warn!(entry = %path.display(), reason, "a stored program is damaged and is made again");
+            // If it cannot be removed, it is replaced or fails this check again.
+            let _ = fs::remove_file(path);
+            Ok(None)
+        }
+        Err(error) => {
+            tracing::warn!(entry = %path.display(), %error, "a stored program could not be read");
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What compilers are, noted down, so that a start that finds all of its programs neither starts the compiler nor reads
+//! its hundreds of megabytes.
+
+use std::fs::{self, Metadata};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mlxcel_iree_target::{Revision, from_hex, hex};
+
+use super::evict::PART;
+use super::key::Parts;
+use super::{Cache, entry};
+use crate::compiler::{Compiler, Identity};
+
+/// The folder of the notes.
+const FOLDER: &str = "compilers";
+
+/// The most bytes that a note has: a revision and a sum.
+const LONGEST_NOTE: u64 = 4096;
+
+/// How long a file has to be unchanged before its time tells its content apart: the coarsest clock of a file system in use
+/// (FAT) takes steps of two seconds.
+const SETTLED: Duration = Duration::from_secs(2);
+
+impl Cache {
+    /// What the compiler is, if these very files were looked at before.
+    pub(crate) fn known_identity(&self, compiler: &Compiler) -> Option<Identity> {
+        let mut text = String::new();
+        entry::open(&self.note(compiler)?).ok()?.take(LONGEST_NOTE).read_to_string(&mut text).ok()?;
+        let (revision, checksum) = text.trim_end().split_once('\n')?;
+        Some(Identity { revision: Revision::recorded(revision)?, checksum: from_hex(checksum)? })
+    }
+
+    /// Notes what the compiler is.
+    pub(crate) fn note_identity(&self, compiler: &Compiler, identity: &Identity) {
+        let Some(note) = self.note(compiler) else { return };
+        let written = note.parent().map_or(Ok(()), |folder| {
+            fs::create_dir_all(folder)?;
+            let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
+            writeln!(file, "{}\n{}", identity.revision, hex(&identity.checksum))?;
+            file.persist(&note).map_err(|error| error.error)?;
+            Ok::<(), io::Error>(())
+        });
+        // A note is a convenience; whether the folder can be written matters, and is told, where artifacts are stored.
+        if let Err(error) = written {
+            tracing::debug!(note = %note.display(), %error, "the compiler's identity was not noted");
+        }
+    }
+
+    /// Removes all notes.
+    pub(super) fn forget_compilers(&self, folder: &Path) {
+        // A note that stays is right as long as its compiler does.
+        let _ = fs::remove_dir_all(folder.join(FOLDER));
+    }
+
+    /// Where the compiler is noted: under the path, the size, the times and the place on disk of each of its files, so that
+    /// another compiler in its place is another one. None while a file is so new that it might change unnoticed.
+    fn note(&self, compiler: &Compiler) -> Option<PathBuf> {
+        let mut parts = Parts::new();
+        for file in compiler.files() {
+            let metadata = fs::metadata(&file).ok()?;
+            let modified = metadata.modified().ok()?;
+            if SystemTime::now().duration_since(modified).map_or(true, |age| age < SETTLED) {
+                return None;
+            }
+            parts.add_bytes(file.as_os_str().as_encoded_bytes());
+            parts.add(&format!(
+                "{} {}",
+                metadata.len(),
+                modified.duration_since(UNIX_EPOCH).ok()?.as_nanos()
+            ));
+            parts.add(&place(&metadata));
+        }
+        Some(self.folder.as_ref()?.join(FOLDER).join(hex(&parts.finish()[..16])))
+    }
+}
+
+/// What of a file cannot be set back, as its time can.
+#[cfg(unix)]
+fn place(metadata: &Metadata) -> String {
+    use std::os::unix::fs::MetadataExt;
+    format!("{} {} {} {}", metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec())
+}
+
+#[cfg(not(unix))]
+fn place(metadata: &Metadata) -> String {
+    metadata
+        .created()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .unwrap_or_default()
+        .as_nanos()
+        .to_string()
+}

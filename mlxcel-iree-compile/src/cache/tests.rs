@@ -1,0 +1,525 @@
+//! Artifacts in the cache, made by a script in the compiler's place that keeps a diary.
+#![cfg(unix)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use mlxcel_core::ErrorKind;
+use tempfile::TempDir;
+
+use super::*;
+use crate::artifact::{Artifact, Artifacts};
+use crate::compiler::{CompileOptions, Compiler, Identity};
+
+/// A folder with a compiler that writes down each start, and a cache.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        bench.install_compiler("3.13.0 @ one", "");
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A compiler that reports `revision`, and does `before` it compiles.
+    fn install_compiler(&self, revision: &str, before: &str) {
+        let diary = self.path("diary");
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = --version ] && {{ echo version >> {0}; echo '  IREE compiler version {revision}'; exit; }}\n\
+             echo compile >> {0}\n{before}\necho 'made by {revision} of' > program.vmfb; cat program.mlir >> program.vmfb\n",
+            diary.display()
+        );
+        fs::write(self.path("iree-compile"), script).unwrap();
+        fs::set_permissions(self.path("iree-compile"), fs::Permissions::from_mode(0o755)).unwrap();
+        self.settle();
+    }
+
+    /// Makes the compiler look as if it had been there for a while: what is new may change unnoticed, and is not noted.
+    fn settle(&self) {
+        let file = fs::File::open(self.path("iree-compile")).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::open(Some(&self.path("cache"))).unwrap()
+    }
+
+    fn compiler(&self) -> Compiler {
+        Compiler::locate(Some(&self.path("iree-compile"))).unwrap()
+    }
+
+    fn key(&self, program: &str) -> Key {
+        let compiler = self.compiler();
+        let identity = Identity {
+            revision: compiler.revision(None).unwrap(),
+            checksum: compiler.checksum(None).unwrap(),
+        };
+        Key::new(ProgramSum::new(program, &options()), &identity)
+    }
+
+    fn artifacts(&self) -> Artifacts {
+        Artifacts::new(Some(self.path("iree-compile")), self.cache())
+    }
+
+    fn get(&self, program: &str) -> Artifact {
+        self.artifacts().get(program, &options(), None).unwrap()
+    }
+
+    /// How often the compiler was started for `what`.
+    fn starts(&self, what: &str) -> usize {
+        fs::read_to_string(self.path("diary"))
+            .unwrap_or_default()
+            .lines()
+            .filter(|line| *line == what)
+            .count()
+    }
+
+    /// The only entry of the cache.
+    fn entry(&self) -> PathBuf {
+        let mut entries: Vec<PathBuf> = self
+            .files()
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|extension| extension == "vmfb"))
+            .collect();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        entries.remove(0)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("cache")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
+    }
+}
+
+fn options() -> CompileOptions {
+    CompileOptions::new(crate::testing::host())
+}
+
+#[test]
+fn a_second_start_does_not_start_the_compiler() {
+    let bench = Bench::new();
+    let first = bench.get("program");
+    assert!(first.compiled);
+    assert_eq!(first.bytes, b"made by 3.13.0 @ one of\nprogram");
+    let _ = fs::remove_file(bench.path("diary"));
+    let second = bench.get("program");
+    assert!(!second.compiled);
+    assert_eq!(second.bytes, first.bytes);
+    assert_eq!((bench.starts("compile"), bench.starts("version")), (0, 0), "not even for its version");
+    assert_eq!(bench.files(), [bench.entry()], "no lock and no part is left behind");
+}
+
+#[test]
+fn another_program_flag_or_compiler_is_compiled_anew() {
+    let bench = Bench::new();
+    assert!(bench.get("program").compiled);
+    assert!(bench.get("another").compiled);
+    let mut flags = options();
+    flags.flags.push("--more".to_owned());
+    assert!(bench.artifacts().get("program", &flags, None).unwrap().compiled);
+
+    bench.install_compiler("3.13.0 @ another", "");
+    let rebuilt = bench.get("program");
+    assert!(rebuilt.compiled);
+    assert_eq!(rebuilt.bytes, b"made by 3.13.0 @ another of\nprogram");
+}
+
+#[test]
+fn a_damaged_entry_is_made_again_and_not_trusted() {
+    let bench = Bench::new();
+    let good = bench.get("program").bytes;
+    let entry = bench.entry();
+    let key = bench.key("program");
+    assert!(read_or_remove(&entry, Wanted::Key(&key)).unwrap().is_some());
+    let whole = fs::read(&entry).unwrap();
+    let mut damages: Vec<Vec<u8>> =
+        vec![vec![], b"mlxcart".to_vec(), whole[..whole.len() - 1].to_vec(), [&whole[..], b"x"].concat()];
+    for at in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        damages.push(flipped);
+    }
+    for (index, damage) in damages.iter().enumerate() {
+        // Each is noticed; a few are repaired as well, which starts the compiler.
+        fs::write(&entry, damage).unwrap();
+        if index % 16 == 0 {
+            let repaired = bench.get("program");
+            assert!(repaired.compiled, "damage {index}");
+            assert_eq!(repaired.bytes, good);
+            assert_eq!(fs::read(&entry).unwrap(), whole);
+        } else {
+            assert!(read_or_remove(&entry, Wanted::Key(&key)).unwrap().is_none(), "damage {index}");
+            assert!(!entry.exists());
+        }
+    }
+}
+
+#[test]
+fn an_entry_under_another_name_is_not_mistaken() {
+    let bench = Bench::new();
+    bench.get("program");
+    let entry = bench.entry();
+    let stolen = fs::read(&entry).unwrap();
+    fs::remove_file(&entry).unwrap();
+    bench.get("another");
+    fs::write(bench.entry(), stolen).unwrap();
+    let another = bench.get("another");
+    assert!(another.compiled);
+    assert_eq!(another.bytes, b"made by 3.13.0 @ one of\nanother");
+}
+
+#[test]
+fn threads_that_want_the_same_program_compile_it_once() {
+    let bench = Bench::new();
+    bench.install_compiler("3.13.0 @ slow", "sleep 0.5");
+    let begin = Barrier::new(4);
+    let results: Vec<Artifact> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    begin.wait();
+                    bench.get("program")
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(bench.starts("compile"), 1);
+    assert_eq!(results.iter().filter(|artifact| artifact.compiled).count(), 1);
+    assert!(results.iter().all(|artifact| artifact.bytes == results[0].bytes));
+}
+
+/// What the test below starts as a process of its own; by itself it has nothing to do.
+#[test]
+fn in_another_process() {
+    let Some(folder) = env::var_os("MLXCEL_TEST_BENCH") else { return };
+    let folder = PathBuf::from(folder);
+    let artifacts =
+        Artifacts::new(Some(folder.join("iree-compile")), Cache::open(Some(&folder.join("cache"))).unwrap());
+    let artifact = artifacts.get("program", &options(), None).unwrap();
+    assert_eq!(artifact.bytes, b"made by 3.13.0 @ slow of\nprogram");
+}
+
+#[test]
+fn processes_that_want_the_same_program_compile_it_once() {
+    let bench = Bench::new();
+    bench.install_compiler("3.13.0 @ slow", "sleep 0.5");
+    let mut children: Vec<_> = (0..3)
+        .map(|_| {
+            Command::new(env::current_exe().unwrap())
+                .args(["--exact", "cache::tests::in_another_process"])
+                .env("MLXCEL_TEST_BENCH", bench.folder.path())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(bench.starts("compile"), 1);
+}
+
+#[test]
+fn a_process_that_dies_while_compiling_blocks_nobody() {
+    let bench = Bench::new();
+    bench.install_compiler("3.13.0 @ slow", "exec sleep 600");
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "cache::tests::in_another_process"])
+        .env("MLXCEL_TEST_BENCH", bench.folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while bench.starts("compile") == 0 {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    bench.install_compiler("3.13.0 @ slow", "");
+    assert!(bench.get("program").compiled);
+}
+
+#[test]
+fn waiting_for_somebody_else_can_be_cancelled() {
+    let bench = Bench::new();
+    let held = bench.cache().reserve(&bench.key("program"), None).unwrap();
+    let cancel = CancelToken::new();
+    let waiting = thread::spawn({
+        let (artifacts, cancel) = (bench.artifacts(), cancel.clone());
+        move || artifacts.get("program", &options(), Some(&cancel)).unwrap_err()
+    });
+    thread::sleep(Duration::from_millis(100));
+    cancel.cancel();
+    assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Cancelled);
+    drop(held);
+    assert!(bench.get("program").compiled, "whoever reserved it did not make it");
+}
+
+#[test]
+fn a_failed_compilation_leaves_nothing_behind() {
+    let bench = Bench::new();
+    bench.install_compiler("3.13.0 @ sick", "echo half > program.vmfb; kill -9 $$");
+    let error = bench.artifacts().get("program", &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Compile);
+    assert!(bench.files().iter().all(|path| path.extension().is_some_and(|extension| extension == "lock")));
+    bench.install_compiler("3.13.0 @ sick", "");
+    assert!(bench.get("program").compiled);
+}
+
+#[test]
+fn a_named_folder_has_to_be_writable() {
+    let bench = Bench::new();
+    // A folder cannot be made under a file, whoever asks.
+    let folder = bench.path("iree-compile").join("cache");
+    let artifacts = Artifacts::new(Some(bench.path("iree-compile")), Cache::open(Some(&folder)).unwrap());
+    let error = artifacts.get("program", &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(error.context("path"), folder.to_str());
+    assert_eq!(bench.starts("compile"), 0, "said before anything is compiled");
+}
+
+#[test]
+fn without_a_usable_folder_of_the_users_programs_are_compiled_and_not_stored() {
+    let bench = Bench::new();
+    for folder in [None, Some(bench.path("iree-compile").join("cache"))] {
+        let artifacts =
+            Artifacts::new(Some(bench.path("iree-compile")), Cache { folder, named: false, limit: 0 });
+        for _ in 0..2 {
+            assert!(artifacts.get("program", &options(), None).unwrap().compiled);
+        }
+    }
+}
+
+#[test]
+fn without_a_compiler_what_is_there_will_do() {
+    let bench = Bench::new();
+    let made = bench.get("program").bytes;
+    let cache = bench.cache();
+    let any = |program| cache.read_any(&ProgramSum::new(program, &options())).unwrap();
+    assert_eq!(any("program"), Some(made));
+    assert_eq!(any("another"), None);
+    fs::write(bench.entry(), "damaged").unwrap();
+    assert_eq!(any("program"), None);
+}
+
+#[test]
+fn without_a_compiler_an_entry_under_another_programs_name_is_not_run() {
+    let bench = Bench::new();
+    bench.get("program");
+    let another = ProgramSum::new("another", &options());
+    let name = format!("{}-{}.vmfb", another.stem(), "0".repeat(16));
+    fs::copy(bench.entry(), bench.path("cache").join(&name)).unwrap();
+    assert_eq!(bench.cache().read_any(&another).unwrap(), None);
+    assert!(!bench.path("cache").join(name).exists());
+}
+
+#[test]
+fn pipes_in_the_cache_hold_nobody() {
+    let bench = Bench::new();
+    let good = bench.get("program").bytes;
+    let (entry, key) = (bench.entry(), bench.key("program"));
+    let pipe = |path: &Path| {
+        let _ = fs::remove_file(path);
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    };
+    pipe(&entry);
+    let error = bench.cache().read_any(key.program()).unwrap_err();
+    assert_eq!(error.context("path"), entry.to_str());
+    assert_eq!(bench.get("program").bytes, good, "it is replaced by what is compiled");
+
+    let key = bench.key("another");
+    let lock = bench.path("cache").join(format!("{}.lock", key.name()));
+    pipe(&lock);
+    let error = bench.artifacts().get("another", &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    for note in fs::read_dir(bench.path("cache/compilers")).unwrap() {
+        pipe(&note.unwrap().path());
+    }
+    bench.get("program");
+}
+
+#[test]
+fn a_named_folder_that_is_full_is_told() {
+    let bench = Bench::new();
+    let reservation = bench.cache().reserve(&bench.key("program"), None).unwrap().unwrap();
+    // Nothing can be written there any more.
+    fs::remove_dir_all(bench.path("cache")).unwrap();
+    let error = reservation.store(&Label::default(), b"artifact").unwrap_err();
+    assert!(
+        error.context("path").is_some_and(|path| path.starts_with(bench.path("cache").to_str().unwrap()))
+    );
+}
+
+#[test]
+fn the_compilers_note_does_not_outlive_the_compiler() {
+    let bench = Bench::new();
+    let cache = bench.cache();
+    assert_eq!(cache.known_identity(&bench.compiler()), None);
+    bench.get("program");
+    let known = cache.known_identity(&bench.compiler()).unwrap();
+    assert_eq!(known.revision.as_str(), "3.13.0 @ one");
+    assert_eq!(known.checksum, bench.compiler().checksum(None).unwrap());
+
+    // As long as before, and of the same time.
+    bench.install_compiler("3.13.0 @ two", "");
+    assert_eq!(cache.known_identity(&bench.compiler()), None);
+    assert!(bench.get("program").compiled);
+    assert_ne!(cache.known_identity(&bench.compiler()).unwrap().checksum, known.checksum);
+
+    // Its library is as much the compiler as its program.
+    fs::write(bench.path("libIREECompiler.so"), "code").unwrap();
+    assert_eq!(cache.known_identity(&bench.compiler()), None);
+    assert!(bench.get("program").compiled);
+    assert_eq!(
+        cache.known_identity(&bench.compiler()),
+        None,
+        "a library that is this new is not relied upon"
+    );
+    assert!(!bench.get("program").compiled, "but what it made is found");
+}
+
+#[test]
+fn a_compiler_elsewhere_with_the_same_content_is_the_same() {
+    let (one, other) = (Bench::new(), Bench::new());
+    fs::copy(one.path("iree-compile"), other.path("iree-compile")).unwrap();
+    assert_eq!(one.key("program"), other.key("program"));
+    let made = one.get("program");
+    fs::rename(one.path("cache"), other.path("cache")).unwrap();
+    let found = other.get("program");
+    assert!(!found.compiled, "a cache may be moved");
+    assert_eq!(found.bytes, made.bytes);
+    for file in other.files() {
+        let bytes = fs::read(&file).unwrap();
+        let path = one.folder.path().to_str().unwrap().as_bytes();
+        assert!(!bytes.windows(path.len()).any(|window| window == path), "{}", file.display());
+    }
+}
+
+/// A cache with entries of about a kilobyte, used that many seconds ago.
+fn filled(bench: &Bench, ages: &[u64]) -> Vec<Key> {
+    let cache = bench.cache();
+    let now = SystemTime::now();
+    let fill = |(number, &age): (usize, &u64)| {
+        let key = bench.key(&number.to_string());
+        let label = Label { program: format!("program {number}"), ..Label::default() };
+        cache.reserve(&key, None).unwrap().unwrap().store(&label, &[number as u8; 1000]).unwrap();
+        let file = fs::File::open(entry_path(&bench.path("cache"), &key)).unwrap();
+        file.set_modified(now - Duration::from_secs(age)).unwrap();
+        key
+    };
+    ages.iter().enumerate().map(fill).collect()
+}
+
+#[test]
+fn what_was_not_used_for_the_longest_time_makes_room() {
+    let bench = Bench::new();
+    let keys = filled(&bench, &[300, 500, 400, 200]);
+    assert!(bench.cache().read(&keys[1]).is_some(), "a use of what was the oldest");
+    let entry = bench.cache().entries().unwrap()[0].bytes;
+    let new = bench.key("new");
+    let cache = bench.cache().with_limit(3 * entry + 100);
+    cache.reserve(&new, None).unwrap().unwrap().store(&Label::default(), &[9; 1000]).unwrap();
+    let there = |key: &Key| entry_path(&bench.path("cache"), key).exists();
+    assert_eq!(keys.iter().map(there).collect::<Vec<_>>(), [false, true, false, true]);
+    assert!(there(&new));
+}
+
+#[test]
+fn what_is_in_use_stays_however_small_the_cache_is() {
+    let bench = Bench::new();
+    let keys = filled(&bench, &[5, 500, 0]);
+    let new = bench.key("new");
+    let cache = bench.cache().with_limit(0);
+    cache.reserve(&new, None).unwrap().unwrap().store(&Label::default(), &[9; 1000]).unwrap();
+    let found: Vec<bool> = keys.iter().chain([&new]).map(|key| cache.read(key).is_some()).collect();
+    assert_eq!(found, [true, false, true, true]);
+}
+
+#[test]
+fn what_killed_processes_left_behind_is_swept_up() {
+    let bench = Bench::new();
+    filled(&bench, &[5]);
+    let leave = |name: &str, age: u64| {
+        let file = fs::File::create(bench.path("cache").join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    };
+    leave(".part-old", 7200);
+    leave(".part-new", 60);
+    leave("old.lock", 7200);
+    leave("new.lock", 60);
+    leave("held.lock", 7200);
+    let held = Lock::open(&bench.path("cache").join("held.lock")).unwrap();
+    held.wait(None).unwrap();
+    evict::make_room(&bench.path("cache"), u64::MAX, Path::new(""));
+    let left = |name: &str| bench.path("cache").join(name).exists();
+    assert_eq!(
+        [".part-old", ".part-new", "old.lock", "new.lock", "held.lock"].map(left),
+        [false, true, false, true, true]
+    );
+    bench.cache().clear().unwrap();
+    assert_eq!([".part-new", "new.lock", "held.lock"].map(left), [false, false, true]);
+    assert_eq!(bench.cache().entries().unwrap(), []);
+}
+
+#[test]
+fn what_a_cache_holds_can_be_listed_verified_and_removed() {
+    let bench = Bench::new();
+    assert_eq!(bench.cache().entries().unwrap(), []);
+    let options = options().with_label("llama 64@256\nsecond line");
+    bench.artifacts().get("program", &options, None).unwrap();
+    let cache = bench.cache();
+    let entries = cache.entries().unwrap();
+    let [entry] = &entries[..] else { panic!("{entries:?}") };
+    assert_eq!(entry.program, "llama 64@256 second line");
+    assert_eq!(entry.target, crate::testing::host().to_string());
+    assert_eq!(entry.compiler, "3.13.0 @ one");
+    assert_eq!(entry.key, bench.key("program").name());
+    assert_eq!(entry.bytes, fs::metadata(bench.entry()).unwrap().len());
+    assert!(entry.last_used.elapsed().unwrap() < Duration::from_secs(60));
+    cache.verify(entry).unwrap();
+
+    let whole = fs::read(bench.entry()).unwrap();
+    for at in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x10;
+        fs::write(bench.entry(), flipped).unwrap();
+        assert_eq!(cache.verify(entry).unwrap_err().kind(), ErrorKind::Corrupt, "byte {at}");
+        assert_eq!(cache.entries().unwrap().len(), 1);
+    }
+    fs::write(bench.entry(), "x").unwrap();
+    assert_eq!(cache.entries().unwrap()[0].program, "");
+    cache.remove(entry).unwrap();
+    cache.remove(entry).unwrap();
+    assert_eq!(cache.verify(entry).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(cache.entries().unwrap(), []);
+}
+
+#[test]
+fn pruning_removes_the_oldest_until_it_fits() {
+    let bench = Bench::new();
+    filled(&bench, &[30, 20, 10]);
+    let cache = bench.cache();
+    let entries = cache.entries().unwrap();
+    assert_eq!(
+        entries.iter().map(|entry| entry.program.as_str()).collect::<Vec<_>>(),
+        ["program 2", "program 1", "program 0"]
+    );
+    assert_eq!(cache.prune(u64::MAX).unwrap(), Pruned::default());
+    let pruned = cache.prune(entries[0].bytes * 2).unwrap();
+    assert_eq!((pruned.entries, pruned.bytes), (1, entries[2].bytes));
+    assert_eq!(cache.entries().unwrap(), entries[..2]);
+    assert_eq!(cache.prune(0).unwrap().entries, 2);
+    assert_eq!(Cache::open(Some(Path::new("/nowhere/at/all"))).unwrap().prune(0).unwrap(), Pruned::default());
+}

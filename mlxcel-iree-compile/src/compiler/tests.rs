@@ -1,0 +1,234 @@
+//! The compiler in good and bad health. Bad health is a script in its place.
+#![cfg(unix)]
+
+use std::error::Error as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{CancelToken, ErrorKind};
+use tempfile::TempDir;
+
+use super::*;
+
+const PROGRAM: &str = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %a, %a : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}";
+
+pub(crate) fn real() -> Compiler {
+    Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`")
+}
+
+fn options() -> CompileOptions {
+    CompileOptions::new(crate::testing::host())
+}
+
+/// Writes an executable shell script.
+fn script(path: &Path, body: &str) -> PathBuf {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_owned()
+}
+
+/// A compiler that is a script.
+fn fake(body: &str) -> (TempDir, Compiler) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = script(&folder.path().join("iree-compile"), body);
+    let compiler = Compiler { path };
+    (folder, compiler)
+}
+
+fn nothing() -> Surroundings {
+    Surroundings { compiler: None, dist: None, path: vec![], environments: vec![], python: None }
+}
+
+#[test]
+fn a_program_is_compiled() {
+    let compiler = real();
+    assert_eq!(compiler.revision(None).unwrap().release(), Some(RELEASE));
+    let bytes = compiler.compile(PROGRAM, &options(), None).unwrap();
+    assert!(bytes.len() > 1000);
+    let again = compiler.compile(PROGRAM, &options(), None).unwrap();
+    assert!(bytes == again, "an artifact does not depend on the folder that it was made in");
+}
+
+#[test]
+fn a_bad_program_is_answered_with_the_first_diagnostic() {
+    let program = PROGRAM.replace("%a, %a", "%a, %nowhere");
+    let error = real().compile(&program, &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Compile);
+    assert!(error.message().starts_with("program.mlir:2:"), "{error}");
+    assert!(error.message().contains("undeclared SSA value"), "{error}");
+    assert!(error.source().unwrap().to_string().lines().count() <= 12);
+
+    let mut unknown = options();
+    unknown.flags.push("--no-such-flag".to_owned());
+    let error = real().compile(PROGRAM, &unknown, None).unwrap_err();
+    assert!(error.message().contains("--no-such-flag"), "{error}");
+}
+
+#[test]
+fn the_search_follows_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |place: &str| script(&folder.path().join(place), "exit 0");
+    let explicit = at("explicit/compiler");
+    let variable = at("variable/compiler");
+    let dist = at("dist/bin/iree-compile");
+    let on_path = at("path/iree-compile");
+    let environment = at("venv/bin/iree-compile");
+    let mut surroundings = Surroundings {
+        compiler: Some(variable.clone()),
+        dist: Some(folder.path().join("dist")),
+        path: vec![folder.path().join("empty"), folder.path().join("path")],
+        environments: vec![folder.path().join("venv")],
+        python: None,
+    };
+    assert_eq!(surroundings.find(Some(&explicit)).unwrap().unwrap(), explicit);
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), variable);
+    surroundings.compiler = None;
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), dist);
+    surroundings.dist = None;
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), on_path);
+    surroundings.path.clear();
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), environment);
+
+    // pip's script stands for the program in the same environment's packages.
+    let program = at("venv/lib/python3.12/site-packages/iree/compiler/_mlir_libs/iree-compile");
+    assert_eq!(surroundings.find(None).unwrap().unwrap(), program);
+}
+
+#[test]
+fn python_is_asked_in_isolation_and_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let packages = folder.path().join("site-packages/iree/compiler");
+    let compiler = script(&packages.join("_mlir_libs/iree-compile"), "exit 0");
+    // Isolated, it has neither the working directory nor the folders of PYTHONPATH on its path.
+    let said = format!("[ \"$1\" = -I ] && echo {}", packages.display());
+    let asked = Surroundings { python: Some(script(&folder.path().join("python3"), &said)), ..nothing() };
+    assert_eq!(asked.find(None).unwrap(), None);
+    assert_eq!(asked.ask_python().unwrap(), compiler);
+}
+
+#[test]
+fn a_compiler_that_was_named_has_to_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("none");
+    script(&folder.path().join("path/iree-compile"), "exit 0");
+    let on_path = Surroundings { path: vec![folder.path().join("path")], ..nothing() };
+
+    let error = on_path.find(Some(&missing)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Toolchain);
+    assert_eq!(error.context("path"), missing.to_str());
+
+    let variable = Surroundings { compiler: Some(missing.clone()), ..nothing() };
+    assert!(variable.find(None).unwrap_err().message().contains("MLXCEL_IREE_COMPILER"));
+    let dist = Surroundings { dist: Some(missing.clone()), ..nothing() };
+    assert!(dist.find(None).unwrap_err().message().contains("IREE_DIST"));
+
+    fs::write(&missing, "text").unwrap();
+    assert!(variable.find(None).unwrap_err().message().contains("cannot be executed"));
+}
+
+#[test]
+fn no_compiler_at_all_says_how_to_get_one() {
+    assert_eq!(nothing().find(None).unwrap(), None);
+    let error = nothing().nowhere();
+    assert_eq!(error.kind(), ErrorKind::Toolchain);
+    assert!(error.message().contains("pip install iree-base-compiler==3.13.0"), "{error}");
+    assert!(error.context("looked in").unwrap().contains("PATH"), "{error}");
+}
+
+#[test]
+fn another_release_is_refused_with_both_revisions() {
+    let (_folder, compiler) = fake("echo '  IREE compiler version 3.12.1rc7 @ abc'");
+    let error = compiler.revision(None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Toolchain);
+    assert!(error.message().contains("3.12.1") && error.message().contains("3.13.0"), "{error}");
+    assert_eq!(error.context("compiler revision"), Some("3.12.1rc7 @ abc"));
+    assert_eq!(error.context("runtime revision"), Some("3.13.0"));
+}
+
+#[test]
+fn something_else_in_its_place_is_refused() {
+    for body in ["echo 'clang version 17'", "exit 3", "kill -9 $$"] {
+        let (_folder, compiler) = fake(body);
+        assert_eq!(compiler.revision(None).unwrap_err().kind(), ErrorKind::Toolchain, "{body}");
+    }
+    let compiler = Compiler { path: "/nowhere/iree-compile".into() };
+    assert_eq!(compiler.revision(None).unwrap_err().kind(), ErrorKind::Toolchain);
+    assert_eq!(compiler.compile(PROGRAM, &options(), None).unwrap_err().kind(), ErrorKind::Toolchain);
+}
+
+#[test]
+fn a_compiler_that_is_killed_midway_is_an_error() {
+    let (_folder, compiler) = fake("echo half > program.vmfb; echo working >&2; kill -9 $$");
+    let error = compiler.compile(PROGRAM, &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Compile);
+    assert!(error.message().contains("killed by signal 9"), "{error}");
+    assert_eq!(error.source().unwrap().to_string(), "working");
+
+    let (_folder, compiler) = fake("kill -SEGV $$");
+    let error = compiler.compile(PROGRAM, &options(), None).unwrap_err();
+    assert!(error.message().contains("signal 11"), "{error}");
+}
+
+#[test]
+fn a_compiler_that_writes_nothing_is_an_error() {
+    for body in ["exit 0", ": > program.vmfb"] {
+        let (_folder, compiler) = fake(body);
+        assert_eq!(compiler.compile(PROGRAM, &options(), None).unwrap_err().kind(), ErrorKind::Compile);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_apart() {
+    let (_folder, compiler) =
+        fake("echo 'LLVM ERROR: IO failure on output stream: No space left on device' >&2; exit 1");
+    let error = compiler.compile(PROGRAM, &options(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
+}
+
+#[test]
+fn much_output_neither_blocks_nor_fills_the_error() {
+    let (_folder, compiler) = fake(
+        "echo 'program.mlir:1:1: error: no' >&2; i=0; while [ $i -lt 40000 ]; do echo $i $i $i $i $i >&2; i=$((i+1)); done; exit 1",
+    );
+    let error = compiler.compile(PROGRAM, &options(), None).unwrap_err();
+    assert_eq!(error.message(), "program.mlir:1:1: error: no");
+    assert!(error.source().unwrap().to_string().len() < 8192);
+}
+
+#[test]
+fn cancelling_ends_the_compiler_and_what_it_started() {
+    let pids = tempfile::tempdir().unwrap();
+    let file = pids.path().join("pid");
+    let (_folder, compiler) =
+        fake(&format!("sleep 600 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display()));
+    let cancel = CancelToken::new();
+    let token = cancel.clone();
+    let began = Instant::now();
+    let work = thread::spawn(move || compiler.compile(PROGRAM, &options(), Some(&token)).unwrap_err());
+    while !file.exists() {
+        assert!(began.elapsed() < Duration::from_secs(30));
+        thread::sleep(Duration::from_millis(5));
+    }
+    cancel.cancel();
+    assert_eq!(work.join().unwrap().kind(), ErrorKind::Cancelled);
+    assert!(began.elapsed() < Duration::from_secs(30));
+    let pid = fs::read_to_string(&file).unwrap();
+    let proc = Path::new("/proc").join(pid.trim());
+    let gone = || match fs::read_to_string(proc.join("stat")) {
+        // A process whose parent is gone may wait to be reaped by whoever inherited it.
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !gone() {
+        assert!(Instant::now() < deadline, "the compiler's own child survived");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,213 @@
+//! Every target on a machine that has none of the devices: programs are compiled and not run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use mlxcel_core::{ErrorKind, Precision};
+use mlxcel_graph::{Numerics, Outputs, ProgramShape, ProgramWriter, state_layouts};
+use mlxcel_iree_target::cpu::{Code, FAMILIES};
+use mlxcel_iree_target::{CompileBackends, CompileTarget};
+use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_stablehlo::ElementType::{BF16, F32};
+
+use crate::artifact::Artifacts;
+use crate::cache::Cache;
+use crate::compiler::{CompileOptions, Compiler};
+use crate::programs::ProgramCompiler;
+use crate::testing::{host, resolved};
+
+/// How many compilers run side by side.
+const SIDE_BY_SIDE: usize = 4;
+
+const PROGRAM: &str = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %a, %a : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}";
+
+fn compiler() -> Compiler {
+    Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`")
+}
+
+/// Does `work` for every item, several at a time; what is not true of an item is told at the end.
+fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) -> Result<(), String> + Sync) {
+    let items = Mutex::new(items.into_iter());
+    let problems = Mutex::new(Vec::new());
+    let next = || items.lock().unwrap().next();
+    thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                while let Some(item) = next() {
+                    if let Err(problem) = work(item) {
+                        problems.lock().unwrap().push(problem);
+                    }
+                }
+            });
+        }
+    });
+    let problems = problems.into_inner().unwrap();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+fn writer(decoder: &Decoder, numerics: Numerics) -> ProgramWriter {
+    let layouts = state_layouts(decoder, numerics, 64).unwrap();
+    ProgramWriter { decoder: decoder.clone(), numerics, layouts }
+}
+
+#[test]
+fn a_checkpoints_programs_compile_for_every_target() {
+    let checkpoint =
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
+            .unwrap();
+    let decoder = checkpoint.decoder().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
+    let shapes =
+        [64, 1].map(|tokens| ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last });
+    let targets = [
+        ("llvm-cpu:x86-64-v3", BF16, "embedded-elf-x86_64"),
+        ("llvm-cpu:neoverse-v1", BF16, "embedded-elf-arm_64"),
+        ("cuda:sm_89", BF16, "cuda-nvptx-fb"),
+        ("rocm:gfx942", BF16, "rocm-hsaco-fb"),
+        ("vulkan-spirv:vp_android_baseline_2022", F32, "vulkan-spirv-fb"),
+        ("metal-spirv:macos", F32, "metal-msl-fb"),
+    ];
+    let work = targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
+    for_each(work, |((target, operand, format), shape)| {
+        let target = resolved(target);
+        // The checkpoint's own type, or what stands in for it.
+        let element = target.element_type_for(BF16);
+        assert_eq!(element, *operand, "{target}");
+        let precision = if element == F32 { Precision::Exact } else { Precision::Native };
+        let numerics = Numerics { precision, operand: element, kv: element };
+        let compiler =
+            ProgramCompiler::new(writer(&decoder, numerics), target.clone(), artifacts.clone()).unwrap();
+        let artifact =
+            compiler.compile(shape, None).map_err(|error| format!("{target}, {shape}: {error}"))?;
+        let holds = artifact.bytes.windows(format.len()).any(|bytes| bytes == format.as_bytes());
+        if holds { Ok(()) } else { Err(format!("{target}, {shape}: no {format} inside")) }
+    });
+}
+
+/// What the compiler makes of the target's options: the program after the first phase, where the target is written out.
+fn account_of(options: &CompileOptions) -> Result<String, String> {
+    let mut options = options.clone();
+    options.flags.push("--compile-to=preprocessing".to_owned());
+    let text = compiler()
+        .compile(PROGRAM, &options, None)
+        .map_err(|error| format!("{}: {error}", options.target))?;
+    Ok(String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn every_accelerator_that_is_listed_is_known_to_the_compiler() {
+    let backends = CompileBackends::builtin();
+    let targets = ["cuda", "rocm", "vulkan-spirv", "metal-spirv"].into_iter().flat_map(|name| {
+        let backend = backends.get(name).unwrap();
+        let architectures = backend.known_architectures().into_iter().filter(|name| name != "host");
+        architectures
+            .map(move |architecture| CompileTarget::new(name, &architecture).unwrap())
+            .collect::<Vec<_>>()
+    });
+    for_each(targets.collect(), |target| {
+        let account = account_of(&CompileOptions::new(backends.resolve(&target).unwrap()))?;
+        // It takes names that it knows nothing about, too.
+        let known = account.contains("iree_codegen.target_info");
+        if known { Ok(()) } else { Err(format!("{target}: the compiler has no description of it")) }
+    });
+}
+
+/// What the compiler prints when it is asked for a processor directly, without our options.
+fn asked_for_processor(cpu: &str, triple: &str) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("program.mlir"), PROGRAM).unwrap();
+    let output = Command::new(compiler().path())
+        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
+        .arg(format!("--iree-llvmcpu-target-triple={triple}"))
+        .arg(format!("--iree-llvmcpu-target-cpu={cpu}"))
+        .args(["--compile-to=preprocessing", "program.mlir"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// The processor in the compiler's account of a target, and its features.
+fn processor_in(account: &str) -> (&str, BTreeSet<&str>) {
+    let value = |name: &str| account.split_once(name).unwrap().1.split('"').next().unwrap();
+    (
+        value("{cpu = \""),
+        value("cpu_features = \"").split(',').filter_map(|name| name.strip_prefix('+')).collect(),
+    )
+}
+
+#[test]
+fn every_processor_that_is_listed_is_known_to_the_compiler() {
+    for family in FAMILIES {
+        // Asked for a processor that there is none of, it lists those that there are.
+        let (_, words) = asked_for_processor("abacus", family.triple);
+        let listed = words.lines().find_map(|line| line.strip_prefix("List of accepted CPUs: ")).unwrap();
+        let mut accepted: BTreeSet<&str> = listed.trim().split(", ").collect();
+        accepted.insert("generic");
+        assert_eq!(family.cpus().collect::<BTreeSet<_>>(), accepted);
+    }
+}
+
+#[test]
+fn processors_have_the_features_that_the_compiler_gives_them() {
+    let cpus = [
+        "x86-64-v2",
+        "haswell",
+        "skylake-avx512",
+        "sapphirerapids",
+        "znver2",
+        "znver5",
+        "neoverse-n1",
+        "apple-m1",
+        "a64fx",
+    ];
+    for_each(cpus.to_vec(), |cpu| {
+        let code = Code::of(&format!("llvm-cpu:{cpu}").parse().unwrap()).unwrap();
+        let (account, _) = asked_for_processor(cpu, code.family.triple);
+        let (_, theirs) = processor_in(&account);
+        let theirs: BTreeSet<&str> =
+            theirs.intersection(&code.family.features.iter().copied().collect()).copied().collect();
+        // An architecture's version stands for features that the compiler's account does not spell out.
+        let versioned = code.family.name == "aarch64";
+        let agree = if versioned { theirs.is_subset(&code.features) } else { theirs == code.features };
+        if agree { Ok(()) } else { Err(format!("{cpu}: {:?} are {theirs:?}", code.features)) }
+    });
+}
+
+#[test]
+fn the_host_is_what_the_compiler_takes_it_for() {
+    let host = host();
+    let code = Code::of(host.target()).unwrap();
+    let (account, _) = asked_for_processor("host", code.family.triple);
+    let (cpu, theirs) = processor_in(&account);
+    let theirs: BTreeSet<&str> =
+        theirs.intersection(&code.family.features.iter().copied().collect()).copied().collect();
+    assert_eq!(code.features, theirs);
+    assert_eq!(code.cpu, cpu);
+    let stated = account_of(&CompileOptions::new(host.clone())).unwrap();
+    assert_eq!(processor_in(&stated).0, cpu);
+}
+
+#[test]
+fn what_a_target_does_not_compute_with_is_refused_before_the_compiler_starts() {
+    let checkpoint =
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
+            .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
+    let numerics = Numerics { precision: Precision::Native, operand: BF16, kv: BF16 };
+    let target = resolved("vulkan-spirv:rdna3");
+    let writer = writer(&checkpoint.decoder().unwrap(), numerics);
+    let error = ProgramCompiler::new(writer, target, artifacts).unwrap_err();
+    assert_eq!((error.kind(), error.context("element_type")), (ErrorKind::Unsupported, Some("bf16")));
+    assert_eq!(error.context("target"), Some("vulkan-spirv:rdna3"));
+}

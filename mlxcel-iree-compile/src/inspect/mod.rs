@@ -1,0 +1,316 @@
+//! What the compiler makes of a model: programs, intermediate phases, generated code, and a summary of a step.
+//!
+//! ```no_run
+//! use mlxcel_iree_compile::Toolchain;
+//! use mlxcel_iree_compile::inspect::{InspectOptions, inspect};
+//! use mlxcel_iree_target::ProgramOptions;
+//!
+//! let (toolchain, wanted) = (Toolchain::default(), ProgramOptions::default());
+//! for summary in inspect(&toolchain, &wanted, &"models/llama".into(), "llama-inspected", &InspectOptions::default())? {
+//!     println!("{summary}");
+//! }
+//! # Ok::<(), mlxcel_core::Error>(())
+//! ```
+//!
+//! ```text
+//! llama-inspected/
+//!   summary.txt  summary.json         a step of each program: dispatches, bytes, the largest dispatches
+//!   1-at-256/
+//!     program.mlir                    what the compiler is given
+//!     phases/decoder.6.flow.mlir  …   the program at the end of each phase of the compiler
+//!     code/…                          each kernel on its way to machine code, and that
+//!     statistics.json                 the compiler's own account
+//!     program.vmfb                    what the runtime is given
+//! ```
+//!
+//! Where a program does not compile, the folder keeps what there was until then.
+
+mod flow;
+mod summary;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{
+    CancelToken, Control, Error, ErrorKind, LoadProgress, LoadStage, ModelSource, Precision, ProgressFn,
+    Result,
+};
+use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_iree_kernels::attends_in_use;
+use mlxcel_iree_target::describe::file_stem;
+use mlxcel_iree_target::{CompileTarget, ProgramOptions};
+use mlxcel_models::{Checkpoint, Decoder};
+
+use crate::compiler::CompileOptions;
+use crate::{HERE, ProgramCompiler, Toolchain};
+
+pub use summary::{Dispatch, Summary};
+
+const OPERATION: &str = "inspect programs";
+
+/// What [`inspect`] is asked for; start from [`InspectOptions::default`].
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct InspectOptions {
+    /// What to compile for; what the engine would choose where none is given.
+    pub target: Option<CompileTarget>,
+    /// Which rounding the programs have.
+    pub precision: Precision,
+    /// The most tokens that one sequence may hold; the model's own limit where none is given.
+    pub capacity: Option<usize>,
+    /// How many sequences a session may hold at once, where all programs are wanted; one where none is given.
+    pub sequences: Option<usize>,
+    /// Whether every program is wanted that sessions can ask for, or the two that every generation begins with.
+    pub all_programs: bool,
+    /// Told how many programs are compiled.
+    pub progress: Option<ProgressFn>,
+    /// Stops at the next boundary.
+    pub cancel: Option<CancelToken>,
+}
+
+impl InspectOptions {
+    /// Sets what to compile for.
+    #[must_use]
+    pub fn with_target(mut self, target: CompileTarget) -> Self {
+        self.target = Some(target);
+        self
+    }
+
+    /// Sets the rounding.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// Sets the most tokens that one sequence may hold.
+    #[must_use]
+    pub fn with_capacity(mut self, tokens: usize) -> Self {
+        self.capacity = Some(tokens);
+        self
+    }
+
+    /// Sets how many sequences a session may hold at once.
+    #[must_use]
+    pub fn with_sequences(mut self, sequences: usize) -> Self {
+        self.sequences = Some(sequences);
+        self
+    }
+
+    /// Sets whether every program is wanted.
+    #[must_use]
+    pub fn with_all_programs(mut self, all: bool) -> Self {
+        self.all_programs = all;
+        self
+    }
+
+    /// Sets who is told about long work.
+    #[must_use]
+    pub fn with_progress(mut self, progress: impl Fn(LoadProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(std::sync::Arc::new(progress));
+        self
+    }
+
+    /// Sets what stops the work.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+}
+
+impl std::fmt::Debug for InspectOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InspectOptions")
+            .field("target", &self.target)
+            .field("precision", &self.precision)
+            .field("capacity", &self.capacity)
+            .field("sequences", &self.sequences)
+            .field("all_programs", &self.all_programs)
+            .field("progress", &self.progress.is_some())
+            .field("cancel", &self.cancel)
+            .finish()
+    }
+}
+
+/// Compiles programs of the model in `source` with the compiler of `toolchain`, writes what becomes of them on the way into the
+/// new or empty folder `destination`, and sums up a step of each.
+///
+/// # Errors
+///
+/// Those of opening the checkpoint; [`ErrorKind::InvalidInput`] for options out of range and for a folder that has something in
+/// it; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] where it fails; [`ErrorKind::Io`] and
+/// [`ErrorKind::ResourceExhausted`] of writing.
+pub fn inspect(
+    toolchain: &Toolchain,
+    wanted: &ProgramOptions,
+    source: &ModelSource,
+    destination: impl AsRef<Path>,
+    options: &InspectOptions,
+) -> Result<Vec<Summary>> {
+    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    let decoder = Checkpoint::from_source(source)?.decoder()?;
+    let mut graph = GraphModelOptions::default();
+    graph.precision = options.precision;
+    graph.capacity = options.capacity;
+    graph.sequences = options.sequences.unwrap_or(1);
+    graph.kv_cache = wanted.kv_cache;
+    let target = wanted.resolve(options.target.as_ref(), HERE)?;
+    if attends_in_use(&decoder, target.hardware()?) {
+        graph = graph.for_kernels();
+    }
+    let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+    let compiler = ProgramCompiler::new(writer, target, toolchain.artifacts()?)?;
+    let shapes = match options.all_programs {
+        true => graph.programs(&decoder)?,
+        false => graph.first_programs(&decoder)?,
+    };
+    let folder = Folder::new(destination.as_ref())?;
+    let report = |done: usize| {
+        if let Some(progress) = &options.progress {
+            progress(LoadProgress::new(LoadStage::Compile, done as u64, shapes.len() as u64));
+        }
+    };
+    let mut summaries = Vec::with_capacity(shapes.len());
+    for (done, shape) in shapes.iter().enumerate() {
+        control.check(OPERATION)?;
+        report(done);
+        let summary = one(toolchain, &compiler, &folder, shape, &decoder, options)
+            .map_err(|error| error.with_context("program", shape))?;
+        summaries.push(summary);
+    }
+    report(shapes.len());
+    let text: String = summaries.iter().map(|summary| format!("{summary}\n")).collect();
+    folder.write("summary.txt", text.as_bytes())?;
+    folder.write_json("summary.json", &summaries)?;
+    Ok(summaries)
+}
+
+/// Compiles one program and sums it up.
+fn one(
+    toolchain: &Toolchain,
+    compiler: &ProgramCompiler,
+    folder: &Folder,
+    shape: &ProgramShape,
+    decoder: &Decoder,
+    options: &InspectOptions,
+) -> Result<Summary> {
+    let folder = folder.sub(&file_stem(shape))?;
+    let text = compiler.text(shape)?;
+    folder.write("program.mlir", text.as_bytes())?;
+    let (phases, code) = (folder.sub("phases")?, folder.sub("code")?);
+    let statistics = folder.0.join("statistics.json");
+    let mut how = compiler.options();
+    how.flags.extend([
+        format!("--dump-compilation-phases-to={}", phases.0.display()),
+        format!("--iree-hal-dump-executable-files-to={}", code.0.display()),
+        format!("--iree-scheduling-dump-statistics-file={}", statistics.display()),
+        "--iree-scheduling-dump-statistics-format=json".to_owned(),
+    ]);
+    let binary = toolchain.compiler()?;
+    let compile = |how: &CompileOptions| compiler.compile_text(&binary, &text, how, options.cancel.as_ref());
+    // Where kernels are dumped, diagnostics point into the dump; asked again, the compiler names the operation of the graph.
+    let vmfb = compile(&how).map_err(|error| match error.kind() {
+        ErrorKind::Compile => compile(&compiler.options()).err().unwrap_or(error),
+        _ => error,
+    })?;
+    folder.write("program.vmfb", &vmfb)?;
+    let flow = flow::read(&phases.find("flow.mlir")?);
+    let statistics = Statistics::read(&statistics)?;
+    Summary::new(shape, compiler.target(), decoder, &compiler.program(shape)?, flow, &statistics)
+}
+
+/// A folder that is written into.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder at `path`, which is made unless it is there and empty.
+    fn new(path: &Path) -> Result<Self> {
+        let fail = |error| Error::io(OPERATION, path, error);
+        fs::create_dir_all(path).map_err(fail)?;
+        if fs::read_dir(path).map_err(fail)?.next().is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                OPERATION,
+                "something is in this folder already",
+            )
+            .with_context("path", path.display()));
+        }
+        // The compiler runs in a folder of its own.
+        Ok(Self(fs::canonicalize(path).map_err(fail)?))
+    }
+
+    fn sub(&self, name: &str) -> Result<Self> {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).map_err(|error| Error::io(OPERATION, &path, error))?;
+        Ok(Self(path))
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, content).map_err(|error| Error::io(OPERATION, &path, error))
+    }
+
+    fn write_json(&self, name: &str, value: &impl serde::Serialize) -> Result<()> {
+        let text = serde_json::to_vec_pretty(value).map_err(|error| {
+            Error::new(ErrorKind::Internal, OPERATION, "a summary cannot be written as JSON")
+                .with_source(error)
+        })?;
+        self.write(name, &text)
+    }
+
+    /// The text of the file whose name ends in `end`.
+    fn find(&self, end: &str) -> Result<String> {
+        let fail = |error| Error::io(OPERATION, &self.0, error);
+        let names = fs::read_dir(&self.0).map_err(fail)?.flatten().map(|entry| entry.path());
+        let path = names.into_iter().find(|path| path.to_string_lossy().ends_with(end)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Compile,
+                OPERATION,
+                "the compiler did not write the phase that is summed up",
+            )
+            .with_context("phase", end)
+        })?;
+        fs::read_to_string(&path).map_err(|error| Error::io(OPERATION, &path, error))
+    }
+}
+
+/// The compiler's own account of a program, as far as a summary has a use for it.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Statistics {
+    execution: Execution,
+    executable: Executables,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Execution {
+    submission_count: u64,
+    transient_memory_size: u64,
+    fill_count: u64,
+    copy_count: u64,
+    dispatch_count: u64,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Executables {
+    executable_count: u64,
+}
+
+impl Statistics {
+    fn read(path: &Path) -> Result<Self> {
+        #[derive(serde::Deserialize)]
+        struct File {
+            #[serde(rename = "stream-aggregate")]
+            all: Statistics,
+        }
+        let text = fs::read(path).map_err(|error| Error::io(OPERATION, path, error))?;
+        serde_json::from_slice::<File>(&text).map(|file| file.all).map_err(|error| {
+            Error::new(ErrorKind::Compile, OPERATION, "the compiler's statistics have another form")
+                .with_context("path", path.display())
+                .with_source(error)
+        })
+    }
+}

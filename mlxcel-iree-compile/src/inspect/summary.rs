@@ -1,0 +1,208 @@
+//! A step of a program in figures.
+
+use std::fmt;
+
+use mlxcel_core::Result;
+use mlxcel_graph::{ENTRY, Program, ProgramShape};
+use mlxcel_iree_kernels::layout::layout_name;
+use mlxcel_iree_target::ResolvedTarget;
+use mlxcel_models::{Decoder, Operation, WeightId, WeightRef};
+use serde::Serialize;
+
+use super::Statistics;
+use super::flow::Flow;
+
+/// How many dispatches a printed summary lists.
+const LISTED: usize = 12;
+
+/// What one step of a program does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The program, such as `1@256`: one decoding row over 256 positions.
+    pub program: String,
+    /// What it is compiled for.
+    pub target: String,
+    /// How the program wants weights to lie in memory: `rows`, as they are stored, or `panels-16` and the like.
+    pub weight_layout: String,
+    /// How many kernels a step starts.
+    pub dispatches: u64,
+    /// How many different kernels there are.
+    pub kernels: u64,
+    /// Buffers, or parts of them, that are copied.
+    pub copies: u64,
+    /// Buffers that are filled with a constant.
+    pub fills: u64,
+    /// How often the host hands work to the device.
+    pub submissions: u64,
+    /// Bytes of intermediate results.
+    pub transient_bytes: u64,
+    /// Bytes of weights that a step has to read, whatever the compiler does: each once, of tables of embeddings the rows of the
+    /// tokens, and of experts as many as the tokens can choose.
+    pub weight_bytes: u64,
+    /// Bytes of the states that a step reads: caches at their whole length.
+    pub kv_bytes: u64,
+    /// Bytes that all dispatches read, by the tensors that they load; caches that keep a tensor between two of them are not
+    /// considered. Of a table whose rows are picked, as many bytes count as are written.
+    pub bytes_read: u64,
+    /// Bytes that all dispatches write.
+    pub bytes_written: u64,
+    /// The dispatches, those that read most in all first; equal ones are listed once.
+    pub largest: Vec<Dispatch>,
+}
+
+/// A kernel as a step starts it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Dispatch {
+    /// The compiler's name of it, which tells its kind and shape; `mlxcel_…` are kernels of this crate.
+    pub name: String,
+    /// How often a step starts it.
+    pub calls: u64,
+    /// Bytes that one call reads.
+    pub bytes_read: u64,
+    /// Bytes that one call writes.
+    pub bytes_written: u64,
+}
+
+impl Summary {
+    pub(super) fn new(
+        shape: &ProgramShape,
+        target: &ResolvedTarget,
+        decoder: &Decoder,
+        program: &Program,
+        flow: Flow,
+        statistics: &Statistics,
+    ) -> Result<Self> {
+        let mut largest = flow.dispatches;
+        largest.sort_by_key(|dispatch| std::cmp::Reverse(dispatch.calls * dispatch.bytes_read));
+        let execution = &statistics.execution;
+        let sum = |of: fn(&Dispatch) -> u64| largest.iter().map(|one| one.calls * of(one)).sum();
+        Ok(Self {
+            program: shape.to_string(),
+            target: target.to_string(),
+            weight_layout: layout_name(target.hardware()?.weight_lanes()),
+            dispatches: execution.dispatch_count,
+            kernels: statistics.executable.executable_count,
+            copies: execution.copy_count,
+            fills: execution.fill_count,
+            submissions: execution.submission_count,
+            transient_bytes: execution.transient_memory_size,
+            weight_bytes: weight_bytes(decoder, shape),
+            kv_bytes: kv_bytes(program),
+            bytes_read: sum(|one| one.bytes_read),
+            bytes_written: sum(|one| one.bytes_written),
+            largest,
+        })
+    }
+}
+
+/// The bytes of weights that a step needs: of tables the rows of its tokens, of experts as many as its tokens can choose.
+fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
+    let bytes = |id: WeightId| decoder.weight(id).tensors().map(WeightRef::byte_len).sum::<usize>();
+    // The bytes of `count` of the outermost parts of a weight.
+    let some = |id: WeightId, count: usize| {
+        let parts = decoder.weight(id).shape.first().copied().unwrap_or(1).max(1);
+        bytes(id) / parts * count.min(parts)
+    };
+    let (tokens, table) = (shape.tokens(), decoder.embedding.weight);
+    let needed = decoder.weight_bytes() + some(table, tokens) as u64;
+    let mut unread = if decoder.head.tied { 0 } else { bytes(table) };
+    if let Some(positions) = &decoder.embedding.positions {
+        unread += bytes(positions.weight) - some(positions.weight, tokens);
+    }
+    for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
+        if let Operation::Experts(experts) = &block.operation {
+            for linear in [experts.gate, experts.up, experts.down] {
+                unread += bytes(linear.weight) - some(linear.weight, tokens.saturating_mul(experts.chosen));
+            }
+        }
+    }
+    needed - unread as u64
+}
+
+/// The bytes of a program's states.
+fn kv_bytes(program: &Program) -> u64 {
+    let function = program.module.function(ENTRY);
+    let states = function.into_iter().flat_map(|function| {
+        let states = function.arguments.iter().filter(|argument| argument.aliases_result.is_some());
+        states.map(|state| function.value_type(state.value))
+    });
+    states.map(|ty| ty.element.bytes_for(ty.elements()) as u64).sum()
+}
+
+/// A number of bytes for people.
+fn bytes(count: u64) -> String {
+    match count {
+        0..10_000 => format!("{count} B"),
+        10_000..10_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        _ => format!("{:.1} MB", count as f64 / 1e6),
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "program {} for {}, weights in {}", self.program, self.target, self.weight_layout)?;
+        writeln!(
+            f,
+            "  a step: {} dispatches of {} kernels, {} copies, {} fills, {} submissions",
+            self.dispatches, self.kernels, self.copies, self.fills, self.submissions
+        )?;
+        writeln!(
+            f,
+            "  it needs: {} of weights, {} of KV cache; its dispatches read {}, write {}; intermediate results take {}",
+            bytes(self.weight_bytes),
+            bytes(self.kv_bytes),
+            bytes(self.bytes_read),
+            bytes(self.bytes_written),
+            bytes(self.transient_bytes)
+        )?;
+        writeln!(f, "  {:>12} {:>6} {:>12} {:>12}  dispatch", "read in all", "calls", "read", "written")?;
+        for one in self.largest.iter().take(LISTED) {
+            let columns =
+                [bytes(one.calls * one.bytes_read), bytes(one.bytes_read), bytes(one.bytes_written)];
+            writeln!(
+                f,
+                "  {:>12} {:>6} {:>12} {:>12}  {}",
+                columns[0], one.calls, columns[1], columns[2], one.name
+            )?;
+        }
+        if let Some(more) = self.largest.len().checked_sub(LISTED).filter(|&more| more > 0) {
+            writeln!(f, "  and {more} more")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_graph::Outputs;
+    use mlxcel_models::Checkpoint;
+
+    use super::*;
+
+    #[test]
+    fn a_step_needs_the_experts_that_its_tokens_can_choose() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/olmoe");
+        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let of = |tokens| {
+            let shape = ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last };
+            weight_bytes(&decoder, &shape)
+        };
+        let (row, mut expert, mut experts, mut chosen) = (2 * decoder.hidden_size as u64, 0, 0, 0);
+        for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
+            if let Operation::Experts(mixture) = &block.operation {
+                (experts, chosen) = (mixture.count as u64, mixture.chosen as u64);
+                expert += [mixture.gate, mixture.up, mixture.down]
+                    .map(|linear| decoder.weight(linear.weight).byte_len() as u64 / experts)
+                    .iter()
+                    .sum::<u64>();
+            }
+        }
+        assert!(chosen < experts && expert > 0);
+        assert_eq!(of(2) - of(1), chosen * expert + row);
+        assert_eq!(of(experts as usize + 1) - of(experts as usize), row, "there are no more experts");
+    }
+}

@@ -1,0 +1,66 @@
+//! What an engine's programs are made with: the compiler, and the cache of what it made.
+
+use std::path::PathBuf;
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+
+use crate::artifact::Artifacts;
+use crate::cache::Cache;
+use crate::compiler::Compiler;
+
+/// The compiler and the cache; by default those that are found ([`Compiler::locate`], [`Cache::open`]).
+#[derive(Clone, Debug, Default)]
+pub struct Toolchain {
+    /// The `iree-compile` to use.
+    pub compiler: Option<PathBuf>,
+    /// The folder that compiled programs are kept in; it is then an error when that cannot be written.
+    pub cache_dir: Option<PathBuf>,
+    /// How many bytes of compiled programs are kept, instead of what the environment says.
+    pub cache_size: Option<u64>,
+}
+
+impl Toolchain {
+    /// Where compiled programs come from.
+    ///
+    /// # Errors
+    /// Those of [`Cache::open`].
+    pub fn artifacts(&self) -> Result<Artifacts> {
+        Ok(Artifacts::new(self.compiler.clone(), self.cache()?))
+    }
+
+    /// Where compiled programs are kept.
+    ///
+    /// # Errors
+    /// Those of [`Cache::open`].
+    pub fn cache(&self) -> Result<Cache> {
+        let cache = Cache::open(self.cache_dir.as_deref())?;
+        Ok(match self.cache_size {
+            Some(bytes) => cache.with_limit(bytes),
+            None => cache,
+        })
+    }
+
+    /// The compiler.
+    ///
+    /// # Errors
+    /// Those of [`Compiler::locate`].
+    pub fn compiler(&self) -> Result<Compiler> {
+        Compiler::locate(self.compiler.as_deref())
+    }
+
+    /// The compiler's account of itself, if there is one; it has to be that of the runtime's release.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Toolchain`] for another build of the compiler, and those of [`Compiler::revision`].
+    pub(crate) fn release_revision(&self, cancel: Option<&CancelToken>) -> Result<Option<String>> {
+        let Some(compiler) = Compiler::locate_if_any(self.compiler.as_deref())? else { return Ok(None) };
+        let revision = compiler.revision(cancel)?;
+        if revision.is_of_release() {
+            return Ok(Some(revision.to_string()));
+        }
+        let message = "the compiler has the number of the release and is another build; bundles are written with the release's own";
+        Err(Error::new(ErrorKind::Toolchain, "write bundle", message)
+            .with_context("compiler", compiler.path().display())
+            .with_context("revision", revision))
+    }
+}

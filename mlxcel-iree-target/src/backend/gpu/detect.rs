@@ -1,0 +1,200 @@
+//! Which accelerator this machine has, and whether code for one runs on another.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use mlxcel_core::{Error, Result};
+
+use super::{CUDA, ROCM};
+use crate::process::{self, on_path};
+
+/// How long NVIDIA's tool may take; where devices sleep it wakes them.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the kernel's AMD driver shows its devices.
+const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+
+fn none(message: &'static str, example: &'static str) -> Error {
+    Error::unsupported("detect the compile target of this machine", message)
+        .with_context("name one, such as", example)
+}
+
+/// The architecture of this machine's accelerator that devices of `driver` run on; of several, that of the least capable NVIDIA device
+/// and the first AMD device. None where that cannot be told.
+pub(crate) fn accelerator_of(driver: &str) -> Option<String> {
+    match driver {
+        "cuda" => oldest_of(&capabilities()?).map(|capability| format!("sm_{capability}")),
+        "hip" => chip_under(Path::new(NODES)),
+        "metal" => metal().ok(),
+        _ => None,
+    }
+}
+
+/// The compute capabilities of this machine's NVIDIA devices, one to a line.
+fn capabilities() -> Option<String> {
+    let mut command = Command::new(on_path("nvidia-smi")?);
+    command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
+    let finished = process::run(&mut command, None, Some(PATIENCE)).ok()?;
+    finished.status.success().then_some(finished.stdout)
+}
+
+/// The newest architecture that the compiler knows and every NVIDIA device of this machine runs.
+pub(super) fn cuda() -> Result<String> {
+    let missing = |message| none(message, "cuda:sm_80");
+    let listed = capabilities()
+        .ok_or_else(|| missing("nvidia-smi, which tells NVIDIA devices apart, does not run here"))?;
+    newest_for(&listed).ok_or_else(|| missing("no NVIDIA device of this machine runs code of this compiler"))
+}
+
+/// The newest known architecture for devices whose compute capabilities are listed, one to a line.
+fn newest_for(capabilities: &str) -> Option<String> {
+    let oldest = oldest_of(capabilities)?;
+    let known = CUDA.architectures.iter().filter(|name| name.starts_with("sm_"));
+    let newest = known.filter(|name| capability(name) <= oldest).max_by_key(|name| capability(name))?;
+    Some((*newest).to_owned())
+}
+
+/// The least of the compute capabilities that are listed, times ten.
+fn oldest_of(capabilities: &str) -> Option<u32> {
+    let devices: Vec<u32> =
+        capabilities.lines().map(|line| line.trim().replace('.', "").parse().ok()).collect::<Option<_>>()?;
+    devices.into_iter().min()
+}
+
+/// The compute capability of an architecture or product, times ten; zero where it is not known.
+fn capability(name: &str) -> u32 {
+    match name {
+        "pascal" => 60,
+        "volta" => 70,
+        "turing" => 75,
+        "ampere" | "a100" => 80,
+        "ada" => 89,
+        _ if name.starts_with("rtx30") => 86,
+        _ if name.starts_with("rtx40") => 89,
+        _ => name.strip_prefix("sm_").and_then(|number| number.parse().ok()).unwrap_or_default(),
+    }
+}
+
+/// PTX runs on devices of its own capability and of later ones.
+pub(super) fn cuda_runs_on(code: &str, device: &str) -> bool {
+    let device = capability(device);
+    device == 0 || capability(code) <= device
+}
+
+/// The chip of this machine's first AMD device.
+pub(super) fn rocm() -> Result<String> {
+    let found = chip_under(Path::new(NODES));
+    let chip = found.ok_or_else(|| none("the kernel's AMD driver shows no device", "rocm:gfx942"))?;
+    if ROCM.architectures.contains(&chip.as_str()) {
+        return Ok(chip);
+    }
+    Err(none("the compiler does not know this machine's AMD device", "rocm:gfx942")
+        .with_context("device", chip))
+}
+
+/// The chip of the first node that has one, by the properties that the kernel shows in this folder.
+fn chip_under(nodes: &Path) -> Option<String> {
+    let mut nodes: Vec<(u32, String)> = fs::read_dir(nodes)
+        .ok()?
+        .flatten()
+        .filter_map(|node| {
+            let number = node.file_name().to_str()?.parse().ok()?;
+            let properties = fs::read_to_string(node.path().join("properties")).ok()?;
+            let version = properties.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?;
+            let version: u32 = version.trim().parse().ok()?;
+            // Processors are nodes too, of version zero.
+            let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
+            (version > 0).then(|| (number, format!("gfx{major}{minor:x}{stepping:x}")))
+        })
+        .collect();
+    nodes.sort();
+    nodes.into_iter().next().map(|(_, chip)| chip)
+}
+
+/// Code for a chip runs on that chip; products are named by theirs.
+pub(super) fn rocm_runs_on(code: &str, device: &str) -> bool {
+    chip_of(code) == chip_of(device)
+}
+
+fn chip_of(name: &str) -> &str {
+    match name {
+        "cdna1" | "mi100" => "gfx908",
+        "cdna2" | "mi210" | "mi250" | "mi250x" => "gfx90a",
+        "mi300a" | "mi300x" | "mi308x" | "mi325x" => "gfx942",
+        "mi350x" | "mi355x" => "gfx950",
+        "rx7900xt" | "rx7900xtx" | "w7800" | "w7900" => "gfx1100",
+        "rx7700xt" | "rx7800xt" | "v710" | "w7700" => "gfx1101",
+        "phoenix" => "gfx1103",
+        "strix-point" => "gfx1150",
+        "strix-halo" => "gfx1151",
+        "rx9060xt" => "gfx1200",
+        "r9700" | "rx9070" | "rx9070xt" => "gfx1201",
+        chip => chip,
+    }
+}
+
+/// What the compiler itself takes where it is told nothing: a profile that devices on desktops meet too. Vulkan's own
+/// account of a device needs the device's driver, and the program is checked by that when it is loaded.
+pub(super) fn vulkan() -> Result<String> {
+    Ok("vp_android_baseline_2022".to_owned())
+}
+
+/// Apple's platform that this program runs on.
+pub(super) fn metal() -> Result<String> {
+    match std::env::consts::OS {
+        system @ ("macos" | "ios") => Ok(system.to_owned()),
+        _ => Err(none("Metal is on Apple's systems only", "metal-spirv:macos")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_architecture_that_every_device_runs_is_chosen() {
+        assert_eq!(newest_for("8.9\n").as_deref(), Some("sm_89"));
+        assert_eq!(newest_for("9.0\n8.6\n").as_deref(), Some("sm_86"));
+        assert_eq!(newest_for("9.0").as_deref(), Some("sm_89"), "PTX of an older one");
+        assert_eq!(newest_for("12.0").as_deref(), Some("sm_120"));
+        assert_eq!(newest_for("5.2"), None);
+        assert_eq!(newest_for("[N/A]"), None);
+        assert_eq!(newest_for(""), None);
+        // What code for another one is held against.
+        assert_eq!((oldest_of("9.0\n8.6\n"), oldest_of("[N/A]")), (Some(86), None));
+    }
+
+    #[test]
+    fn ptx_runs_on_later_devices_and_not_on_earlier_ones() {
+        assert!(
+            cuda_runs_on("sm_89", "sm_90")
+                && cuda_runs_on("rtx3090", "sm_86")
+                && cuda_runs_on("ada", "rtx4090")
+        );
+        assert!(!cuda_runs_on("sm_89", "sm_80") && !cuda_runs_on("ada", "a100"));
+        assert!(CUDA.architectures.iter().all(|name| capability(name) > 0));
+    }
+
+    #[test]
+    fn amd_devices_are_told_by_the_kernels_numbers() {
+        let nodes = tempfile::tempdir().unwrap();
+        let node = |number: u32, version: u32| {
+            let folder = nodes.path().join(number.to_string());
+            fs::create_dir(&folder).unwrap();
+            let text = format!("simd_count 4\ngfx_target_version {version}\nvendor_id 4098\n");
+            fs::write(folder.join("properties"), text).unwrap();
+        };
+        assert_eq!(chip_under(nodes.path()), None);
+        node(0, 0);
+        node(10, 110_001);
+        assert_eq!(chip_under(nodes.path()).as_deref(), Some("gfx1101"));
+        node(2, 90_402);
+        assert_eq!(chip_under(nodes.path()).as_deref(), Some("gfx942"));
+        node(1, 90_010);
+        assert_eq!(chip_under(nodes.path()).as_deref(), Some("gfx90a"));
+        assert!(rocm_runs_on("mi300x", "gfx942") && !rocm_runs_on("mi300x", "gfx90a"));
+        assert!(ROCM.architectures.iter().all(|name| chip_of(name).starts_with("gfx")));
+    }
+}

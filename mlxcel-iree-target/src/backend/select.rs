@@ -1,0 +1,114 @@
+//! Which target an engine compiles for: what the options say, else what the environment says, else the device's own.
+
+use std::env;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_graph::KvCacheType;
+
+use super::{CompileBackends, ResolvedTarget};
+use crate::target::CompileTarget;
+
+/// The variable that names a backend.
+const BACKEND_VARIABLE: &str = "MLXCEL_COMPILE_BACKEND";
+/// The variable that names a target, or the architecture of one.
+const TARGET_VARIABLE: &str = "MLXCEL_COMPILE_TARGET";
+
+/// The backend whose programs a device of this driver runs.
+pub(super) fn default_backend(driver: &str) -> &'static str {
+    match driver {
+        "cuda" => "cuda",
+        "hip" => "rocm",
+        "vulkan" => "vulkan-spirv",
+        "metal" => "metal-spirv",
+        _ => "llvm-cpu",
+    }
+}
+
+/// What was said about the target: by the options of an engine, or by the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TargetChoice {
+    pub(super) backend: Option<String>,
+    pub(super) target: Option<String>,
+}
+
+impl TargetChoice {
+    /// What the environment says now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a variable that is not text.
+    pub(super) fn of_environment() -> Result<Self> {
+        Ok(Self { backend: variable(BACKEND_VARIABLE)?, target: variable(TARGET_VARIABLE)? })
+    }
+
+    /// The target that is chosen: `explicit` if it is given, else what this says, else the target of this machine's own
+    /// device for `default`, the name of a backend.
+    ///
+    /// # Errors
+    /// Those of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] where backend and
+    /// target do not agree.
+    pub(super) fn select(
+        &self,
+        backends: &CompileBackends,
+        explicit: Option<&CompileTarget>,
+        default: &str,
+    ) -> Result<ResolvedTarget> {
+        if let Some(target) = explicit {
+            return backends.resolve(target);
+        }
+        let backend = self.backend.as_deref();
+        let Some(target) = &self.target else {
+            return backends.detect(backend.unwrap_or(default)).map_err(|error| self.blame(error));
+        };
+        let named: CompileTarget = match target.contains(':') {
+            true => target.parse(),
+            false => format!("{}:{target}", backend.unwrap_or(default)).parse(),
+        }
+        .map_err(|error| self.blame(error))?;
+        if backend.is_some_and(|backend| !backend.eq_ignore_ascii_case(named.backend())) {
+            let message =
+                "MLXCEL_COMPILE_TARGET is not a target of the backend that MLXCEL_COMPILE_BACKEND names";
+            return Err(self.blame(Error::new(ErrorKind::InvalidInput, "choose a compile target", message)));
+        }
+        backends.resolve(&named).map_err(|error| self.blame(error))
+    }
+
+    /// Says in an error which variables led to it.
+    fn blame(&self, error: Error) -> Error {
+        let variables = [(BACKEND_VARIABLE, &self.backend), (TARGET_VARIABLE, &self.target)];
+        variables.into_iter().fold(error, |error, (name, value)| match value {
+            Some(value) => error.with_context(name, value),
+            None => error,
+        })
+    }
+}
+
+/// What an engine asks of its programs, whoever makes them.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramOptions {
+    /// What they are compiled for; where none is given, what the environment says, else the device's own.
+    pub target: Option<CompileTarget>,
+    /// The backends that know what targets mean.
+    pub backends: CompileBackends,
+    /// What keys and values are kept in.
+    pub kv_cache: KvCacheType,
+}
+
+impl ProgramOptions {
+    /// What `target` means, or the target that is chosen where none is given, for a device of `driver`.
+    ///
+    /// # Errors
+    /// Those of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] for variables of the
+    /// environment that do not agree or are not text.
+    pub fn resolve(&self, target: Option<&CompileTarget>, driver: &str) -> Result<ResolvedTarget> {
+        let target = target.or(self.target.as_ref());
+        TargetChoice::of_environment()?.select(&self.backends, target, default_backend(driver))
+    }
+}
+
+fn variable(name: &'static str) -> Result<Option<String>> {
+    let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    value.into_string().map(Some).map_err(|value| {
+        Error::new(ErrorKind::InvalidInput, "choose a compile target", "the variable is not text")
+            .with_context(name, value.display())
+    })
+}

@@ -1,0 +1,39 @@
+//! What programs of mlxcel's IREE engine are compiled for, where they run, and what is written down of them.
+//!
+//! # Why apart from compiling and from running
+//!
+//! Whoever compiles a program and whoever runs it, on another machine and another day, have to mean the same. So what they share
+//! stands below both and is data: a [`CompileTarget`] and what a [`CompileBackend`] says about it, the [`DeviceDescription`] that it
+//! is held against, and the [`manifest`] of a bundle. Nothing here compiles or runs a program.
+//!
+//! ```
+//! use mlxcel_iree_target::{CompileBackends, DeviceDescription, Processor};
+//!
+//! let target = CompileBackends::builtin().resolve(&"llvm-cpu:x86-64-v3".parse()?)?;
+//! let old = Processor::new("x86_64", ["sse3"]);
+//! let device = DeviceDescription::of_driver("local-task").with_processor(old);
+//! assert!(target.check_device(&device).unwrap_err().context("missing").is_some());
+//! # Ok::<(), mlxcel_core::Error>(())
+//! ```
+
+#![deny(unsafe_code)]
+
+mod backend;
+#[allow(
+    unsafe_code,
+    reason = "what a child does before it becomes another program is told in a hook of the operating system"
+)]
+mod child;
+pub mod describe;
+pub mod manifest;
+mod path;
+pub mod process;
+mod revision;
+mod sum;
+mod target;
+
+pub use backend::{CompileBackend, CompileBackends, ProgramOptions, ResolvedTarget};
+pub use path::check_path;
+pub use revision::{COMMIT, RELEASE, Revision};
+pub use sum::{from_hex, hex};
+pub use target::{CPU_BACKEND, CompileTarget, DeviceDescription, Processor, cpu};

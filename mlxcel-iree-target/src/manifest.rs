@@ -1,0 +1,567 @@
+//! What `bundle.json` says: enough to run the programs, here or by other means, and to refuse what they do not fit.
+
+use std::fmt;
+
+use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, Outputs, ProgramShape};
+use mlxcel_iree_kernels::layout::{layout_name, layout_named};
+use mlxcel_models::files::parse_json;
+use mlxcel_models::{Decoder, Selection, WeightRef};
+use serde::{Deserialize, Serialize};
+
+use crate::path::check_path;
+use crate::revision::{RELEASE, Revision};
+
+/// The manifest's file name.
+pub const MANIFEST: &str = "bundle.json";
+
+/// What a manifest's `format` says.
+const FORMAT: &str = "mlxcel bundle";
+
+/// Changes when an older reader would misunderstand a manifest; fields that it may overlook are no reason.
+const FORMAT_VERSION: u32 = 2;
+
+/// What errors of reading a bundle say was being done.
+pub const OPERATION: &str = "read bundle";
+
+/// The target of programs as plain StableHLO text, for other compilers.
+pub const STABLEHLO: &str = "stablehlo";
+
+/// The manifest of a bundle, `bundle.json`.
+///
+/// A program takes its arguments in this order: the [`weights`](Self::weights), then its
+/// [`inputs`](ProgramDescription::inputs).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Manifest {
+    /// What kind of file this is.
+    format: String,
+    /// The layout of the manifest.
+    format_version: u32,
+    /// The version of this crate that wrote it.
+    pub crate_version: String,
+    /// The release of IREE that the programs are compiled for.
+    pub iree_release: String,
+    /// The compiler's account of itself; none where nothing was compiled.
+    #[serde(default)]
+    pub compiler: Option<String>,
+    /// The model that the programs are of.
+    pub model: ModelDescription,
+    /// Whether the weights are in the bundle.
+    pub weights_included: bool,
+    /// The rounding of the programs: `exact` or `native`.
+    pub precision: String,
+    /// What keys and values are kept in, such as `int8`, where that does not follow from the precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<String>,
+    /// How many sequences a session may hold at once.
+    pub sequences: usize,
+    /// The most tokens that one sequence may hold.
+    pub capacity: usize,
+    /// How many tokens of a prompt a program takes together at most.
+    pub chunk: usize,
+    /// Smaller numbers of tokens of a prompt for which there are programs too, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smaller_chunks: Vec<usize>,
+    /// The lengths that programs are for, ascending.
+    pub lengths: Vec<usize>,
+    /// Whether there are programs that give results at every position.
+    pub every_position: bool,
+    /// Whether there are programs that give hidden states.
+    #[serde(default)]
+    pub hidden_states: bool,
+    /// The rotary embeddings, whose tables are inputs of the programs, in the order of those inputs.
+    pub rotary: Vec<Rotary>,
+    /// The tensors of the weights, in the order in which every program takes them: of a packed weight the words, then the scales,
+    /// then the biases.
+    pub weights: Vec<Weight>,
+    /// The programs; each is there for every target.
+    pub programs: Vec<ProgramDescription>,
+    /// What the programs are compiled for, and the files.
+    pub targets: Vec<Target>,
+    /// The checkpoint's files that are in the bundle.
+    pub files: Vec<FileEntry>,
+}
+
+/// A model, as far as a bundle has to tell it from others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelDescription {
+    /// The architecture's name in `config.json`.
+    pub model_type: String,
+    /// The identity of configuration and weights ([`mlxcel_models::Checkpoint::fingerprint`]).
+    pub fingerprint: String,
+    /// The number of token ids.
+    pub vocabulary_size: usize,
+    /// The width of the stream between layers.
+    pub hidden_size: usize,
+    /// The number of layers.
+    pub layers: usize,
+    /// The number of parameters.
+    pub parameters: u64,
+    /// The bytes of the weights as they are stored.
+    pub weight_bytes: u64,
+    /// The tokens that end a text.
+    pub stop_tokens: Vec<u32>,
+    /// The network in words, for people.
+    pub summary: String,
+}
+
+/// A rotary embedding: at position `p` the tables hold the cosine and the sine of `p · inv_freq[i]`, times
+/// `attention_factor`. The angle is a product in single precision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Rotary {
+    /// The angle per position of each pair of elements, in radians.
+    pub inv_freq: Vec<f32>,
+    /// What cosines and sines are multiplied with.
+    pub attention_factor: f32,
+    /// Other frequencies for sequences that become longer, where there are such: all positions are rotated by them then, and
+    /// computed again where they were rotated otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long: Option<LongRotary>,
+}
+
+/// The frequencies of longer sequences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LongRotary {
+    /// The angle per position of each pair of elements, in radians.
+    pub inv_freq: Vec<f32>,
+    /// The most positions of a sequence that they are not for.
+    pub original_context: usize,
+}
+
+/// A weight as a program takes it: a tensor of the checkpoint, a part of one, or several.
+///
+/// The tensors of [`stack`](Self::stack) are put behind the first along a new outermost dimension, the two innermost dimensions
+/// are swapped where it is [`transposed`](Self::transposed), the [`selection`](Self::selection) is taken, and the result is read in
+/// [`shape`](Self::shape).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Weight {
+    /// The tensor's name in the safetensors files.
+    pub tensor: String,
+    /// The names of further tensors of the same type and shape.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
+    /// Whether the two innermost dimensions are stored the other way round.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transposed: bool,
+    /// The indices of one dimension, where only some are meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Selected>,
+    /// The element type as safetensors names it: `F32`, `F16`, `BF16`; of packed words `U32`.
+    pub element_type: String,
+    /// The sizes of the dimensions as stored, outermost first.
+    pub shape: Vec<usize>,
+}
+
+/// Indices of one dimension: `runs` times `run` consecutive ones, `stride` apart, from `start` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Selected {
+    /// The dimension.
+    pub axis: usize,
+    /// The first index.
+    pub start: usize,
+    /// How many follow each other.
+    pub run: usize,
+    /// From the beginning of one run to that of the next.
+    pub stride: usize,
+    /// How many runs there are.
+    pub runs: usize,
+}
+
+/// One program: what it is specialised for, what it takes after the weights, what it gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProgramDescription {
+    /// Its name, such as `64+1@1024`: a chunk of 64 tokens and a decoding row over 1,024 positions.
+    pub name: String,
+    /// How many tokens each row has room for.
+    pub rows: Vec<usize>,
+    /// How many positions the states of each row have room for, unless a window bounds them.
+    pub length: usize,
+    /// What the program gives: logits of the `last` position of each row, or of `every` one; or the `hidden` states of every one.
+    pub outputs: String,
+    /// The arguments that come after the weights, in order.
+    pub inputs: Vec<Tensor>,
+    /// The results, in order.
+    pub results: Vec<Tensor>,
+}
+
+/// An input or a result of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Tensor {
+    /// What it is: `tokens` (each row's ids, padded to its room), `positions` (of each row's first token), `last` (the index
+    /// among all tokens of each row's last one that is no padding), `cos.0` and `sin.0` (of each token's position; see
+    /// [`Manifest::rotary`]), `state.0.1` (what the second group of layers keeps of row 0, zero at first); as results `best` (most
+    /// likely token and the bits of its log probability), `logits`, and the states.
+    ///
+    /// A cache has a dimension of positions; position `p` lies at `p` modulo its size. So a program for a greater length takes the
+    /// same positions in a larger state, or the same state where a window bounds it.
+    pub name: String,
+    /// The element type as MLIR names it.
+    pub element_type: String,
+    /// The sizes of the dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// The input whose storage this result may take over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes_over: Option<String>,
+}
+
+/// The programs for one target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Target {
+    /// The target, such as `llvm-cpu:znver4`; `stablehlo` for programs as plain text.
+    pub target: String,
+    /// The features that a processor must have to run them, as the compiler names them.
+    #[serde(default)]
+    pub required_features: Vec<String>,
+    /// How the programs want weights to lie: `rows` (as safetensors files store them), or `panels-16` and the like, in which
+    /// matrices have to be permuted before they are passed. A manifest without it means `rows`.
+    #[serde(default = "rows")]
+    pub weight_layout: String,
+    /// The public function of each program.
+    pub entry: String,
+    /// A file for each of [`Manifest::programs`], in that order.
+    pub programs: Vec<FileEntry>,
+}
+
+/// What manifests without a layout mean: they are older than layouts.
+fn rows() -> String {
+    layout_name(None)
+}
+
+/// A file of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FileEntry {
+    /// Where it is, relative to the bundle's folder, with `/` between names.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The SHA-256 of its content, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl FileEntry {
+    /// The file at `path` of so many bytes, whose SHA-256 has these hexadecimal digits.
+    pub fn new(path: String, bytes: u64, sha256: String) -> Self {
+        Self { path, bytes, sha256 }
+    }
+}
+
+/// The part of a manifest that every version of it has.
+#[derive(Deserialize)]
+struct Head {
+    format: String,
+    format_version: u32,
+    crate_version: String,
+    iree_release: String,
+    #[serde(default)]
+    compiler: Option<String>,
+}
+
+impl Manifest {
+    /// Reads the text of the manifest at `location`, and refuses what this version cannot run.
+    ///
+    /// Fields that this version does not know are overlooked: what must not be overlooked changes the format version.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for a manifest that is damaged, contradicts itself or names files outside of the folder,
+    /// [`ErrorKind::Unsupported`] for one of another format version, of an incompatible version of this crate, or of another
+    /// release of IREE.
+    pub fn parse(text: &[u8], location: &str) -> Result<Self> {
+        let head: Head = parse_json(location, text, "this is no manifest of a bundle, or not all of it")?;
+        head.check().map_err(|error| error.with_context("path", location))?;
+        let manifest: Self = parse_json(location, text, "the manifest lacks a part or is malformed")?;
+        manifest.check_shape().map_err(|error| error.with_context("path", location))?;
+        Ok(manifest)
+    }
+
+    /// The manifest as text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] where it cannot be written as JSON.
+    pub fn to_json(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self).map_err(|error| {
+            Error::new(ErrorKind::Internal, "write bundle", "the manifest cannot be written as JSON")
+                .with_source(error)
+        })?;
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// What a bundle of `decoder` with these options starts from: no targets and no files yet.
+    ///
+    /// # Errors
+    /// Those of options out of range.
+    pub fn new(
+        model: ModelDescription,
+        decoder: &Decoder,
+        options: &GraphModelOptions,
+        programs: Vec<ProgramDescription>,
+    ) -> Result<Self> {
+        let mut chunks = options.chunks.clone();
+        chunks.sort_unstable();
+        let chunk = chunks.pop().unwrap_or_default();
+        let kv_cache = (options.kv_cache != KvCacheType::default()).then(|| options.kv_cache.to_string());
+        Ok(Self {
+            format: FORMAT.to_owned(),
+            format_version: FORMAT_VERSION,
+            crate_version: env!("CARGO_PKG_VERSION").to_owned(),
+            iree_release: RELEASE.to_owned(),
+            compiler: None,
+            model,
+            weights_included: false,
+            precision: options.precision.to_string(),
+            kv_cache,
+            sequences: options.sequences,
+            capacity: options.capacity_for(decoder)?,
+            chunk,
+            smaller_chunks: chunks,
+            lengths: options.lengths_for(decoder)?.rungs().to_vec(),
+            every_position: options.every_position,
+            hidden_states: options.hidden_states,
+            rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
+            weights: decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect(),
+            programs,
+            targets: Vec::new(),
+            files: Vec::new(),
+        })
+    }
+
+    /// The precision that the programs have.
+    fn precision(&self) -> Result<Precision> {
+        self.precision.parse()
+    }
+
+    /// The options of a model over these programs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for figures that make no sense.
+    pub fn graph_options(&self) -> Result<GraphModelOptions> {
+        let mut options = GraphModelOptions::default();
+        options.precision = self.precision()?;
+        if let Some(kv_cache) = &self.kv_cache {
+            options.kv_cache = kv_cache.parse()?;
+        }
+        options.capacity = Some(self.capacity);
+        options.sequences = self.sequences;
+        options.chunks = self.smaller_chunks.iter().copied().chain([self.chunk]).collect();
+        options.lengths = Some(Lengths::from_rungs(self.lengths.clone())?);
+        options.every_position = self.every_position;
+        options.hidden_states = self.hidden_states;
+        Ok(options)
+    }
+
+    /// The index of the program for `shape`.
+    pub fn program(&self, shape: &ProgramShape) -> Option<usize> {
+        self.programs.iter().position(|program| program.is_for(shape))
+    }
+
+    /// Refuses a manifest that contradicts itself or points out of the bundle.
+    fn check_shape(&self) -> Result<()> {
+        let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, OPERATION, message);
+        // Sums and products of figures below this do not overflow.
+        let figures = [&self.sequences, &self.capacity, &self.chunk]
+            .into_iter()
+            .chain(&self.smaller_chunks)
+            .chain(&self.lengths);
+        if figures.into_iter().any(|&figure| u32::try_from(figure).is_err()) {
+            return Err(corrupt("the manifest's figures make no sense"));
+        }
+        self.graph_options()
+            .map_err(|error| corrupt("the manifest's figures make no sense").with_source(error))?;
+        for target in &self.targets {
+            if target.programs.len() != self.programs.len() {
+                return Err(corrupt("a target has not a file for every program")
+                    .with_context("target", target.target.escape_debug()));
+            }
+        }
+        let programs = self.targets.iter().flat_map(|target| &target.programs);
+        for file in programs.chain(&self.files) {
+            check_path(&file.path)?;
+            if file.sha256.len() != 64 || !file.sha256.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(corrupt("a file has no SHA-256").with_context("file", file.path.escape_debug()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Head {
+    fn check(&self) -> Result<()> {
+        let refused = |message: String| Error::unsupported(OPERATION, message);
+        if self.format != FORMAT {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION, "this is the manifest of something else")
+                .with_context("format", self.format.escape_debug()));
+        }
+        if self.format_version != FORMAT_VERSION {
+            return Err(refused(format!(
+                "the bundle is of format version {}, and this version of mlxcel-iree reads {FORMAT_VERSION}; write it again",
+                self.format_version
+            ))
+            .with_context("written_by", self.crate_version.escape_debug()));
+        }
+        let own = env!("CARGO_PKG_VERSION");
+        if compatible_part(&self.crate_version) != compatible_part(own) {
+            return Err(refused(format!(
+                "the bundle was written by version {} of mlxcel-iree, and this is {own}; write it again",
+                self.crate_version.escape_debug()
+            )));
+        }
+        if self.iree_release != RELEASE {
+            return Err(refused(format!(
+                "the bundle was compiled for IREE {}, and the runtime here is {}; write it again",
+                self.iree_release.escape_debug(),
+                RELEASE
+            )));
+        }
+        let compiler = self.compiler.as_deref().map(Revision::of_text);
+        if let Some(compiler) = compiler.filter(|compiler| !compiler.is_of_release()) {
+            return Err(refused(format!(
+                "the bundle was compiled by another revision of IREE's compiler than that of release {}; write it again with that",
+                RELEASE
+            ))
+            .with_context("compiler", compiler.as_str().escape_debug()));
+        }
+        Ok(())
+    }
+}
+
+/// The part of a version that stays the same between versions that are compatible: `0.3` of `0.3.1`, `2` of `2.4.0`.
+fn compatible_part(version: &str) -> &str {
+    let mut dots = version.match_indices('.').map(|(at, _)| at);
+    let end = if version.starts_with("0.") { dots.nth(1) } else { dots.next() };
+    &version[..end.unwrap_or(version.len())]
+}
+
+impl ProgramDescription {
+    /// Whether this is the program of `shape`.
+    fn is_for(&self, shape: &ProgramShape) -> bool {
+        self.length == shape.length && self.rows == shape.rows && self.outputs == outputs_name(shape.outputs)
+    }
+}
+
+/// How a manifest names outputs.
+pub(crate) fn outputs_name(outputs: Outputs) -> &'static str {
+    match outputs {
+        Outputs::Last => "last",
+        Outputs::Every => "every",
+        Outputs::Hidden => "hidden",
+    }
+}
+
+impl Target {
+    /// The programs for a target, with a file for each.
+    pub fn new(
+        target: String,
+        required_features: Vec<String>,
+        weight_layout: String,
+        entry: String,
+        programs: Vec<FileEntry>,
+    ) -> Self {
+        Self { target, required_features, weight_layout, entry, programs }
+    }
+
+    /// Whether these programs are text for other compilers.
+    pub fn is_text(&self) -> bool {
+        self.target == STABLEHLO
+    }
+
+    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for a layout that this version does not know.
+    pub fn lanes(&self) -> Result<Option<usize>> {
+        layout_named(&self.weight_layout).ok_or_else(|| {
+            Error::unsupported(
+                OPERATION,
+                "the programs take weights in a layout that this version of mlxcel-iree does not know; write the bundle again \
+                 with this version, or open it with the one that wrote it",
+            )
+            .with_context("target", self.target.escape_debug())
+            .with_context("weight_layout", self.weight_layout.escape_debug())
+        })
+    }
+}
+
+impl From<&mlxcel_models::Rope> for Rotary {
+    fn from(rope: &mlxcel_models::Rope) -> Self {
+        let mlxcel_models::Rope { rotary_dim: _, inv_freq, attention_factor, interleaved: _, long } = rope;
+        let long = long.as_ref().map(|mlxcel_models::LongRope { inv_freq, original_context }| LongRotary {
+            inv_freq: inv_freq.clone(),
+            original_context: *original_context,
+        });
+        Self { inv_freq: inv_freq.clone(), attention_factor: *attention_factor, long }
+    }
+}
+
+impl From<&WeightRef> for Weight {
+    fn from(weight: &WeightRef) -> Self {
+        Self {
+            tensor: weight.tensor.clone(),
+            stack: weight.stack.clone(),
+            transposed: weight.transposed,
+            selection: weight.selection.map(|Selection { axis, start, run, stride, runs }| Selected {
+                axis,
+                start,
+                run,
+                stride,
+                runs,
+            }),
+            element_type: weight.element.to_string(),
+            shape: weight.stored_shape(),
+        }
+    }
+}
+
+impl fmt::Display for Weight {
+    /// As a [`WeightRef`] that is not packed prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.tensor)?;
+        if let Some(last) = self.stack.last() {
+            write!(f, " to {last}")?;
+        }
+        if self.transposed {
+            f.write_str(" transposed")?;
+        }
+        if let Some(Selected { axis, start, run, stride, runs }) = self.selection {
+            write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?;
+        }
+        write!(f, " {} {:?}", self.element_type, self.shape)
+    }
+}
+
+impl fmt::Display for Manifest {
+    /// What is in the bundle, in some lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let model = &self.model;
+        writeln!(
+            f,
+            "{} of {} parameters, {} precision, {}context {}, sequences {}{}{}",
+            model.model_type,
+            model.parameters,
+            self.precision,
+            self.kv_cache.iter().map(|kv_cache| format!("KV cache {kv_cache}, ")).collect::<String>(),
+            self.capacity,
+            self.sequences,
+            if self.every_position { ", every position" } else { "" },
+            if self.hidden_states { ", hidden states" } else { "" }
+        )?;
+        for target in &self.targets {
+            let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();
+            let (count, layout) = (target.programs.len(), &target.weight_layout);
+            writeln!(f, "{}: {count} programs, {bytes} bytes, weights in {layout}", target.target)?;
+        }
+        let weights = if self.weights_included { "weights included" } else { "without weights" };
+        let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();
+        write!(f, "{} files of the checkpoint, {bytes} bytes, {weights}", self.files.len())
+    }
+}

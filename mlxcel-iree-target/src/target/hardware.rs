@@ -1,0 +1,69 @@
+//! What kernels are told of a target.
+
+use mlxcel_core::Result;
+use mlxcel_iree_kernels::{Hardware, Instructions};
+
+use super::CompileTarget;
+use super::cpu::Code;
+use super::processor::BACKEND as CPU;
+
+impl CompileTarget {
+    /// What programs for this target are written for.
+    ///
+    /// # Errors
+    /// Those of a target that is no processor's although its backend is.
+    pub fn hardware(&self) -> Result<Hardware> {
+        Ok(match self.backend() {
+            CPU => Hardware::Processor(Instructions::of(&Code::of(self)?.features)),
+            "vulkan-spirv" | "metal-spirv" => Hardware::Spirv,
+            _ => Hardware::Other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_iree_kernels::VectorSet;
+
+    use super::*;
+    use crate::backend::resolved;
+
+    fn of(target: &str) -> Option<Instructions> {
+        resolved(target).hardware().unwrap().instructions()
+    }
+
+    #[test]
+    fn a_processor_has_the_set_that_all_its_features_make() {
+        let sets = |target| of(target).map(|instructions| (instructions.set, instructions.lanes()));
+        assert_eq!(sets("llvm-cpu:cascadelake"), Some((VectorSet::Avx512, 16)));
+        assert_eq!(sets("llvm-cpu:x86-64-v3"), Some((VectorSet::Avx2, 8)));
+        assert_eq!(sets("llvm-cpu:knl"), Some((VectorSet::Avx2, 8)), "512 bits of few types are no set");
+        assert_eq!(sets("llvm-cpu:cascadelake,-avx512bw"), Some((VectorSet::Avx2, 8)));
+        assert_eq!(sets("llvm-cpu:apple-m1"), Some((VectorSet::Neon, 4)));
+        assert_eq!(sets("llvm-cpu:x86-64-v2"), None);
+        assert_eq!(sets("llvm-cpu:x86-64-v3,-f16c"), None);
+        assert_eq!(sets("cuda:sm_89"), None);
+    }
+
+    #[test]
+    fn what_is_beyond_the_set_is_told_from_features_alone() {
+        let beyond = |target| {
+            let instructions = of(target).unwrap();
+            (instructions.bf16_dot, instructions.int8_dot, instructions.int8_mm)
+        };
+        assert_eq!(beyond("llvm-cpu:x86-64-v4"), (false, false, false));
+        assert_eq!(beyond("llvm-cpu:cascadelake"), (false, true, false));
+        assert_eq!(beyond("llvm-cpu:znver4"), (true, true, false));
+        assert_eq!(beyond("llvm-cpu:alderlake"), (false, true, false));
+        assert_eq!(beyond("llvm-cpu:apple-m1"), (false, true, false));
+        assert_eq!(beyond("llvm-cpu:neoverse-v2"), (true, true, true));
+        assert_eq!(beyond("llvm-cpu:aarch64/generic"), (false, false, false));
+    }
+
+    #[test]
+    fn devices_that_are_no_processors_have_no_kernels() {
+        assert_eq!(resolved("vulkan-spirv:ampere").hardware().unwrap(), Hardware::Spirv);
+        assert_eq!(resolved("metal-spirv:macos").hardware().unwrap(), Hardware::Spirv);
+        assert_eq!(resolved("cuda:sm_89").hardware().unwrap(), Hardware::Other);
+    }
+}

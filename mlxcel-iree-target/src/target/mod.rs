@@ -1,0 +1,162 @@
+//! What a program is compiled for, as a value: a backend of the compiler, an architecture, and features beyond it.
+
+pub mod cpu;
+mod device;
+mod hardware;
+mod model;
+mod processor;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+pub use device::DeviceDescription;
+pub use processor::{BACKEND as CPU_BACKEND, Processor};
+
+/// The architecture that stands for "this machine's", until a backend resolves it.
+pub(crate) const HOST: &str = "host";
+
+/// What a program is compiled for: `llvm-cpu:znver4`, `cuda:sm_89`, `vulkan-spirv:rdna3`.
+///
+/// A target is plain data and says nothing about this machine. What it means is known to the
+/// [`CompileBackend`](crate::CompileBackend) of its name, which [`CompileBackends::resolve`](crate::CompileBackends::resolve)
+/// asks: that refuses architectures that the compiler does not know, and replaces `host` by what this machine has.
+///
+/// # Grammar
+///
+/// ```text
+/// target       = backend ":" architecture { "," ( "+" | "-" ) feature }
+/// architecture = [ family "/" ] name
+/// ```
+///
+/// | backend | architecture | features |
+/// |---|---|---|
+/// | `llvm-cpu` | a processor as LLVM names it, such as `znver4`, `x86-64-v3`, `neoverse-n1`; `x86_64/generic` and `aarch64/generic`; `host` | of the instruction set: `+avx512bf16`, `-sve` |
+/// | `cuda` | a compute capability or a product: `sm_89`, `ada`, `rtx4090` | of PTX: `+ptx80` |
+/// | `rocm` | a chip or a product: `gfx942`, `mi300x` | `+xnack`, `-sramecc` |
+/// | `vulkan-spirv` | an architecture, a product or a profile: `ampere`, `rdna3`, `valhall4`, `adreno`, `vp_android_baseline_2022` | none |
+/// | `metal-spirv` | a platform: `macos`, `ios`, `ios-simulator` | none |
+///
+/// Backends are named in any case and printed in lower case; features are printed in the order of their names. What
+/// prints parses to the same target.
+///
+/// ```
+/// use mlxcel_iree_target::CompileTarget;
+///
+/// let target: CompileTarget = "LLVM-CPU:x86-64-v3,-fma,+avx512f".parse()?;
+/// assert_eq!((target.backend(), target.architecture()), ("llvm-cpu", "x86-64-v3"));
+/// assert_eq!(target.to_string(), "llvm-cpu:x86-64-v3,+avx512f,-fma");
+/// assert_eq!(target.to_string().parse::<CompileTarget>()?, target);
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CompileTarget {
+    backend: String,
+    architecture: String,
+    features: BTreeMap<String, bool>,
+}
+
+impl CompileTarget {
+    /// The target of `architecture` on `backend`, without further features.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a name that the grammar has no place for.
+    pub fn new(backend: &str, architecture: &str) -> Result<Self> {
+        let (family, name) = architecture.split_once('/').unwrap_or(("-", architecture));
+        if !(is_name(backend) && is_name(family) && is_name(name)) {
+            return Err(malformed(&format!("{backend}:{architecture}")));
+        }
+        Ok(Self {
+            backend: backend.to_ascii_lowercase(),
+            architecture: architecture.to_owned(),
+            features: BTreeMap::new(),
+        })
+    }
+
+    /// Adds a feature that code may use, or (`enabled` false) must not use, whatever the architecture has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a name that the grammar has no place for, and for a feature that the target already
+    /// has the other way round.
+    pub fn with_feature(mut self, feature: &str, enabled: bool) -> Result<Self> {
+        if !is_name(feature) {
+            return Err(malformed(&format!("{self},{}{feature}", sign(enabled))));
+        }
+        match self.features.insert(feature.to_owned(), enabled) {
+            Some(before) if before != enabled => {
+                Err(invalid("the feature is asked for and ruled out").with_context("feature", feature))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// The name of the compiler's backend, in lower case.
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    /// The architecture, as it was written.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// Features beyond those of the architecture, by name; false rules one out.
+    pub fn features(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.features.iter().map(|(name, &enabled)| (name.as_str(), enabled))
+    }
+
+    /// The features as LLVM takes them, `+one,-other`; none where there are none.
+    pub(crate) fn feature_flags(&self) -> Option<String> {
+        let flags: Vec<String> =
+            self.features().map(|(name, enabled)| format!("{}{name}", sign(enabled))).collect();
+        (!flags.is_empty()).then(|| flags.join(","))
+    }
+}
+
+impl fmt::Display for CompileTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.backend, self.architecture)?;
+        self.features().try_for_each(|(name, enabled)| write!(f, ",{}{name}", sign(enabled)))
+    }
+}
+
+impl FromStr for CompileTarget {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut parts = text.split(',');
+        let (backend, architecture) =
+            parts.next().and_then(|head| head.split_once(':')).ok_or_else(|| malformed(text))?;
+        parts.try_fold(Self::new(backend, architecture)?, |target, feature| {
+            let (enabled, name) = match feature.split_at_checked(1) {
+                Some(("+", name)) => (true, name),
+                Some(("-", name)) => (false, name),
+                _ => return Err(malformed(text)),
+            };
+            target.with_feature(name, enabled)
+        })
+    }
+}
+
+fn sign(enabled: bool) -> char {
+    if enabled { '+' } else { '-' }
+}
+
+/// Whether this can be a backend, an architecture or a feature: something that needs no quoting anywhere.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+fn malformed(text: &str) -> Error {
+    invalid("a target is written backend:architecture[,+feature|,-feature]…, such as cuda:sm_89")
+        .with_context("target", text)
+}
+
+fn invalid(message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "read a compile target", message)
+}

@@ -1,0 +1,63 @@
+//! What stands in for the compile side where it is not compiled in: programs come from bundles alone.
+
+use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
+use mlxcel_graph::GraphModelOptions;
+use mlxcel_models::Decoder;
+
+use crate::IreeBackend;
+use crate::engine::ProgramSource;
+
+impl IreeBackend {
+    /// Whether this machine wrote the bundle with this manifest; that is not told without the compile side's cache.
+    pub(crate) fn wrote(&self, _: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Refuses a model without a bundle.
+    pub(crate) fn compiled(
+        &self,
+        _: &Decoder,
+        _: &LoadOptions,
+        _: &str,
+    ) -> Result<(GraphModelOptions, Box<dyn ProgramSource>)> {
+        let message = "the model has no bundle whose programs may be run, and this application cannot compile programs: open a \
+                       bundle of the model, or build the application with the feature `compile` of mlxcel-iree";
+        Err(Error::new(ErrorKind::Toolchain, "load model", message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_core::{Backend, GenerateExt, GenerateOptions, Precision, SessionOptions};
+    use mlxcel_iree_compile::Toolchain;
+    use mlxcel_iree_compile::bundle::{BundleOptions, write};
+    use mlxcel_iree_target::ProgramOptions;
+
+    use super::*;
+
+    #[test]
+    fn a_bundle_runs_without_the_compile_side_and_a_checkpoint_names_the_feature() {
+        let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
+        let options = LoadOptions::default().with_precision(Precision::Exact);
+        let error = IreeBackend::new().load(&checkpoint.as_path().into(), &options).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Toolchain);
+        assert!(error.message().contains("`compile`"), "{error}");
+
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("bundle");
+        let toolchain = Toolchain { cache_dir: Some(place.path().join("cache")), ..Toolchain::default() };
+        let wanted = BundleOptions::default().with_precision(Precision::Exact).with_capacity(150);
+        let source = checkpoint.as_path().into();
+        write(&toolchain, &ProgramOptions::default(), &source, &folder, &wanted).unwrap();
+        // Without the cache nothing says that this machine wrote it.
+        let error = IreeBackend::new().load(&folder.as_path().into(), &options).map(drop).unwrap_err();
+        assert!(error.message().contains("with_trusted_bundle"), "{error}");
+        let engine = IreeBackend::new().with_trusted_bundle(&folder);
+        let model = engine.load(&folder.as_path().into(), &options).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let text = session.generate_greedy(&[12, 176, 62, 160, 111], &GenerateOptions::new(6)).unwrap();
+        assert_eq!(text.tokens, [223, 54, 213, 72, 1, 99]);
+    }
+}

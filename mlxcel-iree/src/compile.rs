@@ -1,0 +1,145 @@
+//! The compile side, as this engine takes it in: programs that are compiled as they are needed.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mlxcel_core::{CancelToken, LoadOptions, ModelSource, Result};
+use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_iree_compile::bundle::BundleOptions;
+use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
+use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
+use mlxcel_iree_kernels::attends_in_use;
+use mlxcel_iree_target::DeviceDescription;
+use mlxcel_iree_target::manifest::Manifest;
+use mlxcel_models::Decoder;
+
+use crate::IreeBackend;
+use crate::engine::{Made, ProgramSource};
+
+impl IreeBackend {
+    /// Compiles with the `iree-compile` at `path`.
+    #[must_use]
+    pub fn with_compiler(mut self, path: impl Into<PathBuf>) -> Self {
+        self.toolchain.compiler = Some(path.into());
+        self
+    }
+
+    /// Keeps compiled programs in the folder `path`; it is then an error when that cannot be written.
+    #[must_use]
+    pub fn with_cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.toolchain.cache_dir = Some(path.into());
+        self
+    }
+
+    /// Keeps up to `bytes` of compiled programs, instead of what `MLXCEL_CACHE_SIZE` says, or
+    /// [`DEFAULT_LIMIT`](crate::cache::DEFAULT_LIMIT).
+    #[must_use]
+    pub fn with_cache_size(mut self, bytes: u64) -> Self {
+        self.toolchain.cache_size = Some(bytes);
+        self
+    }
+
+    /// Whether the bundle with this manifest was written with the cache.
+    pub(crate) fn wrote(&self, manifest: &[u8]) -> Result<bool> {
+        Ok(bundle::is_recorded(&self.toolchain.cache()?, manifest))
+    }
+
+    /// Programs that are compiled as they are needed, and what sessions over them do.
+    pub(crate) fn compiled(
+        &self,
+        decoder: &Decoder,
+        options: &LoadOptions,
+        driver: &str,
+    ) -> Result<(GraphModelOptions, Box<dyn ProgramSource>)> {
+        let mut graph = GraphModelOptions::from(options);
+        graph.kv_cache = self.programs.kv_cache;
+        let target = self.programs.resolve(None, driver)?;
+        target.check_device(&DeviceDescription::of_driver(driver))?;
+        if attends_in_use(decoder, target.hardware()?) {
+            graph = graph.for_kernels();
+        }
+        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+        let compiler = ProgramCompiler::new(writer, target, self.toolchain.artifacts()?)?;
+        Ok((graph, Box::new(Compiled(compiler))))
+    }
+}
+
+/// Programs that the compiler makes, or once made.
+pub(crate) struct Compiled(pub(crate) ProgramCompiler);
+
+impl ProgramSource for Compiled {
+    fn lanes(&self) -> Result<Option<usize>> {
+        Ok(self.0.target().hardware()?.weight_lanes())
+    }
+
+    fn takes_long(&self) -> bool {
+        true
+    }
+
+    fn program(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Made> {
+        let artifact = self.0.compile(shape, cancel)?;
+        let compile_time = if artifact.compiled { artifact.elapsed } else { Duration::ZERO };
+        Ok(Made { vmfb: Cow::Owned(artifact.bytes), compile_time })
+    }
+}
+
+impl fmt::Display for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "compiled for {}", self.0.target())
+    }
+}
+
+/// Writes a bundle of the model in `source` to the folder `destination`, compiling as `engine` does, and answers its manifest.
+///
+/// The folder appears whole or not at all: it is written beside its place under a temporary name. What is compiled for another
+/// machine needs nothing of that machine. Engines with the same cache run the bundle's programs without being told to
+/// [trust](IreeBackend::with_trusted_bundle) it.
+///
+/// ```no_run
+/// use mlxcel_iree::IreeBackend;
+/// use mlxcel_iree::bundle::{self, BundleOptions};
+///
+/// let options = BundleOptions::default().with_targets(["llvm-cpu:x86-64-v3", "llvm-cpu:x86-64-v4"]);
+/// let manifest = bundle::write(&IreeBackend::new(), &"models/llama".into(), "llama-bundle", &options)?;
+/// println!("{manifest}");
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`mlxcel_iree_compile::bundle::write`].
+pub fn write_bundle(
+    engine: &IreeBackend,
+    source: &ModelSource,
+    destination: impl AsRef<Path>,
+    options: &BundleOptions,
+) -> Result<Manifest> {
+    bundle::write(&engine.toolchain, &engine.programs, source, destination, options)
+}
+
+/// Compiles programs of the model in `source` as `engine` does, writes what becomes of them on the way into the new or empty folder
+/// `destination`, and sums up a step of each.
+///
+/// ```no_run
+/// use mlxcel_iree::IreeBackend;
+/// use mlxcel_iree::inspect::{InspectOptions, inspect};
+///
+/// for summary in inspect(&IreeBackend::new(), &"models/llama".into(), "llama-inspected", &InspectOptions::default())? {
+///     println!("{summary}");
+/// }
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`mlxcel_iree_compile::inspect::inspect`].
+pub fn inspect_programs(
+    engine: &IreeBackend,
+    source: &ModelSource,
+    destination: impl AsRef<Path>,
+    options: &InspectOptions,
+) -> Result<Vec<Summary>> {
+    inspect::inspect(&engine.toolchain, &engine.programs, source, destination, options)
+}
