@@ -3,8 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
+use std::path::Path;
 
 use memmap2::Mmap;
+use mlxcel_core::{Error, Result};
+
+use crate::files;
 
 /// A file's content, reachable without having been copied.
 pub(crate) enum FileBytes {
@@ -12,12 +16,26 @@ pub(crate) enum FileBytes {
     Mapped(Mmap),
     /// Embedded in the binary.
     Embedded(&'static [u8]),
+    /// Computed from others.
+    Owned(Vec<u8>),
 }
 
 impl FileBytes {
+    /// Maps the regular file at `path`; none where there is nothing.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
+        match files::open(path, path)? {
+            None => Ok(None),
+            // An empty file cannot be mapped everywhere; its content is known.
+            Some((_, 0)) => Ok(Some(Self::Embedded(&[]))),
+            Some((file, _)) => {
+                Self::map(&file).map(Some).map_err(|error| Error::io("open checkpoint", path, error))
+            }
+        }
+    }
+
     /// Maps an open file, which must not be empty.
     #[allow(unsafe_code, reason = "the crate's only unsafe code: mapping a file")]
-    pub(crate) fn map(file: &File) -> io::Result<Self> {
+    fn map(file: &File) -> io::Result<Self> {
         // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What the
         // type system cannot rule out is another process that writes to or truncates the file meanwhile; the docs
         // of `Checkpoint` demand that weights are not modified while they are open. Headers are parsed once, into
@@ -34,6 +52,7 @@ impl Deref for FileBytes {
         match self {
             Self::Mapped(map) => map,
             Self::Embedded(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
         }
     }
 }

@@ -20,7 +20,7 @@ const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 const OPERATION: &str = "open checkpoint";
 
-/// A Hugging Face checkpoint, open for reading.
+/// A checkpoint, open for reading: a folder of Hugging Face's layout, or GGUF files.
 ///
 /// Weights are mapped into memory, not read: opening takes milliseconds, and a byte of them comes from the disk when
 /// it is first looked at. The files must not be modified while the checkpoint is open; replacing them by renaming
@@ -49,17 +49,21 @@ pub struct TensorView<'a> {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in the folder `dir`: `config.json`, `generation_config.json` if there is one, and
+    /// Opens the checkpoint in the folder `path`: `config.json`, `generation_config.json` if there is one, and
     /// `model.safetensors` or else the shards that `model.safetensors.index.json` lists.
+    ///
+    /// Or opens a GGUF file, whose metadata has all of that: `path` is the file, any of those that a model is split into, or a folder
+    /// without `config.json` that has one such model.
     ///
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) for a folder or file that is missing,
-    /// [`InvalidInput`](ErrorKind::InvalidInput) where `dir` is a file, [`Corrupt`](ErrorKind::Corrupt) for settings
+    /// [`InvalidInput`](ErrorKind::InvalidInput) where `path` is another file, or a folder of several models in GGUF files,
+    /// [`Corrupt`](ErrorKind::Corrupt) for settings
     /// or weights that are not what their format demands, [`Unsupported`](ErrorKind::Unsupported) for weights in other
-    /// formats than safetensors. Whether the model itself is supported is [`decoder`](Self::decoder)'s to say.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::read(Source::folder(dir.as_ref())?)
+    /// formats, and for GGUF files of an architecture that is not known. Whether the model itself is supported is [`decoder`](Self::decoder)'s to say.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::read(Source::at(path.as_ref())?)
     }
 
     /// A checkpoint whose files are part of the application's binary: pairs of name and content, as
@@ -69,7 +73,7 @@ impl Checkpoint {
     ///
     /// As for [`open`](Self::open).
     pub fn from_files(files: &'static [(&'static str, &'static [u8])]) -> Result<Self> {
-        Self::read(Source::Embedded(files))
+        Self::read(Source::embedded(files)?)
     }
 
     /// The checkpoint that a [`ModelSource`] names: what a [`Backend`](mlxcel_core::Backend) does first.
@@ -119,11 +123,12 @@ impl Checkpoint {
         &self.stop_tokens
     }
 
-    /// The folder that was opened, or `None` for embedded files.
+    /// The folder or the GGUF file that was opened, or `None` for embedded files.
     pub fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::Folder(folder) => Some(folder),
             Source::Embedded(_) => None,
+            Source::Gguf(gguf) => gguf.place().path(),
         }
     }
 
@@ -163,8 +168,13 @@ impl Checkpoint {
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput), naming the file.
     pub fn expect_own_weights(&self) -> Result<()> {
-        let Source::Folder(folder) = &self.source else { return Ok(()) };
-        self.weights.files().try_for_each(|(name, _)| files::expect_inside(folder, name))
+        match &self.source {
+            Source::Folder(folder) => {
+                self.weights.files().try_for_each(|(name, _)| files::expect_inside(folder, name))
+            }
+            Source::Embedded(_) => Ok(()),
+            Source::Gguf(gguf) => gguf.place().expect_inside(),
+        }
     }
 
     /// The bytes of a weight of this checkpoint's [`Decoder`]: those in the mapped files where they lie together there, else a
@@ -276,6 +286,7 @@ impl Checkpoint {
         match &self.source {
             Source::Folder(folder) => folder.display().to_string(),
             Source::Embedded(_) => "embedded files".to_owned(),
+            Source::Gguf(gguf) => gguf.place().shown(),
         }
     }
 }

@@ -31,6 +31,7 @@ mod families;
 pub mod files;
 mod fingerprint;
 mod gather;
+mod gguf;
 pub mod packing;
 pub mod quantize;
 mod rope;

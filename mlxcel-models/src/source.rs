@@ -1,4 +1,4 @@
-//! Where a checkpoint's files are: in a folder, or embedded in the application's binary.
+//! Where a checkpoint's files are: in a folder, embedded in the application's binary, or all in one of GGUF.
 
 use std::borrow::Cow;
 use std::fs;
@@ -9,27 +9,32 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::bytes::FileBytes;
 use crate::files;
+use crate::gguf::{Gguf, Place};
 
 const OPERATION: &str = "open checkpoint";
 
 /// A set of named files.
-#[derive(Debug)]
 pub(crate) enum Source {
     /// A folder on disk.
     Folder(PathBuf),
     /// Names and contents in the binary.
     Embedded(&'static [(&'static str, &'static [u8])]),
+    /// GGUF files, whose metadata makes the others.
+    Gguf(Box<Gguf>),
 }
 
 impl Source {
-    /// The folder at `path`, which must exist.
-    pub(crate) fn folder(path: &Path) -> Result<Self> {
+    /// The folder at `path`, which must exist, or the GGUF file.
+    pub(crate) fn at(path: &Path) -> Result<Self> {
+        if let Some(place) = Place::at(path)? {
+            return Ok(Self::Gguf(Box::new(Gguf::open(place)?)));
+        }
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => Ok(Self::Folder(path.to_path_buf())),
             Ok(_) => Err(Error::new(
                 ErrorKind::InvalidInput,
                 OPERATION,
-                "this is a file; give the folder that holds config.json and the safetensors weights",
+                "this is no GGUF file; give one, or the folder that holds config.json and the safetensors weights",
             )
             .with_context("path", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
@@ -43,11 +48,20 @@ impl Source {
         }
     }
 
+    /// Files in the binary.
+    pub(crate) fn embedded(files: &'static [(&'static str, &'static [u8])]) -> Result<Self> {
+        Ok(match Place::embedded(files)? {
+            Some(place) => Self::Gguf(Box::new(Gguf::open(place)?)),
+            None => Self::Embedded(files),
+        })
+    }
+
     /// The name of a file as errors print it.
     pub(crate) fn locate(&self, name: &str) -> String {
         match self {
             Self::Folder(folder) => folder.join(name).display().to_string(),
             Self::Embedded(_) => format!("{name} (embedded)"),
+            Self::Gguf(gguf) => gguf.locate(name),
         }
     }
 
@@ -59,6 +73,7 @@ impl Source {
                 files::check_name(name, self.root())?;
                 Ok(files::embedded(contents, name).map(Cow::Borrowed))
             }
+            Self::Gguf(gguf) => gguf.read(name),
         }
     }
 
@@ -66,17 +81,11 @@ impl Source {
     /// keep them where there is room.
     pub(crate) fn map(&self, name: &str) -> Result<Option<FileBytes>> {
         files::check_name(name, self.root())?;
-        let path = match self {
-            Self::Embedded(contents) => return Ok(files::embedded(contents, name).map(FileBytes::Embedded)),
-            Self::Folder(folder) => folder.join(name),
-        };
-        match files::open(&path, &path)? {
-            None => Ok(None),
-            // An empty file cannot be mapped everywhere; its content is known.
-            Some((_, 0)) => Ok(Some(FileBytes::Embedded(&[]))),
-            Some((file, _)) => {
-                FileBytes::map(&file).map(Some).map_err(|error| Error::io(OPERATION, &path, error))
-            }
+        match self {
+            Self::Embedded(contents) => Ok(files::embedded(contents, name).map(FileBytes::Embedded)),
+            Self::Folder(folder) => FileBytes::open(&folder.join(name)),
+            // Its weights are in itself.
+            Self::Gguf(_) => Ok(None),
         }
     }
 
@@ -91,6 +100,7 @@ impl Source {
                 let files = entries.into_iter().filter(|entry| !entry.path().is_dir());
                 files.filter_map(|entry| entry.file_name().into_string().ok()).collect()
             }
+            Self::Gguf(gguf) => gguf.names(),
         };
         names.sort();
         Ok(names)
@@ -100,6 +110,7 @@ impl Source {
         match self {
             Self::Folder(folder) => folder.display().to_string(),
             Self::Embedded(_) => "embedded files".to_owned(),
+            Self::Gguf(gguf) => gguf.place().shown(),
         }
     }
 }

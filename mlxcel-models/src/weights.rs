@@ -1,7 +1,8 @@
-//! The weights of a checkpoint: one safetensors file, or shards that an index lists.
+//! The weights of a checkpoint: one safetensors file, shards that an index lists, or GGUF files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
@@ -9,12 +10,15 @@ use serde::Deserialize;
 use crate::bytes::FileBytes;
 use crate::element::ElementType;
 use crate::files::parse_json;
+use crate::gguf::{self, BlockType, Gguf, Renamed};
 use crate::safetensors::{Entry, read_header};
 use crate::source::Source;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const OPERATION: &str = "open weights";
+/// What the bytes are called that are in no file, since they were computed.
+const COMPUTED: &str = "computed";
 
 /// All tensors of a checkpoint and the files that hold their bytes.
 pub(crate) struct Weights {
@@ -25,7 +29,7 @@ pub(crate) struct Weights {
 struct WeightFile {
     name: String,
     location: String,
-    bytes: FileBytes,
+    bytes: Arc<FileBytes>,
 }
 
 /// Where a tensor is and what it is.
@@ -34,11 +38,50 @@ pub(crate) struct Stored {
     pub(crate) element: ElementType,
     pub(crate) shape: Vec<usize>,
     range: Range<usize>,
+    /// How its values are packed, where they are in blocks; its elements are the bytes of these then.
+    pub(crate) blocks: Option<BlockType>,
 }
 
 impl Weights {
-    /// Opens `model.safetensors`, else the shards of `model.safetensors.index.json`, as transformers does.
+    /// The weights of GGUF files, by the names that families know.
+    fn of_gguf(gguf: &Gguf) -> Result<Self> {
+        let (renamed, computed) = gguf.renamed()?;
+        let mut files: Vec<_> = gguf
+            .files()
+            .map(|(name, location, bytes)| WeightFile {
+                name: name.to_owned(),
+                location: location.to_owned(),
+                bytes: Arc::clone(bytes),
+            })
+            .collect();
+        let location = files.first().map(|file| file.location.clone()).unwrap_or_default();
+        let mut tensors = BTreeMap::new();
+        for Renamed { name, element, shape, blocks, source } in renamed {
+            let (file, range) = match source {
+                gguf::Source::File(file, range) => (file, range),
+                gguf::Source::Computed(range) => (files.len(), range),
+            };
+            let stored = Stored { file, element, shape, range, blocks };
+            if tensors.insert(name.clone(), stored).is_some() {
+                let message = "two tensors of the file play the same part";
+                return Err(Error::new(ErrorKind::Corrupt, OPERATION, message)
+                    .with_context("tensor", name)
+                    .with_context("path", location));
+            }
+        }
+        files.push(WeightFile {
+            name: COMPUTED.to_owned(),
+            location,
+            bytes: Arc::new(FileBytes::Owned(computed)),
+        });
+        Ok(Self { files, tensors })
+    }
+
+    /// Opens `model.safetensors`, else the shards of `model.safetensors.index.json`, as transformers does; or what is in GGUF files.
     pub(crate) fn open(source: &Source) -> Result<Self> {
+        if let Source::Gguf(gguf) = source {
+            return Self::of_gguf(gguf);
+        }
         if let Some(bytes) = source.map(SINGLE)? {
             let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
             weights.tensors = weights.add_file(source, SINGLE, bytes)?.collect();
@@ -106,10 +149,10 @@ impl Weights {
         let location = source.locate(name);
         let entries = read_header(&location, &bytes)?;
         let file = self.files.len();
-        self.files.push(WeightFile { name: name.to_owned(), location, bytes });
+        self.files.push(WeightFile { name: name.to_owned(), location, bytes: Arc::new(bytes) });
         Ok(entries.into_iter().map(move |entry| {
             let Entry { name, element, shape, range } = entry;
-            (name, Stored { file, element, shape, range })
+            (name, Stored { file, element, shape, range, blocks: None })
         }))
     }
 
@@ -136,7 +179,7 @@ impl Weights {
 
     /// The names and contents of all files.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.files.iter().map(|file| (file.name.as_str(), &*file.bytes))
+        self.files.iter().map(|file| (file.name.as_str(), &**file.bytes))
     }
 
     /// The number of files.
@@ -171,11 +214,10 @@ fn no_weights(source: &Source) -> Result<Error> {
             ),
         )
     } else if let Some(name) = with(&[".gguf"]) {
-        Error::unsupported(
+        Error::new(
+            ErrorKind::NotFound,
             OPERATION,
-            format!(
-                "the weights are in the GGUF format ({name}); use the safetensors checkpoint of the same model"
-            ),
+            format!("there are no safetensors weights for config.json; to open {name}, name that file"),
         )
     } else if let Some(name) = with(&[".safetensors"]) {
         Error::new(

@@ -114,9 +114,8 @@ impl AttentionSettings {
         let heads = sizes.query_heads;
         let dim = |key: &str, default: usize| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(default));
         let (plain_dim, rope_dim) = (dim("qk_nope_head_dim", 128)?, dim("qk_rope_head_dim", 64)?);
-        let interleaved = flag(config, "rope_interleave", true)?;
-        let rope =
-            RopeSettings { interleaved, ..RopeSettings::new(config, rope_dim, sizes.context) }.read()?;
+        let rope = RopeSettings { interleaved: true, ..RopeSettings::new(config, rope_dim, sizes.context) }
+            .read()?;
         let query_rank = match config.size("q_lora_rank", 1..=LARGEST_WIDTH)? {
             None if !config.mentions("q_lora_rank") => Some(1536),
             rank => rank,

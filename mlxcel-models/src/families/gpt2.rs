@@ -30,9 +30,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 
     let base = roles.base("transformer.", "wte");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
-    // A module whose weight is stored as inputs by outputs, and its bias.
+    // Weights are stored as inputs by outputs; in GGUF files the other way round, as those of all families.
+    let by_inputs = flag(config, "conv1d", true)?;
+    // A module's weight and its bias.
     let module = |name: &str, outputs: usize, inputs: usize| -> Result<[WeightRef; 2]> {
-        let weight = roles.dense(&format!("{name}.weight"), &[inputs, outputs])?.transposed();
+        let weight = if by_inputs {
+            roles.dense(&format!("{name}.weight"), &[inputs, outputs])?.transposed()
+        } else {
+            roles.matrix(name, outputs, inputs)?
+        };
         Ok([weight, roles.dense(&format!("{name}.bias"), &[outputs])?])
     };
     let linear = |name: &str, outputs: usize, inputs: usize| {

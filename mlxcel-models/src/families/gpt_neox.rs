@@ -34,6 +34,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let epsilon = positive(config, "layer_norm_eps", 1e-5)?;
     let biases = flag(config, "attention_bias", true)?;
+    let by_head = flag(config, "fused_by_head", true)?;
     let side_by_side = flag(config, "use_parallel_residual", true)?;
     let activation = activation(config, "hidden_act", Activation::Gelu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
@@ -51,10 +52,13 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let fused = roles.matrix(&format!("{name}.query_key_value"), 3 * hidden, hidden)?;
         let bias = biases.then(|| roles.dense(&format!("{name}.query_key_value.bias"), &[3 * hidden]));
         let bias = bias.transpose()?;
-        // Of each head the query, the key and the value follow each other.
+        // Of each head the query, the key and the value follow each other; in GGUF files all queries, keys and values do.
         let third = |index: usize| {
-            let rows =
-                Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads };
+            let rows = if by_head {
+                Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads }
+            } else {
+                Selection::rows(index * hidden, hidden)
+            };
             roles.projection(fused.clone().select(rows), bias.clone().map(|bias| bias.select(rows)))
         };
         Ok(Attention {

@@ -19,6 +19,8 @@ use std::path::{Component, Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 
+use crate::gguf;
+
 pub use json::parse_json;
 pub use workplace::{Workplace, remove_unfinished};
 
@@ -72,13 +74,23 @@ impl FileKind {
     }
 }
 
-/// Reads the file `name` of `source` whole; none where there is no such file, or the source has no files.
+/// Reads the file `name` of `source` whole; none where there is no such file, or the source has no files. Of a model in GGUF files
+/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are what its metadata says, unless the
+/// folder that was named has them.
 ///
 /// # Errors
 ///
 /// [`InvalidInput`](ErrorKind::InvalidInput) for a name, or a link, that leads out of the folder; [`Corrupt`](ErrorKind::Corrupt)
 /// for what is no regular file, or larger than its [`FileKind`] allows; [`Io`](ErrorKind::Io) for one that cannot be read.
 pub fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
+    let place = match source {
+        ModelSource::Folder(path) => gguf::Place::at(path)?,
+        ModelSource::Embedded(files) => gguf::Place::embedded(files)?,
+        _ => None,
+    };
+    if let Some(place) = place {
+        return gguf::read(place, name);
+    }
     match source {
         ModelSource::Folder(folder) => Ok(read_in(folder, name)?.map(Cow::Owned)),
         ModelSource::Embedded(files) => {

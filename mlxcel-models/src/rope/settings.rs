@@ -10,6 +10,8 @@ use crate::config::Fields;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 const PARTIAL: &str = "partial_rotary_factor";
+/// What GGUF files have in the place of a formula: a divisor of each frequency.
+const FACTORS: &str = "freq_factors";
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// How a family reads its rotary embedding, and what it assumes where the settings are silent.
@@ -155,7 +157,8 @@ impl<'a> RopeSettings<'a> {
             rotary_dim: dim + dim % 2,
             inv_freq: frequencies(theta, dim),
             attention_factor: 1.0,
-            interleaved: self.interleaved,
+            // A key of DeepSeek's, and of files whose converter has put rows into another order.
+            interleaved: self.config.flag("rope_interleave")?.unwrap_or(self.interleaved),
             long: None,
         };
         let Some(scaling) = scaling else { return Ok(rope) };
@@ -171,6 +174,17 @@ impl<'a> RopeSettings<'a> {
             (Kinds::All, "linear") => {
                 let factor = scaling.required_positive("factor")? as f32;
                 rope.inv_freq.iter_mut().for_each(|frequency| *frequency /= factor);
+            }
+            (_, FACTORS) => {
+                let factors = scaling.positives(FACTORS)?.ok_or_else(|| scaling.absent(FACTORS))?;
+                if factors.len() != rope.inv_freq.len() {
+                    let message =
+                        format!("{} factors are given for {} pairs", factors.len(), rope.inv_freq.len());
+                    return Err(scaling.wrong(FACTORS, message));
+                }
+                for (frequency, factor) in rope.inv_freq.iter_mut().zip(factors) {
+                    *frequency /= factor as f32;
+                }
             }
             (Kinds::All, "llama3") => Llama3::read(scaling, original()?)?.apply(&mut rope.inv_freq),
             (Kinds::All, "yarn") => {

@@ -1,0 +1,155 @@
+//! What the architectures of GGUF are in terms of families: settings by their names in `config.json`, tensors by theirs.
+//!
+//! Facts are those of `llama.cpp`'s converter and of the graphs that it builds where files say nothing. An architecture is an entry in
+//! [`table`]; what no table can say is a function in [`adapt`].
+
+mod adapt;
+mod draft;
+mod rope;
+mod table;
+
+use mlxcel_core::{Error, Result};
+use serde_json::{Map, Value};
+
+use super::Gguf;
+use super::header::OPERATION;
+use draft::Draft;
+
+/// The key that names the architecture.
+const ARCHITECTURE: &str = "general.architecture";
+
+/// An architecture of GGUF, and the family that it is.
+pub(super) struct Architecture {
+    /// Its name, which all of its keys begin with.
+    pub(super) name: &'static str,
+    /// The `model_type` of the family.
+    pub(super) model_type: &'static str,
+    /// Whether queries and keys are rotated in pairs of neighbours: as the authors have it, or since the converter has put the rows of
+    /// their projections into that order.
+    pub(super) interleaved: bool,
+    /// Whether the converter has added one to the factors of norms.
+    pub(super) whole_norms: bool,
+    /// Keys without the architecture's name, and the settings that they are. Those of [`table::COMMON`] are everybody's.
+    pub(super) settings: &'static [(&'static str, &'static str)],
+    /// Settings that files say nothing of.
+    pub(super) fixed: &'static [(&'static str, Fixed)],
+    /// Tensors of the first layer, and the settings that are true where these are there and false otherwise.
+    pub(super) present: &'static [(&'static str, &'static str)],
+    /// What stands before the names of tensors, and before the number of a layer behind that.
+    pub(super) base: [&'static str; 2],
+    /// Names of tensors that are not those of [`table::TENSORS`].
+    pub(super) tensors: &'static [Name],
+    /// What is to be done beyond that.
+    pub(super) adapt: fn(&mut Draft<'_>) -> Result<()>,
+}
+
+/// The name of a tensor in GGUF, without the number of its layer, that which families know it by, and what is to be undone. A name with
+/// its ending goes before one without, of which the ending is kept.
+pub(super) type Name = (&'static str, &'static str, Change);
+
+/// What the converter has done to a tensor, to be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing, or stacked it.
+    Keep,
+    /// Stored as a vector: `[1, n]`.
+    Row,
+    /// Left a dimension of one out: `[channels, 1, taps]`.
+    Taps,
+    /// Given it another shape: a vector.
+    Flat,
+    /// Made `-exp(x)` of it, and a matrix: the vector `x`.
+    NegatedExponential,
+    /// Stacked a tensor of each head: the name has the head's number for `#`.
+    Heads,
+}
+
+/// A setting that is the same in all files.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fixed {
+    Flag(bool),
+    Null,
+}
+
+impl Fixed {
+    fn value(self) -> Value {
+        match self {
+            Self::Flag(flag) => Value::Bool(flag),
+            Self::Null => Value::Null,
+        }
+    }
+}
+
+/// The architecture of a file.
+///
+/// # Errors
+///
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for one that is not known, with those that are.
+pub(super) fn find(gguf: &Gguf) -> Result<&'static Architecture> {
+    let metadata = gguf.metadata();
+    let name = metadata.text(ARCHITECTURE)?.ok_or_else(|| metadata.absent(ARCHITECTURE))?;
+    table::ALL.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
+        let known = table::ALL.iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "the architecture '{}' is not known in GGUF files; supported: {known}",
+            name.escape_debug()
+        );
+        Error::unsupported(OPERATION, message)
+            .with_context("key", ARCHITECTURE)
+            .with_context("path", metadata.location)
+    })
+}
+
+/// The settings of `config.json`.
+pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
+    let architecture = find(gguf)?;
+    let mut draft = Draft::new(gguf, architecture);
+    draft.common()?;
+    (architecture.adapt)(&mut draft)?;
+    Ok(draft.fields)
+}
+
+/// Where a tensor goes: its name for families, with `#` for the number of a head, and what is to be undone. None for one that is of no
+/// use to the network, such as what becomes a setting; an error for one that has no place in the architecture.
+pub(super) fn target(
+    architecture: &Architecture,
+    layers: usize,
+    name: &str,
+) -> std::result::Result<Option<(String, Change)>, ()> {
+    const SETTINGS: [&str; 3] =
+        ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+    let (layer, rest) = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((number, rest)) => (Some(number.parse::<usize>().map_err(|_| ())?), rest),
+        None => (None, name),
+    };
+    // Older files have these for each layer.
+    if SETTINGS.contains(&rest) || rest == "attn_rot_embd.weight" || rest.starts_with("rope_freqs") {
+        return Ok(None);
+    }
+    // Behind the layers are those that predict several tokens at once.
+    if layer.is_some_and(|layer| layer >= layers) {
+        return Ok(None);
+    }
+    let (stem, ending) = rest.rsplit_once('.').unwrap_or((rest, ""));
+    let names = || architecture.tensors.iter().chain(table::TENSORS);
+    let whole = names().find(|(known, ..)| *known == rest).map(|(_, to, change)| ((*to).to_owned(), *change));
+    let found = whole.or_else(|| {
+        let (_, to, change) = names().find(|(known, ..)| *known == stem)?;
+        Some((format!("{to}.{ending}"), *change))
+    });
+    let (to, change) = found.ok_or(())?;
+    let [base, layers] = architecture.base;
+    Ok(Some(match layer {
+        Some(layer) => (format!("{base}{layers}{layer}.{to}"), change),
+        None if to.starts_with("lm_head") => (to, change),
+        None => (format!("{base}{to}"), change),
+    }))
+}
+
+/// How many layers the network has, without those that predict several tokens at once.
+pub(super) fn layers(gguf: &Gguf, architecture: &'static Architecture) -> Result<usize> {
+    Draft::new(gguf, architecture).layers()
+}
+
+#[cfg(test)]
+mod tests;

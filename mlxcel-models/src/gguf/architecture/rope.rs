@@ -1,0 +1,75 @@
+//! Settings of rotary embeddings.
+
+use mlxcel_core::Result;
+use serde_json::{Map, Value, json};
+
+use super::super::numbers::floats;
+use super::draft::Draft;
+
+/// Sets `rope_theta`, `rope_scaling` and `rope_interleave`.
+pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {
+    draft.set("rope_interleave", draft.architecture.interleaved);
+    draft.copy("rope.freq_base", "rope_theta")?;
+    if let Some(scaling) = scaling(draft)? {
+        draft.set("rope_scaling", scaling);
+    }
+    Ok(())
+}
+
+fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
+    const TYPE: &str = "rope.scaling.type";
+    let key = draft.key(TYPE);
+    let kind = draft.metadata.text(&key)?;
+    let factor = match draft.number("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        // The older name of a linear one.
+        None => draft.number("rope.scale_linear")?,
+    };
+    let mut fields = Map::new();
+    let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    if let Some(long) = factors(draft, "rope_factors_long.weight")? {
+        set("rope_type", json!("longrope"));
+        set("long_factor", long.into());
+        set("short_factor", factors(draft, "rope_factors_short.weight")?.into());
+        set("attention_factor", draft.number("rope.scaling.attn_factor")?.into());
+    } else if let Some(factors) = factors(draft, "rope_freqs.weight")? {
+        if let Some(kind @ ("linear" | "yarn")) = kind {
+            let message =
+                format!("scaling of type {kind} beside a factor for each frequency is not supported");
+            return Err(draft.metadata.unsupported(&key, message));
+        }
+        set("rope_type", json!("freq_factors"));
+        set("freq_factors", factors.into());
+    } else {
+        match (kind, factor) {
+            (None | Some("linear"), Some(factor)) if factor != 1.0 && factor != 0.0 => {
+                set("rope_type", json!("linear"));
+                set("factor", factor.into());
+            }
+            (None | Some("none" | "linear"), _) => return Ok(None),
+            (Some("longrope"), _) => return Ok(None),
+            (Some("yarn"), factor) => {
+                set("rope_type", json!("yarn"));
+                set("factor", factor.into());
+                set("attention_factor", draft.number("rope.scaling.yarn_attn_factor")?.into());
+                set("beta_fast", draft.number("rope.scaling.yarn_beta_fast")?.into());
+                set("beta_slow", draft.number("rope.scaling.yarn_beta_slow")?.into());
+            }
+            (Some(other), _) => {
+                let message = format!(
+                    "scaling of type '{}' is not known; linear, yarn and longrope are",
+                    other.escape_debug()
+                );
+                return Err(draft.metadata.unsupported(&key, message));
+            }
+        }
+    }
+    set("original_max_position_embeddings", draft.size("rope.scaling.original_context_length")?.into());
+    Ok(Some(fields))
+}
+
+/// The factors that a tensor has.
+fn factors(draft: &Draft<'_>, name: &str) -> Result<Option<Vec<f64>>> {
+    let Some((tensor, bytes)) = draft.gguf.tensor(name) else { return Ok(None) };
+    floats(draft.metadata.location, tensor, bytes).map(|factors| Some(factors.map(f64::from).collect()))
+}

@@ -1,0 +1,147 @@
+//! Tensors by the names that families know, as they were before `llama.cpp` converted them.
+//!
+//! What the converter has stacked or renamed lies in the file as families want it. What it has computed with, all of it vectors, is
+//! computed back here; the rows of query and key projections, which it has put into another order, stay in it, and the
+//! [rotation](super::architecture::Architecture::interleaved) follows.
+
+use std::ops::Range;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::Gguf;
+use super::architecture::{self, Change};
+use super::block::{BlockType, TensorType};
+use super::header::{OPERATION, Tensor};
+use super::numbers::floats;
+use crate::element::ElementType;
+
+/// A tensor for families.
+pub(crate) struct Renamed {
+    pub(crate) name: String,
+    pub(crate) element: ElementType,
+    /// The sizes of the dimensions; of a packed tensor the last one counts bytes.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) blocks: Option<BlockType>,
+    pub(crate) source: Source,
+}
+
+/// Where a tensor's bytes are.
+pub(crate) enum Source {
+    /// In the file of this number.
+    File(usize, Range<usize>),
+    /// Among those that were computed.
+    Computed(Range<usize>),
+}
+
+impl Gguf {
+    /// All tensors of the network, and the bytes of those that were computed.
+    pub(crate) fn renamed(&self) -> Result<(Vec<Renamed>, Vec<u8>)> {
+        let architecture = architecture::find(self)?;
+        let layers = architecture::layers(self, architecture)?;
+        let (mut tensors, mut computed) = (Vec::new(), Vec::new());
+        for (number, part) in self.parts.iter().enumerate() {
+            for tensor in &part.header.tensors {
+                let at = |error: Error| {
+                    error
+                        .with_context("tensor", tensor.name.escape_debug())
+                        .with_context("path", &part.location)
+                };
+                let target = architecture::target(architecture, layers, &tensor.name);
+                let target = target.map_err(|()| {
+                    let message = format!(
+                        "the network has a tensor that '{}' is not known to have; it is a variant that is not supported",
+                        architecture.name
+                    );
+                    at(Error::unsupported(OPERATION, message))
+                })?;
+                let Some((name, change)) = target else { continue };
+                let change = match change {
+                    Change::Keep if architecture.whole_norms && is_factors(&tensor.name) => {
+                        Undo::Compute(|x| x - 1.0)
+                    }
+                    Change::NegatedExponential => Undo::Compute(|x| (-x).ln()),
+                    change => Undo::Shape(change),
+                };
+                let bytes = part.bytes.get(tensor.range.clone()).unwrap_or_default();
+                let file = (number, tensor.range.clone());
+                match change {
+                    Undo::Shape(Change::Heads) => tensors.extend(heads(&name, tensor, file).map_err(at)?),
+                    Undo::Shape(change) => tensors.push(whole(name, change, tensor, file).map_err(at)?),
+                    Undo::Compute(function) => {
+                        let values = floats(&part.location, tensor, bytes)?;
+                        let (start, count) = (computed.len(), values.len());
+                        computed.extend(values.flat_map(|value| function(value).to_le_bytes()));
+                        tensors.push(Renamed {
+                            name,
+                            element: ElementType::F32,
+                            shape: vec![count],
+                            blocks: None,
+                            source: Source::Computed(start..computed.len()),
+                        });
+                    }
+                }
+            }
+        }
+        Ok((tensors, computed))
+    }
+}
+
+/// How a conversion is undone.
+enum Undo {
+    Shape(Change),
+    Compute(fn(f32) -> f32),
+}
+
+/// Whether a tensor is the factors of a norm.
+fn is_factors(name: &str) -> bool {
+    name.ends_with("_norm.weight")
+}
+
+/// A tensor as it lies in the file, in the shape that it had.
+fn whole(
+    name: String,
+    change: Change,
+    tensor: &Tensor,
+    (file, range): (usize, Range<usize>),
+) -> Result<Renamed> {
+    let mut shape = tensor.shape.clone();
+    let values = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+    match change {
+        Change::Row => shape = vec![1, values.unwrap_or_default()],
+        Change::Flat => shape = vec![values.unwrap_or_default()],
+        Change::Taps if shape.len() == 2 => shape.insert(1, 1),
+        _ => {}
+    }
+    let (element, blocks) = match tensor.ty {
+        TensorType::Plain(element) => (element, None),
+        TensorType::Blocks(block) if change == Change::Keep => {
+            if let Some(columns) = shape.last_mut() {
+                *columns = *columns / block.values() * block.bytes();
+            }
+            (ElementType::U8, Some(block))
+        }
+        TensorType::Blocks(block) => {
+            let message = format!("the tensor is packed as {}, which is not supported here", block.name());
+            return Err(Error::unsupported(OPERATION, message));
+        }
+    };
+    Ok(Renamed { name, element, shape, blocks, source: Source::File(file, range) })
+}
+
+/// The rows of a tensor, which are the tensors of heads.
+fn heads(name: &str, tensor: &Tensor, (file, range): (usize, Range<usize>)) -> Result<Vec<Renamed>> {
+    let (&[heads, width], TensorType::Plain(element)) = (&tensor.shape[..], tensor.ty) else {
+        let message = "the tensor should have a row of floats for each head";
+        return Err(Error::new(ErrorKind::Corrupt, OPERATION, message));
+    };
+    let row = (range.end - range.start) / heads.max(1);
+    let of_head = |head: usize| Renamed {
+        name: name.replace('#', &head.to_string()),
+        element,
+        shape: vec![width],
+        blocks: None,
+        source: Source::File(file, range.start + head * row..range.start + (head + 1) * row),
+    };
+    // A row without bytes could be there any number of times.
+    Ok(if row == 0 { Vec::new() } else { (0..heads).map(of_head).collect() })
+}

@@ -1,0 +1,182 @@
+//! The tokenizer of a GGUF file as `tokenizer.json` and `tokenizer_config.json`, so that it goes through the same checks as any other.
+//!
+//! The file has a vocabulary and names the rest: which of two kinds the tokenizer is, and of byte-level ones by which expressions a text
+//! is split. What the names stand for are the tokenizers of the models that they were given to.
+
+mod byte_level;
+mod sentencepiece;
+mod splits;
+mod stop;
+mod vocabulary;
+mod writer;
+
+use mlxcel_core::{Result, TokenId};
+use serde_json::{Map, Value, json};
+
+use super::Gguf;
+use super::metadata::Metadata;
+use vocabulary::{TokenType, Vocabulary};
+use writer::Writer;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const TEMPLATE: &str = "tokenizer.chat_template";
+const TEMPLATES: &str = "tokenizer.chat_templates";
+
+/// Far above any published model.
+const MOST_TEMPLATES: usize = 64;
+
+/// What a kind of tokenizer decides.
+struct Kind {
+    /// Whether a text begins with a token of its own where the file does not say.
+    begins: bool,
+    /// The ids of the special tokens that the file does not name.
+    defaults: fn(&str) -> Option<TokenId>,
+}
+
+/// `tokenizer.json`; none where the file has no tokenizer.
+pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
+    let metadata = gguf.metadata();
+    let Some(model) = model(metadata)? else { return Ok(None) };
+    let vocabulary = Vocabulary::read(metadata)?;
+    let mut out = Writer::new(metadata.location);
+    out.raw("{\"version\":\"1.0\",\"added_tokens\":");
+    let added = vocabulary.tokens().filter_map(|token| match token.ty {
+        TokenType::Control | TokenType::UserDefined if !token.text.is_empty() => Some(json!({
+            "id": token.id, "content": token.text, "special": token.ty == TokenType::Control,
+            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        })),
+        _ => None,
+    });
+    out.list(added, |out, token| out.value(&token))?;
+    let kind = match model {
+        Model::ByteLevel => byte_level::write(&mut out, metadata, &vocabulary)?,
+        Model::SentencePiece => sentencepiece::write(&mut out, metadata, &vocabulary)?,
+    };
+    out.raw(",\"post_processor\":");
+    out.value(&frame(metadata, &vocabulary, &kind)?)?;
+    out.raw("}");
+    Ok(Some(out.finish()))
+}
+
+/// `tokenizer_config.json`: special tokens and chat templates.
+pub(super) fn tokenizer_config(gguf: &Gguf) -> Result<Option<Map<String, Value>>> {
+    let metadata = gguf.metadata();
+    let Some(model) = model(metadata)? else { return Ok(None) };
+    let vocabulary = Vocabulary::read(metadata)?;
+    let kind = model.kind(metadata)?;
+    let mut config = Map::new();
+    for (role, key) in
+        [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")]
+    {
+        let token = special(metadata, &vocabulary, &kind, key)?;
+        if let Some(text) = token.and_then(|id| vocabulary.text(id)) {
+            config.insert(role.to_owned(), text.into());
+        }
+    }
+    if let Some(templates) = templates(metadata)? {
+        config.insert("chat_template".to_owned(), templates);
+    }
+    Ok(Some(config))
+}
+
+/// `generation_config.json`: the tokens that end a text.
+pub(super) fn generation_config(gguf: &Gguf) -> Result<Option<Map<String, Value>>> {
+    let metadata = gguf.metadata();
+    let Some(model) = model(metadata)? else { return Ok(None) };
+    let vocabulary = Vocabulary::read(metadata)?;
+    let eos = special(metadata, &vocabulary, &model.kind(metadata)?, "eos")?;
+    let ids = stop::tokens(metadata, &vocabulary, eos)?;
+    let mut config = Map::new();
+    config.insert("eos_token_id".to_owned(), ids.into());
+    Ok(Some(config))
+}
+
+/// The kinds of tokenizers that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Model {
+    /// Byte pairs over letters that stand for bytes.
+    ByteLevel,
+    /// SentencePiece's byte pairs, by scores.
+    SentencePiece,
+}
+
+impl Model {
+    fn kind(self, metadata: Metadata<'_>) -> Result<Kind> {
+        match self {
+            Self::ByteLevel => byte_level::kind(metadata),
+            Self::SentencePiece => Ok(sentencepiece::kind()),
+        }
+    }
+}
+
+/// The kind of the tokenizer; none where the file has none.
+fn model(metadata: Metadata<'_>) -> Result<Option<Model>> {
+    match metadata.text(MODEL)? {
+        None | Some("none" | "no_vocab") => Ok(None),
+        Some("gpt2") => Ok(Some(Model::ByteLevel)),
+        Some("llama") => Ok(Some(Model::SentencePiece)),
+        Some(other) => {
+            let message = format!(
+                "tokenizers of kind '{}' are not supported; gpt2 (byte-level) and llama (sentencepiece) are",
+                other.escape_debug()
+            );
+            Err(metadata.unsupported(MODEL, message))
+        }
+    }
+}
+
+/// The special token of a role.
+fn special(
+    metadata: Metadata<'_>,
+    vocabulary: &Vocabulary<'_>,
+    kind: &Kind,
+    role: &str,
+) -> Result<Option<TokenId>> {
+    let named = metadata.token(&format!("tokenizer.ggml.{role}_token_id"), vocabulary.len())?;
+    let default = (kind.defaults)(role).filter(|id| (*id as usize) < vocabulary.len());
+    Ok(named.or(default))
+}
+
+/// The tokens around a text.
+fn frame(metadata: Metadata<'_>, vocabulary: &Vocabulary<'_>, kind: &Kind) -> Result<Value> {
+    let wanted =
+        |key: &str, default: bool| Ok::<_, mlxcel_core::Error>(metadata.flag(key)?.unwrap_or(default));
+    let begins = wanted("tokenizer.ggml.add_bos_token", kind.begins)?;
+    let ends = wanted("tokenizer.ggml.add_eos_token", false)?;
+    let token = |wanted: bool, role: &str| -> Result<Option<(TokenId, &str)>> {
+        let id = if wanted { special(metadata, vocabulary, kind, role)? } else { None };
+        Ok(id.and_then(|id| Some((id, vocabulary.text(id)?))))
+    };
+    let (first, last) = (token(begins, "bos")?, token(ends, "eos")?);
+    if first.is_none() && last.is_none() {
+        return Ok(Value::Null);
+    }
+    let piece = |(_, text): (TokenId, &str)| json!({"SpecialToken": {"id": text, "type_id": 0}});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let single: Vec<_> = first.map(piece).into_iter().chain([text]).chain(last.map(piece)).collect();
+    let tokens: Map<_, _> = first
+        .into_iter()
+        .chain(last)
+        .map(|(id, text)| (text.to_owned(), json!({"id": text, "ids": [id], "tokens": [text]})))
+        .collect();
+    Ok(json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens}))
+}
+
+/// The chat template, or several by name.
+fn templates(metadata: Metadata<'_>) -> Result<Option<Value>> {
+    let default = metadata.text(TEMPLATE)?;
+    let Some(names) = metadata.texts(TEMPLATES)? else { return Ok(default.map(Value::from)) };
+    if names.count > MOST_TEMPLATES {
+        let message = format!("{} chat templates are more than {MOST_TEMPLATES}", names.count);
+        return Err(metadata.corrupt(TEMPLATES, message));
+    }
+    let entry = |name: &str, template: &str| json!({"name": name, "template": template});
+    let mut all: Vec<_> = default.into_iter().map(|template| entry("default", template)).collect();
+    for name in names.iter() {
+        let name = name?;
+        if let Some(template) = metadata.text(&format!("{TEMPLATE}.{name}"))?.filter(|_| name != "default") {
+            all.push(entry(name, template));
+        }
+    }
+    Ok(Some(Value::Array(all)))
+}
