@@ -12,6 +12,7 @@ use crate::config::{Config, Fields};
 use crate::decoder::{Decoder, WeightRef};
 use crate::element::ElementType;
 use crate::gather::{self, WeightView};
+use crate::gguf::BlockType;
 use crate::source::Source;
 use crate::weights::{Stored, Weights};
 use crate::{families, files, fingerprint};
@@ -260,6 +261,11 @@ impl Checkpoint {
     /// The tensor called `name` and the file that holds it.
     pub(crate) fn located(&self, name: &str) -> Result<(TensorView<'_>, &str)> {
         self.stored(name).map(|stored| (self.view(stored), self.weights.location(stored)))
+    }
+
+    /// The blocks of the tensor called `name`, where a GGUF file has it packed; its elements are their bytes then.
+    pub(crate) fn blocks(&self, name: &str) -> Option<BlockType> {
+        self.weights.get(name)?.blocks
     }
 
     fn stored(&self, name: &str) -> Result<&Stored> {

@@ -2,21 +2,34 @@
 
 use crate::element::ElementType;
 
-/// How values are packed into blocks: as many values as a block has share what is beside their codes.
+/// The blocks of a packed tensor in a GGUF file: consecutive values of a row, with the scales that they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum BlockType {
+pub enum BlockType {
+    /// 32 values of 4 bits and a scale.
     Q4_0,
+    /// 32 values of 4 bits, a scale and a minimum.
     Q4_1,
+    /// 32 values of 5 bits and a scale.
     Q5_0,
+    /// 32 values of 5 bits, a scale and a minimum.
     Q5_1,
+    /// 32 values of 8 bits and a scale.
     Q8_0,
+    /// 256 values of 2 bits, in groups of 16 with scales and minima of 4 bits.
     Q2K,
+    /// 256 values of 3 bits, in groups of 16 with scales of 6 bits.
     Q3K,
+    /// 256 values of 4 bits, in groups of 32 with scales and minima of 6 bits.
     Q4K,
+    /// 256 values of 5 bits, in groups of 32 with scales and minima of 6 bits.
     Q5K,
+    /// 256 values of 6 bits, in groups of 16 with scales of 8 bits.
     Q6K,
+    /// 32 values of a codebook and a scale.
     Iq4Nl,
+    /// 256 values of that codebook, in groups of 32 with scales of 6 bits.
     Iq4Xs,
+    /// 32 floats of 4 bits and a power of two.
     Mxfp4,
 }
 
@@ -69,17 +82,17 @@ const OTHERS: &[(u32, &str)] = &[
 
 impl BlockType {
     /// The name that GGUF gives it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         self.row().2
     }
 
     /// How many values a block has.
-    pub(crate) fn values(self) -> usize {
+    pub fn values(self) -> usize {
         self.row().3
     }
 
     /// How many bytes a block has.
-    pub(crate) fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         self.row().4
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::bytes::FileBytes;
-pub(crate) use block::BlockType;
+pub use block::BlockType;
 pub(crate) use files::read;
 use header::{Header, OPERATION, Tensor};
 use metadata::Metadata;

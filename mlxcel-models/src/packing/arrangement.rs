@@ -5,7 +5,9 @@ use std::ops::Range;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::Part;
+use super::formats::gguf;
 use crate::checkpoint::Checkpoint;
+use crate::gguf::BlockType;
 
 /// How a weight's elements are computed from stored tensors that arrange them otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +25,8 @@ pub struct Derived {
 pub enum Arrangement {
     /// The bytes of the part, in a tensor of another element type or shape.
     Bytes,
+    /// Blocks of a GGUF file.
+    Gguf(BlockType),
 }
 
 impl Derived {
@@ -40,6 +44,7 @@ impl Derived {
         out: &mut [u8],
     ) -> Result<()> {
         match self.arrangement {
+            Arrangement::Gguf(block) => gguf::read(checkpoint, tensor, (block, self.part), rows, out),
             Arrangement::Bytes => {
                 let (view, location) = checkpoint.located(tensor)?;
                 let row = out.len().checked_div(rows.len()).unwrap_or_default();

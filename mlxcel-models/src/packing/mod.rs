@@ -22,6 +22,8 @@ use mlxcel_core::{Error, ErrorKind, Result};
 pub use arrangement::{Arrangement, Derived};
 pub use decode::decode_row;
 
+pub use crate::gguf::BlockType;
+
 use crate::decoder::WeightRef;
 use crate::element::ElementType;
 

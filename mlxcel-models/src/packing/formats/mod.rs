@@ -1,5 +1,6 @@
 //! The forms in which files hold packed weights, one a file, and which of them a checkpoint has.
 
+pub(in crate::packing) mod gguf;
 mod mlx;
 
 pub(crate) use mlx::refuse_quantized_activations;
@@ -18,6 +19,10 @@ const QUANTIZATION_CONFIG: &str = "quantization_config";
 /// The matrix of `shape`, or several along a dimension in front, of the module called `module`: dense, or packed in the form that
 /// the settings name.
 pub(crate) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
+    let weight = format!("{module}.weight");
+    if let Some(block) = checkpoint.blocks(&weight) {
+        return gguf::matrix(checkpoint, &weight, shape, block);
+    }
     match method(checkpoint.config())? {
         None => mlx::matrix(checkpoint, module, shape),
         Some(method) => {
@@ -50,6 +55,11 @@ fn method(config: Fields<'_>) -> Result<Option<&str>> {
 pub(crate) fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<WeightRef> {
     let (view, location) = checkpoint.located(name)?;
     let locate = |error: Error| error.with_context("tensor", name).with_context("path", location);
+    if let Some(block) = checkpoint.blocks(name) {
+        let message =
+            format!("the tensor is packed as {}; F32, F16 or BF16 are supported here", block.name());
+        return Err(locate(Error::unsupported(OPERATION, message)));
+    }
     if view.shape != shape {
         let message = format!("the tensor is {:?} and config.json makes it {shape:?}", view.shape);
         return Err(locate(Error::new(ErrorKind::Corrupt, OPERATION, message)));
