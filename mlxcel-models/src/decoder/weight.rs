@@ -227,6 +227,11 @@ impl fmt::Display for WeightRef {
         if let Some(last) = self.stack.last() {
             write!(f, " to {last}")?;
         }
+        // Several parts may be read out of one tensor.
+        match self.derived.as_ref().map(|derived| derived.part) {
+            None | Some(Part::Codes) => {}
+            Some(part) => write!(f, " {}", part.name())?,
+        }
         if self.transposed {
             f.write_str(" transposed")?;
         }

@@ -7,6 +7,8 @@
 mod architecture;
 mod block;
 mod cursor;
+#[cfg(test)]
+mod draft;
 mod files;
 mod header;
 mod metadata;

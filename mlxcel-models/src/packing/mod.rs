@@ -119,6 +119,20 @@ pub enum Part {
     Order,
 }
 
+impl Part {
+    /// What it is called where weights are printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Codes => "codes",
+            Self::Scales => "scales",
+            Self::ScaleFactors => "scale factors",
+            Self::Offsets => "offsets",
+            Self::OffsetFactors => "offset factors",
+            Self::Order => "order",
+        }
+    }
+}
+
 impl Packing {
     /// `scale · q + bias` with unsigned integers, as `mx.quantize` packs in its affine mode; floats of type `element`.
     pub const fn affine(bits: usize, group_size: usize, element: ElementType) -> Self {

@@ -1,0 +1,76 @@
+//! Tokenizers and chat templates of GGUF files, held against the originals that they were made from.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlxcel_session::{ChatOptions, ErrorKind, Message, TokenId, Tokenizer};
+use serde_json::Value;
+use support::storyteller;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
+}
+
+fn ids(value: &Value) -> Vec<TokenId> {
+    value.as_array().unwrap().iter().map(|id| TokenId::try_from(id.as_u64().unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn difficult_texts_have_the_ids_that_their_originals_give_them() {
+    let folder = fixtures().join("gguf-tokenizers");
+    let made: Value = serde_json::from_slice(&fs::read(folder.join("ids.json")).unwrap()).unwrap();
+    let made = made.as_object().unwrap();
+    assert_eq!(made.len(), 10);
+    for (name, cases) in made {
+        let tokenizer = Tokenizer::open(folder.join(format!("{name}.gguf"))).unwrap();
+        for case in cases.as_array().unwrap() {
+            let (text, wanted) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
+            assert_eq!(tokenizer.encode(text, false).unwrap(), wanted, "{name}: {text:?}");
+        }
+        let text = "Hello, wörld! 😀 漢字";
+        let tokens = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.decode(&tokens, false).unwrap(), text, "{name}");
+        let bytes: Vec<u8> = tokens.iter().flat_map(|&token| tokenizer.token_bytes(token).unwrap()).collect();
+        assert_eq!(String::from_utf8(bytes).unwrap().trim_start(), text, "{name}");
+    }
+}
+
+#[test]
+fn texts_begin_with_the_token_that_the_file_asks_for() {
+    let folder = fixtures().join("gguf-tokenizers");
+    let sentencepiece = Tokenizer::open(folder.join("sentencepiece.gguf")).unwrap();
+    assert_eq!(sentencepiece.encode("", true).unwrap(), [1]);
+    assert_eq!(sentencepiece.special_token_id("bos_token"), Some(1));
+    assert_eq!(sentencepiece.special_token_id("unk_token"), Some(0));
+    // The file of this one says no.
+    let bytes = Tokenizer::open(folder.join("llama-bpe.gguf")).unwrap();
+    assert_eq!(bytes.encode("", true).unwrap(), []);
+}
+
+#[test]
+fn the_tokenizer_and_the_template_of_a_model_are_those_that_went_into_its_file() {
+    let model = fixtures().join("formats/gguf-llama-f16/tiny-llama-f16.gguf");
+    let (ours, theirs) = (Tokenizer::open(&model).unwrap(), Tokenizer::open(storyteller()).unwrap());
+    assert_eq!(ours.vocabulary_size(), theirs.vocabulary_size());
+    let messages = [Message::system("Be brief."), Message::user("Who was Ann? <|end|> 😀")];
+    for options in [ChatOptions::default(), ChatOptions::default().with_generation_prompt(false)] {
+        assert_eq!(
+            ours.render_chat(&messages, &options).unwrap(),
+            theirs.render_chat(&messages, &options).unwrap()
+        );
+        assert_eq!(
+            ours.encode_chat(&messages, &options).unwrap(),
+            theirs.encode_chat(&messages, &options).unwrap()
+        );
+    }
+    assert_eq!(ours.special_token_id("eos_token"), Some(1));
+    // A folder with one model in it is that model.
+    let folder = Tokenizer::open(model.parent().unwrap()).unwrap();
+    assert_eq!(folder.encode("Once", true).unwrap(), theirs.encode("Once", true).unwrap());
+    let error = Tokenizer::open(fixtures().join("gguf-tokenizers")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.context("files").unwrap().contains("qwen2.gguf"), "{error}");
+}
