@@ -62,6 +62,19 @@ mx::Dtype dtype_of(ElementCode code) {
   throw std::invalid_argument("an element type that MLX does not have");
 }
 
+// Throws unless there are as many bytes as a tensor of this shape takes.
+void expect_filled(Integers shape, mx::Dtype dtype, size_t bytes) {
+  size_t expected = dtype.size();
+  for (int32_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(expected, static_cast<size_t>(size), &expected)) {
+      throw std::invalid_argument("a shape of negative or too many elements");
+    }
+  }
+  if (expected != bytes) {
+    throw std::invalid_argument("the bytes are not as many as the shape takes");
+  }
+}
+
 mx::Device device_of(bool gpu) {
   return gpu ? mx::Device(mx::Device::gpu) : mx::Device(mx::Device::cpu);
 }
@@ -146,20 +159,25 @@ size_t data_address(const array& a) {
 
 Handle from_bytes(rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element) {
   auto dtype = dtype_of(element);
+  expect_filled(shape, dtype, bytes.size());
   auto data = mx::allocator::malloc(bytes.size());
   std::memcpy(data.buffer().raw_ptr(), bytes.data(), bytes.size());
   return give(array(std::move(data), shape_of(shape), dtype));
 }
 
-Handle from_region(rust::Box<Region> region, const uint8_t* data, Integers shape, ElementCode element) {
+Handle from_region(rust::Box<Region> region, rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element) {
   auto dtype = dtype_of(element);
+  expect_filled(shape, dtype, bytes.size());
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % dtype.size() != 0) {
+    throw std::invalid_argument("the bytes are not aligned to their elements");
+  }
   // A std::function must be copyable; the box is not.
   auto owner = std::make_shared<rust::Box<Region>>(std::move(region));
   if (lends_directly()) {
-    return give(lend(data, shape_of(shape), dtype, [owner]() mutable { owner.reset(); }));
+    return give(lend(bytes.data(), shape_of(shape), dtype, [owner]() mutable { owner.reset(); }));
   }
-  auto* bytes = const_cast<uint8_t*>(data);
-  return give(array(bytes, shape_of(shape), dtype, [owner](void*) mutable { owner.reset(); }));
+  auto* data = const_cast<uint8_t*>(bytes.data());
+  return give(array(data, shape_of(shape), dtype, [owner](void*) mutable { owner.reset(); }));
 }
 
 Handle scalar(float value, ElementCode element) {

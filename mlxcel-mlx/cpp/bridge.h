@@ -71,9 +71,9 @@ size_t byte_count(const array& a);
 // Where the elements of an evaluated array lie.
 size_t data_address(const array& a);
 
-// Making and reading
+// Making and reading. Bytes that are not as many as the shape takes, or not aligned where they are used in place, throw.
 Handle from_bytes(rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element);
-Handle from_region(rust::Box<Region> region, const uint8_t* data, Integers shape, ElementCode element);
+Handle from_region(rust::Box<Region> region, rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element);
 Handle scalar(float value, ElementCode element);
 Handle full(Integers shape, float value, ElementCode element);
 Handle arange(int32_t start, int32_t stop, int32_t step, ElementCode element);

@@ -25,31 +25,32 @@ fn fails(size: usize) -> bool {
     size >= LARGE && SEEN.fetch_add(1, SeqCst) == FAILS.load(SeqCst)
 }
 
-// SAFETY: memory is the system's, or none, which the contract allows.
+// SAFETY: blocks are the system allocator's, to which each goes back as it came, or null, which stands for a failure; nothing here
+// unwinds.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if fails(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises a layout of at least one byte, which is what the system asks for.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if fails(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises a layout of at least one byte, which is what the system asks for.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if fails(size) {
             return std::ptr::null_mut();
         }
-        // SAFETY: as above.
+        // SAFETY: the block is the system's, of this layout, since every block is; a null answer leaves it as it was.
         unsafe { System.realloc(place, layout, size) }
     }
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the block is the system's, of this layout, since every block is.
         unsafe { System.dealloc(place, layout) }
     }
 }

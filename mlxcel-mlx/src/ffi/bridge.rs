@@ -71,6 +71,12 @@ pub(crate) mod sys {
         type Region;
     }
 
+    // SAFETY: what is declared without `unsafe` here is sound to call with any arguments. Functions of `cpp/bridge.cc` check lengths
+    // themselves, and MLX the ranks, shapes and types of arrays when an operation is made: they throw, and cxx has each that may
+    // throw answer a `Result`. Arrays are counted references, which `UniquePtr` owns; as none of them is `Send`, they stay on their
+    // thread. Indices are values, which nobody checks on the C++ side (`take`, `take_along_axis`, `put_along_axis`,
+    // `scatter_add_axis`, `gather_mm`, `gather_qmm`): those of tokens are held to the vocabulary before a row runs, all others are
+    // computed by operations whose results are places in an axis (`argmax`, `argsort`, `arange`).
     unsafe extern "C++" {
         include!("mlxcel-mlx/cpp/bridge.h");
 
@@ -101,10 +107,10 @@ pub(crate) mod sys {
 
         fn from_bytes(bytes: &[u8], shape: &[i32], element: ElementCode) -> Result<UniquePtr<Tensor>>;
         /// # Safety
-        /// `data` points to as many bytes as the shape has, which `region` keeps alive, unchanged and in their place.
+        /// `region` keeps `bytes` alive, unchanged and in their place.
         unsafe fn from_region(
             region: Box<Region>,
-            data: *const u8,
+            bytes: &[u8],
             shape: &[i32],
             element: ElementCode,
         ) -> Result<UniquePtr<Tensor>>;

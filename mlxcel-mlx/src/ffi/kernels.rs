@@ -25,6 +25,9 @@ mod bound {
         implementation: u32,
     }
 
+    // SAFETY: what is declared without `unsafe` here is sound to call with any arguments: `cpp/primitives/operands.cc` holds ranks,
+    // shapes and types of the operands to what the kernels read, and throws; each function that may throw answers a `Result`. Experts
+    // that are out of range are computed as nothing.
     unsafe extern "C++" {
         include!("mlxcel-mlx/cpp/primitives/kernels.h");
 

@@ -11,8 +11,8 @@ pub(crate) struct Region {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-/// An array over the bytes of `source`, which the caller has checked to be as many as `shape` and `element` say, and
-/// aligned to the element's size. Fewer than eight bytes are copied.
+/// An array over the bytes of `source`, which must be as many as `shape` and `element` say, and aligned to the element's size, or it is
+/// an error. Fewer than eight bytes are copied.
 pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[i32], element: sys::ElementCode) -> Caught<Handle>
 where
     T: AsRef<[u8]> + Send + Sync + 'static,
@@ -24,7 +24,40 @@ where
     let region = Box::new(Region { _owner: source.clone() });
     // SAFETY: the bytes are borrowed of the owner, which is shared and not changed as long as the clone in `region` exists, so they stay
     // in their place, unchanged, as long as that borrow could last. The array's memory owns `region` and drops it last, on whichever
-    // thread: the owner is `Send` and `Sync`. The caller has checked length and alignment. MLX does not write to memory that it does
-    // not own (`array::is_donatable`).
-    unsafe { sys::from_region(region, bytes.as_ptr(), shape, element) }
+    // thread: the owner is `Send` and `Sync`. The other side checks length and alignment of this very slice. MLX does not write to
+    // memory that it does not own (`array::is_donatable`).
+    unsafe { sys::from_region(region, bytes, shape, element) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::device::Device;
+
+    /// Memory that lies when it is asked twice: the second time there is less.
+    struct Shrinking(Vec<u32>, AtomicUsize);
+
+    impl AsRef<[u8]> for Shrinking {
+        fn as_ref(&self) -> &[u8] {
+            let bytes = bytemuck::cast_slice(&self.0);
+            if self.1.fetch_add(1, Ordering::Relaxed) == 0 { bytes } else { &bytes[..8] }
+        }
+    }
+
+    #[test]
+    fn the_bytes_that_are_lent_are_the_ones_that_are_checked() {
+        Device::Cpu.select().unwrap();
+        let shrinking = Arc::new(Shrinking(vec![7; 64], AtomicUsize::new(0)));
+        let code = sys::ElementCode::U32;
+        assert!(from_shared(&shrinking, &[64], code).is_ok());
+        assert!(from_shared(&shrinking, &[64], code).is_err());
+        assert_eq!(Arc::strong_count(&shrinking), 1, "what was not lent is not held");
+        let words = Arc::new(bytemuck::cast_slice::<u32, u8>(&[7; 64])[1..].to_vec());
+        for shape in [&[63][..], &[-64], &[i32::MAX, i32::MAX, i32::MAX]] {
+            assert!(from_shared(&words, shape, code).is_err(), "{shape:?}");
+            assert!(sys::from_bytes(&words, shape, code).is_err(), "{shape:?}");
+        }
+    }
 }
