@@ -21,7 +21,8 @@ pub enum WeightLayout {
     /// `outputs / lanes` panels of `lanes` rows each, then the rows that are left over, as stored.
     ///
     /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row stand together, and beside them those
-    /// of the next row. Where `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`.
+    /// of the next row. Where `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`. Codes that take several
+    /// words, which those of 3, 5 and 6 bits do, are `[inputs / depth][words][lanes]`, each word being of one of their [planes](Planes).
     Panels {
         /// How many rows a panel holds.
         lanes: usize,
@@ -35,13 +36,68 @@ pub enum WeightLayout {
 pub enum Contents {
     /// The values themselves: `[outputs, inputs]`.
     Values(ElementType),
-    /// Values of so many bits, packed into words of 32 bits: `[outputs, words]`.
+    /// Codes of so many bits, packed into words of 32 bits: `[outputs, words]`.
     Packed {
-        /// The bits of a value.
+        /// The bits of a code.
         bits: usize,
     },
-    /// One number for each group of inputs, the scales or the biases of packed values: `[outputs, groups]`.
+    /// Codes of 8 bits that are floats, packed into words of 32 bits: `[outputs, words]`.
+    PackedFloats,
+    /// Numbers for groups of inputs, the scales or the offsets of codes: `[outputs, groups]`.
     Groups(ElementType),
+}
+
+/// How codes of some bits lie in the words of a panel: the lower bits in one plane, and those above, where the bits are no power of two,
+/// in another, so that a shift and a mask take those of four codes out, each in a byte of its own.
+///
+/// Some consecutive codes of a row, a unit, fill whole words of both planes: first those of the lower bits, then one of the others. In
+/// a word the codes `4i` to `4i + 3` of its plane are the bits from `i` times the plane's on of the four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Planes {
+    /// The lower bits of a code.
+    pub(crate) low: usize,
+    /// The bits above them; 0 where there are none.
+    pub(crate) high: usize,
+}
+
+impl Planes {
+    /// Those of codes of `bits` bits.
+    pub(crate) fn of(bits: usize) -> Option<Self> {
+        let (low, high) = match bits {
+            2 | 4 | 8 => (bits, 0),
+            3 => (2, 1),
+            5 => (4, 1),
+            6 => (4, 2),
+            _ => return None,
+        };
+        Some(Self { low, high })
+    }
+
+    /// The codes of a unit.
+    pub(crate) fn codes(self) -> usize {
+        32 / if self.high > 0 { self.high } else { self.low }
+    }
+
+    /// The words of a unit.
+    pub(crate) fn words(self) -> usize {
+        self.codes() * (self.low + self.high) / 32
+    }
+
+    /// The word of a unit that has the lower bits of code `code`, and the lowest of those bits.
+    pub(crate) fn low_bit(self, code: usize) -> (usize, usize) {
+        let per_word = 32 / self.low;
+        (code / per_word, code % 4 * 8 + code % per_word / 4 * self.low)
+    }
+
+    /// The lowest of code `code`'s other bits in the unit's last word.
+    pub(crate) fn high_bit(self, code: usize) -> usize {
+        code % 4 * 8 + code / 4 * self.high
+    }
+
+    /// The mask of `bits` bits in each byte of a word.
+    pub(crate) fn mask(bits: usize) -> u32 {
+        0x0101_0101 * ((1 << bits) - 1)
+    }
 }
 
 impl WeightLayout {
@@ -75,8 +131,9 @@ impl Contents {
         match self {
             Self::Values(ElementType::F32 | ElementType::F16) => Some(1),
             Self::Values(ElementType::BF16) => Some(2),
-            Self::Packed { bits: bits @ (4 | 8) } => Some(32 / bits),
-            Self::Groups(ElementType::F32 | ElementType::F16 | ElementType::BF16) => Some(1),
+            Self::Packed { bits } => Planes::of(bits).map(Planes::codes),
+            Self::PackedFloats => Some(2),
+            Self::Groups(_) => self.unit().map(|_| 1),
             _ => None,
         }
     }
@@ -87,11 +144,13 @@ impl Contents {
             Self::Values(ElementType::F32 | ElementType::BF16) | Self::Groups(ElementType::F32) => {
                 Some(Unit::Word)
             }
-            Self::Values(ElementType::F16) | Self::Groups(ElementType::F16 | ElementType::BF16) => {
-                Some(Unit::Half)
-            }
+            Self::PackedFloats
+            | Self::Values(ElementType::F16)
+            | Self::Groups(ElementType::F16 | ElementType::BF16) => Some(Unit::Half),
+            Self::Groups(ElementType::U8 | ElementType::I8) => Some(Unit::Byte),
             Self::Packed { bits: 8 } => Some(Unit::Word),
             Self::Packed { bits: 4 } => Some(Unit::Nibbles),
+            Self::Packed { bits } => Planes::of(bits).map(Unit::Planes),
             _ => None,
         }
     }
@@ -112,13 +171,17 @@ pub fn layout_named(name: &str) -> Option<Option<usize>> {
 /// What is moved as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    /// 16 bits.
+    /// 8 bits.
+    Byte,
+    /// 16 bits: one value or a pair.
     Half,
     /// 32 bits: one value, a pair, or four.
     Word,
     /// 32 bits that are eight values of four bits. Byte `j` of a stored word has values `2j` and `2j + 1`, of a lane in a panel
     /// `j` and `j + 4`: so a mask and a shift give a kernel four bytes each that meet consecutive inputs.
     Nibbles,
+    /// The words of codes whose bits lie in these planes.
+    Planes(Planes),
 }
 
 /// Puts a matrix into panels.
@@ -154,6 +217,8 @@ impl Packer {
         let rest = sources.remainder();
         for (source, target) in sources.zip(targets.by_ref()) {
             match (self.unit, self.lanes) {
+                (Unit::Byte, _) => self.rest(source, target, 0, 1, |_| {}),
+                (Unit::Planes(planes), _) => self.planes(source, target, planes),
                 (Unit::Half, 4) => self.halves::<1>(source, target),
                 (Unit::Half, 8) => self.halves::<2>(source, target),
                 (Unit::Half, _) => self.halves::<4>(source, target),
@@ -209,6 +274,23 @@ impl Packer {
         self.rest(source, target, blocks * BLOCK, 2, |_| {});
     }
 
+    /// One panel of codes in units of several words.
+    fn planes(&self, source: &[u8], target: &mut [u8], planes: Planes) {
+        let (words, lanes) = (planes.words(), self.lanes);
+        let mut unit = [0; MOST_WORDS];
+        for (index, target) in target.chunks_exact_mut(words * lanes * 4).enumerate() {
+            let (target, _) = target.as_chunks_mut::<4>();
+            for lane in 0..lanes {
+                let stored = source.get(lane * self.row_bytes + index * words * 4..);
+                let stored = stored.and_then(|rest| rest.get(..words * 4)).unwrap_or_default();
+                split(stored, planes, &mut unit);
+                for (word, target) in unit.iter().zip(target[lane..].iter_mut().step_by(lanes)) {
+                    *target = word.to_le_bytes();
+                }
+            }
+        }
+    }
+
     /// Block `index` of a row of a panel.
     fn block<'a>(&self, source: &'a [u8], lane: usize, index: usize) -> &'a [[u8; 8]; BLOCK / 8] {
         const NOTHING: &[[u8; 8]; BLOCK / 8] = &[[0; 8]; BLOCK / 8];
@@ -228,6 +310,40 @@ impl Packer {
             }
         }
     }
+}
+
+/// The most words of a unit of codes.
+const MOST_WORDS: usize = 5;
+
+/// The words of a unit whose codes are the stream of bits `stored`.
+fn split(stored: &[u8], planes: Planes, words: &mut [u32; MOST_WORDS]) {
+    *words = [0; MOST_WORDS];
+    let bits = planes.low + planes.high;
+    let last = planes.words() - 1;
+    for (eight, stored) in stored.chunks_exact(bits).enumerate() {
+        let mut stream = [0; 8];
+        stream[..bits].copy_from_slice(stored);
+        let codes = spread_codes(u64::from_le_bytes(stream), bits);
+        for half in 0..2 {
+            let four = (codes >> (32 * half)) as u32;
+            let code = 8 * eight + 4 * half;
+            let (word, bit) = planes.low_bit(code);
+            words[word] |= (four & Planes::mask(planes.low)) << bit;
+            if planes.high > 0 {
+                words[last] |= (four >> planes.low & Planes::mask(planes.high)) << planes.high_bit(code);
+            }
+        }
+    }
+}
+
+/// Eight codes of `bits` bits that stand together, each in a byte of its own.
+fn spread_codes(codes: u64, bits: usize) -> u64 {
+    // Four, then two, then one code move apart at a time.
+    [(4, 32), (2, 16), (1, 8)].into_iter().fold(codes, |codes, (count, apart)| {
+        let all = u64::MAX / ((1u128 << (2 * apart)) - 1) as u64;
+        let low = codes & all * ((1 << (count * bits)) - 1);
+        low | (codes >> (count * bits) & all * ((1 << (count * bits)) - 1)) << apart
+    })
 }
 
 const LOW_WORD: u64 = 0xffff_ffff;
@@ -274,7 +390,11 @@ mod tests {
     fn value(row: &[u8], index: usize, bits: usize) -> u32 {
         let byte = |at: usize| u32::from(row[at]);
         match bits {
-            4 => byte(index / 2) >> (4 * (index % 2)) & 15,
+            2..8 => {
+                let (first, shift) = (index * bits / 8, index * bits % 8);
+                let above = if shift + bits > 8 { byte(first + 1) } else { 0 };
+                (byte(first) | above << 8) >> shift & ((1 << bits) - 1)
+            }
             8 => byte(index),
             16 => byte(2 * index) | byte(2 * index + 1) << 8,
             _ => (0..4).map(|i| byte(4 * index + i) << (8 * i)).sum(),
@@ -297,9 +417,14 @@ mod tests {
         }
         let depth_here = if input / depth == inputs / depth { inputs % depth } else { depth };
         let lane_at = panel * lanes * inputs + input / depth * depth * lanes + lane * depth_here;
-        if bits == 4 {
-            let byte = bytes[lane_at / 2 + input % 4];
-            return u32::from(if input % 8 < 4 { byte & 15 } else { byte >> 4 });
+        if bits < 8 {
+            let planes = Planes::of(bits).unwrap();
+            let unit = panel * lanes * inputs * bits / 8 + input / depth * planes.words() * lanes * 4;
+            let word = |word: usize| value(&bytes[unit..], word * lanes + lane, 32);
+            let (low, bit) = planes.low_bit(input % depth);
+            let low = word(low) >> bit & ((1 << planes.low) - 1);
+            let high = word(planes.words() - 1) >> planes.high_bit(input % depth) & ((1 << planes.high) - 1);
+            return low | high << planes.low;
         }
         value(&bytes[lane_at * bits / 8..], input % depth, bits)
     }
@@ -313,7 +438,7 @@ mod tests {
     ) {
         let row_bytes = inputs * bits / 8;
         let stored = match contents {
-            Contents::Packed { .. } => [outputs, row_bytes / 4],
+            Contents::Packed { .. } | Contents::PackedFloats => [outputs, row_bytes / 4],
             _ => [outputs, inputs],
         };
         let layout = WeightLayout::of(contents, &stored, Some(lanes));
@@ -336,12 +461,19 @@ mod tests {
         }
     }
 
-    const KINDS: [(Contents, usize, usize); 8] = [
+    const KINDS: [(Contents, usize, usize); 15] = [
         (Contents::Values(ElementType::F32), 32, 1),
         (Contents::Values(ElementType::F16), 16, 1),
         (Contents::Values(ElementType::BF16), 16, 1),
         (Contents::Packed { bits: 8 }, 8, 4),
+        (Contents::PackedFloats, 8, 4),
         (Contents::Packed { bits: 4 }, 4, 8),
+        (Contents::Packed { bits: 2 }, 2, 16),
+        (Contents::Packed { bits: 3 }, 3, 32),
+        (Contents::Packed { bits: 5 }, 5, 32),
+        (Contents::Packed { bits: 6 }, 6, 16),
+        (Contents::Groups(ElementType::U8), 8, 1),
+        (Contents::Groups(ElementType::I8), 8, 1),
         (Contents::Groups(ElementType::F32), 32, 1),
         (Contents::Groups(ElementType::F16), 16, 1),
         (Contents::Groups(ElementType::BF16), 16, 1),
@@ -383,7 +515,7 @@ mod tests {
             of(bf16, &[96, 64], None),
             of(bf16, &[96], Some(16)),
             of(bf16, &[96, 64], Some(5)),
-            of(Contents::Packed { bits: 6 }, &[96, 12], Some(16)),
+            of(Contents::Packed { bits: 7 }, &[96, 14], Some(16)),
             of(Contents::Values(ElementType::U8), &[96, 12], Some(16)),
         ] {
             assert_eq!(rows, WeightLayout::Rows);

@@ -72,30 +72,27 @@ fn of_function(function: &Function) -> HashMap<ValueId, Contents> {
 fn weights_of(op: &Op, function: &Function) -> Option<Vec<(usize, Contents)>> {
     let OpKind::Composite { name, attributes, .. } = &op.kind else { return None };
     let types: Vec<_> = op.operands.iter().map(|&operand| function.value_type(operand)).collect();
-    // Where the weight begins, whether it has a dimension of experts, and how many operands there are.
-    let (first, rank, operands) = match name.as_str() {
-        composites::LINEAR => (1, 2, 2..=3),
-        composites::EMBEDDING => (0, 2, 2..=2),
-        composites::EXPERT_LINEAR => (1, 3, 3..=4),
-        PACKED_LINEAR => (1, 2, 4..=5),
-        PACKED_EMBEDDING => (0, 2, 4..=4),
-        PACKED_EXPERT_LINEAR => (1, 3, 5..=6),
+    // Where the weight begins, whether it has a dimension of experts, and how many operands there are beside it.
+    let (first, rank, others) = match name.as_str() {
+        composites::LINEAR | PACKED_LINEAR => (1, 2, 1..=2),
+        composites::EMBEDDING | PACKED_EMBEDDING => (0, 2, 1..=1),
+        composites::EXPERT_LINEAR | PACKED_EXPERT_LINEAR => (1, 3, 2..=3),
         _ => return None,
     };
     let weight = types.get(first)?;
+    let contents = if [PACKED_LINEAR, PACKED_EMBEDDING, PACKED_EXPERT_LINEAR].contains(&name.as_str()) {
+        quantized::known(attributes, types.get(first..)?)?.1
+    } else {
+        attributes.is_empty().then(|| vec![Contents::Values(weight.element)])?
+    };
     let some = types.iter().all(|ty| ty.elements() > 0);
     if name == composites::EMBEDDING && types.get(1)?.element != ElementType::I32 {
         return None;
     }
-    if !operands.contains(&types.len()) || weight.rank() != rank || !some {
+    if !others.contains(&types.len().saturating_sub(contents.len())) || weight.rank() != rank || !some {
         return None;
     }
-    if [composites::LINEAR, composites::EMBEDDING, composites::EXPERT_LINEAR].contains(&name.as_str()) {
-        return attributes.is_empty().then(|| vec![(first, Contents::Values(weight.element))]);
-    }
-    let bits = quantized::known(attributes)?.bits;
-    let groups = Contents::Groups(types.get(first + 1)?.element);
-    Some(vec![(first, Contents::Packed { bits }), (first + 1, groups), (first + 2, groups)])
+    Some((first..).zip(contents).collect())
 }
 
 #[cfg(test)]

@@ -76,6 +76,15 @@ impl Writer {
         self.set(word, format_args!("arith.muli {value}, {factor} overflow<nsw, nuw> : index"))
     }
 
+    /// `value / divisor`, rounded down, of type `index`; `value` itself where it is divided by one.
+    pub(crate) fn divided(&mut self, word: &str, value: &str, divisor: usize) -> String {
+        if divisor == 1 {
+            return value.to_owned();
+        }
+        let divisor = self.index(divisor);
+        self.arith(word, "divui", value, &divisor, "index")
+    }
+
     /// `a op b` of a type, `op` being an operation of the dialect `arith` such as `addi`.
     pub(crate) fn arith(&mut self, word: &str, op: &str, a: &str, b: &str, ty: &str) -> String {
         self.set(word, format_args!("arith.{op} {a}, {b} : {ty}"))
@@ -172,5 +181,6 @@ mod tests {
         assert_eq!(w.offset("at", "%row", 0), "%row");
         assert_eq!(w.offset("at", "%row", 2), "%at_0");
         assert!(w.finish().contains("%at_0 = arith.addi %row, %c2"));
+        assert_eq!(w.divided("group", "%chunk", 1), "%chunk");
     }
 }

@@ -47,7 +47,7 @@ pub fn packing_of(attributes: &[(String, Attribute)]) -> Option<Packing> {
 }
 
 /// The element type in graphs of a part's elements.
-pub(crate) fn part_element(packing: &Packing, part: Part) -> ElementType {
+pub fn part_element(packing: &Packing, part: Part) -> ElementType {
     match packing.element(part) {
         mlxcel_models::ElementType::F16 => ElementType::F16,
         mlxcel_models::ElementType::BF16 => ElementType::BF16,

@@ -1,23 +1,22 @@
 //! The buffers of a linear layer's kernel as its parts look at them; where there are experts, those of the workgroup's block.
 
+use mlxcel_graph::packed::operand_parts;
+
 use super::linear::Linear;
 use super::product::{Product, View};
 use super::tail;
+use super::weight::{self, Weight};
 use crate::experts::{self, Block, Part};
 use crate::kernels::{Binding, Kernel};
 
 /// The views of a call's buffers.
 pub(super) struct Views {
-    /// `[groups, rows, group_size / width, planes]`: what meets a lane.
+    /// `[chunks, rows, chunk / width, planes]`: what meets a lane.
     pub(super) x: View,
-    /// `[groups, rows, 2]` f32: scale and sum.
+    /// `[chunks, rows, 2]` f32: scale and sum.
     pub(super) meta: View,
-    /// `[panels, words, lanes]` i32.
-    pub(super) words: View,
-    /// `[panels, groups, lanes]`.
-    pub(super) scales: View,
-    /// `[panels, groups, lanes]`.
-    pub(super) biases: View,
+    /// `[panels, width, lanes]` each.
+    pub(super) weight: Weight,
     /// `[rows, outputs]` f32.
     pub(super) out: View,
 }
@@ -26,9 +25,7 @@ pub(super) struct Views {
 pub(super) struct Buffers {
     x: Binding,
     meta: Binding,
-    words: Binding,
-    scales: Binding,
-    biases: Binding,
+    parts: Vec<Binding>,
     out: Binding,
     pub(super) block: Option<Block>,
 }
@@ -36,14 +33,15 @@ pub(super) struct Buffers {
 impl Buffers {
     pub(super) fn new(linear: &Linear, kernel: &mut Kernel) -> Self {
         let (x, meta) = (kernel.operand("x"), kernel.operand("meta"));
-        let [words, scales, biases] = ["words", "scales", "biases"].map(|word| kernel.panel_operand(word));
+        let parts = operand_parts(&linear.product.form.packing);
+        let parts = parts.map(|part| kernel.panel_operand(weight::name(part))).collect();
         let experts = linear.blocks.map(|blocks| (blocks, kernel.operand("experts")));
         let out = kernel.result("out");
         let block = experts.map(|(blocks, experts)| blocks.find(kernel, &experts));
-        Self { x, meta, words, scales, biases, out, block }
+        Self { x, meta, parts, out, block }
     }
 
-    /// Activations of `of_row` elements for each group and row, those of the workgroup's block.
+    /// Activations of `of_row` elements for each chunk and row, those of the workgroup's block.
     fn activations(
         &self,
         linear: &Linear,
@@ -52,8 +50,8 @@ impl Buffers {
         of_row: &[usize],
         element: &str,
     ) -> View {
-        let (groups, rows) = (linear.product.form.groups(), linear.rows);
-        let shape = [&[groups, rows], of_row].concat();
+        let (chunks, rows) = (linear.product.form.chunks(), linear.rows);
+        let shape = [&[chunks, rows], of_row].concat();
         let (Some(blocks), Some(block)) = (linear.blocks, &self.block) else {
             return whole(kernel, word, binding, &shape, element);
         };
@@ -62,7 +60,7 @@ impl Buffers {
         let mut strides = experts::dense(&shape);
         strides[0] *= blocks.given();
         let part = Part {
-            all: groups * blocks.given() * rows * row,
+            all: chunks * blocks.given() * rows * row,
             offset: &offset,
             shape: &shape,
             strides: &strides,
@@ -102,17 +100,16 @@ fn whole(kernel: &mut Kernel, word: &str, binding: &Binding, shape: &[usize], el
 impl Views {
     pub(super) fn new(linear: &Linear, kernel: &mut Kernel, buffers: &Buffers) -> Self {
         let Product { form, arithmetic, .. } = linear.product;
-        let (panels, lanes, element) = (form.panels(), form.lanes, form.scale.mlir());
-        let units = form.group_size / arithmetic.width();
+        let units = form.chunk() / arithmetic.width();
         let of_row = [units, arithmetic.planes()];
         let x = buffers.activations(linear, kernel, ("x", &buffers.x), &of_row, arithmetic.lane());
         let meta = buffers.activations(linear, kernel, ("meta", &buffers.meta), &[2], "f32");
-        let (words, groups) = (form.words(), form.groups());
-        let in_words = (words, &[panels, words, lanes][..]);
-        let in_groups = (groups, &[panels, groups, lanes][..]);
-        let words = buffers.weight(linear, kernel, ("words", &buffers.words), in_words, "i32");
-        let scales = buffers.weight(linear, kernel, ("scales", &buffers.scales), in_groups, element);
-        let biases = buffers.weight(linear, kernel, ("biases", &buffers.biases), in_groups, element);
+        let weight = Weight::new(&form, |index, part| {
+            let (width, element) = form.in_panels(part);
+            let given = (weight::name(part), &buffers.parts[index]);
+            let shape = [form.panels(), width, form.lanes];
+            buffers.weight(linear, kernel, given, (width, &shape), element)
+        });
         let shape = [linear.rows, form.outputs];
         let out = match (linear.blocks, &buffers.block) {
             (Some(blocks), Some(block)) => {
@@ -129,24 +126,21 @@ impl Views {
             }
             _ => whole(kernel, "out", &buffers.out, &shape, "f32"),
         };
-        Self { x, meta, words, scales, biases, out }
+        Self { x, meta, weight, out }
     }
 }
 
 impl tail::Views {
     pub(super) fn new(linear: &Linear, kernel: &mut Kernel, buffers: &Buffers) -> Self {
         let Product { form, arithmetic, .. } = linear.product;
-        let (outputs, element) = (form.outputs, form.scale.mlir());
-        let units = form.group_size / arithmetic.width();
-        let of_row = [units, arithmetic.planes(), arithmetic.width()];
+        let of_row = [form.chunk() * arithmetic.planes()];
         let x = ("x_values", &buffers.x);
         let x = buffers.activations(linear, kernel, x, &of_row, arithmetic.activation());
-        let (words, groups) = (form.words(), form.groups());
-        let in_words = (words, &[outputs, words][..]);
-        let in_groups = (groups, &[outputs, groups][..]);
-        let words = buffers.weight(linear, kernel, ("word_rows", &buffers.words), in_words, "i32");
-        let scales = buffers.weight(linear, kernel, ("scale_rows", &buffers.scales), in_groups, element);
-        let biases = buffers.weight(linear, kernel, ("bias_rows", &buffers.biases), in_groups, element);
-        Self { x, words, scales, biases }
+        let weight = Weight::new(&form, |index, part| {
+            let (width, element) = form.as_stored(part);
+            let given = (weight::name(part), &buffers.parts[index]);
+            buffers.weight(linear, kernel, given, (width, &[form.outputs, width]), element)
+        });
+        Self { x, weight }
     }
 }

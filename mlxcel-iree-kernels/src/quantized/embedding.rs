@@ -1,50 +1,49 @@
 //! The kernel that looks rows of a packed table up.
 
+use mlxcel_graph::packed::operand_parts;
+
+use super::codes::{self, TOGETHER};
+use super::extent::Extent;
 use super::form::Form;
+use super::groups::Groups;
 use super::product::View;
-use super::tail::number;
-use crate::kernels::Kernel;
+use super::weight::{self, Weight};
+use crate::kernels::{Binding, Kernel};
 use crate::writer::Writer;
 
 /// Values of one workgroup.
 const WORKGROUP: usize = 16 * 1024;
 
-/// Where a row lies: the indices of its first word and of its first scale, and which bits of a word are which value.
+/// Where a row lies: the index in front of one in a part, and the one behind it where it lies in a panel.
 struct Place<'a> {
-    words: &'a View,
-    scales: &'a View,
-    biases: &'a View,
-    /// The indices in front of, and behind, that of a word or group.
-    around: [Vec<String>; 2],
-    /// The lowest bit of each value of a word.
-    bits: Vec<usize>,
+    weight: &'a Weight,
+    before: &'a str,
+    behind: Option<&'a str>,
 }
 
-/// The kernel for `count` ids: words, scales, biases and ids `[count]` i32 to `[count, inputs]` f32.
+/// The kernel for `count` ids: the parts of the table and ids `[count]` i32 to `[count, inputs]` f32.
 pub(super) fn kernel(form: &Form, count: usize) -> Kernel {
-    let Form { outputs, inputs, bits, group_size, lanes, .. } = *form;
+    let Form { outputs, inputs, lanes, .. } = *form;
     let together = (WORKGROUP / inputs).clamp(1, count);
-    let label = format!("embedding_q{bits}g{group_size}_{count}x{inputs}");
+    let label = format!("embedding_{}_{count}x{inputs}", form.name());
     let mut kernel = Kernel::new(label, [count.div_ceil(together), 1, 1]);
-    let [words, scales, biases] = ["words", "scales", "biases"].map(|word| kernel.panel_operand(word));
+    let parts: Vec<Binding> =
+        operand_parts(&form.packing).map(|part| kernel.panel_operand(weight::name(part))).collect();
     let ids = kernel.operand("ids");
     let out = kernel.result("out");
-    let mut view = |word: &str, binding, shape: &[usize], element: &str| {
+    let mut view = |word: &str, binding: &Binding, shape: &[usize], element: &str| {
         let shape: String = shape.iter().map(|size| format!("{size}x")).collect();
         let ty = format!("memref<{shape}{element}>");
         View::new(kernel.view(word, binding, 0, &ty), ty)
     };
-    let (panels, element) = (form.panels(), form.scale.mlir());
-    let in_panels = [
-        view("words", &words, &[panels, form.words(), lanes], "i32"),
-        view("scales", &scales, &[panels, form.groups(), lanes], element),
-        view("biases", &biases, &[panels, form.groups(), lanes], element),
-    ];
-    let as_stored = [
-        view("word_rows", &words, &[outputs, form.words()], "i32"),
-        view("scale_rows", &scales, &[outputs, form.groups()], element),
-        view("bias_rows", &biases, &[outputs, form.groups()], element),
-    ];
+    let in_panels = Weight::new(form, |index, part| {
+        let (width, element) = form.in_panels(part);
+        view(weight::name(part), &parts[index], &[form.panels(), width, lanes], element)
+    });
+    let as_stored = Weight::new(form, |index, part| {
+        let (width, element) = form.as_stored(part);
+        view(weight::name(part), &parts[index], &[outputs, width], element)
+    });
     let ids = view("ids", &ids, &[count], "i32");
     let out = view("out", &out, &[count, inputs], "f32");
     let workgroup = kernel.workgroup(0);
@@ -60,24 +59,24 @@ pub(super) fn kernel(form: &Form, count: usize) -> Kernel {
         let id = w.arith("id", "maxsi", &id, &least, "i32");
         let id = w.arith("id", "minsi", &id, &most, "i32");
         let row = w.set("row", format_args!("arith.index_cast {id} : i32 to index"));
-        if panels > 0 {
+        if form.panels() > 0 {
             let in_panel = w.set("in_panel", format_args!("arith.cmpi ult, {row}, {in_panels_end} : index"));
             w.if_then(&in_panel, |w| {
                 let panel = w.arith("panel", "divui", &row, &lane_count, "index");
                 let lane = w.arith("lane", "remui", &row, &lane_count, "index");
-                let [words, scales, biases] = &in_panels;
-                let bits = (0..form.values()).map(|value| form.bit(value)).collect();
-                let place = Place { words, scales, biases, around: [vec![panel], vec![lane]], bits };
-                copy(w, form, &place, &out, token);
+                copy(
+                    w,
+                    form,
+                    &Place { weight: &in_panels, before: &panel, behind: Some(&lane) },
+                    &out,
+                    token,
+                );
             });
         }
         if !form.tail().is_empty() {
             let left = w.set("left", format_args!("arith.cmpi uge, {row}, {in_panels_end} : index"));
             w.if_then(&left, |w| {
-                let [words, scales, biases] = &as_stored;
-                let bits = (0..form.values()).map(|value| value * form.bits).collect();
-                let place = Place { words, scales, biases, around: [vec![row.clone()], Vec::new()], bits };
-                copy(w, form, &place, &out, token);
+                copy(w, form, &Place { weight: &as_stored, before: &row, behind: None }, &out, token);
             });
         }
         Vec::new()
@@ -87,39 +86,63 @@ pub(super) fn kernel(form: &Form, count: usize) -> Kernel {
 
 /// Unpacks the row at a place into the result of a token.
 fn copy(w: &mut Writer, form: &Form, place: &Place<'_>, out: &View, token: &str) {
-    let (count, element) = (form.values(), form.scale.mlir());
-    let (integers, floats) = (format!("vector<{count}xi32>"), format!("vector<{count}xf32>"));
-    let at = |index: &str| -> Vec<String> {
-        let [before, behind] = &place.around;
-        before.iter().cloned().chain([index.to_owned()]).chain(behind.iter().cloned()).collect()
+    let packing = form.packing;
+    let floats = Extent::Vector(TOGETHER).ty("f32");
+    // Whole units of codes, of sixteen codes each or of a number of them.
+    let size = form.unit().max(TOGETHER);
+    let [zero, one, pieces] = [0, 1, form.inputs / size].map(|n| w.index(n));
+    let groups = Groups {
+        packing,
+        weight: place.weight,
+        extent: Extent::One,
+        before: place.before,
+        behind: place.behind,
     };
-    let [zero, one, groups, words, values] =
-        [0, 1, form.groups(), form.group_words(), count].map(|n| w.index(n));
-    let shifts = w.constant(format!("dense<{:?}>", place.bits), &integers);
-    let mask = w.constant(format!("dense<{}>", (1u32 << form.bits) - 1), &integers);
-    w.for_loop("group", [&zero, &groups, &one], &[], |w, group, _| {
-        let first = w.arith("first", "muli", group, &words, "index");
-        let of_group = at(group);
-        let of_group: Vec<&str> = of_group.iter().map(String::as_str).collect();
-        let [scale, bias] = [place.scales, place.biases].map(|view| {
-            let value = number(w, view, &of_group, element);
-            w.set("of_group", format_args!("vector.broadcast {value} : f32 to {floats}"))
-        });
-        w.for_loop("word", [&zero, &words, &one], &[], |w, word, _| {
-            let index = w.arith("index", "addi", &first, word, "index");
-            let of_word = at(&index);
-            let of_word: Vec<&str> = of_word.iter().map(String::as_str).collect();
-            let word = place.words.element(w, "word", &of_word);
-            let word = w.set("word", format_args!("vector.broadcast {word} : i32 to {integers}"));
-            let shifted = w.arith("shifted", "shrui", &word, &shifts, &integers);
-            let packed = w.arith("values", "andi", &shifted, &mask, &integers);
-            let packed = w.set("values", format_args!("arith.sitofp {packed} : {integers} to {floats}"));
-            let scaled = w.arith("scaled", "mulf", &packed, &scale, &floats);
-            let unpacked = w.arith("unpacked", "addf", &scaled, &bias, &floats);
-            let column = w.arith("column", "muli", &index, &values, "index");
-            out.store(w, &unpacked, &[token, &column], &floats);
-            Vec::new()
-        });
+    w.for_loop("piece", [&zero, &pieces, &one], &[], |w, piece, _| {
+        let start = w.scaled("start", piece, size);
+        for first in (0..size).step_by(TOGETHER) {
+            let codes = sixteen_codes(w, form, place, piece, first);
+            let numbers = codes::numbers(w, &codes, packing);
+            let column = w.offset("column", &start, first);
+            let group = w.divided("group", &column, packing.group_size);
+            let scale = groups.scale(w, &group, 1.0);
+            let scale = w.set("scale", format_args!("vector.broadcast {scale} : f32 to {floats}"));
+            let mut values = w.arith("values", "mulf", &numbers, &scale, &floats);
+            if let Some(offset) = groups.offset(w, &group) {
+                let offset = w.set("offset", format_args!("vector.broadcast {offset} : f32 to {floats}"));
+                values = w.arith("values", "addf", &values, &offset, &floats);
+            }
+            out.store(w, &values, &[token, &column], &floats);
+        }
         Vec::new()
     });
+}
+
+/// The codes from code `first` of piece `piece` on.
+fn sixteen_codes(w: &mut Writer, form: &Form, place: &Place<'_>, piece: &str, first: usize) -> String {
+    let bits = form.packing.bits;
+    let size = form.unit().max(TOGETHER);
+    let stream_type = format!("vector<{bits}xi16>");
+    let Some(lane) = place.behind else {
+        let at = w.scaled("at", piece, size / TOGETHER * bits);
+        let at = w.offset("at", &at, first / TOGETHER * bits);
+        let stream = place.weight.codes().load(w, "stream", &[place.before, &at], &stream_type);
+        return codes::of_stream(w, &stream, bits);
+    };
+    let words = size / form.unit() * form.unit_words();
+    let at = w.scaled("at", piece, words);
+    let words: Vec<String> = (0..words)
+        .map(|word| {
+            let at = w.offset("at", &at, word);
+            place.weight.codes().element(w, "word", &[place.before, &at, lane])
+        })
+        .collect();
+    match form.planes() {
+        Some(planes) => codes::of_words(w, &words, planes, first),
+        None => {
+            let stream =
+                w.set("stream", format_args!("vector.from_elements {} : {stream_type}", words.join(", ")));
+            codes::of_stream(w, &stream, bits)
+        }
+    }
 }

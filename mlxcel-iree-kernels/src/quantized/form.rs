@@ -1,23 +1,25 @@
 //! What a packed weight looks like to a kernel, and the arithmetic with which it is multiplied.
 
 use mlxcel_core::Precision;
-use mlxcel_stablehlo::ElementType;
+use mlxcel_models::Packing;
+use mlxcel_models::packing::Code;
 
+use super::prepare::LANES;
 use crate::instructions::{Instructions, VectorSet};
+use crate::layout::Planes;
 
-/// A packed weight `[outputs, inputs]` in panels: the words, scales and biases each in theirs.
+/// The most inputs whose products are summed before they are scaled: what they sum to in fixed point fits 32 bits.
+const MOST_SUMMED: usize = 128;
+
+/// A packed weight `[outputs, inputs]` in panels, each of its parts in its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     /// Rows of the weight.
     pub(super) outputs: usize,
     /// Values of a row.
     pub(super) inputs: usize,
-    /// Bits of a value: 4 or 8.
-    pub(super) bits: usize,
-    /// Consecutive inputs that share a scale and a bias.
-    pub(super) group_size: usize,
-    /// The type of scales and biases.
-    pub(super) scale: ElementType,
+    /// How they are packed.
+    pub(super) packing: Packing,
     /// Rows of a panel.
     pub(super) lanes: usize,
 }
@@ -33,34 +35,66 @@ impl Form {
         self.panels() * self.lanes..self.outputs
     }
 
-    /// The groups of a row.
-    pub(super) fn groups(&self) -> usize {
-        self.inputs / self.group_size
+    /// Consecutive inputs whose products are summed before they are scaled: a group, or an equal part of a large one. They are whole
+    /// units of codes, or units are several of them.
+    pub(super) fn chunk(&self) -> usize {
+        let (group, unit) = (self.packing.group_size, self.unit());
+        let fits = |chunk: &usize| {
+            group.is_multiple_of(*chunk) && (chunk.is_multiple_of(unit) || unit.is_multiple_of(*chunk))
+        };
+        let sizes = (LANES..=MOST_SUMMED.min(group)).rev().filter(|size| size.is_multiple_of(LANES));
+        sizes.into_iter().find(fits).unwrap_or(LANES)
     }
 
-    /// The values in a word.
-    pub(super) fn values(&self) -> usize {
-        32 / self.bits
+    /// The chunks of a row.
+    pub(super) fn chunks(&self) -> usize {
+        self.inputs / self.chunk()
+    }
+
+    /// The chunks that share a unit of codes: 1 where a chunk has whole ones.
+    pub(super) fn chunks_together(&self) -> usize {
+        (self.unit() / self.chunk()).max(1)
+    }
+
+    /// The planes of the codes; none where codes are floats, which lie in pairs.
+    pub(super) fn planes(&self) -> Option<Planes> {
+        match self.packing.code {
+            Code::E4M3 | Code::E5M2 => None,
+            _ => Planes::of(self.packing.bits),
+        }
+    }
+
+    /// Consecutive codes that stand together.
+    pub(super) fn unit(&self) -> usize {
+        self.planes().map_or(2, Planes::codes)
+    }
+
+    /// The words of a unit; what is one word where codes are floats has 16 bits, else 32.
+    pub(super) fn unit_words(&self) -> usize {
+        self.planes().map_or(1, Planes::words)
     }
 
     /// The words of a row.
     pub(super) fn words(&self) -> usize {
-        self.inputs / self.values()
+        self.inputs / self.unit() * self.unit_words()
     }
 
-    /// The words of a group.
-    pub(super) fn group_words(&self) -> usize {
-        self.group_size / self.values()
+    /// The type of a word.
+    pub(super) fn word(&self) -> &'static str {
+        if self.planes().is_some() { "i32" } else { "i16" }
     }
 
-    /// The bytes of a panel's words.
+    /// The bytes of a panel's codes.
     pub(super) fn panel_bytes(&self) -> usize {
-        self.words() * self.lanes * 4
+        self.inputs * self.packing.bits / 8 * self.lanes
     }
 
-    /// The lowest bit of value `value` in a word of a panel; in rows as stored it is `value * bits`.
-    pub(super) fn bit(&self, value: usize) -> usize {
-        if self.bits == 4 { value % 4 * 8 + value / 4 * 4 } else { value * self.bits }
+    /// The packing in words that an identifier can have.
+    pub(super) fn name(&self) -> String {
+        let text = self.packing.to_string();
+        let words =
+            text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        words.collect::<Vec<_>>().join("_")
     }
 }
 
@@ -76,19 +110,11 @@ pub(super) enum Arithmetic {
     Narrow,
 }
 
-/// How some values are taken out of each lane of a vector of words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    /// How far the word is shifted right.
-    pub(super) shift: usize,
-    /// The bits kept after that.
-    pub(super) mask: u32,
-}
-
 impl Arithmetic {
-    /// The fastest arithmetic that `precision` allows.
-    pub(super) fn of(instructions: &Instructions, precision: Precision) -> Self {
-        let integers = instructions.int8_dot && instructions.set != VectorSet::Neon;
+    /// The fastest arithmetic that `precision` allows for weights of a form; what is no integer of 8 bits meets floats.
+    pub(super) fn of(form: &Form, instructions: &Instructions, precision: Precision) -> Self {
+        let integers =
+            instructions.int8_dot && instructions.set != VectorSet::Neon && form.planes().is_some();
         match precision {
             Precision::Native if integers => Self::Wide,
             Precision::Fast if integers => Self::Narrow,
@@ -133,44 +159,14 @@ impl Arithmetic {
             Self::Narrow => Some(127),
         }
     }
-
-    /// How the values of a word are taken out, in their order.
-    pub(super) fn steps(self, form: &Form) -> Vec<Step> {
-        let width = self.width();
-        // Values that meet a lane together stand as far apart as activations do, so one mask takes them all out.
-        let apart = 32 / width;
-        let mask = (0..width).fold(0, |mask, part| mask | ((1u32 << form.bits) - 1) << (part * apart));
-        (0..form.values()).step_by(width).map(|first| Step { shift: form.bit(first), mask }).collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn form(bits: usize) -> Form {
-        Form { outputs: 40, inputs: 256, bits, group_size: 64, scale: ElementType::BF16, lanes: 16 }
-    }
-
-    /// What a word of a panel holds in which value `i` is `i + 1`.
-    fn word(form: &Form) -> u32 {
-        (0..form.values()).fold(0, |word, value| word | (value as u32 + 1) << form.bit(value))
-    }
-
-    #[test]
-    fn every_value_of_a_word_is_taken_out_once_and_in_its_place() {
-        for (bits, arithmetic) in [4, 8].into_iter().flat_map(|bits| {
-            [Arithmetic::Float, Arithmetic::Wide, Arithmetic::Narrow].map(|arithmetic| (bits, arithmetic))
-        }) {
-            let form = form(bits);
-            let width = arithmetic.width();
-            let parts = arithmetic.steps(&form).into_iter().flat_map(|step| {
-                let taken = u64::from(word(&form) >> step.shift & step.mask);
-                (0..width).map(move |part| taken >> (part * 32 / width) & ((1 << (32 / width)) - 1))
-            });
-            let wanted = 1..=form.values() as u64;
-            assert_eq!(parts.collect::<Vec<_>>(), wanted.collect::<Vec<_>>(), "{bits} bits, {arithmetic:?}");
-        }
+    fn form(packing: &str) -> Form {
+        Form { outputs: 40, inputs: 256, packing: packing.parse().unwrap(), lanes: 16 }
     }
 
     #[test]
@@ -182,9 +178,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_chunk_sums_to_fits_32_bits() {
+        let largest = Arithmetic::Wide.largest().unwrap() as usize;
+        assert!(MOST_SUMMED * 255 * largest <= i32::MAX as usize);
+    }
+
+    #[test]
     fn sizes_are_those_of_the_layout() {
-        let form = form(4);
-        assert_eq!((form.panels(), form.tail(), form.groups()), (2, 32..40, 4));
-        assert_eq!((form.values(), form.words(), form.group_words(), form.panel_bytes()), (8, 32, 8, 2048));
+        let form = form("u4/64 bf16 + bf16");
+        assert_eq!((form.panels(), form.tail(), form.chunks()), (2, 32..40, 4));
+        assert_eq!((form.unit(), form.words(), form.panel_bytes()), (8, 32, 2048));
+        assert_eq!(form.name(), "u4_64_bf16_bf16");
+    }
+
+    #[test]
+    fn chunks_are_groups_or_parts_of_them() {
+        let chunk = |packing: &str| {
+            let form = form(packing);
+            (form.chunk(), form.chunks_together())
+        };
+        assert_eq!(chunk("u4/128 f16"), (128, 1));
+        assert_eq!(chunk("e4m3/256 f32"), (128, 1));
+        assert_eq!(chunk("u8-128/192 f32"), (96, 1));
+        assert_eq!(chunk("u6-32/16 i8*f16/16"), (16, 1));
+        assert_eq!(chunk("u3-4/16 i8*f16/16"), (16, 2), "a word has a bit of 32 codes");
+        assert_eq!(chunk("u5/48 f16"), (16, 2));
     }
 }

@@ -1,7 +1,9 @@
 //! The kernels of a linear layer over a packed weight: one for few rows, and one for many.
 //!
-//! A lane computes an output, and activations are broadcast, so nothing is ever summed across lanes. A group's products are
-//! summed by themselves and then scaled.
+//! A lane computes an output, and activations are broadcast, so nothing is ever summed across lanes. The products
+//! of a chunk, a group or a part of it, are summed by themselves and then scaled.
+
+use std::ops::Range;
 
 use super::buffers::{Buffers, Views};
 use super::product::{Product, View};
@@ -22,10 +24,20 @@ const MOST_TOGETHER: usize = 4;
 /// Panels that are computed together for many rows: two are enough for activations to be no burden.
 const MANY_TOGETHER: usize = 2;
 
+/// Where a chunk stands.
+struct Chunk {
+    /// Its number in the row.
+    number: String,
+    /// The first word of its codes in a lane.
+    word: String,
+    /// Which part of the codes of a unit it has, where it has not all of them.
+    part: usize,
+}
+
 /// How many words ahead of those at hand memory is asked for the next.
 const AHEAD: usize = 16;
 
-/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a group's activations just fit the
+/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the
 /// first-level cache.
 const BLOCK: usize = 64;
 
@@ -56,10 +68,9 @@ impl Linear {
         let groups = form.panels().div_ceil(self.workgroup(self.panels_together()));
         let extra = usize::from(!form.tail().is_empty());
         let label = format!(
-            "{}linear_q{}g{}_{}_{rows}x{}x{}",
+            "{}linear_{}_{}_{rows}x{}x{}",
             if self.blocks.is_some() { "expert_" } else { "" },
-            form.bits,
-            form.group_size,
+            form.name(),
             arithmetic.name(),
             form.inputs,
             form.outputs
@@ -118,13 +129,13 @@ impl Linear {
         }
     }
 
-    /// How many vectors of a group's sums stay in registers, for each plane of activations; the rest is for words, activations
+    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the rest is for words, activations
     /// and totals.
     fn sums(&self) -> usize {
         self.product.instructions.registers() * 3 / 4 / self.product.arithmetic.planes()
     }
 
-    /// The most rows whose sums over a group stay in registers, for two panels.
+    /// The most rows whose sums over a chunk stay in registers, for two panels.
     fn few(&self) -> usize {
         self.sums() / MANY_TOGETHER
     }
@@ -174,22 +185,20 @@ impl Linear {
         let (form, floats) = (&product.form, product.vector("f32"));
         let numbers = Self::numbers(w, panels);
         let rows: Vec<String> = (0..self.rows).map(|row| w.index(row)).collect();
-        let [zero, one, groups] = [0, 1, form.groups()].map(|n| w.index(n));
         let start = w.constant("dense<0.0>", &floats);
         let totals = vec![(start, floats.clone()); panels.count * self.rows];
-        let totals = w.for_loop("group", [&zero, &groups, &one], &totals, |w, group, totals| {
-            let sums = self.group_sums(w, views, &numbers, group, &rows);
+        let totals = self.for_chunks(w, &totals, |w, chunk, totals| {
+            let sums = self.chunk_sums(w, views, &numbers, chunk, &rows);
             let of_x: Vec<[String; 2]> =
-                rows.iter().map(|row| product.of_activations(w, &views.meta, group, row)).collect();
+                rows.iter().map(|row| product.of_activations(w, &views.meta, &chunk.number, row)).collect();
             let mut next = Vec::with_capacity(totals.len());
             let planes = product.arithmetic.planes();
             for (number, (sums, totals)) in
                 numbers.iter().zip(sums.chunks(rows.len() * planes).zip(totals.chunks(rows.len())))
             {
-                let [scale, bias] = [&views.scales, &views.biases]
-                    .map(|view| product.of_group(w, view, &[number, group, &zero]));
-                for ((sums, total), [x_scale, x_sum]) in sums.chunks(planes).zip(totals).zip(&of_x) {
-                    next.push(product.add_group(w, total, sums, [&scale, &bias], [x_scale, x_sum]));
+                let of_weight = product.of_chunk(w, &views.weight, number, &chunk.number);
+                for ((sums, total), of_x) in sums.chunks(planes).zip(totals).zip(&of_x) {
+                    next.push(product.add_chunk(w, total, sums, &of_weight, of_x));
                 }
             }
             next
@@ -203,49 +212,86 @@ impl Linear {
         }
     }
 
-    /// The sums of a group's products: of each panel for each row, and of that one for each plane.
-    fn group_sums(
+    /// Runs `body` for all chunks of a row; those that share a unit of codes are written one after another.
+    fn for_chunks(
+        &self,
+        w: &mut Writer,
+        carried: &[(String, String)],
+        mut body: impl FnMut(&mut Writer, &Chunk, &[String]) -> Vec<String>,
+    ) -> Vec<String> {
+        let form = &self.product.form;
+        let together = form.chunks_together();
+        let words = form.chunk().max(form.unit()) / form.unit() * form.unit_words();
+        let [zero, one, spans] = [0, 1, form.chunks() / together].map(|n| w.index(n));
+        w.for_loop("span", [&zero, &spans, &one], carried, |w, span, carried| {
+            let first = w.scaled("first", span, together);
+            let word = w.scaled("first", span, words);
+            (0..together).fold(carried.to_vec(), |carried, part| {
+                let number = w.offset("chunk", &first, part);
+                body(w, &Chunk { number, word: word.clone(), part }, &carried)
+            })
+        })
+    }
+
+    /// The codes of a unit that belong to a chunk.
+    fn codes(&self, chunk: &Chunk) -> Range<usize> {
+        let form = &self.product.form;
+        let count = form.unit().min(form.chunk());
+        chunk.part * count..(chunk.part + 1) * count
+    }
+
+    /// The words of the unit of a panel that begins `ahead` words behind `first`.
+    fn unit(&self, w: &mut Writer, views: &Views, panel: &str, first: &str, ahead: usize) -> Vec<String> {
+        let form = &self.product.form;
+        let (ty, zero) = (self.product.vector(form.word()), w.index(0));
+        (0..form.unit_words())
+            .map(|word| {
+                let at = w.offset("word", first, ahead + word);
+                let words = views.weight.codes().load(w, "words", &[panel, &at, &zero], &ty);
+                let next = w.offset("ahead", &at, AHEAD);
+                views.weight.codes().prefetch(w, &[panel, &next, &zero]);
+                words
+            })
+            .collect()
+    }
+
+    /// The sums of a chunk's products: of each panel for each row, and of that one for each plane.
+    fn chunk_sums(
         &self,
         w: &mut Writer,
         views: &Views,
         panels: &[String],
-        group: &str,
+        chunk: &Chunk,
         rows: &[String],
     ) -> Vec<String> {
         let product = &self.product;
         let form = &product.form;
-        let steps = product.arithmetic.steps(form).len();
+        let codes = self.codes(chunk);
+        let (units, steps) = (form.chunk() / codes.len(), codes.len() / product.arithmetic.width());
         let planes = product.arithmetic.planes();
-        let group_words = form.group_words();
-        let mut unroll = group_words;
+        let mut unroll = units;
         while unroll.is_multiple_of(2) && unroll * panels.len() * steps * (rows.len() * planes + 1) > UNROLL {
             unroll /= 2;
         }
-        let (words, zero) = (product.vector("i32"), w.index(0));
-        let size = w.index(group_words);
-        let first = w.arith("first", "muli", group, &size, "index");
-        let turn = |w: &mut Writer, word: &str, sums: &[String]| {
+        let turn = |w: &mut Writer, unit: &str, sums: &[String]| {
             let mut sums = sums.to_vec();
-            let steps_in_word = w.index(steps);
-            let unit = w.arith("unit", "muli", word, &steps_in_word, "index");
-            let base = w.arith("word", "addi", &first, word, "index");
+            let step_of_unit = w.scaled("step", unit, steps);
+            let word = w.scaled("word", unit, form.unit_words());
+            let word = w.added("word", &chunk.word, &word);
             for i in 0..unroll {
-                let at = w.offset("word", &base, i);
                 let operands: Vec<Vec<String>> = panels
                     .iter()
                     .map(|panel| {
-                        let word = views.words.load(w, "words", &[panel, &at, &zero], &words);
-                        let ahead = w.offset("ahead", &at, AHEAD);
-                        views.words.prefetch(w, &[panel, &ahead, &zero]);
-                        product.unpack(w, &word)
+                        let words = self.unit(w, views, panel, &word, i * form.unit_words());
+                        product.unpack(w, &words, codes.clone())
                     })
                     .collect();
                 for step in 0..steps {
-                    let unit = w.offset("unit", &unit, i * steps + step);
+                    let at = w.offset("step", &step_of_unit, i * steps + step);
                     for (m, row) in rows.iter().enumerate() {
                         for plane in 0..planes {
                             let place = w.index(plane);
-                            let x = product.broadcast(w, &views.x, &[group, row, &unit, &place]);
+                            let x = product.broadcast(w, &views.x, &[&chunk.number, row, &at, &place]);
                             for (n, operands) in operands.iter().enumerate() {
                                 let sum = &mut sums[(n * rows.len() + m) * planes + plane];
                                 *sum = product.accumulate(w, sum, &operands[step], &x);
@@ -258,19 +304,19 @@ impl Linear {
         };
         let nothing = product.nothing(w);
         let sums = vec![nothing; panels.len() * rows.len() * planes];
-        if unroll == group_words {
+        let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
+        if unroll == units {
             return turn(w, &zero, &sums);
         }
-        let step = w.index(unroll);
         let carried: Vec<_> = sums.into_iter().map(|sum| (sum, product.operand())).collect();
-        w.for_loop("word", [&zero, &size, &step], &carried, turn)
+        w.for_loop("unit", [&zero, &end, &step], &carried, turn)
     }
 
     /// Memory of a workgroup's own for many rows.
     fn scratch(&self, w: &mut Writer, panels: usize) -> Scratch {
         let product = &self.product;
         let (form, rows) = (&product.form, self.rows.min(BLOCK));
-        let units = form.group_size / product.arithmetic.width();
+        let units = form.chunk() / product.arithmetic.width();
         let mut take = |word: &str, ty: String| {
             let attributes = "alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>";
             let name = w.set(word, format_args!("\"memref.alloca\"() <{{{attributes}}}> : () -> {ty}"));
@@ -287,7 +333,7 @@ impl Linear {
 
     /// The outputs of some panels for `count` rows from `first`.
     ///
-    /// Group by group the words are unpacked once, and all rows meet them in tiles. Totals are kept in memory between groups: in
+    /// Chunk by chunk the codes are unpacked once, and all rows meet them in tiles. Totals are kept in memory between chunks: in
     /// the result they would stand so far apart that they push each other out of the cache.
     fn block(
         &self,
@@ -302,7 +348,7 @@ impl Linear {
         let (form, floats) = (&product.form, product.vector("f32"));
         let numbers = Self::numbers(w, panels);
         let places: Vec<String> = (0..panels.count).map(|i| w.index(i)).collect();
-        let [zero, one, groups, rows] = [0, 1, form.groups(), count].map(|n| w.index(n));
+        let [zero, one, rows] = [0, 1, count].map(|n| w.index(n));
         let nothing = w.constant("dense<0.0>", &floats);
         w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
             for place in &places {
@@ -310,14 +356,11 @@ impl Linear {
             }
             Vec::new()
         });
-        w.for_loop("group", [&zero, &groups, &one], &[], |w, group, _| {
-            self.unpack_group(w, views, scratch, &numbers, group);
-            let of_weights: Vec<[String; 2]> = numbers
+        self.for_chunks(w, &[], |w, chunk, _| {
+            self.unpack_chunk(w, views, scratch, &numbers, chunk);
+            let of_weights: Vec<_> = numbers
                 .iter()
-                .map(|number| {
-                    [&views.scales, &views.biases]
-                        .map(|view| product.of_group(w, view, &[number, group, &zero]))
-                })
+                .map(|number| product.of_chunk(w, &views.weight, number, &chunk.number))
                 .collect();
             // Tiles of two sizes that differ by one row at most.
             let tiles = count.div_ceil(self.few());
@@ -330,7 +373,7 @@ impl Linear {
                 }
                 let [from, to, step] = [from, to, size].map(|n| w.index(n));
                 w.for_loop("tile", [&from, &to, &step], &[], |w, tile, _| {
-                    self.tile(w, views, scratch, group, &of_weights, first, tile, size);
+                    self.tile(w, views, scratch, &chunk.number, &of_weights, first, tile, size);
                     Vec::new()
                 });
             }
@@ -348,47 +391,53 @@ impl Linear {
         });
     }
 
-    /// Unpacks a group's words of some panels.
-    fn unpack_group(&self, w: &mut Writer, views: &Views, scratch: &Scratch, panels: &[String], group: &str) {
+    /// Unpacks a chunk's codes of some panels.
+    fn unpack_chunk(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        scratch: &Scratch,
+        panels: &[String],
+        chunk: &Chunk,
+    ) {
         let product = &self.product;
         let form = &product.form;
-        let [zero, one, size] = [0, 1, form.group_words()].map(|n| w.index(n));
-        let steps = w.index(product.arithmetic.steps(form).len());
-        let first = w.arith("first", "muli", group, &size, "index");
-        let (words, operand) = (product.vector("i32"), product.operand());
-        w.for_loop("word", [&zero, &size, &one], &[], |w, word, _| {
-            let at = w.arith("at", "addi", &first, word, "index");
-            let unit = w.arith("unit", "muli", word, &steps, "index");
+        let codes = self.codes(chunk);
+        let units = form.chunk() / codes.len();
+        let [zero, one, size] = [0, 1, units].map(|n| w.index(n));
+        let operand = product.operand();
+        w.for_loop("unit", [&zero, &size, &one], &[], |w, unit, _| {
+            let word = w.scaled("word", unit, form.unit_words());
+            let word = w.added("word", &chunk.word, &word);
+            let step_of_unit = w.scaled("step", unit, codes.len() / product.arithmetic.width());
             for (place, panel) in panels.iter().enumerate() {
                 let place = w.index(place);
-                let word = views.words.load(w, "words", &[panel, &at, &zero], &words);
-                let ahead = w.offset("ahead", &at, AHEAD);
-                views.words.prefetch(w, &[panel, &ahead, &zero]);
-                for (step, value) in product.unpack(w, &word).iter().enumerate() {
-                    let unit = w.offset("unit", &unit, step);
-                    scratch.operands.store(w, value, &[&place, &unit, &zero], &operand);
+                let words = self.unit(w, views, panel, &word, 0);
+                for (step, value) in product.unpack(w, &words, codes.clone()).iter().enumerate() {
+                    let at = w.offset("step", &step_of_unit, step);
+                    scratch.operands.store(w, value, &[&place, &at, &zero], &operand);
                 }
             }
             Vec::new()
         });
     }
 
-    /// Adds what a group contributes to the totals of `count` rows from `tile` on.
+    /// Adds what a chunk contributes to the totals of `count` rows from `tile` on.
     #[allow(clippy::too_many_arguments, reason = "the places in all loops around it")]
     fn tile(
         &self,
         w: &mut Writer,
         views: &Views,
         scratch: &Scratch,
-        group: &str,
-        of_weights: &[[String; 2]],
+        chunk: &str,
+        of_weights: &[(String, Option<String>)],
         first: &str,
         tile: &str,
         count: usize,
     ) {
         let product = &self.product;
         let (floats, operand) = (product.vector("f32"), product.operand());
-        let units = product.form.group_size / product.arithmetic.width();
+        let units = product.form.chunk() / product.arithmetic.width();
         let unroll = if units.is_multiple_of(4) { 4 } else { 1 };
         let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
         let base = w.arith("row", "addi", first, tile, "index");
@@ -412,7 +461,7 @@ impl Linear {
                     for (m, row) in rows.iter().enumerate() {
                         for plane in 0..planes {
                             let place = w.index(plane);
-                            let x = product.broadcast(w, &views.x, &[group, row, &at, &place]);
+                            let x = product.broadcast(w, &views.x, &[chunk, row, &at, &place]);
                             for (n, operand) in operands.iter().enumerate() {
                                 let sum = &mut sums[(n * count + m) * planes + plane];
                                 *sum = product.accumulate(w, sum, operand, &x);
@@ -424,14 +473,14 @@ impl Linear {
             },
         );
         for (m, row) in rows.iter().enumerate() {
-            let [x_scale, x_sum] = product.of_activations(w, &views.meta, group, row);
+            let of_x = product.of_activations(w, &views.meta, chunk, row);
             let place_of_row = w.offset("place", tile, m);
-            for (n, [scale, bias]) in of_weights.iter().enumerate() {
+            for (n, of_weight) in of_weights.iter().enumerate() {
                 let place = w.index(n);
                 let at = [place.as_str(), &place_of_row, &zero];
                 let total = scratch.totals.load(w, "total", &at, &floats);
                 let sums = &sums[(n * count + m) * planes..][..planes];
-                let total = product.add_group(w, &total, sums, [scale, bias], [&x_scale, &x_sum]);
+                let total = product.add_chunk(w, &total, sums, of_weight, &of_x);
                 scratch.totals.store(w, &total, &at, &floats);
             }
         }
@@ -442,6 +491,6 @@ impl Linear {
 struct Scratch {
     /// `[panels, rows, lanes]` f32.
     totals: View,
-    /// `[panels, units, lanes]`: the operands of a group.
+    /// `[panels, units, lanes]`: the operands of a chunk.
     operands: View,
 }

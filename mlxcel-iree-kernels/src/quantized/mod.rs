@@ -4,16 +4,20 @@
 //! their size. What activations become before they meet it is [`Arithmetic`]'s; ADR 0009 has the measurements.
 
 mod buffers;
+mod codes;
 mod embedding;
+mod extent;
 mod form;
+mod groups;
 mod linear;
 mod prepare;
 mod product;
 mod tail;
+mod weight;
 
-use mlxcel_graph::packed::packing_of;
-use mlxcel_models::Packing;
-use mlxcel_models::packing::{Code, Offset, Scale};
+use mlxcel_graph::packed::{operand_parts, packing_of, part_element};
+use mlxcel_models::packing::Code;
+use mlxcel_models::{Packing, Part};
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::Context;
@@ -23,41 +27,68 @@ use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
 
-/// The packing that the attributes of a composite tell of, if there are kernels for it.
-pub(super) fn known(attributes: &[(String, Attribute)]) -> Option<Packing> {
+/// The packing that the attributes of a composite tell of, and what the parts of its weight, whose types `operands` begins with, are to
+/// kernels; none where there are no kernels for it.
+pub(super) fn known(
+    attributes: &[(String, Attribute)],
+    operands: &[&TensorType],
+) -> Option<(Packing, Vec<Contents>)> {
     let packing = packing_of(attributes)?;
-    let Packing { bits, code, group_size, scale, offset, ordered: _ } = packing;
-    let affine = matches!((scale, offset), (Scale::Float(scale), Offset::Float(offset)) if scale == offset);
-    let fits = code == Code::Integer { zero: 0 }
-        && [4, 8].contains(&bits)
-        && affine
-        && group_size.is_multiple_of(prepare::LANES);
-    fits.then_some(packing)
+    let codes = operands.first()?;
+    let inputs = codes.shape.last()?.checked_mul(32)?.checked_div(packing.bits)?;
+    let is_part = |part: Part, ty: &TensorType| {
+        let leading = ty.rank() == codes.rank() && ty.shape[..ty.rank() - 1] == codes.shape[..ty.rank() - 1];
+        let width = packing.width(part, inputs);
+        leading && ty.shape.last() == Some(&width) && ty.element == part_element(&packing, part)
+    };
+    let contents = |part| match (part, packing.code) {
+        (Part::Codes, Code::E4M3 | Code::E5M2) => Contents::PackedFloats,
+        (Part::Codes, _) => Contents::Packed { bits: packing.bits },
+        _ => Contents::Groups(part_element(&packing, part)),
+    };
+    let parts: Vec<Part> = operand_parts(&packing).collect();
+    let fits = packing.group_size.is_multiple_of(prepare::LANES)
+        && packing.check(inputs).is_ok()
+        && parts.len() <= operands.len()
+        && parts.iter().zip(operands).all(|(&part, ty)| is_part(part, ty));
+    fits.then(|| (packing, parts.into_iter().map(contents).collect()))
 }
 
-/// The form of the packed weight of `[words, scales, biases]`, if it is one that lies in panels; of stacked ones, that of each.
-fn form<'f>(
-    composite: &Composite<'_, 'f>,
-    b: &Builder<'f>,
-    context: &Context,
-    [words, scales, biases]: [Value<'f>; 3],
-) -> Option<Form> {
-    let scale = b.ty(scales).element;
-    let Packing { bits, group_size, .. } = known(composite.attributes)?;
-    let in_panels = context.in_panels(b, words, Contents::Packed { bits })
-        && [scales, biases].iter().all(|&part| context.in_panels(b, part, Contents::Groups(scale)));
-    let &[.., outputs, row_words] = &b.ty(words).shape[..] else { return None };
-    let &[.., groups] = &b.ty(scales).shape[..] else { return None };
-    let inputs = row_words * 32 / bits;
-    let lanes = context.instructions.lanes();
-    (in_panels && outputs > 0 && groups > 0).then_some(Form {
-        outputs,
-        inputs,
-        bits,
-        group_size,
-        scale,
-        lanes,
-    })
+/// The operands of a composite over a packed weight.
+struct Operands<'a, 'f> {
+    /// What stands in front of the weight's parts.
+    before: &'a [Value<'f>],
+    parts: &'a [Value<'f>],
+    behind: &'a [Value<'f>],
+    form: Form,
+}
+
+impl<'a, 'f> Operands<'a, 'f> {
+    /// Those of a composite whose weight begins at operand `first`, if the weight is one that lies in panels; of stacked ones, the
+    /// form is that of each.
+    fn of(composite: &Composite<'a, 'f>, b: &Builder<'f>, context: &Context, first: usize) -> Option<Self> {
+        let (before, rest) = composite.operands.split_at_checked(first)?;
+        let types: Vec<&TensorType> = rest.iter().map(|&operand| b.ty(operand)).collect();
+        let (packing, contents) = known(composite.attributes, &types)?;
+        let (parts, behind) = rest.split_at_checked(contents.len())?;
+        let in_panels =
+            parts.iter().zip(contents).all(|(&part, contents)| context.in_panels(b, part, contents));
+        let &[.., outputs, words] = &b.ty(*parts.first()?).shape[..] else { return None };
+        let inputs = words * 32 / packing.bits;
+        let lanes = context.instructions.lanes();
+        let form = Form { outputs, inputs, packing, lanes };
+        (in_panels && outputs > 0 && inputs > 0).then_some(Self { before, parts, behind, form })
+    }
+
+    /// The parts as kernels take them: signs are none of their business, and calls take types without.
+    fn parts(&self, b: &mut Builder<'f>) -> Result<Vec<Value<'f>>> {
+        let signless = |&part: &Value<'f>| match b.ty(part).element {
+            ElementType::U32 => b.bitcast_convert(part, ElementType::I32),
+            ElementType::U8 => b.bitcast_convert(part, ElementType::I8),
+            _ => Ok(part),
+        };
+        self.parts.iter().map(signless).collect()
+    }
 }
 
 /// A linear layer: activations are made ready, which layers with the same input share, and multiplied. The bias, which is rare
@@ -67,18 +98,16 @@ pub(super) fn lower_linear<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
 ) -> Result<Option<Vec<Value<'f>>>> {
-    let [x, words, scales, biases, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    let Some(form) = form(composite, b, context, [words, scales, biases]) else {
-        return Ok(None);
-    };
-    let rows = b.ty(x).elements() / form.inputs;
-    if rows == 0 || bias.len() > 1 {
+    let Some(operands) = Operands::of(composite, b, context, 1) else { return Ok(None) };
+    let &[x] = operands.before else { return Ok(None) };
+    let rows = b.ty(x).elements() / operands.form.inputs;
+    if rows == 0 || operands.behind.len() > 1 {
         return Ok(None);
     }
     let result = out.with_element(ElementType::F32);
-    let mut sum = sums(b, context, form, [x, words, scales, biases], Rows::All(rows), result)?;
-    if let &[bias] = bias {
+    let mut sum = sums(b, context, &operands, x, Rows::All(rows), result)?;
+    if let &[bias] = operands.behind {
         let bias = b.convert(bias, ElementType::F32)?;
         let bias = b.broadcast_like(bias, sum)?;
         sum = b.add(sum, bias)?;
@@ -92,13 +121,13 @@ pub(super) fn lower_expert_linear<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
 ) -> Result<Option<Vec<Value<'f>>>> {
-    let [x, words, scales, biases, experts, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    let form = form(composite, b, context, [words, scales, biases]);
-    let blocks = Blocks::of(b, x, experts, b.shape(words)[0]);
-    let (Some(form), Some(blocks), [] | [_]) = (form, blocks, bias) else { return Ok(None) };
+    let Some(operands) = Operands::of(composite, b, context, 1) else { return Ok(None) };
+    let (&[x], &[experts, ref bias @ ..]) = (operands.before, operands.behind) else { return Ok(None) };
+    let blocks = Blocks::of(b, x, experts, b.shape(operands.parts[0])[0]);
+    let (Some(blocks), [] | [_]) = (blocks, bias) else { return Ok(None) };
     let result = out.with_element(ElementType::F32);
-    let mut sum = sums(b, context, form, [x, words, scales, biases], Rows::Blocks(blocks, experts), result)?;
+    let mut sum = sums(b, context, &operands, x, Rows::Blocks(blocks, experts), result)?;
     if let &[bias] = bias {
         sum = experts::add_bias(b, sum, experts, bias)?;
     }
@@ -117,11 +146,12 @@ enum Rows<'f> {
 fn sums<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
-    form: Form,
-    [x, words, scales, biases]: [Value<'f>; 4],
+    operands: &Operands<'_, 'f>,
+    x: Value<'f>,
     rows: Rows<'f>,
     result: TensorType,
 ) -> Result<Value<'f>> {
+    let form = operands.form;
     let (blocks, experts) = match rows {
         Rows::All(_) => (None, None),
         Rows::Blocks(blocks, experts) => (Some(blocks), Some(experts)),
@@ -131,21 +161,20 @@ fn sums<'f>(
         Rows::Blocks(blocks, _) => (blocks.rows, blocks.given() * blocks.rows),
     };
     let x = b.convert(x, ElementType::F32)?;
-    let arithmetic = Arithmetic::of(&context.instructions, context.precision);
+    let arithmetic = Arithmetic::of(&form, &context.instructions, context.precision);
     let lane = if arithmetic == Arithmetic::Float { ElementType::F32 } else { ElementType::I32 };
-    let units = form.group_size / arithmetic.width();
+    let units = form.chunk() / arithmetic.width();
     let ready = vec![
-        TensorType::new(lane, [form.groups(), given, units, arithmetic.planes()]),
-        TensorType::new(ElementType::F32, [form.groups(), given, 2]),
+        TensorType::new(lane, [form.chunks(), given, units, arithmetic.planes()]),
+        TensorType::new(ElementType::F32, [form.chunks(), given, 2]),
     ];
-    // Signs are none of a kernel's business, and calls take types without.
-    let words = b.bitcast_convert(words, ElementType::I32)?;
+    let parts = operands.parts(b)?;
     // Equal calls with equal operands are one to the compiler.
     let kernel = prepare::kernel(&form, arithmetic, given);
     let ready = context.kernels.call(b, &kernel, &[x], ready)?;
     let product = Product { form, arithmetic, instructions: context.instructions };
     let kernel = Linear { product, rows, blocks }.kernel();
-    let operands: Vec<_> = ready.into_iter().chain([words, scales, biases]).chain(experts).collect();
+    let operands: Vec<_> = ready.into_iter().chain(parts).chain(experts).collect();
     Ok(context.kernels.call(b, &kernel, &operands, vec![result])?[0])
 }
 
@@ -155,17 +184,16 @@ pub(super) fn lower_embedding<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
 ) -> Result<Option<Vec<Value<'f>>>> {
-    let [words, scales, biases, ids] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
-    let Some(form) = form(composite, b, context, [words, scales, biases]) else {
-        return Ok(None);
-    };
+    let Some(operands) = Operands::of(composite, b, context, 0) else { return Ok(None) };
+    let &[ids] = operands.behind else { return Ok(None) };
     let count = b.ty(ids).elements();
     if count == 0 {
         return Ok(None);
     }
     let ids = b.convert(ids, ElementType::I32)?;
-    let words = b.bitcast_convert(words, ElementType::I32)?;
-    let kernel = embedding::kernel(&form, count);
-    context.kernels.call(b, &kernel, &[words, scales, biases, ids], vec![out]).map(Some)
+    let parts = operands.parts(b)?;
+    let kernel = embedding::kernel(&operands.form, count);
+    let operands: Vec<_> = parts.into_iter().chain([ids]).collect();
+    context.kernels.call(b, &kernel, &operands, vec![out]).map(Some)
 }

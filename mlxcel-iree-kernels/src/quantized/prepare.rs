@@ -1,7 +1,7 @@
 //! Activations made ready to meet packed values.
 //!
-//! `scale · q + bias` of a weight meets an activation as `scale · Σ q·x + bias · Σ x`, group by group. So each group of
-//! activations needs its sum, and, in fixed point, a scale of its own: the largest magnitude of the group becomes the largest
+//! `scale · q + offset` of a weight meets an activation as `scale · Σ q·x + offset · Σ x`, chunk by chunk. So each chunk of
+//! activations needs its sum, and, in fixed point, a scale of its own: the largest magnitude of the chunk becomes the largest
 //! integer. The sum is that of the fixed-point values, so that both terms speak of the same activations.
 
 use super::form::{Arithmetic, Form};
@@ -11,7 +11,7 @@ use crate::writer::Writer;
 /// Activations of one workgroup.
 const WORKGROUP: usize = 16 * 1024;
 
-/// Activations of one vector; groups are multiples of it.
+/// Activations of one vector; groups and chunks are multiples of it.
 pub(super) const LANES: usize = 16;
 
 /// Magnitudes below this are zero in fixed point: their reciprocal would be no number.
@@ -19,37 +19,36 @@ const SMALLEST: &str = "1.0e-30";
 
 /// The kernel that makes `[rows, inputs]` f32 ready for products with weights of a form.
 ///
-/// Results: `[groups, rows, group_size / width, planes, width]` activations, and `[groups, rows, 2]` f32: scale and sum of each
-/// group. Rows of a group stand together since a kernel takes some of many rows; far apart, they would push each other out of
+/// Results: `[chunks, rows, chunk / width, planes, width]` activations, and `[chunks, rows, 2]` f32: scale and sum of each
+/// chunk. Rows of a chunk stand together since a kernel takes some of many rows; far apart, they would push each other out of
 /// the cache.
 pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, rows: usize) -> Kernel {
-    let Form { inputs, group_size, .. } = *form;
-    let groups = form.groups();
+    let Form { inputs, .. } = *form;
+    let (chunks, chunk) = (form.chunks(), form.chunk());
     let element = arithmetic.activation();
     let together = (WORKGROUP / inputs.max(1)).clamp(1, rows);
-    let label = format!("activations_{}_{rows}x{inputs}g{group_size}", arithmetic.name());
+    let label = format!("activations_{}_{rows}x{inputs}by{chunk}", arithmetic.name());
     let mut kernel = Kernel::new(label, [rows.div_ceil(together), 1, 1]);
     let (x, ready, meta) = (kernel.operand("x"), kernel.result("ready"), kernel.result("meta"));
     let x_type = format!("memref<{rows}x{inputs}xf32>");
     let x = kernel.view("x", &x, 0, &x_type);
     let planes = arithmetic.planes();
-    let ready_type = format!("memref<{groups}x{rows}x{}x{element}>", group_size * planes);
+    let ready_type = format!("memref<{chunks}x{rows}x{}x{element}>", chunk * planes);
     let ready = kernel.view("ready", &ready, 0, &ready_type);
-    let meta_type = format!("memref<{groups}x{rows}x2xf32>");
+    let meta_type = format!("memref<{chunks}x{rows}x2xf32>");
     let meta = kernel.view("meta", &meta, 0, &meta_type);
     let workgroup = kernel.workgroup(0);
 
     let w = &mut kernel.body;
-    let [zero, one, many, rows, groups, size] =
-        [0, 1, together, rows, groups, group_size].map(|n| w.index(n));
+    let [zero, one, many, rows, chunks, size] = [0, 1, together, rows, chunks, chunk].map(|n| w.index(n));
     let begin = w.arith("begin", "muli", &workgroup, &many, "index");
     let end = w.arith("end", "addi", &begin, &many, "index");
     let end = w.arith("end", "minui", &end, &rows, "index");
     w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
-        w.for_loop("group", [&zero, &groups, &one], &[], |w, group, _| {
-            let first = w.arith("first", "muli", group, &size, "index");
+        w.for_loop("chunk", [&zero, &chunks, &one], &[], |w, place, _| {
+            let first = w.arith("first", "muli", place, &size, "index");
             let vector = format!("vector<{LANES}xf32>");
-            let vectors: Vec<String> = (0..group_size / LANES)
+            let vectors: Vec<String> = (0..chunk / LANES)
                 .map(|i| {
                     let at = w.offset("at", &first, i * LANES);
                     w.set("x", format_args!("vector.load {x}[{row}, {at}] : {x_type}, {vector}"))
@@ -66,11 +65,11 @@ pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, rows: usize) -> Kernel
                 let at = w.index(i * LANES * planes);
                 let ty = format!("vector<{}x{element}>", LANES * planes);
                 w.line(format_args!(
-                    "vector.store {vector}, {ready}[{group}, {row}, {at}] : {ready_type}, {ty}"
+                    "vector.store {vector}, {ready}[{place}, {row}, {at}] : {ready_type}, {ty}"
                 ));
             }
-            for (value, place) in [(scale, &zero), (sum, &one)] {
-                w.line(format_args!("memref.store {value}, {meta}[{group}, {row}, {place}] : {meta_type}"));
+            for (value, part) in [(scale, &zero), (sum, &one)] {
+                w.line(format_args!("memref.store {value}, {meta}[{place}, {row}, {part}] : {meta_type}"));
             }
             Vec::new()
         });
@@ -79,7 +78,7 @@ pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, rows: usize) -> Kernel
     kernel
 }
 
-/// A group of activations in fixed point: its scale, the sum of its values, and the values.
+/// A chunk of activations in fixed point: its scale, the sum of its values, and the values.
 fn fixed_point(
     w: &mut Writer,
     arithmetic: Arithmetic,

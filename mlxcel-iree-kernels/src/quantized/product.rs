@@ -1,8 +1,17 @@
 //! The inner part of a product with packed values: words of a panel become operands, operands meet activations, and what a
-//! group sums to is scaled.
+//! chunk sums to is scaled.
 
+use std::ops::Range;
+
+use mlxcel_models::Packing;
+use mlxcel_models::packing::{Code, Offset};
+
+use super::extent::{Extent, SmallFloat};
 use super::form::{Arithmetic, Form};
+use super::groups::Groups;
+use super::weight::Weight;
 use crate::instructions::{Instructions, VectorSet};
+use crate::layout::Planes;
 use crate::writer::Writer;
 
 /// The operations of one arithmetic on one form of weights.
@@ -75,54 +84,166 @@ impl Product {
         format!("vector<{}x{element}>", self.form.lanes)
     }
 
-    /// The type of operands, and of a group's sums.
+    /// The type of operands, and of a chunk's sums.
     pub(super) fn operand(&self) -> String {
         self.vector(self.arithmetic.lane())
     }
 
-    /// The operands in a word of each lane, in the order of their values.
-    pub(super) fn unpack(&self, w: &mut Writer, word: &str) -> Vec<String> {
-        let (words, floats) = (self.vector("i32"), self.vector("f32"));
-        let table = self.table(w);
-        let steps = self.arithmetic.steps(&self.form);
-        let operand = |w: &mut Writer, shift: usize, mask: u32| {
-            let shift_by = w.constant(format!("dense<{shift}>"), &words);
-            let shifted = if shift == 0 {
-                word.to_owned()
-            } else {
-                w.arith("shifted", "shrui", word, &shift_by, &words)
-            };
-            if let Some(table) = &table {
-                // The instruction reads the lowest four bits of an index.
-                let name = "llvm.x86.avx512.permvar.sf.512";
-                let types = format!("({floats}, {words}) -> {floats}");
-                return w.set(
-                    "values",
-                    format_args!("llvm.call_intrinsic \"{name}\"({table}, {shifted}) : {types}"),
-                );
-            }
-            let keeps_all = u32::MAX >> shift & !mask == 0;
-            let values = if keeps_all {
-                shifted
-            } else {
-                let mask = w.constant(format!("dense<{mask}>"), &words);
-                w.arith("values", "andi", &shifted, &mask, &words)
-            };
-            if self.arithmetic != Arithmetic::Float {
-                return values;
-            }
-            w.set("values", format_args!("arith.sitofp {values} : {words} to {floats}"))
+    /// The operands that some codes of a unit are, in their order, given the unit's words of each lane; four codes at a time.
+    pub(super) fn unpack(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
+        let Some(planes) = self.form.planes() else {
+            return codes.map(|code| self.small_float(w, &words[0], code)).collect();
         };
-        steps.iter().map(|step| operand(w, step.shift, step.mask)).collect()
+        if let Some(table) = self.float_table() {
+            return codes.map(|code| self.looked_up(w, &table, &words[0], planes.low_bit(code).1)).collect();
+        }
+        let table = self.table();
+        let mut operands = Vec::new();
+        for first in codes.step_by(4) {
+            let mut bytes = self.four_codes(w, planes, words, first);
+            if let Some(table) = table {
+                bytes = self.looked_up_bytes(w, table, &bytes);
+            }
+            match self.arithmetic {
+                Arithmetic::Float => operands.extend((0..4).map(|byte| self.widened(w, &bytes, byte))),
+                _ => operands.push(bytes),
+            }
+        }
+        operands
+    }
+
+    /// Codes `first` to `first + 3` of a unit, each in a byte of its own.
+    fn four_codes(&self, w: &mut Writer, planes: Planes, words: &[String], first: usize) -> String {
+        let ty = self.vector("i32");
+        let (word, bit) = planes.low_bit(first);
+        let mut low = self.shifted(w, &words[word], bit, 0);
+        if planes.low < 8 {
+            let mask = self.whole().constant(w, Planes::mask(planes.low), "i32");
+            low = w.arith("low", "andi", &low, &mask, &ty);
+        }
+        if planes.high == 0 {
+            return low;
+        }
+        let high = self.shifted(w, &words[planes.words() - 1], planes.high_bit(first), planes.low);
+        let mask = self.whole().constant(w, Planes::mask(planes.high) << planes.low, "i32");
+        let high = w.arith("high", "andi", &high, &mask, &ty);
+        w.arith("codes", "ori", &low, &high, &ty)
+    }
+
+    /// Words of which bit `from` becomes bit `to`.
+    fn shifted(&self, w: &mut Writer, word: &str, from: usize, to: usize) -> String {
+        if from == to {
+            return word.to_owned();
+        }
+        let by = self.whole().constant(w, from.abs_diff(to), "i32");
+        w.arith("shifted", if from > to { "shrui" } else { "shli" }, word, &by, &self.vector("i32"))
+    }
+
+    /// One of the bytes of each lane in float32; signed ones where they come from a [table](Self::table).
+    fn widened(&self, w: &mut Writer, bytes: &str, byte: usize) -> String {
+        let ty = self.vector("i32");
+        let value = if self.table().is_some() {
+            let high = self.shifted(w, bytes, 8 * byte, 24);
+            let place = self.whole().constant(w, 24, "i32");
+            w.arith("value", "shrsi", &high, &place, &ty)
+        } else {
+            let low = self.shifted(w, bytes, 8 * byte, 0);
+            let mask = self.whole().constant(w, 0xff, "i32");
+            w.arith("value", "andi", &low, &mask, &ty)
+        };
+        self.whole().cast(w, "sitofp", &value, "i32", "f32")
+    }
+
+    /// Code `code` of a pair of floats of 8 bits, divided by its [factor](SmallFloat::factor).
+    fn small_float(&self, w: &mut Writer, pair: &str, code: usize) -> String {
+        let kind = if self.form.packing.code == Code::E4M3 { SmallFloat::E4M3 } else { SmallFloat::E5M2 };
+        let ty = self.vector("i16");
+        let high = if code == 0 {
+            let eight = self.whole().constant(w, 8, "i16");
+            w.arith("high", "shli", pair, &eight, &ty)
+        } else {
+            pair.to_owned()
+        };
+        self.whole().small_float(w, &high, kind)
     }
 
     /// The floats that four bits can mean, where one instruction looks sixteen of them up.
-    fn table(&self, w: &mut Writer) -> Option<String> {
-        let looks_up = self.arithmetic == Arithmetic::Float
-            && self.form.bits == 4
-            && self.instructions.set == VectorSet::Avx512;
-        let values = (0..16).map(|value| format!("{value}.0")).collect::<Vec<_>>().join(", ");
-        looks_up.then(|| w.constant(format!("dense<[{values}]>"), self.vector("f32")))
+    fn float_table(&self) -> Option<Vec<f32>> {
+        let Packing { bits, code, .. } = self.form.packing;
+        let looks_up =
+            self.arithmetic == Arithmetic::Float && bits == 4 && self.instructions.set == VectorSet::Avx512;
+        looks_up.then(|| code.numbers(bits))
+    }
+
+    /// The entries of a table of floats that the four bits from `bit` on of each lane stand for.
+    fn looked_up(&self, w: &mut Writer, table: &[f32], words: &str, bit: usize) -> String {
+        let (ints, floats) = (self.vector("i32"), self.vector("f32"));
+        let shifted = self.shifted(w, words, bit, 0);
+        let table = w.constant(format!("dense<{table:?}>"), &floats);
+        // The instruction reads the lowest four bits of an index.
+        let name = "llvm.x86.avx512.permvar.sf.512";
+        let types = format!("({floats}, {ints}) -> {floats}");
+        w.set("values", format_args!("llvm.call_intrinsic \"{name}\"({table}, {shifted}) : {types}"))
+    }
+
+    /// Integers that are in the proportions of the numbers that codes of 4 bits stand for; none where codes are integers themselves.
+    fn table(&self) -> Option<[i8; 16]> {
+        match self.form.packing.code {
+            // Halves, twice.
+            Code::E2M1 => Some([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]),
+            Code::Iq4Nl => Some([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
+            _ => None,
+        }
+    }
+
+    /// The entries of a table that the bytes of each lane stand for; less the least of them where they meet bytes, which takes ones
+    /// without a sign.
+    fn looked_up_bytes(&self, w: &mut Writer, table: [i8; 16], indices: &str) -> String {
+        let (ints, count) = (self.vector("i32"), self.form.lanes * 4);
+        let bytes = format!("vector<{count}xi8>");
+        let least = self.zero();
+        let entries = table.map(|entry| (i16::from(entry) + i16::from(least)) as u8 as i8);
+        let all: Vec<i8> = entries.into_iter().cycle().take(count).collect();
+        let table = w.constant(format!("dense<{all:?}>"), &bytes);
+        let indices = w.set("indices", format_args!("vector.bitcast {indices} : {ints} to {bytes}"));
+        let name = match self.instructions.set {
+            VectorSet::Avx512 => "llvm.x86.avx512.pshuf.b.512",
+            VectorSet::Avx2 => "llvm.x86.avx2.pshuf.b",
+            VectorSet::Neon => "llvm.aarch64.neon.tbl1.v16i8",
+        };
+        let types = format!("({bytes}, {bytes}) -> {bytes}");
+        let entries =
+            w.set("entries", format_args!("llvm.call_intrinsic \"{name}\"({table}, {indices}) : {types}"));
+        w.set("values", format_args!("vector.bitcast {entries} : {bytes} to {ints}"))
+    }
+
+    /// What has to be subtracted from a number as it meets activations.
+    fn zero(&self) -> u8 {
+        match (self.form.packing.code, self.arithmetic) {
+            (Code::Integer { zero }, _) if self.float_table().is_none() => zero,
+            (Code::E2M1, Arithmetic::Wide | Arithmetic::Narrow) => 12,
+            (Code::Iq4Nl, Arithmetic::Wide | Arithmetic::Narrow) => 127,
+            _ => 0,
+        }
+    }
+
+    /// What has to be multiplied with a number as it meets activations.
+    fn factor(&self) -> f32 {
+        match self.form.packing.code {
+            Code::E2M1 if self.float_table().is_none() => 0.5,
+            Code::E4M3 => SmallFloat::E4M3.factor(),
+            _ => 1.0,
+        }
+    }
+
+    /// Whether a group adds more than its scaled sum, so that the sum of activations is needed.
+    pub(super) fn adds_offset(&self) -> bool {
+        self.zero() > 0 || self.form.packing.offset != Offset::None
+    }
+
+    /// A vector as long as there are lanes.
+    fn whole(&self) -> Extent {
+        Extent::Vector(self.form.lanes)
     }
 
     /// A sum of nothing.
@@ -152,29 +273,44 @@ impl Product {
         w.set("sum", format_args!("llvm.call_intrinsic \"{name}\"({sum}, {operand}, {x}) : {types}"))
     }
 
-    /// Scale or bias of each lane in float32.
-    pub(super) fn of_group(&self, w: &mut Writer, view: &View, at: &[&str]) -> String {
-        let (stored, floats) = (self.vector(self.form.scale.mlir()), self.vector("f32"));
-        let value = view.load(w, "stored", at, &stored);
-        if stored == floats {
-            return value;
+    /// The scale of each lane of a panel for a chunk, and what else times the sum of its activations is to be added.
+    pub(super) fn of_chunk(
+        &self,
+        w: &mut Writer,
+        weight: &Weight,
+        panel: &str,
+        chunk: &str,
+    ) -> (String, Option<String>) {
+        let (packing, extent, zero) = (self.form.packing, self.whole(), w.index(0));
+        let group = w.divided("group", chunk, packing.group_size / self.form.chunk());
+        let groups = Groups { packing, weight, extent, before: panel, behind: Some(&zero) };
+        let scale = groups.scale(w, &group, self.factor());
+        let offset = groups.offset(w, &group);
+        if self.zero() == 0 {
+            return (scale, offset);
         }
-        w.set("of_group", format_args!("arith.extf {value} : {stored} to {floats}"))
+        let floats = self.vector("f32");
+        let zero = extent.float(w, -f32::from(self.zero()));
+        let offset = match offset {
+            Some(offset) => w.set("offset", format_args!("vector.fma {scale}, {zero}, {offset} : {floats}")),
+            None => w.arith("offset", "mulf", &scale, &zero, &floats),
+        };
+        (scale, Some(offset))
     }
 
-    /// `total` and what a group adds to it: the scaled sum of its products, of which each plane has one, and the bias times the
+    /// `total` and what a chunk adds to it: the scaled sum of its products, of which each plane has one, and the offset times the
     /// sum of its activations.
-    pub(super) fn add_group(
+    pub(super) fn add_chunk(
         &self,
         w: &mut Writer,
         total: &str,
         sums: &[String],
-        [scale, bias]: [&str; 2],
-        [x_scale, x_sum]: [&str; 2],
+        (scale, offset): &(String, Option<String>),
+        [x_scale, x_sum]: &[String; 2],
     ) -> String {
         let (floats, words) = (self.vector("f32"), self.vector("i32"));
         let mut sum = sums.first().cloned().unwrap_or_default();
-        let mut scale = scale.to_owned();
+        let mut scale = scale.clone();
         if let [high, low] = sums {
             let eight = w.constant("dense<8>", &words);
             let high = w.arith("high", "shli", high, &eight, &words);
@@ -185,17 +321,19 @@ impl Product {
             scale = w.arith("scale", "mulf", &scale, x_scale, &floats);
         }
         let total = w.set("total", format_args!("vector.fma {sum}, {scale}, {total} : {floats}"));
-        w.set("total", format_args!("vector.fma {bias}, {x_sum}, {total} : {floats}"))
+        let Some(offset) = offset else { return total };
+        w.set("total", format_args!("vector.fma {offset}, {x_sum}, {total} : {floats}"))
     }
 
-    /// Scale and sum of a group of activations, in every lane.
-    pub(super) fn of_activations(&self, w: &mut Writer, meta: &View, group: &str, row: &str) -> [String; 2] {
+    /// Scale and sum of a chunk of activations, in every lane; what is not used is empty.
+    pub(super) fn of_activations(&self, w: &mut Writer, meta: &View, chunk: &str, row: &str) -> [String; 2] {
+        let used = [self.arithmetic != Arithmetic::Float, self.adds_offset()];
         [0, 1].map(|part| {
-            if part == 0 && self.arithmetic == Arithmetic::Float {
+            if !used[part] {
                 return String::new();
             }
             let place = w.index(part);
-            let value = meta.element(w, "of_x", &[group, row, &place]);
+            let value = meta.element(w, "of_x", &[chunk, row, &place]);
             w.set("of_x", format_args!("vector.broadcast {value} : f32 to {}", self.vector("f32")))
         })
     }

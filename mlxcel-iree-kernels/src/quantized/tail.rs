@@ -1,87 +1,64 @@
-//! The rows of a packed weight that fill no panel: at most fifteen, value by value.
+//! The rows of a packed weight that fill no panel: at most fifteen, one after another.
 
 use super::buffers::Views as PanelViews;
+use super::codes::{self, TOGETHER};
+use super::extent::Extent;
 use super::form::Arithmetic;
+use super::groups::Groups;
 use super::linear::Linear;
 use super::product::View;
+use super::weight::Weight;
 use crate::writer::Writer;
 
 /// Views of the same buffers, as rows are stored.
 pub(super) struct Views {
-    /// `[groups, rows, group_size / width, planes, width]` activations.
+    /// `[chunks, rows, chunk · planes]` activations: of each [`width`](Arithmetic::width) first those of one plane, then those of the next.
     pub(super) x: View,
-    /// `[outputs, words]` i32.
-    pub(super) words: View,
-    /// `[outputs, groups]`.
-    pub(super) scales: View,
-    /// `[outputs, groups]`.
-    pub(super) biases: View,
+    /// `[outputs, width]` each.
+    pub(super) weight: Weight,
 }
 
-/// A scale or bias in float32.
-pub(super) fn number(w: &mut Writer, view: &View, at: &[&str], stored: &str) -> String {
-    let value = view.element(w, "stored", at);
-    if stored == "f32" {
-        return value;
-    }
-    w.set("of_group", format_args!("arith.extf {value} : {stored} to f32"))
-}
-
-/// The outputs of these rows.
+/// The outputs of these rows, in float32 at every arithmetic.
 pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, views: &Views) {
     let product = &linear.product;
     let (form, arithmetic) = (&product.form, product.arithmetic);
-    let sum_type = arithmetic.lane();
-    let element = form.scale.mlir();
-    let outputs = form.tail();
-    let units_in_word = form.values() / arithmetic.width();
-    let [zero, one, rows, groups, words] =
-        [0, 1, linear.rows, form.groups(), form.group_words()].map(|n| w.index(n));
-    let [units_in_word, begin, end] = [units_in_word, outputs.start, outputs.end].map(|n| w.index(n));
-    let nothing = w.constant(if arithmetic == Arithmetic::Float { "0.0" } else { "0" }, sum_type);
+    let (outputs, packing) = (form.tail(), form.packing);
+    let [zero, one, rows, chunks, steps] =
+        [0, 1, linear.rows, form.chunks(), form.chunk() / TOGETHER].map(|n| w.index(n));
+    let [begin, end] = [outputs.start, outputs.end].map(|n| w.index(n));
+    let floats = Extent::Vector(TOGETHER).ty("f32");
+    let stream_type = format!("vector<{}xi16>", packing.bits);
+    let nothing = w.constant("dense<0.0>", &floats);
     let no_total = (w.constant("0.0", "f32"), "f32".to_owned());
-    let mask = w.constant((1u32 << form.bits) - 1, "i32");
     w.for_loop("output", [&begin, &end, &one], &[], |w, output, _| {
         w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
-            let total = w.for_loop("group", [&zero, &groups, &one], &[no_total], |w, group, total| {
-                let first = w.arith("first", "muli", group, &words, "index");
-                let sums = [(nothing, sum_type.to_owned())];
-                let sum = w.for_loop("word", [&zero, &words, &one], &sums, |w, place, sum| {
-                    let at = w.arith("at", "addi", &first, place, "index");
-                    let word = views.words.element(w, "word", &[output, &at]);
-                    let unit = w.arith("unit", "muli", place, &units_in_word, "index");
-                    let mut sum = sum[0].clone();
-                    for value in 0..form.values() {
-                        let shift = w.constant(value * form.bits, "i32");
-                        let q = w.arith("shifted", "shrui", &word, &shift, "i32");
-                        let q = w.arith("value", "andi", &q, &mask, "i32");
-                        let unit = w.offset("unit", &unit, value / arithmetic.width());
-                        let part = w.index(value % arithmetic.width());
-                        let (x, q, multiply, add) = if arithmetic == Arithmetic::Float {
-                            let x = views.x.element(w, "x", &[group, row, &unit, &zero, &part]);
-                            (x, w.set("value", format_args!("arith.sitofp {q} : i32 to f32")), "mulf", "addf")
-                        } else {
-                            (integer(w, arithmetic, &views.x, [group, row, &unit, &part]), q, "muli", "addi")
-                        };
-                        let term = w.arith("term", multiply, &x, &q, sum_type);
-                        sum = w.arith("sum", add, &sum, &term, sum_type);
-                    }
-                    vec![sum]
+            let total = w.for_loop("chunk", [&zero, &chunks, &one], &[no_total], |w, chunk, total| {
+                let first = w.scaled("first", chunk, form.chunk() / TOGETHER);
+                let sums = [(nothing, floats.clone())];
+                let sum = w.for_loop("step", [&zero, &steps, &one], &sums, |w, step, sum| {
+                    let sixteen = w.added("sixteen", &first, step);
+                    let at = w.scaled("at", &sixteen, packing.bits);
+                    let stream = views.weight.codes().load(w, "stream", &[output, &at], &stream_type);
+                    let codes = codes::of_stream(w, &stream, packing.bits);
+                    let numbers = codes::numbers(w, &codes, packing);
+                    let x = activations(w, arithmetic, &views.x, [chunk, row, step]);
+                    vec![w.set("sum", format_args!("vector.fma {numbers}, {x}, {} : {floats}", sum[0]))]
                 });
-                let scale = number(w, &views.scales, &[output, group], element);
-                let bias = number(w, &views.biases, &[output, group], element);
-                let x_scale = panel_views.meta.element(w, "of_x", &[group, row, &zero]);
-                let x_sum = panel_views.meta.element(w, "of_x", &[group, row, &one]);
-                let sum = if arithmetic == Arithmetic::Float {
-                    sum[0].clone()
-                } else {
-                    w.set("sum", format_args!("arith.sitofp {} : i32 to f32", sum[0]))
-                };
+                let sum =
+                    w.set("sum", format_args!("vector.reduction <add>, {} : {floats} into f32", sum[0]));
+                let group = w.divided("group", chunk, packing.group_size / form.chunk());
+                let (weight, extent) = (&views.weight, Extent::One);
+                let groups = Groups { packing, weight, extent, before: output, behind: None };
+                let scale = groups.scale(w, &group, 1.0);
+                let x_scale = panel_views.meta.element(w, "of_x", &[chunk, row, &zero]);
                 let scale = w.arith("scale", "mulf", &scale, &x_scale, "f32");
-                let scaled = w.arith("scaled", "mulf", &sum, &scale, "f32");
-                let shifted = w.arith("shifted", "mulf", &bias, &x_sum, "f32");
-                let both = w.arith("both", "addf", &scaled, &shifted, "f32");
-                vec![w.arith("total", "addf", &total[0], &both, "f32")]
+                let mut scaled = w.arith("scaled", "mulf", &sum, &scale, "f32");
+                if let Some(offset) = groups.offset(w, &group) {
+                    let x_sum = panel_views.meta.element(w, "of_x", &[chunk, row, &one]);
+                    let offset = w.arith("offset", "mulf", &offset, &x_sum, "f32");
+                    scaled = w.arith("scaled", "addf", &scaled, &offset, "f32");
+                }
+                vec![w.arith("total", "addf", &total[0], &scaled, "f32")]
             });
             panel_views.out.put(w, &total[0], &[row, output]);
             Vec::new()
@@ -90,17 +67,32 @@ pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, vi
     });
 }
 
-/// An activation in fixed point.
-fn integer(w: &mut Writer, arithmetic: Arithmetic, x: &View, [group, row, unit, part]: [&str; 4]) -> String {
-    let planes: Vec<String> = (0..arithmetic.planes())
+/// Sixteen activations as floats; in fixed point they are whole numbers.
+fn activations(w: &mut Writer, arithmetic: Arithmetic, x: &View, [chunk, row, step]: [&str; 3]) -> String {
+    let (extent, planes) = (Extent::Vector(TOGETHER), arithmetic.planes());
+    let at = w.scaled("at", step, TOGETHER * planes);
+    let stored = Extent::Vector(TOGETHER * planes).ty(arithmetic.activation());
+    let stored_x = x.load(w, "x", &[chunk, row, &at], &stored);
+    if arithmetic == Arithmetic::Float {
+        return stored_x;
+    }
+    let integers = extent.ty("i32");
+    let width = arithmetic.width();
+    let planes: Vec<String> = (0..planes)
         .map(|plane| {
-            let plane = w.index(plane);
-            let byte = x.element(w, "x", &[group, row, unit, &plane, part]);
-            w.set("x", format_args!("arith.extsi {byte} : i8 to i32"))
+            let places: Vec<usize> =
+                (0..TOGETHER).map(|i| (i / width * planes + plane) * width + i % width).collect();
+            let bytes = w.set(
+                "bytes",
+                format_args!("vector.shuffle {stored_x}, {stored_x} {places:?} : {stored}, {stored}"),
+            );
+            extent.cast(w, "extsi", &bytes, "i8", "i32")
         })
         .collect();
-    let [high, low] = &planes[..] else { return planes.concat() };
-    let eight = w.constant(8, "i32");
-    let high = w.arith("high", "shli", high, &eight, "i32");
-    w.arith("x", "addi", &high, low, "i32")
+    let eight = extent.constant(w, 8, "i32");
+    let value = planes.into_iter().reduce(|high, low| {
+        let high = w.arith("high", "shli", &high, &eight, &integers);
+        w.arith("x", "addi", &high, &low, &integers)
+    });
+    extent.cast(w, "sitofp", &value.unwrap_or_default(), "i32", "f32")
 }

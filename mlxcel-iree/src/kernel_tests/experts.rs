@@ -2,15 +2,14 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
-use mlxcel_graph::packed::{PackedWeight, packed_expert_linear};
-use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout, matrices};
+use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
 
 use super::linear::rounding;
-use super::quantized::affine;
+use super::packed::{Random, example, floats, laid_out};
 use super::{lower, weight_lanes};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::{host, resolved};
@@ -27,13 +26,13 @@ type Layer = (usize, usize, usize, ElementType, Stored, bool, bool);
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Dense(ElementType),
-    /// Bits, group size and the type of scales.
-    Packed(usize, usize, ElementType),
+    /// The text of a packing.
+    Packed(&'static str),
 }
 use Stored::{Dense, Packed};
 
 /// Few rows and more than registers hold, whole panels, outputs behind them and nothing else; a last step of one input.
-const LAYERS: [Layer; 13] = [
+const LAYERS: [Layer; 17] = [
     (1, 64, 96, F32, Dense(BF16), true, false),
     (1, 37, 34, F32, Dense(F32), false, true),
     (3, 48, 35, BF16, Dense(F16), false, false),
@@ -41,99 +40,67 @@ const LAYERS: [Layer; 13] = [
     (16, 34, 66, F32, Dense(BF16), false, false),
     (16, 32, 64, BF16, Dense(BF16), false, true),
     (30, 40, 33, F32, Dense(F32), false, false),
-    (1, 80, 128, F32, Packed(4, 64, BF16), true, false),
-    (1, 7, 64, F32, Packed(8, 32, F16), false, true),
-    (2, 33, 192, BF16, Packed(4, 32, F32), false, false),
-    (4, 48, 64, F32, Packed(8, 64, BF16), true, true),
-    (16, 50, 128, F32, Packed(4, 64, F16), false, true),
-    (70, 34, 64, F32, Packed(4, 64, BF16), false, false),
+    (1, 80, 128, F32, Packed("u4/64 bf16 + bf16"), true, false),
+    (1, 7, 64, F32, Packed("u8-128/32 f16"), false, true),
+    (2, 33, 192, BF16, Packed("u4/32 f32 + f32"), false, false),
+    (4, 48, 64, F32, Packed("e2m1/32 e8m0"), true, true),
+    (16, 50, 256, F32, Packed("u6-32/16 i8*f16/16"), false, true),
+    (70, 34, 64, F32, Packed("e2m1/32 e8m0"), false, false),
+    (1, 34, 256, F32, Packed("u4/32 u8*f16/8 - u8*f16/8"), true, false),
+    (2, 33, 64, F32, Packed("u3/32 f16 + f16"), false, false),
+    (1, 20, 64, F32, Packed("e4m3/64 f32"), false, false),
+    (3, 40, 64, F32, Packed("iq4nl/32 f16"), true, false),
 ];
 
-/// Numbers without a pattern, between -1 and 1, which no narrow type holds exactly.
-struct Random(u64);
-
-impl Random {
-    fn word(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 16
-    }
-
-    fn floats(&mut self, element: ElementType, shape: &[usize]) -> Tensor {
-        let values: Vec<f32> =
-            (0..shape.iter().product()).map(|_| (self.word() % 200_003) as f32 / 100_001.0 - 1.0).collect();
-        let tensor = match element {
-            BF16 => Tensor::from_slice(shape, &values.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
-            F16 => Tensor::from_slice(shape, &values.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
-            _ => Tensor::from_slice(shape, &values),
-        };
-        tensor.unwrap()
-    }
+/// Floats without a pattern.
+fn random_floats(random: &mut Random, element: ElementType, shape: &[usize]) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product()).map(|_| random.next()).collect();
+    floats(element, shape, &values)
 }
 
-/// An argument of the program, and what a weight has.
-struct Given {
-    tensor: Tensor,
-    contents: Option<Contents>,
+/// A program, its arguments, and what the elements of each layer's weight decode to.
+struct Case {
+    module: Module,
+    given: Vec<Tensor>,
+    weights: Vec<Vec<f64>>,
 }
 
-impl Given {
-    fn bytes(&self, lanes: Option<usize>) -> Vec<u8> {
-        let ty = self.tensor.ty();
-        let mut bytes = self.tensor.bytes().to_vec();
-        let Some(contents) = self.contents else { return bytes };
-        let row_bytes = ty.element.bytes_for(ty.shape[2]);
-        let packer = Packer::new(WeightLayout::of(contents, &ty.shape, lanes), contents, row_bytes).unwrap();
-        let matrix = bytes.len() / matrices(&ty.shape);
-        for (source, target) in self.tensor.bytes().chunks(matrix).zip(bytes.chunks_mut(matrix)) {
-            packer.pack(source, target);
-        }
-        bytes
-    }
-}
-
-fn program(layers: &[Layer]) -> (Module, Vec<Given>) {
+fn program(layers: &[Layer]) -> Case {
     let mut random = Random(77);
-    let mut given =
-        vec![Given { tensor: Tensor::from_slice([CHOSEN.len()], &CHOSEN).unwrap(), contents: None }];
+    let mut given = vec![Tensor::from_slice([CHOSEN.len()], &CHOSEN).unwrap()];
+    let mut weights = Vec::new();
     let mut module = ModuleBuilder::new("experts");
     module
         .function("main", |b| {
-            let experts = b.argument("experts", given[0].tensor.ty().clone())?;
+            let experts = b.argument("experts", given[0].ty().clone())?;
             let mut results = Vec::new();
             for (i, &(rows, outputs, inputs, element, stored, shared, biased)) in layers.iter().enumerate() {
                 let first = given.len();
                 let blocks = if shared { 1 } else { CHOSEN.len() };
-                given.push(Given { tensor: random.floats(element, &[blocks, rows, inputs]), contents: None });
-                given.push(Given { tensor: random.floats(BF16, &[EXPERTS, outputs]), contents: None });
+                given.push(random_floats(&mut random, element, &[blocks, rows, inputs]));
+                given.push(random_floats(&mut random, BF16, &[EXPERTS, outputs]));
                 match stored {
-                    Dense(element) => given.push(Given {
-                        tensor: random.floats(element, &[EXPERTS, outputs, inputs]),
-                        contents: Some(Contents::Values(element)),
-                    }),
-                    Packed(bits, group_size, scale) => {
-                        let shape = [EXPERTS, outputs, inputs * bits / 32];
-                        let words: Vec<u32> =
-                            (0..shape.iter().product()).map(|_| random.word() as u32).collect();
-                        let tensor = Tensor::from_slice(shape, &words).unwrap();
-                        given.push(Given { tensor, contents: Some(Contents::Packed { bits }) });
-                        for _ in 0..2 {
-                            let tensor = random.floats(scale, &[EXPERTS, outputs, inputs / group_size]);
-                            given.push(Given { tensor, contents: Some(Contents::Groups(scale)) });
-                        }
+                    Dense(element) => {
+                        let weight = random_floats(&mut random, element, &[EXPERTS, outputs, inputs]);
+                        weights.push(numbers(&weight));
+                        given.push(weight);
+                    }
+                    Packed(packing) => {
+                        let weight = example(packing, &[EXPERTS, outputs], inputs, &mut random);
+                        weights.push(weight.values.into_iter().map(f64::from).collect());
+                        given.extend(weight.parts);
                     }
                 }
                 let mut values = Vec::new();
-                for (part, given) in given[first..].iter().enumerate() {
-                    values.push(b.argument(format!("l{i}.{part}"), given.tensor.ty().clone())?);
+                for (part, tensor) in given[first..].iter().enumerate() {
+                    values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
                 }
                 let bias = biased.then_some(values[1]);
                 results.push(match stored {
                     Dense(_) => b.expert_linear(values[0], values[2], experts, bias, F32)?,
-                    Packed(bits, group_size, scale) => {
-                        let packing = affine(bits, group_size, scale);
-                        let weight = PackedWeight { packing, parts: values[2..5].to_vec() };
+                    Packed(packing) => {
+                        let packing = packing.parse().unwrap();
+                        let weight = PackedWeight { packing, parts: values[2..].to_vec() };
                         packed_expert_linear(b, values[0], &weight, experts, bias, F32)?
                     }
                 });
@@ -141,12 +108,11 @@ fn program(layers: &[Layer]) -> (Module, Vec<Given>) {
             Ok(results)
         })
         .unwrap();
-    (module.finish(), given)
+    Case { module: module.finish(), given, weights }
 }
 
-fn evaluated(module: &Module, given: &[Given]) -> Vec<Vec<f32>> {
-    let inputs =
-        given.iter().map(|Given { tensor, .. }| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() });
+fn evaluated(module: &Module, given: &[Tensor]) -> Vec<Vec<f32>> {
+    let inputs = given.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() });
     let results = Evaluated::plan(module, "main").unwrap().run(inputs.collect()).unwrap();
     results.iter().map(|result| result.as_slice::<f32>().unwrap().to_vec()).collect()
 }
@@ -164,8 +130,7 @@ fn compiled(text: &str, target: ResolvedTarget) -> Vec<u8> {
 }
 
 fn computed(
-    module: &Module,
-    given: &[Given],
+    Case { module, given, .. }: &Case,
     target: &ResolvedTarget,
     precision: Precision,
 ) -> Vec<Vec<f32>> {
@@ -174,12 +139,13 @@ fn computed(
 }
 
 /// What a compiled program computes, whose weights lie in panels of `lanes`.
-fn run(module: &Module, artifact: &[u8], given: &[Given], lanes: Option<usize>) -> Vec<Vec<f32>> {
+fn run(module: &Module, artifact: &[u8], given: &[Tensor], lanes: Option<usize>) -> Vec<Vec<f32>> {
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let function = Program::load(&device, artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> = given.iter().map(|given| device.upload(&given.bytes(lanes)).unwrap()).collect();
+    let buffers: Vec<_> =
+        laid_out(module, given, lanes).iter().map(|bytes| device.upload(bytes).unwrap()).collect();
     let arguments: Vec<_> = (buffers.iter().zip(given))
-        .map(|(buffer, given)| Argument::new(buffer, &given.tensor.ty().shape, given.tensor.ty().element))
+        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
         .collect();
     let results = function.invoke(&Constants::default(), &arguments).unwrap();
     let sizes = module.function("main").unwrap().result_types().map(TensorType::bytes).collect::<Vec<_>>();
@@ -193,7 +159,8 @@ fn run(module: &Module, artifact: &[u8], given: &[Given], lanes: Option<usize>) 
         .collect()
 }
 
-fn floats(tensor: &Tensor) -> Vec<f64> {
+/// The elements of a tensor of floats.
+fn numbers(tensor: &Tensor) -> Vec<f64> {
     let halves = || tensor.bytes().as_chunks::<2>().0.iter();
     match tensor.ty().element {
         BF16 => halves().map(|&half| bf16::from_le_bytes(half).to_f64()).collect(),
@@ -202,45 +169,34 @@ fn floats(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-/// The value of each weight, and the squares of what it is the sum of.
-fn weights(stored: Stored, parts: &[Given], inputs: usize) -> Vec<(f64, f64)> {
-    let Packed(bits, group_size, _) = stored else {
-        return floats(&parts[0].tensor).into_iter().map(|value| (value, value * value)).collect();
-    };
-    let words = parts[0].tensor.as_slice::<u32>().unwrap();
-    let (scales, biases) = (floats(&parts[1].tensor), floats(&parts[2].tensor));
-    let count = words.len() * 32 / bits;
-    let value = |at: usize| {
-        let word = words[at * bits / 32] >> (at * bits % 32);
-        let group = at / inputs * (inputs / group_size) + at % inputs / group_size;
-        let scaled = f64::from(word & ((1 << bits) - 1)) * scales[group];
-        (scaled + biases[group], scaled * scaled + biases[group] * biases[group])
-    };
-    (0..count).map(value).collect()
-}
-
 /// What each layer is in double precision, an element and the root of the sum of its terms' squares.
-fn sums(given: &[Given]) -> Vec<Vec<(f64, f64)>> {
+fn sums(Case { given, weights, .. }: &Case) -> Vec<Vec<(f64, f64)>> {
     let mut parts = &given[1..];
-    let layer = |&(rows, outputs, inputs, _, stored, shared, biased): &Layer| {
-        let (own, rest) = parts.split_at(if matches!(stored, Dense(_)) { 3 } else { 5 });
+    let layer = |(&(rows, outputs, inputs, _, stored, shared, biased), w): (&Layer, &Vec<f64>)| {
+        let count = match stored {
+            Dense(_) => 1,
+            Packed(packing) => operand_parts(&packing.parse().unwrap()).count(),
+        };
+        let (own, rest) = parts.split_at(2 + count);
         parts = rest;
-        let (x, bias, w) =
-            (floats(&own[0].tensor), floats(&own[1].tensor), weights(stored, &own[2..], inputs));
+        let (x, bias) = (numbers(&own[0]), numbers(&own[1]));
         let element = |at: usize| {
             let (block, row, output) = (at / (rows * outputs), at / outputs % rows, at % outputs);
             let expert = usize::try_from(CHOSEN[block]).ok().filter(|&expert| expert < EXPERTS);
             let Some(expert) = expert else { return (0.0, 0.0) };
             let x = &x[(if shared { 0 } else { block } * rows + row) * inputs..][..inputs];
             let w = &w[(expert * outputs + output) * inputs..][..inputs];
+            // A packed value is the sum of two, each as large as the largest of its row at most.
+            let largest = w.iter().fold(0f64, |largest, w| largest.max(w.abs()));
+            let square = |w: f64| if count == 1 { w * w } else { 2.0 * largest * largest };
             let bias = if biased { bias[expert * outputs + output] } else { 0.0 };
-            let sum = bias + x.iter().zip(w).map(|(x, (w, _))| x * w).sum::<f64>();
-            let squares = bias * bias + x.iter().zip(w).map(|(x, (_, square))| x * x * square).sum::<f64>();
+            let sum = bias + x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+            let squares = bias * bias + x.iter().zip(w).map(|(x, &w)| x * x * square(w)).sum::<f64>();
             (sum, squares.sqrt().max(sum.abs()))
         };
         (0..CHOSEN.len() * rows * outputs).map(element).collect()
     };
-    LAYERS.iter().map(layer).collect()
+    LAYERS.iter().zip(weights).map(layer).collect()
 }
 
 /// Holds what was computed against what was wanted, and empty blocks to zeros. Beside rounding, elements of packed layers may be off
@@ -268,16 +224,16 @@ fn check(got: &[Vec<f32>], wanted: &[Vec<(f64, f64)>], packed: f64, described: &
 
 #[test]
 fn blocks_meet_the_matrices_of_their_experts() {
-    let (module, given) = program(&LAYERS);
-    let wanted = sums(&given);
+    let case = program(&LAYERS);
+    let wanted = sums(&case);
     // Whatever this processor has beside it runs what is compiled for less.
     for target in [host(), resolved("llvm-cpu:x86-64-v3")] {
         if target.check_device(&mlxcel_iree_target::DeviceDescription::of_driver("local-task")).is_ok() {
-            let got = computed(&module, &given, &target, Precision::Exact);
+            let got = computed(&case, &target, Precision::Exact);
             check(&got, &wanted, 0.0, &format!("exact, {target}"));
         }
     }
-    let native = computed(&module, &given, &host(), Precision::Native);
+    let native = computed(&case, &host(), Precision::Native);
     // Activations in 16-bit fixed point differ by 2^-16 of their group's largest at most, which is about twice what they are.
     check(&native, &wanted, 8.0 / f64::from(1 << 16), "native");
 }
@@ -301,8 +257,7 @@ fn tokens_are_grouped_on_the_device_as_by_the_evaluator() {
         })
         .unwrap();
     let module = module.finish();
-    let scores = Random(5).floats(F32, &[tokens, experts]);
-    let given = [Given { tensor: scores, contents: None }];
+    let given = [random_floats(&mut Random(5), F32, &[tokens, experts])];
     let wanted = evaluated(&module, &given);
     let text = lower(&module, &host(), Precision::Exact).unwrap();
     assert_eq!(run(&module, &compiled(&text, host()), &given, None), wanted);
@@ -310,7 +265,7 @@ fn tokens_are_grouped_on_the_device_as_by_the_evaluator() {
 
 #[test]
 fn kernels_compile_for_processors_that_this_one_is_not() {
-    let (module, _) = program(&[LAYERS[0], LAYERS[5], LAYERS[11]]);
+    let Case { module, .. } = program(&[LAYERS[0], LAYERS[5], LAYERS[10], LAYERS[11]]);
     for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
         let target = resolved(target);
         assert!(!compiled(&lowered(&module, &target, Precision::Native), target).is_empty());

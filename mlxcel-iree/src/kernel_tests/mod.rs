@@ -3,7 +3,9 @@
 mod attention;
 mod experts;
 mod linear;
+mod packed;
 mod quantized;
+mod speed;
 
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_target::ResolvedTarget;

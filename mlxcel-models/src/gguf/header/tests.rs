@@ -101,11 +101,7 @@ fn tensors_are_refused_by_name() {
 
 #[test]
 fn metadata_is_refused_by_key() {
-    refused(
-        &draft().text("general.architecture", "x").write(),
-        ErrorKind::Corrupt,
-        "a key twice",
-    );
+    refused(&draft().text("general.architecture", "x").write(), ErrorKind::Corrupt, "a key twice");
     for alignment in [0.0, 3.0, -8.0, 4e9] {
         let file = draft().number("general.alignment", Kind::F64, alignment).write();
         refused(&file, ErrorKind::Corrupt, "power of two");

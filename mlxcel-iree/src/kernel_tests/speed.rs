@@ -1,0 +1,144 @@
+//! How fast the kernels of packed weights are, beside one another in the same minutes: a measurement, which is run by name.
+
+use std::time::Instant;
+
+use mlxcel_core::Precision;
+use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
+use mlxcel_models::Packing;
+use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
+
+use super::lower;
+use super::packed::Random;
+use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
+use crate::testing::host;
+use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+
+/// Those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
+const PACKINGS: [&str; 12] = [
+    "u4/64 bf16 + bf16",
+    "u8/64 bf16 + bf16",
+    "u4/32 u8*f16/8 - u8*f16/8",
+    "u6-32/16 i8*f16/16",
+    "u8-128/32 f16",
+    "iq4nl/32 f16",
+    "u4-8/128 f16",
+    "u4/128 f16 + f32",
+    "e2m1/32 e8m0",
+    "u5/32 u8*f16/8 - u8*f16/8",
+    "u3-4/16 i8*f16/16",
+    "e4m3/128 f32",
+];
+
+/// Rounds, each of all packings.
+const ROUNDS: usize = 9;
+
+/// Bytes of weights that one call reads: more than caches hold.
+const BYTES: usize = 160 << 20;
+
+/// A program over several weights of one shape, and its arguments.
+struct Running {
+    function: Function,
+    arguments: Vec<(TensorType, Buffer)>,
+    bytes: usize,
+    products: usize,
+    seconds: Vec<f64>,
+}
+
+impl Running {
+    fn new(
+        device: &Device,
+        packing: &str,
+        [rows, outputs, inputs]: [usize; 3],
+        precision: Precision,
+    ) -> Self {
+        let packing: Packing = packing.parse().unwrap();
+        let weight = packing.bits_per_value() * (outputs * inputs) as f64 / 8.0;
+        let count = if rows > 1 { 4 } else { (BYTES as f64 / weight) as usize };
+        let parts: Vec<TensorType> = operand_parts(&packing)
+            .map(|part| {
+                let ty = part_element(&packing, part);
+                TensorType::new(ty, [outputs, packing.width(part, inputs)])
+            })
+            .collect();
+        let mut types = vec![TensorType::new(ElementType::F32, [rows, inputs])];
+        types.extend((0..count).flat_map(|_| parts.clone()));
+        let mut module = ModuleBuilder::new("speed");
+        module
+            .function("main", |b| {
+                let mut values = Vec::new();
+                for (i, ty) in types.iter().enumerate() {
+                    values.push(b.argument(format!("x{i}"), ty.clone())?);
+                }
+                let (x, weights) = (values[0], values[1..].chunks(parts.len()));
+                weights
+                    .map(|parts| {
+                        let weight = PackedWeight { packing, parts: parts.to_vec() };
+                        packed_linear(b, x, &weight, None, ElementType::F32)
+                    })
+                    .collect()
+            })
+            .unwrap();
+        let function = compiled(&module.finish(), device, precision);
+        let mut random = Random(5);
+        let arguments = types.into_iter().map(|ty| {
+            // Floats of usual sizes, of whatever type.
+            let float = |place: usize| if place % 2 == 1 { 0x2c } else { 0 };
+            let bytes: Vec<u8> = match ty.element {
+                ElementType::U32 => (0..ty.bytes()).map(|_| random.word() as u8 & 0xef).collect(),
+                ElementType::U8 | ElementType::I8 => vec![0x70; ty.bytes()],
+                _ => (0..ty.bytes()).map(float).collect(),
+            };
+            let buffer = device.upload(&bytes).unwrap();
+            (ty, buffer)
+        });
+        let arguments: Vec<_> = arguments.collect();
+        let bytes = arguments[1..].iter().map(|(ty, _)| ty.bytes()).sum();
+        Self { function, arguments, bytes, products: count * rows * outputs * inputs, seconds: Vec::new() }
+    }
+
+    fn run(&mut self) {
+        let arguments: Vec<_> =
+            self.arguments.iter().map(|(ty, buffer)| Argument::new(buffer, &ty.shape, ty.element)).collect();
+        let start = Instant::now();
+        self.function.invoke(&Constants::default(), &arguments).unwrap();
+        self.seconds.push(start.elapsed().as_secs_f64());
+    }
+}
+
+fn compiled(module: &Module, device: &Device, precision: Precision) -> Function {
+    let text = lower(module, &host(), precision).unwrap();
+    assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
+    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let artifact = compiler.compile(&text, &CompileOptions::new(host()), None).unwrap();
+    Program::load(device, &artifact).unwrap().function("main").unwrap()
+}
+
+#[test]
+#[ignore = "a measurement: cargo test -p mlxcel-iree --lib kernels_of_packed_weights_beside_one_another -- --ignored --nocapture"]
+fn kernels_of_packed_weights_beside_one_another() {
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let precision = match std::env::var("PRECISION").as_deref() {
+        Ok("exact") => Precision::Exact,
+        Ok("fast") => Precision::Fast,
+        _ => Precision::Native,
+    };
+    for shape in [[1, 8192, 2048], [1, 2048, 8192], [128, 8192, 2048]] {
+        let running = PACKINGS.iter().map(|packing| Running::new(&device, packing, shape, precision));
+        let mut running: Vec<_> = running.collect();
+        for _ in 0..ROUNDS {
+            running.iter_mut().for_each(Running::run);
+        }
+        println!("{shape:?}, {precision:?}");
+        for (packing, running) in PACKINGS.iter().zip(&mut running) {
+            running.seconds.sort_by(f64::total_cmp);
+            let (best, median) = (running.seconds[0], running.seconds[ROUNDS / 2]);
+            println!(
+                "{packing:28} best {:6.1} GB/s {:7.1} GMAC/s, median {:6.1} GB/s {:7.1} GMAC/s",
+                running.bytes as f64 / best / 1e9,
+                running.products as f64 / best / 1e9,
+                running.bytes as f64 / median / 1e9,
+                running.products as f64 / median / 1e9,
+            );
+        }
+    }
+}
