@@ -207,7 +207,7 @@ impl Packer {
     /// Puts `source`, rows from the first of a panel on, into `target`, which is as long.
     ///
     /// What is no whole panel at the end of it, the last rows of a matrix, is copied as it is; so each of several
-    /// [matrices](matrices) is packed by itself.
+    /// [`matrices`] is packed by itself.
     pub fn pack(&self, source: &[u8], target: &mut [u8]) {
         let panel = self.panel_bytes();
         if panel == 0 {
