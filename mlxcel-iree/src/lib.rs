@@ -64,6 +64,9 @@ mod kernel_tests;
 pub mod profile;
 #[cfg(feature = "compile")]
 #[cfg(test)]
+mod random_programs_tests;
+#[cfg(feature = "compile")]
+#[cfg(test)]
 mod target_tests;
 #[cfg(test)]
 mod testing;

@@ -17,6 +17,16 @@ pub enum Extent {
     /// What IREE's lowering takes: no empty tensors, no integers of 4 bits, scatter of whole rows, no custom calls; and no
     /// sorting, of which it reads a second operand, there or not.
     Lowered,
+    /// What runs everywhere: of [`Lowered`](Self::Lowered), with divisions of integers by neither zero nor minus one, at which processors
+    /// trap.
+    Run,
+}
+
+impl Extent {
+    /// Whether it is all that StableHLO allows, and not what IREE's lowering takes.
+    fn is_whole(self) -> bool {
+        self == Self::Whole
+    }
 }
 
 /// Decisions in a row; when they are used up, every decision is the first choice.
@@ -44,20 +54,20 @@ impl Choices<'_> {
 
     fn shape(&mut self, max_rank: usize) -> Vec<usize> {
         let rank = self.below(max_rank + 1);
-        let empty = self.extent == Extent::Whole;
+        let empty = self.extent.is_whole();
         (0..rank).map(|_| if empty && self.chance(16) { 0 } else { 1 + self.below(4) }).collect()
     }
 
     fn element(&mut self) -> ElementType {
         match self.of(&ElementType::ALL) {
-            ElementType::I4 | ElementType::U4 if self.extent == Extent::Lowered => ElementType::F32,
+            ElementType::I4 | ElementType::U4 if !self.extent.is_whole() => ElementType::F32,
             element => element,
         }
     }
 
     /// A number from `least` (zero where tensors may be empty) to `most`.
     fn size(&mut self, most: usize) -> usize {
-        let least = usize::from(self.extent == Extent::Lowered).min(most);
+        let least = usize::from(!self.extent.is_whole()).min(most);
         least + self.below(most - least + 1)
     }
 
@@ -211,7 +221,11 @@ fn operation<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, pool: &[Value<'f>]) -
             let fits = [ty.element, ElementType::F32, ElementType::I32];
             let fitting = fits.into_iter().find(|&element| takes_binary(op, element)).unwrap();
             let x = b.convert(x, fitting)?;
-            let y = of_type(b, c, pool, &ty.with_element(fitting))?;
+            let divides = matches!(op, BinaryOp::Divide | BinaryOp::Remainder) && !fitting.is_float();
+            let y = match c.extent {
+                Extent::Run if divides => b.splat(fitting, 3.0, &shape)?,
+                _ => of_type(b, c, pool, &ty.with_element(fitting))?,
+            };
             one(b.binary(op, x, y)?)
         }
         23 => {
@@ -254,7 +268,7 @@ fn operation<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, pool: &[Value<'f>]) -
         }
         28 => dot_general(b, c, pool, x),
         29 => loops(b, x),
-        30 if c.extent == Extent::Whole => {
+        30 if c.extent.is_whole() => {
             let (x, shape) = ranked(b, x)?;
             let other = TensorType::new(c.element(), shape.clone());
             let y = of_type(b, c, pool, &other)?;
@@ -271,7 +285,7 @@ fn operation<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, pool: &[Value<'f>]) -
             let x = of_type(b, c, pool, &TensorType::new(ElementType::F32, [2]))?;
             b.call("callee", &[x])
         }
-        33 if c.extent == Extent::Whole => b.custom_call("test.call", &[x], vec![ty], &[], c.chance(2)),
+        33 if c.extent.is_whole() => b.custom_call("test.call", &[x], vec![ty], &[], c.chance(2)),
         _ => helper(b, c, pool),
     }
 }
@@ -300,7 +314,7 @@ fn ranked<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<(Value<'f>, Vec<usize
 
 /// `x` as a dynamic slice takes it: IREE crashes on scalars.
 fn placed<'f>(b: &mut Builder<'f>, c: &Choices<'_>, x: Value<'f>) -> Result<(Value<'f>, Vec<usize>)> {
-    if c.extent == Extent::Lowered { ranked(b, x) } else { Ok((x, b.shape(x))) }
+    if !c.extent.is_whole() { ranked(b, x) } else { Ok((x, b.shape(x))) }
 }
 
 fn starts<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, rank: usize) -> Result<Vec<Value<'f>>> {

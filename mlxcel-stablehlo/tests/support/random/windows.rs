@@ -4,7 +4,7 @@ use mlxcel_stablehlo::{
     Builder, ElementType, GatherDimensions, Result, ScatterDimensions, ScatterUpdate, TensorType, Value,
 };
 
-use super::{Choices, Extent, of_type, ranked};
+use super::{Choices, of_type, ranked};
 
 /// Positions of `count` window dimensions among `rank`, ascending.
 fn positions(c: &mut Choices<'_>, count: usize, rank: usize) -> Vec<usize> {
@@ -68,7 +68,7 @@ pub(super) fn scatter<'f>(
     pool: &[Value<'f>],
     x: Value<'f>,
 ) -> Result<Vec<Value<'f>>> {
-    if c.extent == Extent::Lowered {
+    if !c.extent.is_whole() {
         return scatter_rows(b, c, pool, x);
     }
     let (shape, element) = (b.shape(x), b.ty(x).element);
