@@ -28,6 +28,8 @@ struct Asked {
     sequence: SequenceId,
     tokens: Vec<TokenId>,
     want: u8,
+    /// Whether this row alone is cancelled before the step.
+    cancelled: bool,
 }
 
 pub(super) struct Mirror {
@@ -237,7 +239,8 @@ impl Mirror {
         for _ in 0..choices.int_in_range(1..=4u8)? {
             asked.push(self.row(choices)?);
         }
-        let (plan, cancel) = (SamplingPlan::greedy(), CancelToken::new());
+        let (plan, cancel, cancel_row) = (SamplingPlan::greedy(), CancelToken::new(), CancelToken::new());
+        cancel_row.cancel();
         let cancelled = choices.int_in_range(0..=31u8)? == 0;
         if cancelled {
             cancel.cancel();
@@ -251,7 +254,8 @@ impl Mirror {
                     2 => Want::EveryPosition { top: 1 },
                     _ => Want::Logits,
                 };
-                Row::new(asked.sequence, &asked.tokens, want)
+                let row = Row::new(asked.sequence, &asked.tokens, want);
+                if asked.cancelled { row.with_cancel(&cancel_row) } else { row }
             })
             .collect();
         let (mut out, computed) = (StepOutput::new(), self.session.stats().tokens);
@@ -280,8 +284,11 @@ impl Mirror {
             }
             let refused = !allowed.is_empty();
             if !refused {
-                fed += self.answered(oracle, asked, answer, cancelled);
+                fed += self.answered(oracle, asked, answer, cancelled || asked.cancelled);
             } else {
+                if asked.cancelled {
+                    allowed.push(ErrorKind::Cancelled);
+                }
                 // A second row of a sequence that is full, now or after the first, may be told either.
                 allowed.push(if named.contains(&asked.sequence) {
                     ErrorKind::CapacityExceeded
@@ -318,7 +325,8 @@ impl Mirror {
         if choices.int_in_range(0..=63u8)? == 0 {
             tokens.push(self.vocabulary as TokenId);
         }
-        Ok(Asked { sequence, tokens, want: choices.int_in_range(0..=3u8)? })
+        let (want, cancelled) = (choices.int_in_range(0..=3u8)?, choices.int_in_range(0..=31u8)? == 0);
+        Ok(Asked { sequence, tokens, want, cancelled })
     }
 
     /// Holds the answer of a row that could run; gives how many tokens it fed.
