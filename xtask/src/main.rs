@@ -1,7 +1,7 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
 //! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
-//! measures, `fuzz` looks for hostile inputs, `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3
+//! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3
 //! with pip, and nothing else.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -11,6 +11,7 @@ mod checks;
 mod demo;
 mod fuzz;
 mod process;
+mod sanitize;
 mod setup;
 mod workspace;
 
@@ -38,6 +39,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Run hostile inputs through everything that reads files of strangers
     Fuzz(fuzz::Arguments),
+    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer
+    Sanitize,
     /// Run every check: format, architecture, licences, lints, documentation and all tests
     Test(checks::Arguments),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&workspace, &arguments),
         Task::Bench(arguments) => bench::run(&workspace, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, &arguments),
+        Task::Sanitize => sanitize::run(&workspace),
         Task::Test(arguments) => checks::run(&workspace, &arguments),
     });
     match result {
