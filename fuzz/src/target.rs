@@ -9,6 +9,8 @@ pub enum Format {
     Json,
     /// A safetensors file: a length, a JSON header, bytes.
     Safetensors,
+    /// A GGUF file: metadata, descriptions of tensors, bytes.
+    Gguf,
     /// A Jinja template.
     Template,
     /// The bytes of a [`Snapshot`](mlxcel_core::Snapshot), whose last eight are a checksum.

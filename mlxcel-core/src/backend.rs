@@ -50,7 +50,8 @@ forward!(&B, Box<B>, Arc<B>);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ModelSource {
-    /// A folder, in the layout that the engine reads (a Hugging Face checkpoint for all of ours).
+    /// A folder, in the layout that the engine reads (a Hugging Face checkpoint for all of ours), or a file that holds all of a model
+    /// (GGUF for all of ours).
     Folder(PathBuf),
     /// Files that are part of the application's binary: name and content of each.
     Embedded(&'static [(&'static str, &'static [u8])]),

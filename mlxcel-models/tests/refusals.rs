@@ -32,7 +32,7 @@ fn a_folder_that_is_not_there() {
 fn a_file_in_the_place_of_the_folder() {
     let written = Draft::llama().write();
     let error = Checkpoint::open(written.path("model.safetensors")).unwrap_err();
-    assert_refused(&error, ErrorKind::InvalidInput, "model.safetensors", "this is a file");
+    assert_refused(&error, ErrorKind::InvalidInput, "model.safetensors", "no GGUF file");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use mlxcel_session::available_backends;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder
+    /// The checkpoint folder or GGUF file
     model: PathBuf,
     /// The positions of a sequence to state memory and to load for; the model's context where none is given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -4,6 +4,7 @@
 //! runs. So each [`Format`] has changes of its own, which keep most of an input whole; some are of bytes all the same.
 
 mod bytes;
+mod gguf;
 mod json;
 mod safetensors;
 mod snapshot;
@@ -19,6 +20,7 @@ pub fn mutate(format: Format, base: &[u8], other: &[u8], longest: usize, rng: &m
         _ if rng.u8(..16) == 0 => bytes::mutate(base, other, rng),
         Format::Json => json::mutate(base, other, rng),
         Format::Safetensors => safetensors::mutate(base, other, rng),
+        Format::Gguf => gguf::mutate(base, other, rng),
         Format::Template => template::mutate(base, other, rng),
         Format::Snapshot => snapshot::mutate(base, other, rng),
         Format::Decisions => bytes::mutate(base, other, rng),

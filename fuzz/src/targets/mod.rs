@@ -6,6 +6,7 @@ mod bundle;
 mod chat;
 mod config;
 mod detokenizer;
+mod gguf;
 mod place;
 mod program;
 mod safetensors;
@@ -23,6 +24,7 @@ pub(crate) const ALL: &[Target] = &[
     config::CONFIG,
     config::INDEX,
     safetensors::TARGET,
+    gguf::TARGET,
     tokenizer::TARGET,
     template::TARGET,
     chat::TARGET,

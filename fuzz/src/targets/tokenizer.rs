@@ -47,7 +47,7 @@ fn run(input: &[u8]) -> Outcome {
     })
 }
 
-fn use_it(tokenizer: &Tokenizer) -> Outcome {
+pub(super) fn use_it(tokenizer: &Tokenizer) -> Outcome {
     let mut outcome = Outcome::default();
     let long = "ab hello ".repeat(300);
     for text in TEXTS.into_iter().chain([&*long]) {

@@ -133,3 +133,6 @@ impl Part {
         Ok(Self { name: name.to_owned(), location, bytes: Arc::new(bytes), header })
     }
 }
+
+#[cfg(test)]
+mod tests;

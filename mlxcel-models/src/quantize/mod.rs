@@ -158,6 +158,10 @@ pub fn quantize(
 ) -> Result<Quantized> {
     options.check()?;
     checkpoint.expect_own_weights()?;
+    if checkpoint.has_blocks() {
+        let message = "the checkpoint is quantized already; quantize the one that it was made from";
+        return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message));
+    }
     let config = config(checkpoint, options)?;
     let plan = Plan::new(checkpoint, options)?;
     let folder = Folder::begin(out.as_ref())?;

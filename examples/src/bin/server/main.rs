@@ -38,7 +38,7 @@ use connections::Limited;
 #[derive(Parser)]
 #[command(name = "server", version)]
 struct Arguments {
-    /// The checkpoint folder; defaults to the bundled story teller
+    /// The checkpoint folder or GGUF file; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// What the API calls the model; defaults to the folder's name

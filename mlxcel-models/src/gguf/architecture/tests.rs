@@ -1,1 +1,42 @@
+//! The table of architectures.
 
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::supported_model_types;
+
+#[test]
+fn architectures_are_families_and_in_order() {
+    let names: Vec<_> = table::ALL.iter().map(|architecture| architecture.name).collect();
+    let sorted: BTreeSet<_> = names.iter().copied().collect();
+    assert_eq!(names, sorted.into_iter().collect::<Vec<_>>());
+    for architecture in table::ALL {
+        assert!(
+            supported_model_types().any(|model_type| model_type == architecture.model_type),
+            "{}",
+            architecture.name
+        );
+    }
+}
+
+#[test]
+fn tensors_go_where_families_look_for_them() {
+    let target = |architecture: &str, name: &str| {
+        let architecture = table::ALL.iter().find(|known| known.name == architecture).unwrap();
+        super::target(architecture, 2, name)
+    };
+    let to = |name: &str| Ok(Some((name.to_owned(), Change::Keep)));
+    assert_eq!(target("llama", "blk.1.attn_q.weight"), to("model.layers.1.self_attn.q_proj.weight"));
+    assert_eq!(target("llama", "output.weight"), to("lm_head.weight"));
+    assert_eq!(target("gpt2", "blk.0.attn_qkv.bias"), to("transformer.h.0.attn.c_attn.bias"));
+    assert_eq!(target("gpt-oss", "blk.0.attn_sinks.weight"), to("model.layers.0.self_attn.sinks"));
+    assert_eq!(
+        target("gemma2", "blk.0.ffn_norm.weight"),
+        to("model.layers.0.pre_feedforward_layernorm.weight")
+    );
+    // What becomes a setting, and what is behind the layers.
+    assert_eq!(target("llama", "rope_freqs.weight"), Ok(None));
+    assert_eq!(target("glm4moe", "blk.2.nextn.eh_proj.weight"), Ok(None));
+    assert_eq!(target("llama", "blk.0.post_ffw_norm.weight"), Err(()));
+    assert_eq!(target("llama", "blk.x.attn_q.weight"), Err(()));
+}

@@ -1,0 +1,196 @@
+//! Models in GGUF files: where they are found, what is made of their metadata, and what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use mlxcel_core::{Error, ErrorKind, ModelSource};
+
+use super::draft::{Draft, Kind};
+use crate::Checkpoint;
+
+/// A model of an architecture with nothing but an embedding.
+fn model(architecture: &str) -> Draft {
+    let mut draft = Draft::new();
+    draft.text("general.architecture", architecture);
+    for (key, size) in [("block_count", 1.0), ("embedding_length", 4.0), ("attention.head_count", 2.0)] {
+        draft.number(&format!("{architecture}.{key}"), Kind::U32, size);
+    }
+    draft.tensor("token_embd.weight", 0, &[2, 4], &floats(&[0.5; 8]));
+    draft
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn write(folder: &Path, name: &str, draft: &Draft) {
+    fs::write(folder.join(name), draft.write()).unwrap();
+}
+
+fn refused(path: &Path, kind: ErrorKind, words: &str) -> Error {
+    let error = Checkpoint::open(path).unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+    error
+}
+
+#[test]
+fn a_model_is_found_by_its_file_or_alone_in_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "model.gguf", &model("llama"));
+    let named = folder.path().join("model.gguf");
+    for path in [folder.path(), &named] {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert_eq!((checkpoint.model_type(), checkpoint.path()), ("llama", Some(path)));
+        assert_eq!(checkpoint.tensor("model.embed_tokens.weight").unwrap().shape, [2, 4]);
+        assert_eq!(checkpoint.fingerprint().len(), 64);
+    }
+    // Other names too, as long as the content is one: caches call files by their sums.
+    write(folder.path(), "sha256-1234", &model("llama"));
+    Checkpoint::open(folder.path().join("sha256-1234")).unwrap();
+    fs::write(folder.path().join("notes.txt"), "no model").unwrap();
+    refused(&folder.path().join("notes.txt"), ErrorKind::InvalidInput, "no GGUF file");
+    // A projector of images is no second model.
+    write(folder.path(), "mmproj-model.gguf", &model("clip"));
+    Checkpoint::open(folder.path()).unwrap();
+    write(folder.path(), "other.gguf", &model("llama"));
+    let error = refused(folder.path(), ErrorKind::InvalidInput, "several models");
+    assert_eq!(error.context("files"), Some("model.gguf, other.gguf"));
+    // With settings of its own a folder is what they say.
+    fs::write(folder.path().join("config.json"), "{\"model_type\": \"llama\"}").unwrap();
+    refused(folder.path(), ErrorKind::NotFound, "name that file");
+}
+
+#[test]
+fn a_split_model_opens_by_any_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = model("llama");
+    first.number("split.count", Kind::U32, 2.0);
+    write(folder.path(), "m-00001-of-00002.gguf", &first);
+    let mut second = Draft::new();
+    second.tensor("output_norm.weight", 0, &[4], &floats(&[1.0; 4]));
+    write(folder.path(), "m-00002-of-00002.gguf", &second);
+    for name in ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf", ""] {
+        let checkpoint = Checkpoint::open(folder.path().join(name)).unwrap();
+        assert_eq!(
+            checkpoint.tensors().map(|(name, _)| name).collect::<Vec<_>>(),
+            ["model.embed_tokens.weight", "model.norm.weight"]
+        );
+    }
+    second.tensor("token_embd.weight", 0, &[1], &floats(&[1.0]));
+    write(folder.path(), "m-00002-of-00002.gguf", &second);
+    refused(folder.path(), ErrorKind::Corrupt, "two files");
+    fs::remove_file(folder.path().join("m-00002-of-00002.gguf")).unwrap();
+    let error = refused(folder.path(), ErrorKind::NotFound, "all of its files");
+    assert!(error.context("path").unwrap().ends_with("m-00002-of-00002.gguf"));
+    // A file whose name does not say that it is one of several.
+    fs::rename(folder.path().join("m-00001-of-00002.gguf"), folder.path().join("m.gguf")).unwrap();
+    refused(&folder.path().join("m.gguf"), ErrorKind::Corrupt, "split into 2 files");
+}
+
+#[test]
+fn networks_that_are_not_known_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    write(folder.path(), "model.gguf", &model("rwkv7"));
+    let error = refused(&path, ErrorKind::Unsupported, "'rwkv7' is not known");
+    assert!(error.to_string().contains("qwen3moe, "), "{error}");
+    write(
+        folder.path(),
+        "model.gguf",
+        model("llama").tensor("blk.0.attn_sinks.weight", 0, &[2], &floats(&[0.0; 2])),
+    );
+    let error = refused(&path, ErrorKind::Unsupported, "not known to have");
+    assert_eq!(error.context("tensor"), Some("blk.0.attn_sinks.weight"));
+    write(folder.path(), "model.gguf", &Draft::new());
+    refused(&path, ErrorKind::Corrupt, "lacks this key");
+    write(folder.path(), "model.gguf", model("llama").text("llama.rope.scaling.type", "magic"));
+    refused(&path, ErrorKind::Unsupported, "'magic' is not known");
+}
+
+#[test]
+fn what_the_converter_has_computed_is_computed_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |draft: &Draft, name: &str| {
+        write(folder.path(), "model.gguf", draft);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let view = checkpoint.tensor(name).unwrap();
+        let values = view.bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+        (view.shape.clone(), values.collect::<Vec<_>>())
+    };
+    let mut gemma = model("gemma");
+    gemma.tensor("blk.0.attn_norm.weight", 0, &[4], &floats(&[1.0, 1.25, 0.5, 3.0]));
+    assert_eq!(read(&gemma, "model.layers.0.input_layernorm.weight"), (vec![4], vec![0.0, 0.25, -0.5, 2.0]));
+    let mut mamba = model("mamba2");
+    for (key, size) in [("inner_size", 8.0), ("time_step_rank", 2.0)] {
+        mamba.number(&format!("mamba2.ssm.{key}"), Kind::U32, size);
+    }
+    mamba.tensor("blk.0.ssm_a", 0, &[2, 1], &floats(&[-1.0, -std::f32::consts::E]));
+    assert_eq!(read(&mamba, "backbone.layers.0.mixer.A_log"), (vec![2], vec![0.0, 1.0]));
+    mamba.tensor("blk.0.ssm_conv1d.weight", 0, &[2, 4], &floats(&[2.0; 8]));
+    assert_eq!(read(&mamba, "backbone.layers.0.mixer.conv1d.weight").0, [2, 1, 4]);
+}
+
+#[test]
+fn small_files_are_made_of_metadata_unless_the_folder_has_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut draft = model("qwen2");
+    draft.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "qwen2");
+    draft.texts("tokenizer.ggml.tokens", &["a", "<|im_end|>", "</s>"]).texts("tokenizer.ggml.merges", &[]);
+    draft.numbers("tokenizer.ggml.token_type", Kind::I32, &[1.0, 3.0, 3.0]);
+    draft.number("tokenizer.ggml.eos_token_id", Kind::U32, 2.0).flag("tokenizer.ggml.add_eos_token", true);
+    draft.text("tokenizer.chat_template", "{{ messages }}");
+    write(folder.path(), "model.gguf", &draft);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    // What the file names, and what ends a turn whatever it says.
+    assert_eq!(checkpoint.stop_tokens(), [2, 1]);
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&checkpoint.file(name).unwrap().unwrap()).unwrap()
+    };
+    assert_eq!(json("config.json")["num_key_value_heads"], 2);
+    assert_eq!(json("tokenizer_config.json")["chat_template"], "{{ messages }}");
+    assert_eq!(json("tokenizer_config.json")["eos_token"], "</s>");
+    assert_eq!(json("tokenizer.json")["post_processor"]["special_tokens"]["</s>"]["ids"][0], 2);
+    assert_eq!(checkpoint.file("vocab.json").unwrap(), None);
+    assert_eq!(checkpoint.file("../model.gguf").unwrap_err().kind(), ErrorKind::InvalidInput);
+    fs::write(folder.path().join("generation_config.json"), "{\"eos_token_id\": 0}").unwrap();
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().stop_tokens(), [0]);
+    // The files beside one that was named are not its own.
+    assert_eq!(Checkpoint::open(folder.path().join("model.gguf")).unwrap().stop_tokens(), [2, 1]);
+}
+
+#[test]
+fn tokenizers_that_are_not_known_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = |model: &str, splitting: Option<&str>| {
+        let mut draft = self::model("llama");
+        draft
+            .text("tokenizer.ggml.model", model)
+            .texts("tokenizer.ggml.tokens", &["a"])
+            .texts("tokenizer.ggml.merges", &[]);
+        if let Some(name) = splitting {
+            draft.text("tokenizer.ggml.pre", name);
+        }
+        write(folder.path(), "model.gguf", &draft);
+        crate::files::read(&ModelSource::from(folder.path()), "tokenizer.json")
+    };
+    for (model, splitting, words) in [
+        ("rwkv", None, "kind 'rwkv'"),
+        ("gpt2", Some("mystery"), "called 'mystery' is not known; supported: gpt-2"),
+        ("gpt2", None, "before May 2024"),
+    ] {
+        let error = tokenizer(model, splitting).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert_eq!(tokenizer("no_vocab", None).unwrap(), None);
+    assert!(tokenizer("llama", None).unwrap().is_some());
+}
+
+#[test]
+fn models_may_be_embedded() {
+    let file: &'static [u8] = model("llama").write().leak();
+    let files: &'static [(&str, &[u8])] = vec![("model.gguf", file)].leak();
+    let checkpoint = Checkpoint::from_files(files).unwrap();
+    assert_eq!((checkpoint.model_type(), checkpoint.path()), ("llama", None));
+}
