@@ -18,13 +18,25 @@ pub trait Executor: Send + Sync + 'static {
     /// What one group of layers keeps of one sequence: a tensor of [`StateLayout::shape`].
     type State: Send;
 
-    /// Makes the programs for `shapes` ready to run, those that are not: this is where compiling happens, side by side where there are
-    /// cores for it. Gives the time it took to compile, zero where nothing was.
+    /// A program that is ready to run; it stays so as long as it is held.
+    type Program: Send + Sync;
+
+    /// The program for `shape`, made ready where it is not: this is where compiling happens.
     ///
     /// # Errors
     ///
     /// Of kind `Toolchain`, `Compile`, `Cancelled` and such; no sequence is harmed by them.
-    fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration>;
+    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<Self::Program>>;
+
+    /// Makes the programs for `shapes` ready, those that are not, and gives the time it took to compile, zero where nothing was. By
+    /// default one after another; where programs are compiled, side by side as far as there are cores.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare).
+    fn prepare_together(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+        shapes.iter().map(|shape| Ok(self.prepare(shape, cancel)?.compile_time)).sum()
+    }
 
     /// Hears that the program for `shape` is likely to be needed soon, may make it while nobody waits for it, and says whether it is ready
     /// already. A failure is nobody's but of [`prepare`](Self::prepare), which tries again. By default programs are always ready, which is
@@ -89,7 +101,7 @@ pub trait Executor: Send + Sync + 'static {
         bytes: &[u8],
     ) -> Result<()>;
 
-    /// Runs the program for `shape`, which [`prepare`](Self::prepare) made ready, over the states of each row, one for each group
+    /// Runs a program that [`prepare`](Self::prepare) gave over the states of each row, one for each group
     /// of layers; the program writes what the rows' tokens add into them. `wanted` lists the output rows whose logits, or of
     /// [`Outputs::Hidden`](crate::Outputs) whose hidden states, are wanted, ascending.
     ///
@@ -98,11 +110,20 @@ pub trait Executor: Send + Sync + 'static {
     /// `Device` and such: the states are then unknown, unless the program had [not begun](RunError::before).
     fn run(
         &self,
-        shape: &ProgramShape,
+        program: &Self::Program,
         inputs: &StepInputs,
         states: &mut [&mut [Self::State]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError>;
+}
+
+/// A program that is ready, and what that took.
+#[derive(Clone, Debug)]
+pub struct Prepared<P> {
+    /// What [`Executor::run`] takes.
+    pub program: P,
+    /// The time it took to compile, zero where it was ready or nothing had to be compiled.
+    pub compile_time: Duration,
 }
 
 /// Why a run gave nothing, and what that means for its states.

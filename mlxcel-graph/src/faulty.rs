@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, FaultPoint, Faults, Result};
 
-use crate::executor::{Executor, RunError, StepInputs, StepOutputs};
+use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 use crate::shape::ProgramShape;
 use crate::state::StateLayout;
 
 /// An executor that fails where [`Faults`] say, and does otherwise what the one within does: for the tests of an engine, whose
 /// own device does not fail on demand.
 ///
-/// [`Executor::prepare`] compiles; states and a run's inputs are allocations; a run dispatches and reads back; [`Executor::copy`] and
+/// [`Executor::prepare`] and [`Executor::prepare_together`] compile; states and a run's inputs are allocations; a run dispatches and reads back; [`Executor::copy`] and
 /// [`Executor::write`] copy; [`Executor::read`] reads back.
 #[derive(Debug)]
 pub struct FaultyExecutor<E> {
@@ -28,10 +28,16 @@ impl<E> FaultyExecutor<E> {
 
 impl<E: Executor> Executor for FaultyExecutor<E> {
     type State = E::State;
+    type Program = E::Program;
 
-    fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<E::Program>> {
         self.faults.check(FaultPoint::Compile, "compile program")?;
-        self.executor.prepare(shapes, cancel)
+        self.executor.prepare(shape, cancel)
+    }
+
+    fn prepare_together(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+        self.faults.check(FaultPoint::Compile, "compile program")?;
+        self.executor.prepare_together(shapes, cancel)
     }
 
     fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
@@ -79,14 +85,14 @@ impl<E: Executor> Executor for FaultyExecutor<E> {
 
     fn run(
         &self,
-        shape: &ProgramShape,
+        program: &E::Program,
         inputs: &StepInputs,
         states: &mut [&mut [E::State]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
         self.faults.check(FaultPoint::Allocation, "upload inputs").map_err(RunError::before)?;
         self.faults.check(FaultPoint::Dispatch, "run program")?;
-        let outputs = self.executor.run(shape, inputs, states, wanted)?;
+        let outputs = self.executor.run(program, inputs, states, wanted)?;
         self.faults.check(FaultPoint::ReadBack, "read results")?;
         Ok(outputs)
     }

@@ -35,7 +35,7 @@ mod state;
 mod weights;
 mod writer;
 
-pub use executor::{Executor, RunError, StepInputs, StepOutputs};
+pub use executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 pub use faulty::FaultyExecutor;
 pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};

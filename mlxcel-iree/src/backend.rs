@@ -192,7 +192,7 @@ impl IreeBackend {
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
         let lanes = programs.lanes()?;
         let programs = Programs::new(device.clone(), programs, options.progress.clone());
-        let compile_time = programs.prepare(&prepared, options.cancel.as_ref())?;
+        let compile_time = programs.prepare_together(&prepared, options.cancel.as_ref())?;
         // Whatever its shape, a program has the same products.
         let kernels_read = match (lanes, prepared.first()) {
             (Some(_), Some(shape)) => {

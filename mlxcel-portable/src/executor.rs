@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, Numerics, Outputs, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs,
-    decoder_program, weight_arguments,
+    ENTRY, Executor, Numerics, Outputs, Prepared, ProgramShape, RunError, StateLayout, StepInputs,
+    StepOutputs, decoder_program, weight_arguments,
 };
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use mlxcel_stablehlo::TensorType;
@@ -25,6 +25,12 @@ pub(crate) struct PortableExecutor {
     weights: Vec<Weight>,
     workers: Workers,
     programs: Mutex<HashMap<ProgramShape, Arc<Program>>>,
+}
+
+/// A program that is planned.
+pub(crate) struct PortableProgram {
+    program: Arc<Program>,
+    outputs: Outputs,
 }
 
 /// One tensor of the weights.
@@ -116,11 +122,16 @@ impl PortableExecutor {
 
 impl Executor for PortableExecutor {
     type State = PortableState;
+    type Program = PortableProgram;
 
-    fn prepare(&self, shapes: &[ProgramShape], _cancel: Option<&CancelToken>) -> Result<Duration> {
+    fn prepare(
+        &self,
+        shape: &ProgramShape,
+        _cancel: Option<&CancelToken>,
+    ) -> Result<Prepared<PortableProgram>> {
         // Planning is a matter of milliseconds; nothing is compiled.
-        shapes.iter().try_for_each(|shape| self.program(shape).map(drop))?;
-        Ok(Duration::ZERO)
+        let program = PortableProgram { program: self.program(shape)?, outputs: shape.outputs };
+        Ok(Prepared { program, compile_time: Duration::ZERO })
     }
 
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PortableState> {
@@ -174,12 +185,11 @@ impl Executor for PortableExecutor {
 
     fn run(
         &self,
-        shape: &ProgramShape,
+        PortableProgram { program, outputs: kind }: &PortableProgram,
         inputs: &StepInputs,
         states: &mut [&mut [PortableState]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
-        let program = self.program(shape).map_err(RunError::before)?;
         let mut arguments = Vec::with_capacity(program.arguments().len());
         let files: Vec<&[u8]> = self.checkpoint.weight_files().map(|(_, content)| content).collect();
         for weight in &self.weights {
@@ -195,8 +205,8 @@ impl Executor for PortableExecutor {
         let options = RunOptions { workers: Some(&self.workers), ..RunOptions::default() };
         let results = program.run_with(arguments, &options).map_err(|error| failed("run program", error))?;
         let mut results = results.into_iter();
-        let outputs: Vec<Tensor> = results.by_ref().take(shape.outputs.results()).collect();
-        let (best, values, width) = match (shape.outputs, &outputs[..]) {
+        let outputs: Vec<Tensor> = results.by_ref().take(kind.results()).collect();
+        let (best, values, width) = match (kind, &outputs[..]) {
             (Outputs::Last | Outputs::Every, [best, logits]) => {
                 (Some(best), logits, self.decoder.vocabulary_size)
             }

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 use crate::plan::Chunks;
 use crate::{
-    Executor, GraphModel, GraphModelOptions, Lengths, ProgramShape, RunError, StateLayout, StepInputs,
-    StepOutputs,
+    Executor, GraphModel, GraphModelOptions, Lengths, Prepared, ProgramShape, RunError, StateLayout,
+    StepInputs, StepOutputs,
 };
 
 /// An executor that computes nothing and writes down what it is asked for.
@@ -34,14 +34,19 @@ struct Record {
 
 impl Executor for Recorder {
     type State = ();
+    type Program = ProgramShape;
 
-    fn prepare(&self, shapes: &[ProgramShape], _: Option<&CancelToken>) -> Result<Duration> {
+    fn prepare(&self, shape: &ProgramShape, _: Option<&CancelToken>) -> Result<Prepared<ProgramShape>> {
         let mut record = self.0.lock().unwrap();
-        if shapes.len() > 1 {
-            record.together.push(shapes.to_vec());
-        }
+        record.asked.insert(shape.clone());
+        record.last = Some(shape.clone());
+        Ok(Prepared { program: shape.clone(), compile_time: Duration::ZERO })
+    }
+
+    fn prepare_together(&self, shapes: &[ProgramShape], _: Option<&CancelToken>) -> Result<Duration> {
+        let mut record = self.0.lock().unwrap();
+        record.together.push(shapes.to_vec());
         record.asked.extend(shapes.iter().cloned());
-        record.last = shapes.last().cloned();
         Ok(Duration::ZERO)
     }
 

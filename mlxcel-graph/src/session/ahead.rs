@@ -79,7 +79,7 @@ impl<E: Executor> GraphSession<E> {
         }
         if shapes.len() > 1 && control.check("step").is_ok() {
             self.stats.compile_time +=
-                self.shared.executor.prepare(&shapes, control.cancel).unwrap_or_default();
+                self.shared.executor.prepare_together(&shapes, control.cancel).unwrap_or_default();
         }
     }
 

@@ -4,7 +4,7 @@ use mlxcel_core::{Control, Error, ErrorKind, Result, Row, StepOutput, TokenId};
 
 use super::GraphSession;
 use super::rows::{self, Stretch, Work, Works};
-use crate::executor::{Executor, RunError, StepInputs, StepOutputs};
+use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 use crate::model::Shared;
 use crate::plan::{Pass, PassRow, next_pass};
 use crate::shape::{Outputs, ProgramShape};
@@ -56,7 +56,7 @@ impl<E: Executor> GraphSession<E> {
     /// Runs one pass; where that fails, its rows are answered with the error.
     fn run_pass(&mut self, pass: &Pass, works: &mut Works<'_>, control: &Control<'_>) {
         // Before the program runs, no sequence has changed: an error here leaves them as they were.
-        let (shape, inputs) = match self.prepare_pass(pass, works, control) {
+        let (shape, program, inputs) = match self.prepare_pass(pass, works, control) {
             Ok(prepared) => prepared,
             // A cancelled step ends for all of its rows; another failure for those of the pass.
             Err(error) if error.kind() == ErrorKind::Cancelled => return works.fail(&error),
@@ -69,7 +69,7 @@ impl<E: Executor> GraphSession<E> {
             counts.push(own.len());
             wanted.extend(own);
         }
-        match self.execute(pass, works, &shape, &inputs, &wanted) {
+        match self.execute(pass, works, &program, &inputs, &wanted) {
             Ok(outputs) => {
                 self.stats.passes += 1;
                 self.stats.tokens += pass.rows.iter().map(|row| row.tokens as u64).sum::<u64>();
@@ -114,10 +114,10 @@ impl<E: Executor> GraphSession<E> {
         pass: &Pass,
         works: &Works<'_>,
         control: &Control<'_>,
-    ) -> Result<(ProgramShape, StepInputs)> {
+    ) -> Result<(ProgramShape, E::Program, StepInputs)> {
         let shape = self.shape_to_run(pass, works)?;
-        self.stats.compile_time +=
-            self.shared.executor.prepare(std::slice::from_ref(&shape), control.cancel)?;
+        let Prepared { program, compile_time } = self.shared.executor.prepare(&shape, control.cancel)?;
+        self.stats.compile_time += compile_time;
         let mut inputs =
             StepInputs { rotary: vec![Default::default(); self.shared.ropes.len()], ..StepInputs::default() };
         for row in &pass.rows {
@@ -127,14 +127,14 @@ impl<E: Executor> GraphSession<E> {
             sequence.begin_writing(row.room, self.shared.length_for("step", sequence.computed + row.room)?);
             gather(&self.shared, row, work, sequence.computed, &mut inputs);
         }
-        Ok((shape, inputs))
+        Ok((shape, program, inputs))
     }
 
     fn execute(
         &mut self,
         pass: &Pass,
         works: &Works<'_>,
-        shape: &ProgramShape,
+        program: &E::Program,
         inputs: &StepInputs,
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
@@ -145,7 +145,7 @@ impl<E: Executor> GraphSession<E> {
             sequence.states.as_mut().map(|states| states.groups.as_mut_slice()).ok_or_else(missing)
         });
         let mut states = states.collect::<Result<Vec<_>, _>>()?;
-        self.shared.executor.run(shape, inputs, &mut states, wanted)
+        self.shared.executor.run(program, inputs, &mut states, wanted)
     }
 }
 

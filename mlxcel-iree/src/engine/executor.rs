@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_graph::{Executor, Outputs, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs};
+use mlxcel_graph::{
+    Executor, Outputs, Prepared, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs,
+};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{ElementType, TensorType};
 
 use super::programs::Programs;
-use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device};
+use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device, Function};
 use crate::profile::Profiler;
 
 /// A device with a model's programs and weights on it.
@@ -21,6 +23,12 @@ pub(crate) struct IreeExecutor {
     /// The elements of a hidden state.
     hidden_size: usize,
     profiler: Option<Profiler>,
+}
+
+/// A program on the device.
+pub(crate) struct IreeProgram {
+    function: Function,
+    shape: ProgramShape,
 }
 
 /// What one group of layers keeps of a sequence.
@@ -52,9 +60,15 @@ impl IreeExecutor {
 
 impl Executor for IreeExecutor {
     type State = IreeState;
+    type Program = IreeProgram;
 
-    fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
-        self.programs.prepare(shapes, cancel)
+    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<IreeProgram>> {
+        let (function, compile_time) = self.programs.prepare(shape, cancel)?;
+        Ok(Prepared { program: IreeProgram { function, shape: shape.clone() }, compile_time })
+    }
+
+    fn prepare_together(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+        self.programs.prepare_together(shapes, cancel)
     }
 
     fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
@@ -116,14 +130,15 @@ impl Executor for IreeExecutor {
 
     fn run(
         &self,
-        shape: &ProgramShape,
+        program: &IreeProgram,
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
+        let mut pass = || self.pass(program, inputs, states, wanted);
         match &self.profiler {
-            None => self.pass(shape, inputs, states, wanted),
-            Some(profiler) => profiler.pass(&self.device, shape, || self.pass(shape, inputs, states, wanted)),
+            None => pass(),
+            Some(profiler) => profiler.pass(&self.device, &program.shape, pass),
         }
     }
 }
@@ -138,12 +153,11 @@ struct Part {
 impl IreeExecutor {
     fn pass(
         &self,
-        shape: &ProgramShape,
+        IreeProgram { function, shape }: &IreeProgram,
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
-        let function = self.programs.get(shape).map_err(RunError::before)?;
         let (step, parts) = self.upload(inputs, shape).map_err(RunError::before)?;
         let step_arguments = parts.iter().map(|part| Argument {
             buffer: &step,

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
+use mlxcel_core::{CancelToken, Error, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
 use mlxcel_graph::{ENTRY, ProgramShape};
 
 use super::ahead::Ahead;
-use super::slot::Slot;
+use super::slot::{Slot, Turn};
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
 
@@ -57,17 +57,25 @@ impl Programs {
         Self { making, ahead }
     }
 
-    /// The program for `shape`, which [`prepare`](Self::prepare) has made.
-    pub(super) fn get(&self, shape: &ProgramShape) -> Result<Function> {
-        self.making.slot(shape).ready().ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "run program", "the program was not prepared")
-                .with_context("shape", shape)
-        })
+    /// The program for `shape`, made if it is not there, and how long it took to compile.
+    pub(super) fn prepare(
+        &self,
+        shape: &ProgramShape,
+        cancel: Option<&CancelToken>,
+    ) -> Result<(Function, Duration)> {
+        match self.making.slot(shape).ready() {
+            Some(function) => Ok((function, Duration::ZERO)),
+            None => self.making.make_once(shape, cancel, &|done| self.making.report(done, 1)),
+        }
     }
 
     /// Makes the programs that are not there, side by side where there are cores, and tells how long that took where anything was
     /// compiled.
-    pub(crate) fn prepare(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
+    pub(crate) fn prepare_together(
+        &self,
+        shapes: &[ProgramShape],
+        cancel: Option<&CancelToken>,
+    ) -> Result<Duration> {
         let started = Instant::now();
         let missing: Vec<_> =
             shapes.iter().filter(|shape| self.making.slot(shape).ready().is_none()).collect();
@@ -84,7 +92,7 @@ impl Programs {
         let compiled = AtomicBool::new(false);
         let cores = thread::available_parallelism().map_or(1, usize::from);
         share_out(cores, missing, |shape| {
-            let time = self.making.make_once(shape, cancel, &report)?;
+            let (_, time) = self.making.make_once(shape, cancel, &report)?;
             compiled.fetch_or(!time.is_zero(), Ordering::Relaxed);
             Ok(())
         })?;
@@ -111,28 +119,31 @@ struct Making {
 }
 
 impl Making {
-    /// Makes the program for `shape` unless it is there, or waits for whoever does; `report` is told 0 before and 1 after.
+    /// The program for `shape`, made unless it is there, or by whoever makes it already, and how long it took to compile here;
+    /// `report` is told 0 before and 1 after.
     fn make_once(
         &self,
         shape: &ProgramShape,
         cancel: Option<&CancelToken>,
         report: &dyn Fn(u64),
-    ) -> Result<Duration> {
+    ) -> Result<(Function, Duration)> {
         let named = |error: Error| error.with_context("program", shape);
         let takes_long = self.source.takes_long();
         if takes_long {
             report(0);
         }
-        let mut time = Duration::ZERO;
-        if let Some(claim) = self.slot(shape).claim(cancel).map_err(named)? {
-            let made;
-            (made, time) = self.make(shape, cancel).map_err(named)?;
-            claim.fill(made);
-        }
+        let made = match self.slot(shape).claim(cancel).map_err(named)? {
+            Turn::Ready(function) => (function, Duration::ZERO),
+            Turn::Make(claim) => {
+                let (function, time) = self.make(shape, cancel).map_err(named)?;
+                claim.fill(function.clone());
+                (function, time)
+            }
+        };
         if takes_long {
             report(1);
         }
-        Ok(time)
+        Ok(made)
     }
 
     fn report(&self, done: u64, total: u64) {

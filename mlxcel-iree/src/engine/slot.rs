@@ -45,15 +45,15 @@ impl Slot {
         }
     }
 
-    /// The right to make the program, or none where it is there; waits while somebody else has it.
-    pub(super) fn claim(&self, cancel: Option<&CancelToken>) -> Result<Option<Claim<'_>>> {
+    /// The program, or the right to make it; waits while somebody else has that.
+    pub(super) fn claim(&self, cancel: Option<&CancelToken>) -> Result<Turn<'_>> {
         let mut state = self.state();
         loop {
-            match *state {
-                State::Ready(_) => return Ok(None),
+            match &*state {
+                State::Ready(function) => return Ok(Turn::Ready(function.clone())),
                 State::Empty => {
                     *state = State::Making;
-                    return Ok(Some(Claim(self)));
+                    return Ok(Turn::Make(Claim(self)));
                 }
                 State::Making if cancel.is_some_and(CancelToken::is_cancelled) => {
                     let message = "the work was cancelled";
@@ -66,6 +66,12 @@ impl Slot {
             }
         }
     }
+}
+
+/// What somebody who needs a program gets.
+pub(super) enum Turn<'a> {
+    Ready(Function),
+    Make(Claim<'a>),
 }
 
 /// The right to make a program; where it is not used, somebody else gets it.
@@ -98,18 +104,19 @@ mod tests {
     #[test]
     fn whoever_waits_for_a_program_can_be_cancelled_and_gets_it_where_making_it_failed() {
         let slot = Slot::default();
-        let claim = slot.claim(None).unwrap().unwrap();
+        let is_turn = |turn: Turn<'_>| matches!(turn, Turn::Make(_));
+        let Turn::Make(claim) = slot.claim(None).unwrap() else { panic!("nobody has made it") };
         let cancel = CancelToken::new();
         thread::scope(|scope| {
             let (sender, cancelled) = mpsc::channel();
             let (slot, cancel) = (&slot, &cancel);
-            scope.spawn(move || sender.send(slot.claim(Some(cancel)).map(|claim| claim.is_some())).unwrap());
+            scope.spawn(move || sender.send(slot.claim(Some(cancel)).map(is_turn)).unwrap());
             assert!(cancelled.recv_timeout(Duration::from_millis(100)).is_err(), "it waits");
             cancel.cancel();
             let answer = cancelled.recv_timeout(Duration::from_secs(10)).unwrap();
             assert_eq!(answer.unwrap_err().kind(), ErrorKind::Cancelled);
 
-            let waiting = scope.spawn(|| slot.claim(None).map(|claim| claim.is_some()));
+            let waiting = scope.spawn(|| slot.claim(None).map(is_turn));
             drop(claim);
             assert!(waiting.join().unwrap().unwrap());
         });

@@ -85,7 +85,7 @@ fn caches_are_updated_in_place() {
     let vocabulary = decoder.vocabulary_size;
     let executor = IreeExecutor::new(device, programs, weights, &decoder);
 
-    executor.prepare(std::slice::from_ref(&shape), None).unwrap();
+    let program = executor.prepare(&shape, None).unwrap().program;
     let mut first = [executor.allocate(&layout, 256).unwrap()];
     let mut second = [executor.allocate(&layout, 256).unwrap()];
     let (before_first, before_second) = (first[0].buffer().clone(), second[0].buffer().clone());
@@ -96,7 +96,7 @@ fn caches_are_updated_in_place() {
         last: vec![0, 1],
         rotary: vec![(table.clone(), table)],
     };
-    let outputs = executor.run(&shape, &inputs, &mut [&mut first, &mut second], &[1]).unwrap();
+    let outputs = executor.run(&program, &inputs, &mut [&mut first, &mut second], &[1]).unwrap();
     assert_eq!((outputs.best.len(), outputs.values.len(), outputs.values[0].len()), (2, 1, vocabulary));
     assert!(first[0].buffer().shares_storage_with(&before_first));
     assert!(second[0].buffer().shares_storage_with(&before_second));
