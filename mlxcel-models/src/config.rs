@@ -53,6 +53,11 @@ impl<'a> Fields<'a> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
 
+    /// The names of all fields.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> {
+        self.fields.keys().map(String::as_str)
+    }
+
     /// Whether the file mentions the field at all, be it with `null`.
     pub(crate) fn mentions(&self, key: &str) -> bool {
         self.fields.contains_key(key)

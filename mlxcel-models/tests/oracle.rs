@@ -4,6 +4,8 @@
 mod common;
 mod naive;
 
+use std::path::PathBuf;
+
 use common::repository;
 use mlxcel_models::Checkpoint;
 use serde::Deserialize;
@@ -22,42 +24,55 @@ struct Case {
     prefill_logits: Vec<f32>,
 }
 
+/// The folders with a `config.json` in a folder of this repository.
+fn folders(parent: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(repository(parent)).unwrap();
+    let mut folders: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.join("config.json").exists());
+    folders.sort();
+    folders
+}
+
 #[test]
 fn descriptions_compute_what_transformers_computes() {
-    let mut folders = std::fs::read_dir(repository("fixtures/architectures"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_dir())
-        .collect::<Vec<_>>();
-    folders.sort();
+    let folders = folders("fixtures/architectures");
     assert!(folders.len() >= 37, "{folders:?}");
-    for folder in folders {
-        let family = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let oracle = std::fs::read(folder.join("oracle.json")).unwrap();
-        let Oracle { cases } = serde_json::from_slice(&oracle).unwrap();
-        let checkpoint = Checkpoint::open(folder).unwrap();
-        let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{family}: {error}"));
-        for (index, case) in cases.iter().enumerate() {
-            let all = [&case.prompt[..], &case.greedy[..case.greedy.len() - 1]].concat();
-            let logits = naive::logits(&checkpoint, &decoder, &all).unwrap();
-            let rows = logits.rows().skip(case.prompt.len() - 1).collect::<Vec<_>>();
-            let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
-            let error =
-                rows[0].iter().zip(&case.prefill_logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
-            assert!(error <= 1e-3 * largest, "{family}, case {index}: logits differ by {error} of {largest}");
-            for (step, row) in rows.iter().enumerate() {
-                let token = case.greedy[step] as usize;
-                let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let sum: f32 = row.iter().map(|logit| (logit - best).exp()).sum();
-                let logprob = row[token] - best - sum.ln();
-                let error = (logprob - case.logprobs[step]).abs();
-                assert!(
-                    error <= 3e-3,
-                    "{family}, case {index}, step {step}: log probabilities differ by {error}"
-                );
-                if case.margins[step] > 1e-3 {
-                    assert!(row[token] == best, "{family}, case {index}, step {step}: another token is best");
-                }
+    folders.into_iter().for_each(check);
+}
+
+#[test]
+fn packed_weights_are_what_transformers_unpacks() {
+    let folders = folders("fixtures/formats");
+    assert!(folders.len() >= 6, "{folders:?}");
+    folders.into_iter().for_each(check);
+}
+
+fn check(folder: PathBuf) {
+    let family = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let oracle = std::fs::read(folder.join("oracle.json")).unwrap();
+    let Oracle { cases } = serde_json::from_slice(&oracle).unwrap();
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{family}: {error}"));
+    for (index, case) in cases.iter().enumerate() {
+        let all = [&case.prompt[..], &case.greedy[..case.greedy.len() - 1]].concat();
+        let logits = naive::logits(&checkpoint, &decoder, &all).unwrap();
+        let rows = logits.rows().skip(case.prompt.len() - 1).collect::<Vec<_>>();
+        let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+        let error =
+            rows[0].iter().zip(&case.prefill_logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(error <= 1e-3 * largest, "{family}, case {index}: logits differ by {error} of {largest}");
+        for (step, row) in rows.iter().enumerate() {
+            let token = case.greedy[step] as usize;
+            let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f32 = row.iter().map(|logit| (logit - best).exp()).sum();
+            let logprob = row[token] - best - sum.ln();
+            let error = (logprob - case.logprobs[step]).abs();
+            assert!(
+                error <= 3e-3,
+                "{family}, case {index}, step {step}: log probabilities differ by {error}"
+            );
+            if case.margins[step] > 1e-3 {
+                assert!(row[token] == best, "{family}, case {index}, step {step}: another token is best");
             }
         }
     }

@@ -12,28 +12,9 @@ use serde_json::{Value, json};
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
 const DOWN: &str = "model.layers.0.mlp.down_proj";
 
-/// A Llama of one layer, 8 tokens, hidden 128, MLP 256, 2 query heads over one key/value head of 64, tied head: all dense.
+/// The draft of which some modules are to be packed.
 fn wide() -> Draft {
-    let mut draft = Draft::llama()
-        .set("hidden_size", json!(128))
-        .set("intermediate_size", json!(256))
-        .set("quantization", json!({"group_size": 64, "bits": 4}));
-    for (name, shape) in [
-        ("model.embed_tokens", &[8, 128][..]),
-        ("model.norm", &[128]),
-        ("model.layers.0.input_layernorm", &[128]),
-        ("model.layers.0.post_attention_layernorm", &[128]),
-        (QUERY, &[128, 128]),
-        ("model.layers.0.self_attn.k_proj", &[64, 128]),
-        ("model.layers.0.self_attn.v_proj", &[64, 128]),
-        ("model.layers.0.self_attn.o_proj", &[128, 128]),
-        ("model.layers.0.mlp.gate_proj", &[256, 128]),
-        ("model.layers.0.mlp.up_proj", &[256, 128]),
-        (DOWN, &[128, 256]),
-    ] {
-        draft.put(&format!("{name}.weight"), Dtype::BF16, shape);
-    }
-    draft
+    Draft::wide().set("quantization", json!({"group_size": 64, "bits": 4}))
 }
 
 /// The draft with `module`, `[rows, columns]`, packed.
@@ -212,9 +193,7 @@ fn rows_of_a_quantized_weight_take_their_companions_along() {
 #[test]
 fn other_methods_are_named() {
     for (settings, method) in [
-        (json!({"quant_method": "gptq", "bits": 4, "group_size": 128}), "gptq"),
-        (json!({"quant_method": "awq", "bits": 4}), "awq"),
-        (json!({"quant_method": "fp8", "weight_block_size": [128, 128]}), "fp8"),
+        (json!({"quant_method": "hqq", "nbits": 4}), "hqq"),
         (json!({"quant_method": "bitsandbytes", "load_in_4bit": true}), "bitsandbytes"),
         (json!({"load_in_8bit": true, "llm_int8_threshold": 6.0}), "bitsandbytes"),
     ] {

@@ -52,7 +52,7 @@ fn accepts_random_programs(extent: Extent) {
         }
         let accepted = match extent {
             Extent::Whole => support::verify(&compiler, &texts).into_iter().collect(),
-            Extent::Lowered => support::lower(&compiler, &texts),
+            Extent::Lowered | Extent::Run => support::lower(&compiler, &texts),
         };
         accepted.map_err(|error| {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rejected-{extent:?}.mlir"));

@@ -232,6 +232,11 @@ impl Roles<'_> {
         let Some(first) = weights.next() else {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are no experts"));
         };
+        if first.packing().is_some_and(|packing| packing.ordered) {
+            let message = "experts whose columns are in an order of their own are not supported; quantize without act-order \
+                           (`desc_act`), or with static groups";
+            return Err(Error::unsupported(OPERATION, message).with_context("tensor", &first.tensor));
+        }
         let rest = weights.collect::<Vec<_>>();
         match rest.iter().find(|other| !alike(&first, other)) {
             None => Ok(first.stacked(rest)),

@@ -95,19 +95,27 @@ fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     layer_windows(config, &types, window(config, "sliding_window", Some(128))?)
 }
 
-/// The experts: the rows of gates and up projections take turns in a stack of matrices that are stored the other way round, or there are
-/// three stacks as mlx-lm converts them.
+/// The experts: the rows of gates and up projections take turns in a stack of matrices, which is packed, or else dense and stored the
+/// other way round; or there are three stacks as mlx-lm converts them.
 fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<ExpertLinears> {
     let ExpertSizes { count, hidden, width, .. } = sizes;
     let fused = format!("{module}.gate_up_proj");
-    let (weights, biases) = if roles.has(&fused) {
+    let is_packed = roles.has(&format!("{fused}_blocks"));
+    let (weights, biases) = if is_packed || roles.has(&fused) {
         let turns = |fused: WeightRef| {
             [0, 1].map(|start| {
                 fused.clone().select(Selection { axis: 1, start, run: 1, stride: 2, runs: width })
             })
         };
-        let [gate, up] = turns(roles.dense(&fused, &[count, hidden, 2 * width])?.transposed());
-        let down = roles.dense(&format!("{module}.down_proj"), &[count, width, hidden])?.transposed();
+        let stack = |name: &str, rows, columns| {
+            if is_packed {
+                roles.blocks(name, [count, rows, columns])
+            } else {
+                roles.dense(name, &[count, columns, rows]).map(WeightRef::transposed)
+            }
+        };
+        let [gate, up] = turns(stack(&fused, 2 * width, hidden)?);
+        let down = stack(&format!("{module}.down_proj"), hidden, width)?;
         let [gate_bias, up_bias] = turns(roles.dense(&format!("{fused}_bias"), &[count, 2 * width])?);
         let down_bias = roles.dense(&format!("{module}.down_proj_bias"), &[count, hidden])?;
         ([gate, up, down], [gate_bias, up_bias, down_bias])

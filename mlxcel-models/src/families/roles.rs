@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
-use crate::packing::formats::{dense, matrix};
+use crate::packing::formats::{dense, has_matrix, matrix, mxfp4};
 
 pub(super) const OPERATION: &str = "describe decoder";
 
@@ -57,7 +57,7 @@ impl<'a> Roles<'a> {
     /// the head is tied unless there is one.
     pub(super) fn head(&self, name: &str, table: WeightRef, tied: bool) -> Result<(bool, WeightRef)> {
         let own = self.text.prefixes().iter().map(|outer| format!("{outer}{name}"));
-        let own = own.into_iter().find(|name| self.has(&format!("{name}.weight")));
+        let own = own.into_iter().find(|name| has_matrix(self.checkpoint, name));
         let differs = own.as_ref().is_some_and(|own| self.differs(&format!("{own}.weight"), &table.tensor));
         let tied = if self.is_wrapped() { own.is_none() } else { tied };
         let [vocabulary, hidden] = table.shape[..] else { return Ok((true, table)) };
@@ -130,6 +130,11 @@ impl<'a> Roles<'a> {
         columns: usize,
     ) -> Result<WeightRef> {
         matrix(self.checkpoint, module, &[count, rows, columns])
+    }
+
+    /// The matrices `[count, rows, columns]` that `{name}_blocks` and `{name}_scales` hold; they have no role yet.
+    pub(super) fn blocks(&self, name: &str, shape: [usize; 3]) -> Result<WeightRef> {
+        mxfp4::stack(self.checkpoint, name, shape)
     }
 
     /// The projection whose tensors are `{name}.weight`, dense or quantized, and, if `bias`, `{name}.bias`.

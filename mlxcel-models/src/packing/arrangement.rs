@@ -5,7 +5,9 @@ use std::ops::Range;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::Part;
-use super::formats::gguf;
+use super::formats::compressed::Compressed;
+use super::formats::gptq::Gptq;
+use super::formats::{awq, gguf, grid};
 use crate::checkpoint::Checkpoint;
 use crate::gguf::BlockType;
 
@@ -27,6 +29,24 @@ pub enum Arrangement {
     Bytes,
     /// Blocks of a GGUF file.
     Gguf(BlockType),
+    /// Numbers that several rows or groups share.
+    Grid {
+        /// How many rows share a number.
+        rows: usize,
+        /// How many groups of the packing share one.
+        groups: usize,
+        /// Whether the numbers of a row are a column of the tensor.
+        transposed: bool,
+    },
+    /// What GPTQ's tools write.
+    Gptq(Gptq),
+    /// What AWQ's tools write for their matrix kernels.
+    Awq {
+        /// How many groups of the packing share a scale and a zero.
+        groups: usize,
+    },
+    /// What compressed-tensors writes.
+    Compressed(Compressed),
 }
 
 impl Derived {
@@ -45,6 +65,12 @@ impl Derived {
     ) -> Result<()> {
         match self.arrangement {
             Arrangement::Gguf(block) => gguf::read(checkpoint, tensor, (block, self.part), rows, out),
+            Arrangement::Grid { rows: of_rows, groups, transposed } => {
+                grid::read(checkpoint, tensor, [of_rows, groups], transposed, rows, out)
+            }
+            Arrangement::Gptq(form) => form.read(checkpoint, self.part, tensor, rows, out),
+            Arrangement::Awq { groups } => awq::read(checkpoint, groups, self.part, tensor, rows, out),
+            Arrangement::Compressed(form) => form.read(checkpoint, self.part, tensor, rows, out),
             Arrangement::Bytes => {
                 let (view, location) = checkpoint.located(tensor)?;
                 let row = out.len().checked_div(rows.len()).unwrap_or_default();
@@ -60,7 +86,7 @@ impl Derived {
 }
 
 /// That a reference is none to this checkpoint's tensor.
-pub(crate) fn differs(tensor: &str, location: &str) -> Error {
+pub(super) fn differs(tensor: &str, location: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, "read weight", "the reference does not fit the stored tensor")
         .with_context("tensor", tensor)
         .with_context("path", location)

@@ -21,6 +21,8 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 pub use arrangement::{Arrangement, Derived};
 pub use decode::decode_row;
+pub use formats::compressed::Compressed;
+pub use formats::gptq::Gptq;
 
 pub use crate::gguf::BlockType;
 

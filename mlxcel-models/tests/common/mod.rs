@@ -1,6 +1,8 @@
 //! Checkpoints in the making: a small one in memory, to be changed and then written to a folder.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod values;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,6 +54,27 @@ impl Draft {
             ("model.layers.0.mlp.down_proj.weight", &[8, 12]),
         ] {
             draft.put(name, Dtype::BF16, shape);
+        }
+        draft
+    }
+
+    /// A Llama of one layer, 8 tokens, hidden 128, MLP 256, 2 query heads over one key/value head of 64, tied head.
+    pub(crate) fn wide() -> Self {
+        let mut draft = Self::llama().set("hidden_size", json!(128)).set("intermediate_size", json!(256));
+        for (name, shape) in [
+            ("model.embed_tokens", &[8, 128][..]),
+            ("model.norm", &[128]),
+            ("model.layers.0.input_layernorm", &[128]),
+            ("model.layers.0.post_attention_layernorm", &[128]),
+            ("model.layers.0.self_attn.q_proj", &[128, 128]),
+            ("model.layers.0.self_attn.k_proj", &[64, 128]),
+            ("model.layers.0.self_attn.v_proj", &[64, 128]),
+            ("model.layers.0.self_attn.o_proj", &[128, 128]),
+            ("model.layers.0.mlp.gate_proj", &[256, 128]),
+            ("model.layers.0.mlp.up_proj", &[256, 128]),
+            ("model.layers.0.mlp.down_proj", &[128, 256]),
+        ] {
+            draft.put(&format!("{name}.weight"), Dtype::BF16, shape);
         }
         draft
     }

@@ -5,9 +5,11 @@ use std::rc::Rc;
 use mlxcel_core::Result;
 use mlxcel_models::walk::{Ops, Walk};
 use mlxcel_models::{
-    Activation, AttentionCore, Checkpoint, Convolution, Decoder, ElementType, HeadLinear, LatentAttention,
-    Linear, Norm, NormKind, PositionScale, Rope, StateSlot, WeightId,
+    Activation, AttentionCore, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention, Linear, Norm,
+    NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
 };
+
+use crate::common::values::values;
 
 /// A tensor, row-major.
 #[derive(Clone, Debug)]
@@ -75,28 +77,12 @@ pub(crate) struct Routing {
 
 /// The logits at every position of `tokens`, which are the start of a sequence.
 pub(crate) fn logits(checkpoint: &Checkpoint, decoder: &Decoder, tokens: &[u32]) -> Result<Tensor> {
-    let weight = |weight| {
-        let view = checkpoint.weight(weight)?;
-        Ok(Tensor::new(view.shape.clone(), floats(view.element_type, &view.bytes)))
-    };
+    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
     let mut ops = Naive { tokens, weights };
     let walk = Walk::new(decoder);
     let hidden = walk.hidden(decoder, &mut ops)?;
     walk.logits(decoder, &hidden, &mut ops)
-}
-
-fn floats(element: ElementType, bytes: &[u8]) -> Vec<f32> {
-    match element {
-        ElementType::F32 => {
-            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-        }
-        ElementType::BF16 => {
-            let float = |b: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes(b.try_into().unwrap())) << 16);
-            bytes.chunks_exact(2).map(float).collect()
-        }
-        other => panic!("{other} is in no fixture"),
-    }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

@@ -1,7 +1,15 @@
 //! The forms in which files hold packed weights, one a file, and which of them a checkpoint has.
 
+pub(in crate::packing) mod awq;
+pub(in crate::packing) mod compressed;
+mod fp8;
 pub(in crate::packing) mod gguf;
+pub(in crate::packing) mod gptq;
+pub(in crate::packing) mod grid;
 mod mlx;
+mod module;
+pub(crate) mod mxfp4;
+mod stream;
 
 pub(crate) use mlx::refuse_quantized_activations;
 
@@ -23,18 +31,31 @@ pub(crate) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> 
     if let Some(block) = checkpoint.blocks(&weight) {
         return gguf::matrix(checkpoint, &weight, shape, block);
     }
-    match method(checkpoint.config())? {
-        None => mlx::matrix(checkpoint, module, shape),
-        Some(method) => {
+    let Some(method) = method(checkpoint.config())? else { return mlx::matrix(checkpoint, module, shape) };
+    let settings = checkpoint.config().object(QUANTIZATION_CONFIG)?.unwrap_or(checkpoint.config());
+    match method {
+        "gptq" => gptq::matrix(checkpoint, settings, module, shape),
+        "awq" => awq::matrix(checkpoint, settings, module, shape),
+        "compressed-tensors" => compressed::matrix(checkpoint, settings, module, shape),
+        "fp8" => fp8::matrix(checkpoint, settings, module, shape),
+        // Experts alone are packed, which are described as stacks.
+        "mxfp4" => dense(checkpoint, &format!("{module}.weight"), shape),
+        _ => {
             let message = format!(
-                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm quantized, or one in float16, \
-                 bfloat16 or float32",
+                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm, GPTQ, AWQ or llm-compressor \
+                 quantized, or one in float16, bfloat16 or float32",
                 method.escape_debug()
             );
-            let settings = checkpoint.config().object(QUANTIZATION_CONFIG)?.unwrap_or(checkpoint.config());
             Err(settings.unsupported("quant_method", message))
         }
     }
+}
+
+/// Whether there is a matrix of the module called `module`, whatever its form.
+pub(crate) fn has_matrix(checkpoint: &Checkpoint, module: &str) -> bool {
+    ["weight", "qweight", "weight_packed"]
+        .into_iter()
+        .any(|suffix| checkpoint.has(&format!("{module}.{suffix}")))
 }
 
 /// The method that quantized the checkpoint, where it is another than MLX's.

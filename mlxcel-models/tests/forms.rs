@@ -1,0 +1,488 @@
+//! Checkpoints in the packed forms of GPTQ, AWQ, compressed-tensors, FP8 and gpt-oss: what is read out of them, and which are refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::values::values;
+use common::{Draft, chain};
+use mlxcel_core::ErrorKind;
+use mlxcel_models::{Checkpoint, Decoder, WeightRef};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+const DOWN: &str = "model.layers.0.mlp.down_proj";
+const ROWS: usize = 128;
+const COLUMNS: usize = 256;
+
+/// Numbers below `limit` that look random.
+fn numbers(count: usize, limit: u32, seed: u32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % limit
+    };
+    (0..count).map(|_| next() as u8).collect()
+}
+
+/// Half-precision scales, and their bytes.
+fn scales(count: usize) -> (Vec<f32>, Vec<u8>) {
+    let scales: Vec<_> = numbers(count, 256, 7).into_iter().map(|n| f32::from(n) / 4096.0 + 0.01).collect();
+    let halves: Vec<_> = scales.iter().map(|&scale| half::f16::from_f32(scale)).collect();
+    (
+        halves.iter().map(|half| half.to_f32()).collect(),
+        halves.iter().flat_map(|half| half.to_le_bytes()).collect(),
+    )
+}
+
+/// A stream of codes for each line of `width`, the first in the lowest bits.
+fn streams(codes: &[u8], width: usize, bits: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    for line in codes.chunks_exact(width) {
+        let mut stream = vec![0u8; (width * bits).div_ceil(32) * 4];
+        for (index, code) in line.iter().enumerate() {
+            for bit in (0..bits).filter(|bit| code >> bit & 1 == 1) {
+                stream[(index * bits + bit) / 8] |= 1 << ((index * bits + bit) % 8);
+            }
+        }
+        out.extend(stream);
+    }
+    out
+}
+
+/// Elements of `width` bytes of a matrix of `columns`, with rows and columns swapped.
+fn transposed(bytes: &[u8], columns: usize, width: usize) -> Vec<u8> {
+    let elements: Vec<_> = bytes.chunks_exact(width).collect();
+    let rows = elements.len() / columns;
+    (0..columns)
+        .flat_map(|column| (0..rows).map(move |row| (row, column)))
+        .flat_map(|(row, column)| elements[row * columns + column].to_vec())
+        .collect()
+}
+
+fn ints(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    values.into_iter().flat_map(|value| (value as i32).to_le_bytes()).collect()
+}
+
+/// A draft whose module `DOWN` has these tensors in the place of its weight.
+fn draft(settings: Value, tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)>) -> Draft {
+    let mut draft = Draft::wide().set("quantization_config", settings).without(&format!("{DOWN}.weight"));
+    for (suffix, dtype, shape, bytes) in tensors {
+        assert_eq!(bytes.len(), shape.iter().product::<usize>() * dtype.bitsize() / 8, "{suffix}");
+        draft.tensors.insert(format!("{DOWN}.{suffix}"), (dtype, shape, bytes));
+    }
+    draft
+}
+
+fn down(decoder: &Decoder) -> &WeightRef {
+    decoder.weights().find(|weight| weight.tensor.starts_with(DOWN)).unwrap()
+}
+
+/// Holds the values of `DOWN`, whole, by rows and in a selection, against `expected`, and gives the packing's text.
+fn check(draft: &Draft, expected: impl Fn(usize, usize) -> f32) -> String {
+    let written = draft.write();
+    let checkpoint = written.open().unwrap();
+    let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let weight = down(&decoder);
+    let found = values(&checkpoint, weight).unwrap();
+    for (index, &value) in found.iter().enumerate() {
+        let expected = expected(index / COLUMNS, index % COLUMNS);
+        let close = (value - expected).abs() <= 1e-6 * expected.abs();
+        assert!(close, "{weight}: value {:?} is {value}, not {expected}", (index / COLUMNS, index % COLUMNS));
+    }
+    check_rows(&checkpoint, weight);
+    let slice = weight.clone().rows(5, 70);
+    assert_eq!(values(&checkpoint, &slice).unwrap(), found[5 * COLUMNS..75 * COLUMNS]);
+    weight.storage()
+}
+
+/// Holds rows of each part against all of it.
+fn check_rows(checkpoint: &Checkpoint, weight: &WeightRef) {
+    for part in weight.tensors() {
+        let whole = checkpoint.weight(part).unwrap().bytes;
+        if part.shape.len() < 2 {
+            continue;
+        }
+        let row = whole.len() / ROWS;
+        for rows in [0..1, 3..20, 120..128, 17..17] {
+            let mut some = vec![0; rows.len() * row];
+            checkpoint.weight_rows(part, rows.clone(), &mut some).unwrap();
+            assert_eq!(some, whole[rows.start * row..rows.end * row], "{part}: {rows:?}");
+        }
+    }
+}
+
+/// A module as GPTQ stores it: codes `[ROWS, COLUMNS]`, zeros `[ROWS, groups]`, the group of each column.
+fn gptq(
+    bits: usize,
+    group: usize,
+    v2: bool,
+    symmetric: bool,
+    order: Option<&[usize]>,
+) -> (Draft, impl Fn(usize, usize) -> f32 + use<>) {
+    let (limit, groups) = (1u32 << bits, COLUMNS.div_ceil(group));
+    let codes = numbers(ROWS * COLUMNS, limit, 1);
+    let zeros =
+        if symmetric { vec![(limit / 2) as u8; ROWS * groups] } else { numbers(ROWS * groups, limit, 2) };
+    let (floats, halves) = scales(groups * ROWS);
+    let stored: Vec<_> = zeros
+        .iter()
+        .map(|zero| (u32::from(*zero) + limit - u32::from(!v2)) % limit)
+        .map(|zero| zero as u8)
+        .collect();
+    let of_column: Vec<_> =
+        (0..COLUMNS).map(|column| order.map_or(column, |order| order[column]) / group).collect();
+    let mut tensors = vec![
+        (
+            "qweight",
+            Dtype::I32,
+            vec![COLUMNS * bits / 32, ROWS],
+            transposed(&streams(&codes, COLUMNS, bits), COLUMNS * bits / 32, 4),
+        ),
+        (
+            "qzeros",
+            Dtype::I32,
+            vec![groups, ROWS * bits / 32],
+            streams(&transposed(&stored, groups, 1), ROWS, bits),
+        ),
+        ("scales", Dtype::F16, vec![groups, ROWS], halves),
+    ];
+    if order.is_some() {
+        tensors.push(("g_idx", Dtype::I32, vec![COLUMNS], ints(of_column.iter().copied())));
+    }
+    let format = if v2 { "gptq_v2" } else { "gptq" };
+    let size = if group == COLUMNS { -1 } else { group as i64 };
+    let settings = json!({"quant_method": "gptq", "bits": bits, "group_size": size, "sym": symmetric, "checkpoint_format": format});
+    let expected = move |row: usize, column: usize| {
+        let group = of_column[column];
+        let code = f32::from(codes[row * COLUMNS + column]) - f32::from(zeros[row * groups + group]);
+        floats[group * ROWS + row] * code
+    };
+    (draft(settings, tensors), expected)
+}
+
+/// A permutation of columns.
+fn shuffled() -> Vec<usize> {
+    (0..COLUMNS).map(|column| column * 37 % COLUMNS).collect()
+}
+
+#[test]
+fn gptq_is_read_in_every_width_and_grouping() {
+    for (bits, group, v2, symmetric, text) in [
+        (4, 32, false, true, "u4-8/32 f16"),
+        (4, 128, true, false, "u4/128 f16 + f32"),
+        (4, 256, false, true, "u4-8/128 f16"),
+        (8, 64, false, false, "u8/64 f16 + f32"),
+        (8, 128, true, true, "u8-128/128 f16"),
+        (3, 32, false, false, "u3/32 f16 + f32"),
+        (2, 64, true, false, "u2/64 f16 + f32"),
+        // Of the last group there are 64 columns.
+        (4, 96, false, false, "u4/32 f16 + f32"),
+    ] {
+        let (draft, expected) = gptq(bits, group, v2, symmetric, None);
+        assert_eq!(check(&draft, expected), text);
+    }
+}
+
+#[test]
+fn gptq_columns_are_sorted_by_their_groups() {
+    let identity: Vec<_> = (0..COLUMNS).collect();
+    let (draft, expected) = gptq(4, 32, false, true, Some(&identity));
+    assert_eq!(check(&draft, expected), "u4-8/32 f16");
+    for (bits, group) in [(4, 32), (4, 96), (8, 128), (3, 64)] {
+        let (draft, expected) = gptq(bits, group, false, false, Some(&shuffled()));
+        assert!(check(&draft, expected).ends_with("f16 + f32 ordered"));
+    }
+}
+
+#[test]
+fn gptq_leaves_other_modules_dense() {
+    let (draft, _) = gptq(4, 32, false, true, None);
+    let decoder = draft.decoder().unwrap();
+    assert_eq!(decoder.weights().filter(|weight| weight.packed.is_some()).count(), 1);
+    assert_eq!(decoder.element_type.to_string(), "BF16", "as torch_dtype says");
+}
+
+fn awq(group: usize, with_zeros: bool) -> (Draft, impl Fn(usize, usize) -> f32) {
+    const PLACES: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+    let groups = COLUMNS / group;
+    // By column, then by row.
+    let codes = numbers(COLUMNS * ROWS, 16, 3);
+    let zeros = numbers(groups * ROWS, 16, 4);
+    let (floats, halves) = scales(groups * ROWS);
+    let interleaved = |codes: &[u8]| {
+        let words = codes.chunks_exact(8).flat_map(|codes| PLACES.map(|place| codes[place]));
+        streams(&words.collect::<Vec<_>>(), ROWS, 4)
+    };
+    let mut tensors = vec![
+        ("qweight", Dtype::I32, vec![COLUMNS, ROWS / 8], interleaved(&codes)),
+        ("scales", Dtype::F16, vec![groups, ROWS], halves),
+    ];
+    if with_zeros {
+        tensors.push(("qzeros", Dtype::I32, vec![groups, ROWS / 8], interleaved(&zeros)));
+    }
+    let settings = json!({"quant_method": "awq", "bits": 4, "group_size": group, "version": "GEMM", "zero_point": with_zeros});
+    let expected = move |row: usize, column: usize| {
+        let zero = if with_zeros { zeros[column / group * ROWS + row] } else { 8 };
+        floats[column / group * ROWS + row] * (f32::from(codes[column * ROWS + row]) - f32::from(zero))
+    };
+    (draft(settings, tensors), expected)
+}
+
+#[test]
+fn awq_is_read_with_and_without_zeros() {
+    for (group, with_zeros, text) in
+        [(32, true, "u4/32 f16 + f32"), (128, true, "u4/128 f16 + f32"), (64, false, "u4-8/64 f16")]
+    {
+        let (draft, expected) = awq(group, with_zeros);
+        assert_eq!(check(&draft, expected), text);
+    }
+}
+
+fn compressed(tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)>, weights: Value) -> Draft {
+    let groups = json!({"group_0": {"targets": ["Linear", "re:.*down.*"], "weights": weights}});
+    draft(
+        json!({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": groups, "ignore": ["lm_head"]}),
+        tensors,
+    )
+}
+
+#[test]
+fn packed_integers_of_compressed_tensors_are_read() {
+    for (bits, group, zeros_packed, ordered, text) in [
+        (4, 32, None, false, "u4-8/32 f16"),
+        (8, COLUMNS, None, false, "u8-128/128 f16"),
+        (4, 64, Some(true), false, "u4/64 f16 + f32"),
+        (8, 128, Some(false), false, "u8/128 f16 + f32"),
+        (4, 32, Some(true), true, "u4/32 f16 + f32 ordered"),
+        (4, 128, None, true, "u4-8/128 f16 ordered"),
+    ] {
+        let (limit, groups) = (1u32 << bits, COLUMNS / group);
+        let codes = numbers(ROWS * COLUMNS, limit, 5);
+        let zeros = numbers(ROWS * groups, limit, 6);
+        let (floats, halves) = scales(ROWS * groups);
+        let of_column: Vec<_> = (0..COLUMNS)
+            .map(|column| if ordered { shuffled()[column] / group } else { column / group })
+            .collect();
+        let mut tensors = vec![
+            ("weight_packed", Dtype::I32, vec![ROWS, COLUMNS * bits / 32], streams(&codes, COLUMNS, bits)),
+            ("weight_scale", Dtype::F16, vec![ROWS, groups], halves),
+            (
+                "weight_shape",
+                Dtype::I64,
+                vec![2],
+                [ROWS as i64, COLUMNS as i64].map(i64::to_le_bytes).concat(),
+            ),
+        ];
+        match zeros_packed {
+            Some(true) => {
+                let down = streams(&transposed(&zeros, groups, 1), ROWS, bits);
+                tensors.push((
+                    "weight_zero_point",
+                    Dtype::I32,
+                    vec![ROWS * bits / 32, groups],
+                    transposed(&down, ROWS * bits / 32, 4),
+                ));
+            }
+            Some(false) => {
+                let signed = zeros.iter().map(|zero| zero.wrapping_sub((limit / 2) as u8)).collect();
+                tensors.push(("weight_zero_point", Dtype::I8, vec![ROWS, groups], signed));
+            }
+            None => {}
+        }
+        let places = if ordered { ints(of_column.iter().copied()) } else { vec![0xff; COLUMNS * 4] };
+        tensors.push(("weight_g_idx", Dtype::I32, vec![COLUMNS], places));
+        let expected = |row: usize, column: usize| {
+            let at = row * groups + of_column[column];
+            let zero = if zeros_packed.is_some() { f32::from(zeros[at]) } else { (limit / 2) as f32 };
+            floats[at] * (f32::from(codes[row * COLUMNS + column]) - zero)
+        };
+        assert_eq!(
+            check(&compressed(tensors, json!({"num_bits": bits, "group_size": group})), expected),
+            text
+        );
+    }
+}
+
+#[test]
+fn integers_in_bytes_have_scales_for_rows_or_all() {
+    let codes = numbers(ROWS * COLUMNS, 256, 8);
+    let (floats, halves) = scales(ROWS);
+    let code = |row: usize, column: usize| f32::from(codes[row * COLUMNS + column].cast_signed());
+    let weight = ("weight", Dtype::I8, vec![ROWS, COLUMNS], codes.clone());
+    let of_rows = ("weight_scale", Dtype::F16, vec![ROWS, 1], halves.clone());
+    let draft = compressed(vec![weight.clone(), of_rows.clone()], json!({"strategy": "channel"}));
+    assert_eq!(check(&draft, |row, column| floats[row] * code(row, column)), "u8-128/128 f16");
+    let of_all = ("weight_scale", Dtype::F16, vec![1], halves[..2].to_vec());
+    let draft = compressed(vec![weight.clone(), of_all], json!({"strategy": "tensor"}));
+    assert_eq!(check(&draft, |row, column| floats[0] * code(row, column)), "u8-128/128 f16");
+    let zeros = numbers(ROWS, 256, 9);
+    let draft = compressed(
+        vec![weight, of_rows, ("weight_zero_point", Dtype::I8, vec![ROWS, 1], zeros.clone())],
+        json!({"strategy": "channel", "symmetric": false}),
+    );
+    let expected =
+        |row: usize, column: usize| floats[row] * (code(row, column) - f32::from(zeros[row].cast_signed()));
+    assert_eq!(check(&draft, expected), "u8/128 f16 + f32");
+}
+
+/// A float of 4 exponent and 3 fraction bits.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+    let magnitude =
+        if exponent == 0 { fraction * 2f32.powi(-6) } else { (1.0 + fraction) * 2f32.powi(exponent - 7) };
+    if code & 128 == 0 { magnitude } else { -magnitude }
+}
+
+fn floats32(count: usize) -> (Vec<f32>, Vec<u8>) {
+    let floats: Vec<_> = numbers(count, 255, 10).into_iter().map(|n| f32::from(n) / 3000.0 + 0.001).collect();
+    let bytes = floats.iter().flat_map(|float| float.to_le_bytes()).collect();
+    (floats, bytes)
+}
+
+#[test]
+fn floats_of_8_bits_have_scales_for_blocks_rows_or_all() {
+    let codes: Vec<_> = numbers(ROWS * COLUMNS, 256, 11)
+        .into_iter()
+        .map(|code| if code & 127 == 127 { 0 } else { code })
+        .collect();
+    let value = |row: usize, column: usize| e4m3(codes[row * COLUMNS + column]);
+    let weight = || ("weight", Dtype::F8_E4M3, vec![ROWS, COLUMNS], codes.clone());
+    // Blocks of 96 do not divide rows and columns.
+    for (size, text) in
+        [(64, "e4m3/64 f32"), (128, "e4m3/128 f32"), (96, "e4m3/32 f32"), (512, "e4m3/128 f32")]
+    {
+        let (height, width) = (ROWS.div_ceil(size), COLUMNS.div_ceil(size));
+        let (floats, bytes) = floats32(height * width);
+        let settings =
+            json!({"quant_method": "fp8", "weight_block_size": [size, size], "activation_scheme": "dynamic"});
+        let draft =
+            draft(settings, vec![weight(), ("weight_scale_inv", Dtype::F32, vec![height, width], bytes)]);
+        let expected =
+            |row: usize, column: usize| floats[row / size * width + column / size] * value(row, column);
+        assert_eq!(check(&draft, expected), text);
+    }
+    let (floats, bytes) = floats32(ROWS);
+    for (shape, per_row) in [(vec![ROWS, 1], true), (vec![ROWS], true), (vec![1], false), (vec![], false)] {
+        let count = if per_row { ROWS } else { 1 };
+        let scale = ("weight_scale", Dtype::F32, shape, bytes[..4 * count].to_vec());
+        let expected = |row: usize, column: usize| floats[if per_row { row } else { 0 }] * value(row, column);
+        let of_fp8 = draft(json!({"quant_method": "fp8"}), vec![weight(), scale.clone()]);
+        assert_eq!(check(&of_fp8, expected), "e4m3/128 f32");
+        assert_eq!(
+            check(&compressed(vec![weight(), scale], json!({"type": "float"})), expected),
+            "e4m3/128 f32"
+        );
+    }
+    let (floats, bytes) = floats32(2);
+    let scale = ("weight_scale", Dtype::F32, vec![1, 2], bytes);
+    let draft =
+        compressed(vec![weight(), scale], json!({"strategy": "block", "block_structure": [128, 128]}));
+    assert_eq!(check(&draft, |row, column| floats[column / 128] * value(row, column)), "e4m3/128 f32");
+}
+
+#[test]
+fn floats_of_4_bits_are_read() {
+    const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let codes = numbers(ROWS * COLUMNS, 16, 12);
+    let value = |row: usize, column: usize| {
+        let code = codes[row * COLUMNS + column];
+        if code & 8 == 0 { E2M1[usize::from(code)] } else { -E2M1[usize::from(code & 7)] }
+    };
+    let packed = ("weight_packed", Dtype::U8, vec![ROWS, COLUMNS / 2], streams(&codes, COLUMNS, 4));
+    let of_groups = numbers(ROWS * COLUMNS / 16, 126, 13);
+    let tensors = vec![
+        packed.clone(),
+        ("weight_scale", Dtype::F8_E4M3, vec![ROWS, COLUMNS / 16], of_groups.clone()),
+        ("weight_global_scale", Dtype::F32, vec![1], 12.5f32.to_le_bytes().to_vec()),
+    ];
+    let expected = |row: usize, column: usize| {
+        e4m3(of_groups[row * COLUMNS / 16 + column / 16]) / 12.5 * value(row, column)
+    };
+    assert_eq!(check(&compressed(tensors, json!({})), expected), "e2m1/16 f32");
+    let exponents: Vec<_> =
+        numbers(ROWS * COLUMNS / 32, 20, 14).into_iter().map(|exponent| exponent + 115).collect();
+    let tensors = vec![packed, ("weight_scale", Dtype::U8, vec![ROWS, COLUMNS / 32], exponents.clone())];
+    let expected = |row: usize, column: usize| {
+        2f32.powi(i32::from(exponents[row * COLUMNS / 32 + column / 32]) - 127) * value(row, column)
+    };
+    assert_eq!(check(&compressed(tensors, json!({})), expected), "e2m1/32 e8m0");
+}
+
+#[test]
+fn tensors_that_contradict_each_other_are_refused() {
+    let gptq = || gptq(4, 32, false, false, Some(&shuffled())).0;
+    let awq = || awq(32, true).0;
+    let replaced = |draft: Draft, suffix: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>| {
+        let mut draft = draft;
+        draft.tensors.insert(format!("{DOWN}.{suffix}"), (dtype, shape.to_vec(), bytes));
+        draft
+    };
+    let zeros = |count: usize| vec![0; count];
+    let columns = |group: i32| (0..COLUMNS).flat_map(|_| group.to_le_bytes()).collect::<Vec<_>>();
+    for (draft, suffix, words) in [
+        (replaced(gptq(), "qweight", Dtype::I32, &[31, 128], zeros(31 * 512)), "qweight", "I32 [31, 128]"),
+        (replaced(gptq(), "qweight", Dtype::I32, &[32, 64], zeros(32 * 256)), "qweight", "I32 [32, 64]"),
+        (replaced(gptq(), "qweight", Dtype::F32, &[32, 128], zeros(32 * 512)), "qweight", "F32 [32, 128]"),
+        (replaced(gptq(), "scales", Dtype::F16, &[0, 128], vec![]), "scales", "0 groups"),
+        (replaced(gptq(), "scales", Dtype::F16, &[7, 128], zeros(7 * 256)), "scales", "7 groups"),
+        (replaced(gptq(), "scales", Dtype::F16, &[8, 64], zeros(8 * 128)), "scales", "[8, 128]"),
+        (replaced(gptq(), "scales", Dtype::F16, &[1024], zeros(2048)), "scales", "two dimensions"),
+        (replaced(gptq(), "qzeros", Dtype::I32, &[8, 8], zeros(256)), "qzeros", "[8, 16]"),
+        (replaced(gptq(), "g_idx", Dtype::I32, &[128], zeros(512)), "g_idx", "[256]"),
+        (replaced(gptq(), "g_idx", Dtype::I32, &[256], columns(8)), "g_idx", "in group 8"),
+        (replaced(gptq(), "g_idx", Dtype::I32, &[256], columns(-1)), "g_idx", "in group -1"),
+        (replaced(awq(), "qweight", Dtype::I32, &[256, 8], zeros(256 * 32)), "qweight", "[256, 16]"),
+        (replaced(awq(), "qzeros", Dtype::I32, &[4, 16], zeros(256)), "qzeros", "[8, 16]"),
+        (replaced(awq(), "scales", Dtype::I32, &[8, 128], zeros(4096)), "scales", "[8, 128]"),
+    ] {
+        let error = draft.write().refusal();
+        let text = chain(&error);
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{text}");
+        assert_eq!(error.context("tensor"), Some(&*format!("{DOWN}.{suffix}")), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
+    let uneven = replaced(gptq(), "g_idx", Dtype::I32, &[256], columns(0)).write().refusal();
+    assert_eq!(uneven.kind(), ErrorKind::Unsupported, "{}", chain(&uneven));
+    for missing in ["scales", "qzeros"] {
+        let error = gptq().without(&format!("{DOWN}.{missing}")).write().refusal();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{}", chain(&error));
+    }
+    let scale = ("weight_scale_inv", Dtype::F32, vec![3, 3], zeros(36));
+    let weight = ("weight", Dtype::F8_E4M3, vec![ROWS, COLUMNS], zeros(ROWS * COLUMNS));
+    for settings in
+        [json!({"quant_method": "fp8"}), json!({"quant_method": "fp8", "weight_block_size": [usize::MAX, 1]})]
+    {
+        let error = draft(settings, vec![weight.clone(), scale.clone()]).write().refusal();
+        assert_eq!(
+            (error.kind(), error.context("tensor")),
+            (ErrorKind::Corrupt, Some(&*format!("{DOWN}.weight_scale_inv")))
+        );
+    }
+}
+
+#[test]
+fn settings_that_mean_other_values_are_refused() {
+    let (gptq, awq) = (gptq(4, 32, false, true, None).0, awq(32, true).0);
+    let compressed = compressed(
+        vec![("weight", Dtype::BF16, vec![ROWS, COLUMNS], vec![0; 2 * ROWS * COLUMNS])],
+        json!({}),
+    );
+    for (draft, key, value, kind) in [
+        (&gptq, "checkpoint_format", json!("marlin"), ErrorKind::Unsupported),
+        (&gptq, "group_size", json!(-2), ErrorKind::Corrupt),
+        (&gptq, "group_size", json!(0), ErrorKind::Corrupt),
+        (&gptq, "sym", json!(3), ErrorKind::Corrupt),
+        (&awq, "version", json!("gemv"), ErrorKind::Unsupported),
+        (&awq, "bits", json!(3), ErrorKind::Unsupported),
+        (&compressed, "format", json!("marlin-24"), ErrorKind::Unsupported),
+        (&compressed, "sparsity_config", json!({"format": "sparse-24-bitmask"}), ErrorKind::Unsupported),
+        (&compressed, "transform_config", json!({"config_groups": {"u": {}}}), ErrorKind::Unsupported),
+    ] {
+        let mut draft = draft.clone();
+        draft.config["quantization_config"][key] = value;
+        let error = draft.write().refusal();
+        assert_eq!(error.kind(), kind, "{}", chain(&error));
+        assert!(error.context("field").unwrap().starts_with(&format!("quantization_config.{key}")));
+    }
+    compressed.decoder().unwrap();
+}
