@@ -194,7 +194,7 @@ impl<'g> Draft<'g> {
         let pattern = self.sizes(PATTERN)?.unwrap_or(Sizes::All(period));
         let layers = self.layers()?.min(MOST_LAYERS);
         let slides = |layer: usize| match &pattern {
-            Sizes::All(period) => *period != 0 && (layer + 1) % period != 0,
+            Sizes::All(period) => *period != 0 && !(layer + 1).is_multiple_of(*period),
             Sizes::Each(_) => pattern.of(layer) != 0,
         };
         let types =
