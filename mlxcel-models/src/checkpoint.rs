@@ -178,6 +178,22 @@ impl Checkpoint {
         }
     }
 
+    /// Refuses a checkpoint whose files are no folder of Hugging Face's layout, as GGUF: for whoever puts others beside them.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported), naming the file.
+    pub fn expect_folder(&self) -> Result<()> {
+        match &self.source {
+            Source::Folder(_) | Source::Embedded(_) => Ok(()),
+            Source::Gguf(gguf) => {
+                let message =
+                    "this is not supported of a GGUF file; use the checkpoint folder of the same model";
+                Err(Error::unsupported(OPERATION, message).with_context("path", gguf.place().shown()))
+            }
+        }
+    }
+
     /// The bytes of a weight of this checkpoint's [`Decoder`]: those in the mapped files where they lie together there, else a
     /// copy.
     ///

@@ -47,7 +47,7 @@ fn texts_begin_with_the_token_that_the_file_asks_for() {
     assert_eq!(sentencepiece.special_token_id("unk_token"), Some(0));
     // The file of this one says no.
     let bytes = Tokenizer::open(folder.join("llama-bpe.gguf")).unwrap();
-    assert_eq!(bytes.encode("", true).unwrap(), []);
+    assert!(bytes.encode("", true).unwrap().is_empty());
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub fn write(
     let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let staging = Staging::begin(destination.as_ref(), options.replace)?;
     let checkpoint = Checkpoint::from_source(source)?;
+    checkpoint.expect_folder()?;
     let decoder = checkpoint.decoder()?;
     let mut graph = GraphModelOptions::default();
     graph.precision = options.precision;

@@ -15,6 +15,9 @@ use super::header::{OPERATION, Tensor};
 use super::numbers::floats;
 use crate::element::ElementType;
 
+/// Far above any published model.
+const MOST_HEADS: usize = 1 << 12;
+
 /// A tensor for families.
 pub(crate) struct Renamed {
     pub(crate) name: String,
@@ -130,7 +133,7 @@ fn whole(
 
 /// The rows of a tensor, which are the tensors of heads.
 fn heads(name: &str, tensor: &Tensor, (file, range): (usize, Range<usize>)) -> Result<Vec<Renamed>> {
-    let (&[heads, width], TensorType::Plain(element)) = (&tensor.shape[..], tensor.ty) else {
+    let (&[heads @ ..=MOST_HEADS, width], TensorType::Plain(element)) = (&tensor.shape[..], tensor.ty) else {
         let message = "the tensor should have a row of floats for each head";
         return Err(Error::new(ErrorKind::Corrupt, OPERATION, message));
     };

@@ -116,7 +116,8 @@ pub(super) fn olmo2(draft: &mut Draft<'_>) -> Result<()> {
         _ => serde_json::Map::new(),
     };
     full.insert("rope_theta".to_owned(), theta.into());
-    let sliding = json!({"rope_type": "default", "rope_theta": theta});
+    let local = draft.number("rope.freq_base_swa")?.unwrap_or(theta);
+    let sliding = json!({"rope_type": "default", "rope_theta": local});
     draft.set("rope_parameters", json!({"full_attention": full, "sliding_attention": sliding}));
     Ok(())
 }
@@ -158,8 +159,12 @@ pub(super) fn deepseek2(draft: &mut Draft<'_>) -> Result<()> {
     if draft.size("attention.q_lora_rank")?.is_none() {
         draft.set("q_lora_rank", Value::Null);
     }
-    if draft.size("expert_gating_func")? != Some(2) {
-        draft.set("scoring_func", "softmax");
+    // The older generation, which has no bias either, chooses by a softmax.
+    let bias = draft.size_of("exp_probs_b.bias", 0).is_some();
+    match draft.size("expert_gating_func")? {
+        Some(2) => {}
+        None if bias => {}
+        _ => draft.set("scoring_func", "softmax"),
     }
     let count = draft.size("expert_count")?.unwrap_or_default();
     if draft.size("expert_group_count")?.is_none() && count != 256 {

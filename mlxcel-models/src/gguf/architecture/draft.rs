@@ -114,7 +114,13 @@ impl<'g> Draft<'g> {
 
     /// How many layers the network has.
     pub(super) fn layers(&self) -> Result<usize> {
-        let blocks = self.required_size("block_count")?;
+        const KEY: &str = "block_count";
+        let blocks = self.required_size(KEY)?;
+        if blocks > MOST_LAYERS {
+            return Err(self
+                .metadata
+                .corrupt(&self.key(KEY), format!("{blocks} layers are more than {MOST_LAYERS}")));
+        }
         let extra = self.size("nextn_predict_layers")?.unwrap_or(0);
         Ok(blocks.saturating_sub(extra))
     }
@@ -165,7 +171,7 @@ impl<'g> Draft<'g> {
 
     /// The size of a dimension of the first layer that has this tensor.
     pub(super) fn size_of(&self, tensor: &str, dimension: usize) -> Option<usize> {
-        let layers = self.layers().unwrap_or_default().min(MOST_LAYERS);
+        let layers = self.layers().unwrap_or_default();
         let shape = (0..layers).find_map(|layer| self.shape(&format!("blk.{layer}.{tensor}")))?;
         shape.get(dimension).copied()
     }
@@ -192,7 +198,7 @@ impl<'g> Draft<'g> {
         };
         self.set("sliding_window", window);
         let pattern = self.sizes(PATTERN)?.unwrap_or(Sizes::All(period));
-        let layers = self.layers()?.min(MOST_LAYERS);
+        let layers = self.layers()?;
         let slides = |layer: usize| match &pattern {
             Sizes::All(period) => *period != 0 && !(layer + 1).is_multiple_of(*period),
             Sizes::Each(_) => pattern.of(layer) != 0,

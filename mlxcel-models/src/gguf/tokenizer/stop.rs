@@ -1,5 +1,7 @@
 //! The tokens that end a text.
 
+use std::collections::HashSet;
+
 use mlxcel_core::{Result, TokenId};
 
 use super::super::metadata::Metadata;
@@ -43,11 +45,7 @@ pub(super) fn tokens(
     let harmony = HARMONY.iter().all(|name| control().any(|token| token.text == *name));
     let named = control().filter(|token| NAMES.contains(&token.text));
     ids.extend(named.filter(|token| !harmony || token.text != END_OF_MESSAGE).map(|token| token.id));
-    let mut seen = Vec::new();
-    ids.retain(|id| {
-        let new = !seen.contains(id);
-        seen.push(*id);
-        new
-    });
+    let mut seen = HashSet::new();
+    ids.retain(|id| seen.insert(*id));
     Ok(ids)
 }
