@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use mlxcel_core::{CancelToken, Error, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
 use crate::shape::ProgramShape;
+use crate::signature::{InputArgument, Signature, StepInput};
 use crate::state::StateLayout;
 
 /// Runs decoder programs and keeps the states of sequences where it computes.
@@ -171,17 +172,40 @@ pub struct StepInputs {
 }
 
 impl StepInputs {
-    /// The inputs as bytes in the order of the program's arguments.
-    pub fn arguments(&self) -> impl Iterator<Item = &[u8]> {
-        let integers = [&self.tokens, &self.positions, &self.last].map(|values| bytemuck::cast_slice(values));
-        let tables =
-            self.rotary.iter().flat_map(|(cos, sin)| [bytemuck::cast_slice(cos), bytemuck::cast_slice(sin)]);
-        integers.into_iter().chain(tables)
+    /// The bytes of an input; none where the network has no such input.
+    pub fn get(&self, input: StepInput) -> Option<&[u8]> {
+        match input {
+            StepInput::Tokens => Some(bytemuck::cast_slice(&self.tokens)),
+            StepInput::Positions => Some(bytemuck::cast_slice(&self.positions)),
+            StepInput::Last => Some(bytemuck::cast_slice(&self.last)),
+            StepInput::Cos(rope) => self.rotary.get(rope).map(|(cos, _)| bytemuck::cast_slice(cos)),
+            StepInput::Sin(rope) => self.rotary.get(rope).map(|(_, sin)| bytemuck::cast_slice(sin)),
+        }
+    }
+
+    /// The arguments that `signature` says are inputs, each with its bytes here.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` where the program takes an input that is not here, or one of another size.
+    pub fn arguments<'a>(
+        &'a self,
+        signature: &'a Signature,
+    ) -> impl Iterator<Item = Result<(&'a InputArgument, &'a [u8])>> {
+        signature.inputs.iter().map(|argument| {
+            let bytes = self.get(argument.input).filter(|bytes| bytes.len() == argument.ty.bytes());
+            let bytes = bytes.ok_or_else(|| {
+                let message = "a step lacks an input of its program, or has one of another size";
+                Error::new(ErrorKind::Internal, "run program", message).with_context("input", argument.input)
+            })?;
+            Ok((argument, bytes))
+        })
     }
 
     /// The bytes of all inputs.
     pub fn bytes(&self) -> usize {
-        self.arguments().map(<[u8]>::len).sum()
+        let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
+        4 * (self.tokens.len() + self.positions.len() + self.last.len() + tables.sum::<usize>())
     }
 }
 

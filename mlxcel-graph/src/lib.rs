@@ -4,7 +4,8 @@
 //! what a prompt chunk is, when a sequence is full, or what `rewind` means. So those are here, once:
 //!
 //! * [`decoder_program`] writes the network that a [`Decoder`](mlxcel_models::Decoder) describes as a module for one
-//!   [`ProgramShape`]: how many tokens each row brings, and how many positions of KV cache it attends to.
+//!   [`ProgramShape`]: how many tokens each row brings, and how many positions of KV cache it attends to. Its [`Signature`] says what
+//!   every argument and every result is.
 //! * [`Executor`] is what an engine supplies: states that lie as [`StateLayout`]s say, and running such a program.
 //! * [`GraphModel`] makes a [`Model`](mlxcel_core::Model) of an executor; its sessions cut steps into passes, grow
 //!   states, keep positions, and turn outputs into results.
@@ -31,6 +32,7 @@ mod reachable;
 mod results;
 mod session;
 mod shape;
+mod signature;
 mod state;
 mod weights;
 mod writer;
@@ -42,6 +44,9 @@ pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
 pub use session::GraphSession;
 pub use shape::{Lengths, Outputs, ProgramShape};
+pub use signature::{
+    InputArgument, ProgramResult, ResultMeaning, RowState, Signature, StateArgument, StepInput,
+    WeightArgument, weight_arguments,
+};
 pub use state::{StateLayout, StateSegment, state_layouts};
-pub use weights::weight_arguments;
 pub use writer::ProgramWriter;

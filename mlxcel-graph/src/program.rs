@@ -1,32 +1,29 @@
 //! A decoder as one StableHLO program.
 
+use std::collections::HashMap;
+
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::Decoder;
 use mlxcel_models::walk::Walk;
-use mlxcel_models::{Decoder, WeightRef};
-use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, Value};
 
 use crate::numerics::Numerics;
 use crate::ops::{GraphOps, PassValues};
 use crate::shape::{Outputs, ProgramShape};
+use crate::signature::{ProgramResult, ResultMeaning, RowState, Signature, StepInput};
 use crate::state::StateLayout;
-use crate::weights::{Weights, weight_arguments};
+use crate::weights::Weights;
 
 /// The name of a program's entry point.
 pub const ENTRY: &str = "step";
 
-/// A decoder program and what its arguments mean.
-///
-/// Arguments, in order: the [`weights`](Self::weights), which do not change from step to step; the
-/// [`StepInputs`](crate::StepInputs) (tokens, positions, last, then cosines and sines of each rotary embedding); for each row its
-/// states, one a [`StateLayout`]. Results: `[output rows, 2]` i32 (token and the bits of its log probability) and `[output rows,
-/// vocabulary]` f32 logits, or of [`Outputs::Hidden`] alone `[tokens, hidden]` f32 hidden states; then the states, which take over
-/// the storage of their arguments.
+/// A decoder program, and what it takes and gives.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The module; [`ENTRY`] is its public function.
     pub module: Module,
-    /// The weights' tensors, scales and biases of packed ones included, in the order of the arguments.
-    pub weights: Vec<WeightRef>,
+    /// The arguments and results of that.
+    pub signature: Signature,
 }
 
 /// Writes `decoder` as a program for `shape`, over states that lie as `layouts` say.
@@ -41,56 +38,65 @@ pub fn decoder_program(
     layouts: &[StateLayout],
     shape: &ProgramShape,
 ) -> Result<Program> {
-    let ropes = decoder.ropes();
-    let weights = weight_arguments(decoder)?;
-    let walk = Walk::new(decoder);
+    write(decoder, numerics, Signature::new(decoder, layouts, shape)?, shape)
+}
+
+/// Writes `decoder` as a program for `shape` with this signature.
+pub(crate) fn write(
+    decoder: &Decoder,
+    numerics: Numerics,
+    signature: Signature,
+    shape: &ProgramShape,
+) -> Result<Program> {
+    let (ropes, walk) = (decoder.ropes(), Walk::new(decoder));
     let mut module = ModuleBuilder::new("decoder");
     module
         .function(ENTRY, |b| {
-            let (tokens, rows) = (shape.tokens(), shape.rows.len());
-            let mut arguments = Vec::with_capacity(weights.len());
-            for (weight, ty) in &weights {
-                arguments.push(b.argument(weight.to_string(), ty.clone())?);
+            let mut weights = Weights::new(decoder, numerics.operand);
+            for argument in signature.weights.iter() {
+                let value = b.argument(&argument.name, argument.ty.clone())?;
+                weights.add(argument.weight, argument.part, value);
             }
-            let token_ids = b.argument("tokens", TensorType::new(ElementType::I32, [tokens]))?;
-            let positions = b.argument("positions", TensorType::new(ElementType::I32, [rows]))?;
-            let last = b.argument("last", TensorType::new(ElementType::I32, [rows]))?;
+            let mut inputs = HashMap::new();
+            for argument in &signature.inputs {
+                inputs.insert(argument.input, b.argument(&argument.name, argument.ty.clone())?);
+            }
+            let input = |input: StepInput| inputs.get(&input).copied().ok_or_else(|| no_input(input));
+            let mut states = vec![Vec::new(); signature.groups()];
+            for argument in &signature.states {
+                let state = b.argument(&argument.name, argument.ty.clone())?;
+                b.alias(state, argument.becomes)?;
+                states[argument.state.group].push(state);
+            }
             let mut rotary = Vec::with_capacity(ropes.len());
-            for (i, &rope) in ropes.iter().enumerate() {
-                let table = TensorType::new(ElementType::F32, [tokens, rope.rotary_dim / 2]);
-                let cos = b.argument(format!("cos.{i}"), table.clone())?;
-                rotary.push((rope, (cos, b.argument(format!("sin.{i}"), table)?)));
+            for (index, &rope) in ropes.iter().enumerate() {
+                rotary.push((rope, (input(StepInput::Cos(index))?, input(StepInput::Sin(index))?)));
             }
-            let mut states = vec![Vec::with_capacity(rows); layouts.len()];
-            for row in 0..rows {
-                for (group, layout) in layouts.iter().enumerate() {
-                    let ty = TensorType::new(layout.element, layout.shape(shape.length));
-                    let state = b.argument(format!("state.{row}.{group}"), ty)?;
-                    b.alias(state, shape.outputs.results() + row * layouts.len() + group)?;
-                    states[group].push(state);
-                }
-            }
+            let [token_ids, positions, last] =
+                [input(StepInput::Tokens)?, input(StepInput::Positions)?, input(StepInput::Last)?];
             // Where each row has one token, they stand in order already.
-            let wanted = (shape.outputs == Outputs::Last && tokens != rows).then_some(last);
+            let wanted =
+                (shape.outputs == Outputs::Last && shape.tokens() != shape.rows.len()).then_some(last);
             let pass = PassValues { rows: &shape.rows, tokens: token_ids, positions, last, wanted, rotary };
-            let weights = Weights::new(decoder, arguments, numerics.operand);
             let mut ops = GraphOps { b, weights, pass, states };
             let hidden = walk.hidden(decoder, &mut ops)?;
             let logits = match shape.outputs {
                 Outputs::Last | Outputs::Every => Some(walk.logits(decoder, &hidden, &mut ops)?),
                 Outputs::Hidden => None,
             };
-            let GraphOps { states, .. } = ops;
-            let mut results = match logits {
-                Some(logits) => vec![best_tokens(b, logits)?, logits],
-                None => vec![b.convert(hidden, ElementType::F32)?],
+            let GraphOps { b, states, .. } = ops;
+            let result = |result: &ProgramResult| match (result.meaning, logits) {
+                (ResultMeaning::Best, Some(logits)) => best_tokens(b, logits),
+                (ResultMeaning::Logits, Some(logits)) => Ok(logits),
+                (ResultMeaning::State(RowState { row, group }), _) => Ok(states[group][row]),
+                (ResultMeaning::Hidden | ResultMeaning::Best | ResultMeaning::Logits, _) => {
+                    b.convert(hidden, ElementType::F32)
+                }
             };
-            results.extend((0..rows).flat_map(|row| states.iter().map(move |group| group[row])));
-            Ok(results)
+            signature.results.iter().map(result).collect()
         })
         .map_err(graph_error)?;
-    let weights = weights.into_iter().map(|(weight, _)| weight.clone()).collect();
-    Ok(Program { module: module.finish(), weights })
+    Ok(Program { module: module.finish(), signature })
 }
 
 /// `[rows, 2]` i32: for each row of logits, the likeliest token and the bits of its log probability.
@@ -103,6 +109,11 @@ fn best_tokens<'f>(b: &mut Builder<'f>, logits: Value<'f>) -> mlxcel_stablehlo::
     let token = b.reshape(token, &[rows, 1])?;
     let bits = b.reshape(bits, &[rows, 1])?;
     b.concatenate(&[token, bits], 1)
+}
+
+fn no_input(input: StepInput) -> mlxcel_stablehlo::Error {
+    let message = format!("the signature has no `{input}`");
+    mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Name, "argument", message)
 }
 
 /// A mistake in building a graph: the checkpoint was validated before, so it is a defect of this crate.

@@ -15,16 +15,6 @@ pub enum Outputs {
     Hidden,
 }
 
-impl Outputs {
-    /// How many results a program has in front of its states.
-    pub fn results(self) -> usize {
-        match self {
-            Self::Last | Self::Every => 2,
-            Self::Hidden => 1,
-        }
-    }
-}
-
 /// What a decoder program is specialised for; everything else is a run-time input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramShape {

@@ -1,41 +1,19 @@
 //! A decoder's weights as arguments of its programs, dense and packed.
 
-use mlxcel_models::{Decoder, Linear, WeightId, WeightRef};
+use std::collections::HashMap;
+
+use mlxcel_models::{Decoder, Linear, Part, WeightId};
 use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
-use crate::numerics::element_type;
 use crate::packed::{
-    PackedWeight, operand_parts, packed_embedding, packed_expert_linear, packed_linear, part_element, reorder,
+    PackedWeight, operand_parts, packed_embedding, packed_expert_linear, packed_linear, reorder,
 };
-
-/// The tensors of the weights of `decoder`, each with its type: the first arguments of its programs, in their order.
-///
-/// Of a packed weight they are its parts, in the order of [`Packing::parts`](mlxcel_models::Packing::parts).
-///
-/// # Errors
-///
-/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with.
-pub fn weight_arguments(decoder: &Decoder) -> mlxcel_core::Result<Vec<(&WeightRef, TensorType)>> {
-    let mut arguments = Vec::new();
-    for weight in decoder.weights() {
-        let Some(packed) = &weight.packed else {
-            let element = element_type(weight.element, &weight.tensor)?;
-            arguments.push((weight, TensorType::new(element, weight.stored_shape())));
-            continue;
-        };
-        let tensors = weight.tensors().zip(packed.packing.parts());
-        arguments.extend(tensors.map(|(tensor, part)| {
-            (tensor, TensorType::new(part_element(&packed.packing, part), tensor.stored_shape()))
-        }));
-    }
-    Ok(arguments)
-}
 
 /// The weights of a decoder in the function that is being written.
 pub(crate) struct Weights<'a, 'f> {
     decoder: &'a Decoder,
-    /// The arguments of each weight's tensors, by its index.
-    tensors: Vec<Vec<Value<'f>>>,
+    /// The argument that is a weight, or a part of a packed one.
+    arguments: HashMap<(WeightId, Option<Part>), Value<'f>>,
     /// The type of what goes into products with dense weights.
     operand: ElementType,
 }
@@ -47,33 +25,31 @@ enum Stored<'f> {
 }
 
 impl<'a, 'f> Weights<'a, 'f> {
-    /// `arguments` are those of [`weight_arguments`], in their order.
-    pub(crate) fn new(
-        decoder: &'a Decoder,
-        arguments: impl IntoIterator<Item = Value<'f>>,
-        operand: ElementType,
-    ) -> Self {
-        let mut arguments = arguments.into_iter();
-        let own = |weight: &WeightRef| arguments.by_ref().take(weight.tensors().count()).collect();
-        Self { decoder, tensors: decoder.weights().map(own).collect(), operand }
+    /// The weights of `decoder`, of which there are no arguments yet.
+    pub(crate) fn new(decoder: &'a Decoder, operand: ElementType) -> Self {
+        Self { decoder, arguments: HashMap::new(), operand }
+    }
+
+    /// Adds the argument that is a weight, or a part of one.
+    pub(crate) fn add(&mut self, weight: WeightId, part: Option<Part>, value: Value<'f>) {
+        self.arguments.insert((weight, part), value);
+    }
+
+    fn argument(&self, id: WeightId, part: Option<Part>) -> Result<Value<'f>> {
+        self.arguments.get(&(id, part)).copied().ok_or_else(|| {
+            let message = format!("{} lacks arguments", self.decoder.weight(id));
+            mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Name, "weight", message)
+        })
     }
 
     fn stored(&self, id: WeightId) -> Result<Stored<'f>> {
-        let weight = self.decoder.weight(id);
-        let missing = || {
-            let message = format!("{weight} lacks arguments");
-            mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Name, "weight", message)
+        let Some(packing) = self.decoder.weight(id).packing() else {
+            return self.argument(id, None).map(Stored::Dense);
         };
-        let tensors = self.tensors.get(id.index()).map(Vec::as_slice).unwrap_or_default();
-        match (weight.packing(), tensors) {
-            (None, &[values]) => Ok(Stored::Dense(values)),
-            (Some(packing), tensors) if tensors.len() == packing.parts().count() => {
-                let (parts, order) = tensors.split_at(operand_parts(&packing).count());
-                let packed = PackedWeight { packing, parts: parts.to_vec() };
-                Ok(Stored::Packed(packed, order.first().copied()))
-            }
-            _ => Err(missing()),
-        }
+        let parts = operand_parts(&packing).map(|part| self.argument(id, Some(part)));
+        let packed = PackedWeight { packing, parts: parts.collect::<Result<_>>()? };
+        let order = packing.ordered.then(|| self.argument(id, Some(Part::Order))).transpose()?;
+        Ok(Stored::Packed(packed, order))
     }
 
     /// The tensor of a weight that is not packed, such as that of a norm.
@@ -177,33 +153,5 @@ impl<'a, 'f> Weights<'a, 'f> {
         let message =
             format!("the columns of {} must be in the order of its inputs", self.decoder.weight(id));
         mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Structure, "weight", message)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mlxcel_models::Checkpoint;
-
-    use super::*;
-
-    fn packed() -> Decoder {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/storyteller-4bit");
-        Checkpoint::open(folder).unwrap().decoder().unwrap()
-    }
-
-    #[test]
-    fn a_packed_weight_is_three_arguments() {
-        let decoder = packed();
-        let arguments = weight_arguments(&decoder).unwrap();
-        let shown: Vec<String> =
-            arguments[..3].iter().map(|(weight, ty)| format!("{} {ty}", weight.tensor)).collect();
-        assert_eq!(
-            shown,
-            [
-                "model.embed_tokens.weight tensor<729x24xui32>",
-                "model.embed_tokens.scales tensor<729x3xbf16>",
-                "model.embed_tokens.biases tensor<729x3xbf16>"
-            ]
-        );
     }
 }

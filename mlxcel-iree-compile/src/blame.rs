@@ -4,7 +4,7 @@
 //! of the network, and name the weights that they read.
 
 use mlxcel_core::Error;
-use mlxcel_models::{Decoder, WeightRef};
+use mlxcel_graph::WeightArgument;
 use std::error::Error as _;
 
 /// What the compiler calls the program in diagnostics.
@@ -15,7 +15,7 @@ const LONGEST: usize = 240;
 
 /// `error`, with the operation that it is about (`operation`) and where in the network that stands (`near`), as far as the
 /// compiler tells.
-pub(super) fn blame(error: Error, text: &str, decoder: &Decoder) -> Error {
+pub(super) fn blame(error: Error, text: &str, weights: &[WeightArgument]) -> Error {
     let lines: Vec<&str> = text.lines().collect();
     let source = error.source().map(ToString::to_string).unwrap_or_default();
     let places: Vec<usize> = places(error.message()).chain(places(&source)).collect();
@@ -34,7 +34,7 @@ pub(super) fn blame(error: Error, text: &str, decoder: &Decoder) -> Error {
         .find(|line| body.contains(line))
         .or_else(|| user_of_kernel(&lines, first).filter(|line| body.contains(line)));
     let Some(line) = line else { return error };
-    error.with_context("near", near(&lines, &body, line, &weights(lines[entry], decoder)))
+    error.with_context("near", near(&lines, &body, line, &names(lines[entry], weights)))
 }
 
 /// The lines, counted from zero, that diagnostics point to.
@@ -55,13 +55,10 @@ fn user_of_kernel(lines: &[&str], line: usize) -> Option<usize> {
     lines.iter().position(|line| line.contains(&used))
 }
 
-/// The program's names of the weights, which are the first arguments of its entry point, with the checkpoint's.
-fn weights(entry: &str, decoder: &Decoder) -> Vec<(String, String)> {
+/// The names of the weights in the text of the program, whose entry point takes them first, with the checkpoint's.
+fn names(entry: &str, weights: &[WeightArgument]) -> Vec<(String, String)> {
     let arguments = entry.split('%').skip(1).map(|argument| argument.split(':').next().unwrap_or_default());
-    arguments
-        .zip(decoder.weights().flat_map(WeightRef::tensors))
-        .map(|(name, weight)| (format!("%{name}"), weight.tensor.clone()))
-        .collect()
+    arguments.zip(weights).map(|(name, weight)| (format!("%{name}"), weight.tensor.tensor.clone())).collect()
 }
 
 /// Where in the network `line` stands: at the weight that it reads, or between those read before and after it.
@@ -103,9 +100,9 @@ mod tests {
     use std::path::Path;
 
     use mlxcel_core::{ErrorKind, Precision};
-    use mlxcel_graph::{Numerics, Outputs, ProgramShape, decoder_program, state_layouts};
+    use mlxcel_graph::{Numerics, Outputs, ProgramShape, decoder_program, state_layouts, weight_arguments};
     use mlxcel_iree_kernels::lower;
-    use mlxcel_models::Checkpoint;
+    use mlxcel_models::{Checkpoint, Decoder};
 
     use super::*;
     use crate::testing::resolved;
@@ -121,7 +118,7 @@ mod tests {
         let shape = ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last };
         let layouts = state_layouts(&decoder, numerics, 64).unwrap();
         let module = decoder_program(&decoder, numerics, &layouts, &shape).unwrap().module;
-        lower(&module, resolved("llvm-cpu:x86-64-v3").hardware().unwrap(), Precision::Exact).unwrap()
+        lower(&module, resolved("llvm-cpu:x86-64-v3").hardware().unwrap(), Precision::Exact).unwrap().text
     }
 
     /// The contexts `operation` and `near` of a diagnostic about the first line from `from` on that has `words`.
@@ -129,7 +126,7 @@ mod tests {
         let line = text.lines().position(|line| line.contains(words)).unwrap() + 1;
         let message = format!("program.mlir:{line}:5: error: no");
         let error = Error::new(ErrorKind::Compile, "compile", message).with_source(more.to_owned());
-        let error = blame(error, text, &decoder());
+        let error = blame(error, text, &weight_arguments(&decoder()).unwrap());
         ["operation", "near"].map(|key| error.context(key).unwrap_or_default().to_owned())
     }
 
@@ -180,7 +177,8 @@ mod tests {
             "program.mlir:99999999:1: error",
             "program.mlir:",
         ] {
-            let error = blame(Error::new(ErrorKind::Compile, "compile", message), &text(1), &decoder());
+            let weights = weight_arguments(&decoder()).unwrap();
+            let error = blame(Error::new(ErrorKind::Compile, "compile", message), &text(1), &weights);
             assert_eq!((error.context("operation"), error.context("near")), (None, None));
         }
     }

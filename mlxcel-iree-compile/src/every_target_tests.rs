@@ -54,7 +54,7 @@ fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) -> Result<(), String> + Syn
 
 fn writer(decoder: &Decoder, numerics: Numerics) -> ProgramWriter {
     let layouts = state_layouts(decoder, numerics, 64).unwrap();
-    ProgramWriter { decoder: decoder.clone(), numerics, layouts }
+    ProgramWriter::with_layouts(decoder.clone(), numerics, layouts).unwrap()
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! From a shape to a compiled program: the graph is written, lowered for the target, and compiled or found in the cache.
 
+use std::sync::{Arc, OnceLock};
+
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_graph::{Program, ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::lower;
+use mlxcel_graph::{Outputs, ProgramShape, ProgramWriter};
+use mlxcel_iree_kernels::{Layouts, Lowered, lower};
 use mlxcel_iree_target::{CPU_BACKEND, ResolvedTarget};
 use mlxcel_stablehlo::ElementType;
 
@@ -16,6 +18,8 @@ pub struct ProgramCompiler {
     writer: ProgramWriter,
     target: ResolvedTarget,
     artifacts: Artifacts,
+    /// How the weights lie, once a program has been lowered.
+    layouts: Arc<OnceLock<Layouts>>,
 }
 
 impl ProgramCompiler {
@@ -37,7 +41,7 @@ impl ProgramCompiler {
                     .with_context("target", target));
             }
         }
-        Ok(Self { writer, target, artifacts })
+        Ok(Self { writer, target, artifacts, layouts: Arc::default() })
     }
 
     /// What the programs are compiled for.
@@ -45,14 +49,43 @@ impl ProgramCompiler {
         &self.target
     }
 
-    /// The graph for `shape`.
-    pub fn program(&self, shape: &ProgramShape) -> Result<Program> {
-        self.writer.program(shape)
+    /// What writes the programs as graphs.
+    pub fn writer(&self) -> &ProgramWriter {
+        &self.writer
     }
 
-    /// The text that the compiler is given for `shape`.
-    pub fn text(&self, shape: &ProgramShape) -> Result<String> {
-        lower(&self.program(shape)?.module, self.target.hardware()?, self.writer.numerics.precision)
+    /// The program for `shape` as the compiler is given it.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing and lowering the graph; [`ErrorKind::Internal`] where it reads a weight in another layout than the model's other
+    /// programs.
+    pub fn lowered(&self, shape: &ProgramShape) -> Result<Lowered> {
+        let lowered = self.lower(shape)?;
+        if reads_every_weight(shape) {
+            self.layouts.get_or_init(|| lowered.layouts.clone());
+        }
+        self.layouts()?.check(&lowered.layouts)?;
+        Ok(lowered)
+    }
+
+    fn lower(&self, shape: &ProgramShape) -> Result<Lowered> {
+        let program = self.writer.program(shape)?;
+        lower(&program.module, self.target.hardware()?, self.writer.numerics.precision)
+    }
+
+    /// How all programs take their weights, which a program that reads every one of them decides.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing and lowering a graph.
+    pub fn layouts(&self) -> Result<&Layouts> {
+        if let Some(layouts) = self.layouts.get() {
+            return Ok(layouts);
+        }
+        let smallest = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Last };
+        let layouts = self.lower(&smallest)?.layouts;
+        Ok(self.layouts.get_or_init(|| layouts))
     }
 
     /// The compiled program for `shape`.
@@ -61,16 +94,16 @@ impl ProgramCompiler {
     ///
     /// Those of writing the graph and of [`Artifacts::get`].
     pub fn compile(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Artifact> {
-        let ProgramWriter { decoder, numerics, .. } = &self.writer;
-        let text = self.text(shape)?;
+        let ProgramWriter { decoder, numerics, weights, .. } = &self.writer;
+        let text = self.lowered(shape)?.text;
         let label = format!("{} {shape} {}", decoder.model_type, numerics.operand.mlir());
         let made = self.artifacts.get(&text, &self.options().with_label(label), cancel);
-        let artifact = made.map_err(|error| blame(error, &text, decoder))?;
+        let artifact = made.map_err(|error| blame(error, &text, weights))?;
         tracing::debug!(program = %shape, target = %self.target, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
         Ok(artifact)
     }
 
-    /// What `compiler` makes of `text`, which [`text`](Self::text) gave, in a way of its own; the cache has no part in it.
+    /// What `compiler` makes of `text`, which [`lowered`](Self::lowered) gave, in a way of its own; the cache has no part in it.
     ///
     /// # Errors
     ///
@@ -83,11 +116,16 @@ impl ProgramCompiler {
         cancel: Option<&CancelToken>,
     ) -> Result<Vec<u8>> {
         compiler.revision(cancel)?;
-        compiler.compile(text, options, cancel).map_err(|error| blame(error, text, &self.writer.decoder))
+        compiler.compile(text, options, cancel).map_err(|error| blame(error, text, &self.writer.weights))
     }
 
     /// How programs are compiled.
     pub fn options(&self) -> CompileOptions {
         CompileOptions::new(self.target.clone())
     }
+}
+
+/// Whether no weight is unread by programs for `shape`: those without logits do not read the head.
+fn reads_every_weight(shape: &ProgramShape) -> bool {
+    shape.outputs != Outputs::Hidden
 }

@@ -22,10 +22,4 @@ impl Hardware {
             Self::Spirv | Self::Other => None,
         }
     }
-
-    /// How many lanes the panels have in which programs expect their weights, as
-    /// [`WeightLayout::of`](crate::layout::WeightLayout::of) is told; none where they expect them as they are stored.
-    pub fn weight_lanes(self) -> Option<usize> {
-        self.instructions().map(|instructions| instructions.lanes())
-    }
 }

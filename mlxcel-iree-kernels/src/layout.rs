@@ -4,6 +4,8 @@
 //! by side. A layout gives it that by permuting a matrix within its own bytes: shape, element type and size stay, so that
 //! programs take the same arguments whatever the layout. Weights are permuted once, when they go to the device.
 
+use std::fmt;
+
 use mlxcel_stablehlo::ElementType;
 
 /// Bytes of a row that are permuted together: a line of the processor's cache.
@@ -103,8 +105,6 @@ impl Planes {
 impl WeightLayout {
     /// The layout of a tensor of `contents` and `shape` (as stored: of packed values in words) for kernels whose vectors have
     /// `lanes` lanes of 32 bits; without such kernels it stays as it is stored.
-    ///
-    /// Whoever writes a program for a target and whoever loads weights for it both ask here, and so agree.
     pub fn of(contents: Contents, shape: &[usize], lanes: Option<usize>) -> Self {
         let (Some(lanes), Some(depth)) = (lanes, contents.depth()) else { return Self::Rows };
         let is_of_matrices = match *shape {
@@ -156,16 +156,31 @@ impl Contents {
     }
 }
 
-/// The name of what weights of a program are laid out for, as manifests have it: `rows`, or `panels-` and the lanes.
-///
-/// It stands for all that [`WeightLayout::of`] answers for these lanes: whoever changes an answer chooses another name.
-pub fn layout_name(lanes: Option<usize>) -> String {
-    lanes.map_or_else(|| "rows".to_owned(), |lanes| format!("panels-{lanes}"))
+impl fmt::Display for Contents {
+    /// Such as `bf16`, `u4` (codes of four bits), `e8` (codes that are floats) and `groups-bf16`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Values(element) => f.write_str(element.mlir()),
+            Self::Packed { bits } => write!(f, "u{bits}"),
+            Self::PackedFloats => f.write_str("e8"),
+            Self::Groups(element) => write!(f, "groups-{}", element.mlir()),
+        }
+    }
 }
 
-/// The lanes of what [`layout_name`] calls `name`; the outer `None` where there is no such layout.
-pub fn layout_named(name: &str) -> Option<Option<usize>> {
-    std::iter::once(None).chain(LANES.map(Some)).find(|lanes| layout_name(*lanes) == name)
+impl Contents {
+    /// What prints as `name`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let element = |name| ElementType::ALL.into_iter().find(|element| element.mlir() == name);
+        if let Some(name) = name.strip_prefix("groups-") {
+            return element(name).map(Self::Groups);
+        }
+        if name == "e8" {
+            return Some(Self::PackedFloats);
+        }
+        let bits = name.strip_prefix('u').and_then(|bits| bits.parse().ok());
+        bits.map(|bits| Self::Packed { bits }).or_else(|| element(name).map(Self::Values))
+    }
 }
 
 /// What is moved as a whole.
@@ -520,15 +535,5 @@ mod tests {
         ] {
             assert_eq!(rows, WeightLayout::Rows);
         }
-    }
-
-    #[test]
-    fn layouts_have_names_that_are_read_back() {
-        for lanes in [None, Some(4), Some(8), Some(16)] {
-            assert_eq!(layout_named(&layout_name(lanes)), Some(lanes));
-        }
-        assert_eq!(layout_name(Some(16)), "panels-16");
-        assert_eq!(layout_named("panels-5"), None);
-        assert_eq!(layout_named("tiles"), None);
     }
 }

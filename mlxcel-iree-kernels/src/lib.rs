@@ -5,7 +5,7 @@
 //!
 //! A kernel is written in MLIR's `vector` dialect, inside of the program that calls it, so that one unmodified compiler makes
 //! everything. This crate writes that text and starts nothing: it knows neither the compiler's process nor devices, and what it has to
-//! know of the hardware comes in as [`Hardware`], plain data. It also decides how weights lie in memory ([`layout`]), since whoever
+//! know of the hardware comes in as [`Hardware`], plain data. It also decides how weights lie in memory ([`Layouts`]), since whoever
 //! writes the kernel that reads a matrix knows best.
 //!
 //! ```
@@ -20,8 +20,9 @@
 //!     Ok(vec![b.linear(x, w, None, ElementType::F32)?])
 //! })?;
 //! let hardware = Hardware::Processor(Some(Instructions::new(VectorSet::Avx2)));
-//! let text = lower(&module.finish(), hardware, Precision::Native)?;
-//! assert!(text.contains("flow.dispatch @mlxcel_linear_bf16_1x64x96_0"));
+//! let lowered = lower(&module.finish(), hardware, Precision::Native)?;
+//! assert!(lowered.text.contains("flow.dispatch @mlxcel_linear_bf16_1x64x96_0"));
+//! assert_eq!(lowered.layouts.get("w").unwrap().to_string(), "panels-8 bf16");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -34,15 +35,15 @@ mod hardware;
 mod instructions;
 mod kernels;
 pub mod layout;
+mod layouts;
 mod linear;
-mod panels;
 mod quantized;
 mod reads;
 mod spirv;
 mod writer;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_graph::cached::{CACHED_ATTENTION, LATENT_ATTENTION};
@@ -52,21 +53,40 @@ use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
 
 pub use hardware::Hardware;
 pub use instructions::{Instructions, VectorSet};
-pub use reads::weights as weights_in_panels;
+pub use layouts::{Layouts, Panels};
 
 use kernels::Kernels;
 use layout::{Contents, WeightLayout};
+use reads::Reads;
 
-/// The text of `module` as the compiler is given it for `hardware`; kernels of ours may round as `precision` says.
+/// A program as the compiler is given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lowered {
+    /// Its text.
+    pub text: String,
+    /// How it takes its arguments.
+    pub layouts: Layouts,
+}
+
+impl Lowered {
+    /// A program that takes everything as it is stored.
+    fn as_stored(text: String) -> Self {
+        Self { text, layouts: Layouts::default() }
+    }
+}
+
+/// Lowers `module` for `hardware`; kernels of ours may round as `precision` says.
+///
+/// A weight lies in panels where kernels that read panels are all that reads it, and as it is stored where anything else does.
 ///
 /// # Errors
 /// [`ErrorKind::Internal`] where a composite or a kernel does not fit what it stands for.
-pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Result<String> {
+pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Result<Lowered> {
     match hardware {
         Hardware::Processor(Some(instructions)) => lower_for_cpu(module, instructions, precision),
-        Hardware::Processor(None) => Ok(module.to_string()),
-        Hardware::Spirv => Ok(spirv::text(decomposed(module)?)),
-        Hardware::Other => Ok(decomposed(module)?.to_string()),
+        Hardware::Processor(None) => Ok(Lowered::as_stored(module.to_string())),
+        Hardware::Spirv => Ok(Lowered::as_stored(spirv::text(decomposed(module)?))),
+        Hardware::Other => Ok(Lowered::as_stored(decomposed(module)?.to_string())),
     }
 }
 
@@ -111,29 +131,59 @@ pub(crate) struct Context {
     pub(crate) instructions: Instructions,
     /// What kernels may round.
     pub(crate) precision: Precision,
-    /// The lanes of the panels in which weights lie; none where they lie as stored.
-    lanes: Option<usize>,
-    /// The arguments that kernels alone read, by name, and what they are.
-    weights: HashMap<String, Contents>,
+    /// The arguments that cannot lie in panels, by name.
+    as_stored: HashSet<String>,
+    /// What kernels asked for in panels, by name, and what it contains.
+    asked: RefCell<HashMap<String, Contents>>,
     /// The kernels so far.
     pub(crate) kernels: Kernels,
 }
 
 impl Context {
-    /// Whether `value` is a weight that lies in panels, if its elements are `contents`.
+    fn new(instructions: Instructions, precision: Precision, as_stored: HashSet<String>) -> Self {
+        Self { instructions, precision, as_stored, asked: RefCell::default(), kernels: Kernels::default() }
+    }
+
+    /// Whether a kernel has `value` in panels, where its elements are `contents`: an argument that nothing reads otherwise.
     pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: Contents) -> bool {
-        let layout = WeightLayout::of(contents, &b.ty(value).shape, self.lanes);
-        let read = b.argument_name(value).and_then(|name| self.weights.get(name));
-        read == Some(&contents) && layout != WeightLayout::Rows
+        let layout = WeightLayout::of(contents, &b.ty(value).shape, Some(self.instructions.lanes()));
+        let Some(name) = b.argument_name(value) else { return false };
+        layout != WeightLayout::Rows
+            && !self.as_stored.contains(name)
+            && *self.asked.borrow_mut().entry(name.to_owned()).or_insert(contents) == contents
     }
 }
 
-/// The text of `module` for a processor: composites for which there is a kernel of ours become calls of it, everything else is
+/// The program of `module` for a processor: composites for which there is a kernel of ours become calls of it, everything else is
 /// left to the compiler, which takes composites as their decompositions.
-fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precision) -> Result<String> {
-    let weights = reads::by_name(module);
-    let (kernels, lanes) = (Kernels::default(), Some(instructions.lanes()));
-    let context = RefCell::new(Context { instructions, precision, lanes, weights, kernels });
+///
+/// Kernels get their weights in panels at first. Whatever something else turns out to read too stays as it is stored, and the program is
+/// lowered again.
+fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precision) -> Result<Lowered> {
+    let mut as_stored = HashSet::new();
+    loop {
+        let (lowered, context) = with_kernels(module, Context::new(instructions, precision, as_stored))?;
+        let reads = Reads::of(&lowered, &context.kernels)?;
+        if reads.torn().next().is_some() {
+            as_stored = context.as_stored;
+            as_stored.extend(reads.torn().cloned());
+            continue;
+        }
+        let (kernels, asked) = (context.kernels, context.asked.into_inner());
+        let panels =
+            |name: &String| asked.get(name).map(|&contents| Panels { lanes: instructions.lanes(), contents });
+        let in_panels = reads.in_panels.iter().map(|name| (name.clone(), panels(name)));
+        let stored = reads.as_stored.iter().map(|name| (name.clone(), None));
+        let layouts = in_panels.chain(stored).collect();
+        let dispatch = |call: &mlxcel_stablehlo::print::CustomCall<'_>| kernels.dispatch(call);
+        let printer = Printer::new(&lowered).declarations(kernels.executables()).custom_calls(&dispatch);
+        return Ok(Lowered { text: printer.to_string(), layouts });
+    }
+}
+
+/// `module` with calls of kernels, and what they are.
+fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> {
+    let context = RefCell::new(context);
     let lowered = module
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();
@@ -152,10 +202,7 @@ fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precisi
             Error::new(ErrorKind::Internal, "lower program", "a kernel does not fit what it replaces")
                 .with_source(error)
         })?;
-    let kernels = context.into_inner().kernels;
-    panels::check(&lowered, &kernels)?;
-    let dispatch = |call: &mlxcel_stablehlo::print::CustomCall<'_>| kernels.dispatch(call);
-    Ok(Printer::new(&lowered).declarations(kernels.executables()).custom_calls(&dispatch).to_string())
+    Ok((lowered, context.into_inner()))
 }
 
 #[cfg(test)]
@@ -182,7 +229,7 @@ mod tests {
                 Ok(vec![once, twice])
             })
             .unwrap();
-        lower(&module.finish(), AVX2, Precision::Exact).unwrap()
+        lower(&module.finish(), AVX2, Precision::Exact).unwrap().text
     }
 
     #[test]
@@ -243,7 +290,7 @@ mod tests {
                         })
                     })
                     .unwrap();
-                let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap();
+                let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap().text;
                 !text.contains("stablehlo.composite")
             };
             assert!(lowered(&operands, &attributes), "{name} has a kernel");
@@ -269,7 +316,7 @@ mod tests {
         let plain = export(&module).unwrap();
         assert!(plain.contains("stablehlo.dot_general") && !plain.contains("composite"), "{plain}");
         assert!(plain.contains("func.func public @main("));
-        let lowered = |hardware| lower(&module, hardware, Precision::Exact).unwrap();
+        let lowered = |hardware| lower(&module, hardware, Precision::Exact).unwrap().text;
         assert_eq!(lowered(Hardware::Other).replace("@step(", "@main("), plain);
         assert!(lowered(AVX2).contains("stream.executable"));
         assert!(lowered(Hardware::Processor(None)).contains("stablehlo.composite \"mlxcel.linear\""));
@@ -286,7 +333,74 @@ mod tests {
                 Ok(vec![b.linear(x, w, None, ElementType::F32)?])
             })
             .unwrap();
-        let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap();
+        let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap().text;
         assert!(text.contains("stablehlo.composite \"mlxcel.linear\""));
+    }
+
+    #[test]
+    fn only_what_kernels_alone_read_lies_in_panels() {
+        use ElementType::{BF16, F32, I32, U32};
+        use mlxcel_graph::packed::{PackedWeight, packed_linear};
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let mut argument =
+                    |name: &str, element, shape: &[usize]| b.argument(name, TensorType::new(element, shape));
+                let x = argument("x", F32, &[1, 64])?;
+                let ids = argument("ids", I32, &[1])?;
+                let table = argument("table", BF16, &[96, 64])?;
+                let shared = argument("shared", BF16, &[96, 64])?;
+                let factors = argument("factors", F32, &[64, 64])?;
+                let experts = argument("experts", F32, &[3, 32, 64])?;
+                let codes = argument("codes", U32, &[96, 8])?;
+                let scales = argument("scales", BF16, &[96, 2])?;
+                let offsets = argument("offsets", BF16, &[96, 2])?;
+                let torn = argument("torn", U32, &[96, 8])?;
+                argument("unread", BF16, &[96, 64])?;
+                let packing = mlxcel_models::Packing::affine(4, 32, mlxcel_models::ElementType::BF16);
+                let of = |codes| PackedWeight { packing, parts: vec![codes, scales, offsets] };
+                let rows = b.embedding(table, ids)?;
+                let mut results = vec![b.linear(rows, table, None, F32)?];
+                results.push(b.linear(x, shared, None, F32)?);
+                results.push(b.convert(shared, F32)?);
+                results.push(b.multiply(factors, factors)?);
+                let block = b.reshape(x, &[1, 1, 64])?;
+                results.push(b.expert_linear(block, experts, ids, None, F32)?);
+                results.push(packed_linear(b, x, &of(codes), None, F32)?);
+                // Its scales are those of the other's codes, and its own codes are a result.
+                results.push(packed_linear(b, x, &of(torn), None, F32)?);
+                results.push(torn);
+                Ok(results)
+            })
+            .unwrap();
+        let layouts = lower(&module.finish(), AVX2, Precision::Native).unwrap().layouts;
+        let panels = |element| Some(Panels { lanes: 8, contents: Contents::Values(element) });
+        assert_eq!((layouts.get("table"), layouts.get("experts")), (panels(BF16), panels(F32)));
+        for as_stored in ["x", "ids", "shared", "factors", "codes", "scales", "offsets", "torn", "unread"] {
+            assert_eq!(layouts.get(as_stored), None, "{as_stored}");
+        }
+    }
+
+    #[test]
+    fn a_weight_that_no_kernel_reads_stays_as_it_is_stored() {
+        use ElementType::{BF16, F32};
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let x = b.argument("x", TensorType::new(F32, [1, 64]))?;
+                let known = b.argument("known", TensorType::new(BF16, [96, 64]))?;
+                let unknown = b.argument("unknown", TensorType::new(BF16, [96, 64]))?;
+                let linear = b.linear(x, known, None, F32)?;
+                // A product that the kernel's generator knows, and would have in panels, but for an attribute.
+                let attributes = [("unheard_of".to_owned(), Attribute::Int(1))];
+                let other = b.composite(composites::LINEAR, &[x, unknown], &attributes, |b, args| {
+                    Ok(vec![b.linear(args[0], args[1], None, F32)?])
+                })?;
+                Ok(vec![linear, other[0]])
+            })
+            .unwrap();
+        let Lowered { text, layouts } = lower(&module.finish(), AVX2, Precision::Native).unwrap();
+        assert!(layouts.get("known").is_some() && layouts.get("unknown").is_none());
+        assert!(text.contains("unheard_of"), "it keeps its decomposition");
     }
 }

@@ -1,150 +1,167 @@
-//! Which arguments of a program are weights that kernels alone read: those lie in panels, and all others as they are stored.
-//!
-//! Whoever writes a program and whoever loads weights for it ask here, and so agree whatever else a decoder has matrices for.
+//! Who reads the arguments of a program that is lowered: kernels, which take weights in panels, or anything else, which takes them as they
+//! are stored.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use mlxcel_graph::packed::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
-use mlxcel_stablehlo::{Argument, ElementType, Function, Module, Op, OpKind, ValueId, composites};
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_stablehlo::{Function, Module, Op, OpKind, ValueId};
 
-use super::layout::Contents;
-use super::quantized;
+use super::kernels::Kernels;
 
-/// What each argument of the public function of `module` is to kernels; none where something else reads it too, or nothing.
-pub fn weights(module: &Module) -> Vec<Option<Contents>> {
-    let public = module.functions.iter().find(|function| function.public);
-    public.map_or_else(Vec::new, |function| {
-        let read = of_function(function);
-        function.arguments.iter().map(|argument| read.get(&argument.value).copied()).collect()
-    })
+/// The arguments of a program that something reads, by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Reads {
+    /// Those that a kernel takes in panels.
+    pub(super) in_panels: BTreeSet<String>,
+    /// Those that something takes as they are stored.
+    pub(super) as_stored: BTreeSet<String>,
 }
 
-/// The same by the names of arguments.
-pub(super) fn by_name(module: &Module) -> HashMap<String, Contents> {
-    let public = module.functions.iter().filter(|function| function.public);
-    public
-        .flat_map(|function| {
-            let read = of_function(function);
-            let found =
-                |argument: &Argument| Some((argument.name.clone(), read.get(&argument.value).copied()?));
-            function.arguments.iter().filter_map(found).collect::<Vec<_>>()
-        })
-        .collect()
-}
+impl Reads {
+    /// The reads of `module`, whose kernels are `kernels`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] where a kernel takes in panels what is no argument, and so was never put there.
+    pub(super) fn of(module: &Module, kernels: &Kernels) -> Result<Self> {
+        let mut reads = Self::default();
+        module.functions.iter().try_for_each(|function| reads.add(function, kernels))?;
+        Ok(reads)
+    }
 
-fn of_function(function: &Function) -> HashMap<ValueId, Contents> {
-    let mut read: HashMap<ValueId, Option<Contents>> =
-        function.arguments.iter().map(|argument| (argument.value, None)).collect();
-    let mut misread: Vec<ValueId> = function.body.results.clone();
-    // The parts of a packed weight lie in panels together or not at all.
-    let mut together: Vec<Vec<ValueId>> = Vec::new();
-    function.body.walk(&mut |op| {
-        let parts = weights_of(op, function).unwrap_or_default();
-        for (index, operand) in op.operands.iter().enumerate() {
-            let Some(known) = read.get_mut(operand) else { continue };
-            match parts.iter().find(|(part, _)| *part == index) {
-                Some((_, contents)) if known.is_none_or(|known| known == *contents) => {
-                    *known = Some(*contents)
-                }
-                _ => misread.push(*operand),
+    /// Those that are read both ways, so that they cannot lie in panels.
+    pub(super) fn torn(&self) -> impl Iterator<Item = &String> {
+        self.in_panels.intersection(&self.as_stored)
+    }
+
+    fn add(&mut self, function: &Function, kernels: &Kernels) -> Result<()> {
+        let names: HashMap<ValueId, &String> =
+            function.arguments.iter().map(|argument| (argument.value, &argument.name)).collect();
+        // An argument whose elements are called by another type of their size is still that argument.
+        let mut renamed: HashMap<ValueId, ValueId> = HashMap::new();
+        function.body.walk(&mut |op| {
+            if let Some((from, to)) = renaming(op, function) {
+                renamed.insert(to, renamed.get(&from).copied().unwrap_or(from));
             }
+        });
+        let name =
+            |value: &ValueId| names.get(renamed.get(value).unwrap_or(value)).map(|name| (*name).clone());
+        let mut computed = false;
+        let mut stored: Vec<ValueId> = function.body.results.clone();
+        function.body.walk(&mut |op| {
+            let taken = panel_operands(op, kernels);
+            for (index, operand) in op.operands.iter().enumerate() {
+                if taken.contains(&index) {
+                    let name = name(operand);
+                    computed |= name.is_none();
+                    // What a function is called with is as it is stored.
+                    self.as_stored.extend(name.clone().filter(|_| !function.public));
+                    self.in_panels.extend(name);
+                } else if renaming(op, function).is_none() {
+                    stored.push(*operand);
+                }
+            }
+            stored.extend(op.regions.iter().flat_map(|region| &region.results));
+        });
+        self.as_stored.extend(stored.iter().filter_map(name));
+        if computed {
+            let message = "a kernel takes what is no argument of the program as a weight in panels";
+            return Err(Error::new(ErrorKind::Internal, "lower program", message)
+                .with_context("function", &function.name));
         }
-        misread.extend(op.regions.iter().flat_map(|region| &region.results));
-        if parts.len() > 1 {
-            together.push(parts.iter().map(|(part, _)| op.operands[*part]).collect());
-        }
-    });
-    for value in misread {
-        read.insert(value, None);
+        Ok(())
     }
-    while let Some(torn) = together.iter().find(|parts| {
-        let count = parts.iter().filter(|part| read.get(part).copied().flatten().is_some()).count();
-        count > 0 && count < parts.len()
-    }) {
-        for part in torn {
-            read.insert(*part, None);
-        }
-    }
-    read.into_iter().filter_map(|(value, contents)| Some((value, contents?))).collect()
 }
 
-/// The operands of an operation that its kernel reads in panels, if it is one that there is a kernel for.
-fn weights_of(op: &Op, function: &Function) -> Option<Vec<(usize, Contents)>> {
-    let OpKind::Composite { name, attributes, .. } = &op.kind else { return None };
-    let types: Vec<_> = op.operands.iter().map(|&operand| function.value_type(operand)).collect();
-    // Where the weight begins, whether it has a dimension of experts, and how many operands there are beside it.
-    let (first, rank, others) = match name.as_str() {
-        composites::LINEAR | PACKED_LINEAR => (1, 2, 1..=2),
-        composites::EMBEDDING | PACKED_EMBEDDING => (0, 2, 1..=1),
-        composites::EXPERT_LINEAR | PACKED_EXPERT_LINEAR => (1, 3, 2..=3),
-        _ => return None,
-    };
-    let weight = types.get(first)?;
-    let contents = if [PACKED_LINEAR, PACKED_EMBEDDING, PACKED_EXPERT_LINEAR].contains(&name.as_str()) {
-        quantized::known(attributes, types.get(first..)?)?.1
-    } else {
-        attributes.is_empty().then(|| vec![Contents::Values(weight.element)])?
-    };
-    let some = types.iter().all(|ty| ty.elements() > 0);
-    if name == composites::EMBEDDING && types.get(1)?.element != ElementType::I32 {
-        return None;
+/// What an operation gives another name and type, elements staying as they are, and the result.
+fn renaming(op: &Op, function: &Function) -> Option<(ValueId, ValueId)> {
+    match (&op.kind, &op.operands[..], &op.results[..]) {
+        (OpKind::BitcastConvert, &[from], &[to])
+            if function.value_type(from).shape == function.value_type(to).shape =>
+        {
+            Some((from, to))
+        }
+        _ => None,
     }
-    if !others.contains(&types.len().saturating_sub(contents.len())) || weight.rank() != rank || !some {
-        return None;
+}
+
+/// The operands that an operation takes as weights in panels.
+fn panel_operands<'a>(op: &Op, kernels: &'a Kernels) -> &'a [usize] {
+    match &op.kind {
+        OpKind::CustomCall { target, .. } => kernels.in_panels(target),
+        _ => &[],
     }
-    Some((first..).zip(contents).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_graph::packed::{PackedWeight, packed_linear};
-    use mlxcel_models::Packing;
-    use mlxcel_stablehlo::ElementType::{BF16, F32, I32, U32};
-    use mlxcel_stablehlo::{ModuleBuilder, TensorType};
+    use std::cell::RefCell;
+
+    use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, TensorType, Value};
 
     use super::*;
+    use crate::kernels::Kernel;
 
-    #[test]
-    fn only_what_kernels_alone_read_lies_in_panels() {
+    /// A kernel that takes a weight in panels.
+    struct Reader {
+        ty: TensorType,
+        kernel: Kernel,
+        kernels: RefCell<Kernels>,
+    }
+
+    impl Reader {
+        fn read<'f>(&self, b: &mut Builder<'f>, weight: Value<'f>) -> Value<'f> {
+            let results = vec![self.ty.clone()];
+            self.kernels.borrow_mut().call(b, &self.kernel, &[weight], results).unwrap()[0]
+        }
+    }
+
+    type Body = for<'f> fn(&mut Builder<'f>, &Reader, Value<'f>) -> mlxcel_stablehlo::Result<Vec<Value<'f>>>;
+
+    fn reads(body: Body) -> Result<Reads> {
+        let ty = TensorType::new(ElementType::F32, [4, 4]);
+        let mut kernel = Kernel::new("read", [1, 1, 1]);
+        kernel.panel_operand("weight");
+        kernel.result("out");
+        let reader = Reader { ty: ty.clone(), kernel, kernels: RefCell::default() };
         let mut module = ModuleBuilder::new("test");
         module
             .function("main", |b| {
-                let mut argument =
-                    |name: &str, element, shape: &[usize]| b.argument(name, TensorType::new(element, shape));
-                let x = argument("x", F32, &[1, 64])?;
-                let ids = argument("ids", I32, &[1])?;
-                let table = argument("table", BF16, &[96, 64])?;
-                let shared = argument("shared", BF16, &[96, 64])?;
-                let factors = argument("factors", F32, &[64, 64])?;
-                let heads = argument("heads", F32, &[1, 64, 64])?;
-                let experts = argument("experts", F32, &[3, 32, 64])?;
-                let words = argument("words", U32, &[96, 8])?;
-                let scales = argument("scales", BF16, &[96, 2])?;
-                let biases = argument("biases", BF16, &[96, 2])?;
-                let torn = argument("torn", U32, &[96, 8])?;
-                let packing = Packing::affine(4, 32, mlxcel_models::ElementType::BF16);
-                let of = |codes| PackedWeight { packing, parts: vec![codes, scales, biases] };
-                let rows = b.embedding(table, ids)?;
-                let mut results = vec![b.linear(rows, table, None, F32)?];
-                results.push(b.linear(x, shared, None, F32)?);
-                results.push(b.convert(shared, F32)?);
-                results.push(b.multiply(factors, factors)?);
-                results.push(b.reshape(heads, &[64, 64])?);
-                let block = b.reshape(x, &[1, 1, 64])?;
-                results.push(b.expert_linear(block, experts, ids, None, F32)?);
-                results.push(packed_linear(b, x, &of(words), None, F32)?);
-                // Its scales are what the other's words need in panels, and its own words are a result.
-                results.push(packed_linear(b, x, &of(torn), None, F32)?);
-                results.push(torn);
-                Ok(results)
+                let weight = b.argument("weight", ty)?;
+                body(b, &reader, weight)
             })
             .unwrap();
-        let module = module.finish();
-        let values = |element| Some(Contents::Values(element));
-        let wanted = [None, None, values(BF16), None, None, None, values(F32), None, None, None, None];
-        assert_eq!(weights(&module), wanted);
-        let names = by_name(&module);
-        assert_eq!(names.len(), 2);
-        assert_eq!((names.get("table"), names.get("experts")), (wanted[2].as_ref(), wanted[6].as_ref()));
+        Reads::of(&module.finish(), &reader.kernels.into_inner())
+    }
+
+    #[test]
+    fn a_weight_is_read_by_kernels_alone_or_by_others_too() {
+        let kernels_alone: [Body; 2] = [
+            |b, reader, weight| Ok(vec![reader.read(b, weight), reader.read(b, weight)]),
+            |b, reader, weight| {
+                let renamed = b.bitcast_convert(weight, ElementType::I32)?;
+                Ok(vec![reader.read(b, renamed)])
+            },
+        ];
+        for body in kernels_alone {
+            let reads = reads(body).unwrap();
+            assert!(reads.in_panels.contains("weight") && reads.as_stored.is_empty());
+        }
+        let both: [Body; 3] = [
+            |b, reader, weight| Ok(vec![reader.read(b, weight), weight]),
+            |b, reader, weight| {
+                let renamed = b.bitcast_convert(weight, ElementType::I32)?;
+                Ok(vec![reader.read(b, weight), renamed])
+            },
+            |b, reader, weight| Ok(vec![reader.read(b, weight), b.add(weight, weight)?]),
+        ];
+        for body in both {
+            assert_eq!(reads(body).unwrap().torn().collect::<Vec<_>>(), ["weight"]);
+        }
+        let computed: Body = |b, reader, weight| {
+            let doubled = b.add(weight, weight)?;
+            Ok(vec![reader.read(b, doubled)])
+        };
+        let error = reads(computed).unwrap_err();
+        assert_eq!((error.kind(), error.context("function")), (ErrorKind::Internal, Some("main")));
     }
 }

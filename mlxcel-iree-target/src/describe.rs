@@ -1,20 +1,10 @@
 //! Programs and models in the words of a manifest.
 
-use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_graph::{ENTRY, Outputs, Program, ProgramShape};
+use mlxcel_graph::{ProgramShape, Signature};
 use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_stablehlo::TensorType;
 
 use crate::manifest::{ModelDescription, ProgramDescription, Tensor, outputs_name};
-
-const OPERATION: &str = "describe a program";
-
-/// The results in front of the states.
-fn results(outputs: Outputs) -> &'static [&'static str] {
-    match outputs {
-        Outputs::Last | Outputs::Every => &["best", "logits"],
-        Outputs::Hidden => &["hidden"],
-    }
-}
 
 /// The description of a model.
 pub fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
@@ -31,37 +21,28 @@ pub fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
     }
 }
 
-/// The description of the program for `shape`.
-///
-/// # Errors
-/// [`ErrorKind::Internal`] for a module without the entry point.
-pub fn program(program: &Program, shape: &ProgramShape) -> Result<ProgramDescription> {
-    let function = program.module.function(ENTRY).ok_or_else(|| {
-        Error::new(ErrorKind::Internal, OPERATION, "the program has no entry point")
-            .with_context("program", shape)
-    })?;
-    let tensor = |name: &str, ty: &mlxcel_stablehlo::TensorType| Tensor {
-        name: name.to_owned(),
+/// The description of the program for `shape`, which has this signature.
+pub fn program(signature: &Signature, shape: &ProgramShape) -> ProgramDescription {
+    let tensor = |name: String, ty: &TensorType| Tensor {
+        name,
         element_type: ty.element.mlir().to_owned(),
         shape: ty.shape.clone(),
         takes_over: None,
     };
-    let inputs: Vec<_> = function.arguments.iter().skip(program.weights.len()).collect();
-    let described = function.result_types().enumerate().map(|(index, ty)| {
-        let replaced =
-            inputs.iter().find(|input| input.aliases_result == Some(index)).map(|input| &input.name);
-        let name =
-            results(shape.outputs).get(index).copied().or(replaced.map(String::as_str)).unwrap_or_default();
-        Tensor { takes_over: replaced.cloned(), ..tensor(name, ty) }
+    let inputs = signature.inputs.iter().map(|input| tensor(input.name.clone(), &input.ty));
+    let states = signature.states.iter().map(|state| tensor(state.name.clone(), &state.ty));
+    let results = signature.results.iter().enumerate().map(|(index, result)| Tensor {
+        takes_over: signature.taken_over(index).map(|state| state.name.clone()),
+        ..tensor(result.meaning.to_string(), &result.ty)
     });
-    Ok(ProgramDescription {
+    ProgramDescription {
         name: shape.to_string(),
         rows: shape.rows.clone(),
         length: shape.length,
         outputs: outputs_name(shape.outputs).to_owned(),
-        inputs: inputs.iter().map(|input| tensor(&input.name, function.value_type(input.value))).collect(),
-        results: described.collect(),
-    })
+        inputs: inputs.chain(states).collect(),
+        results: results.collect(),
+    }
 }
 
 /// The name of a program's file, without extension: letters, digits, `+`, `-`.
@@ -74,7 +55,7 @@ mod tests {
     use std::path::Path;
 
     use mlxcel_core::Precision;
-    use mlxcel_graph::{Numerics, decoder_program, state_layouts};
+    use mlxcel_graph::{Numerics, Outputs, state_layouts};
 
     use super::*;
 
@@ -85,8 +66,7 @@ mod tests {
         let numerics = Numerics::new(Precision::Native, &decoder).unwrap();
         let shape = ProgramShape { rows: vec![64, 1], length: 256, outputs: Outputs::Every };
         let layouts = state_layouts(&decoder, numerics, 64).unwrap();
-        let written = decoder_program(&decoder, numerics, &layouts, &shape).unwrap();
-        let described = program(&written, &shape).unwrap();
+        let described = program(&Signature::new(&decoder, &layouts, &shape).unwrap(), &shape);
         let signature = |tensors: &[Tensor]| -> Vec<String> {
             let one = |tensor: &Tensor| format!("{} {} {:?}", tensor.name, tensor.element_type, tensor.shape);
             tensors.iter().map(one).collect()
@@ -115,8 +95,7 @@ mod tests {
         assert_eq!(described.results[3].name, "state.1.0");
 
         let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Hidden };
-        let written = decoder_program(&decoder, numerics, &layouts, &shape).unwrap();
-        let described = program(&written, &shape).unwrap();
+        let described = program(&Signature::new(&decoder, &layouts, &shape).unwrap(), &shape);
         assert_eq!((&*described.outputs, file_stem(&shape)), ("hidden", "1-at-256-hidden-states".to_owned()));
         let names: Vec<_> = described.results.iter().map(|result| &*result.name).collect();
         assert_eq!(names, ["hidden", "state.0.0"]);

@@ -1,12 +1,13 @@
 //! What `bundle.json` says: enough to run the programs, here or by other means, and to refuse what they do not fit.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, Outputs, ProgramShape};
-use mlxcel_iree_kernels::layout::{layout_name, layout_named};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, Outputs, ProgramShape, WeightArgument};
+use mlxcel_iree_kernels::Layouts;
 use mlxcel_models::files::parse_json;
-use mlxcel_models::{Decoder, Selection, WeightRef};
+use mlxcel_models::{Decoder, Selection};
 use serde::{Deserialize, Serialize};
 
 use crate::path::check_path;
@@ -19,7 +20,7 @@ pub const MANIFEST: &str = "bundle.json";
 const FORMAT: &str = "mlxcel bundle";
 
 /// Changes when an older reader would misunderstand a manifest; fields that it may overlook are no reason.
-const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 3;
 
 /// What errors of reading a bundle say was being done.
 pub const OPERATION: &str = "read bundle";
@@ -72,8 +73,7 @@ pub struct Manifest {
     pub hidden_states: bool,
     /// The rotary embeddings, whose tables are inputs of the programs, in the order of those inputs.
     pub rotary: Vec<Rotary>,
-    /// The tensors of the weights, in the order in which every program takes them: of a packed weight the words, then the scales,
-    /// then the biases.
+    /// The tensors of the weights, in the order in which every program takes them.
     pub weights: Vec<Weight>,
     /// The programs; each is there for every target.
     pub programs: Vec<ProgramDescription>,
@@ -140,7 +140,14 @@ pub struct LongRotary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Weight {
-    /// The tensor's name in the safetensors files.
+    /// The name of the argument.
+    pub name: String,
+    /// What the weight is for, in a word or two.
+    pub role: String,
+    /// Which part of a packed weight it is, such as `codes` or `scales`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
+    /// The tensor's name in the checkpoint's files.
     pub tensor: String,
     /// The names of further tensors of the same type and shape.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -151,6 +158,9 @@ pub struct Weight {
     /// The indices of one dimension, where only some are meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selected>,
+    /// How it is read out of the tensor, where that does not hold its elements as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub derived: Option<String>,
     /// The element type as safetensors names it: `F32`, `F16`, `BF16`; of packed words `U32`.
     pub element_type: String,
     /// The sizes of the dimensions as stored, outermost first.
@@ -221,19 +231,14 @@ pub struct Target {
     /// The features that a processor must have to run them, as the compiler names them.
     #[serde(default)]
     pub required_features: Vec<String>,
-    /// How the programs want weights to lie: `rows` (as safetensors files store them), or `panels-16` and the like, in which
-    /// matrices have to be permuted before they are passed. A manifest without it means `rows`.
-    #[serde(default = "rows")]
-    pub weight_layout: String,
+    /// The weights that the programs take in another order of bytes than that of their rows: by the names of the arguments, in which
+    /// panels, such as `panels-16 bf16`, matrices have to be permuted to before they are passed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weight_layouts: BTreeMap<String, String>,
     /// The public function of each program.
     pub entry: String,
     /// A file for each of [`Manifest::programs`], in that order.
     pub programs: Vec<FileEntry>,
-}
-
-/// What manifests without a layout mean: they are older than layouts.
-fn rows() -> String {
-    layout_name(None)
 }
 
 /// A file of a bundle.
@@ -303,6 +308,7 @@ impl Manifest {
     pub fn new(
         model: ModelDescription,
         decoder: &Decoder,
+        weights: &[WeightArgument],
         options: &GraphModelOptions,
         programs: Vec<ProgramDescription>,
     ) -> Result<Self> {
@@ -328,7 +334,7 @@ impl Manifest {
             every_position: options.every_position,
             hidden_states: options.hidden_states,
             rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
-            weights: decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect(),
+            weights: weights.iter().map(Weight::from).collect(),
             programs,
             targets: Vec::new(),
             files: Vec::new(),
@@ -364,6 +370,11 @@ impl Manifest {
         self.programs.iter().position(|program| program.is_for(shape))
     }
 
+    /// The weight that is the argument called `name`.
+    fn weight(&self, name: &str) -> Option<&Weight> {
+        self.weights.iter().find(|weight| weight.name == name)
+    }
+
     /// Refuses a manifest that contradicts itself or points out of the bundle.
     fn check_shape(&self) -> Result<()> {
         let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, OPERATION, message);
@@ -378,6 +389,11 @@ impl Manifest {
         self.graph_options()
             .map_err(|error| corrupt("the manifest's figures make no sense").with_source(error))?;
         for target in &self.targets {
+            if let Some(name) = target.weight_layouts.keys().find(|name| self.weight(name).is_none()) {
+                return Err(corrupt("a target lays a weight out that there is not")
+                    .with_context("target", target.target.escape_debug())
+                    .with_context("weight", name.escape_debug()));
+            }
             if target.programs.len() != self.programs.len() {
                 return Err(corrupt("a target has not a file for every program")
                     .with_context("target", target.target.escape_debug()));
@@ -462,11 +478,12 @@ impl Target {
     pub fn new(
         target: String,
         required_features: Vec<String>,
-        weight_layout: String,
+        layouts: &Layouts,
         entry: String,
         programs: Vec<FileEntry>,
     ) -> Self {
-        Self { target, required_features, weight_layout, entry, programs }
+        let panels = layouts.in_panels().map(|(name, panels)| (name.to_owned(), panels.to_string()));
+        Self { target, required_features, weight_layouts: panels.collect(), entry, programs }
     }
 
     /// Whether these programs are text for other compilers.
@@ -474,21 +491,26 @@ impl Target {
         self.target == STABLEHLO
     }
 
-    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
+    /// How the programs take their weights.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] for a layout that this version does not know.
-    pub fn lanes(&self) -> Result<Option<usize>> {
-        layout_named(&self.weight_layout).ok_or_else(|| {
-            Error::unsupported(
-                OPERATION,
-                "the programs take weights in a layout that this version of mlxcel-iree does not know; write the bundle again \
-                 with this version, or open it with the one that wrote it",
-            )
-            .with_context("target", self.target.escape_debug())
-            .with_context("weight_layout", self.weight_layout.escape_debug())
-        })
+    pub fn layouts(&self) -> Result<Layouts> {
+        let read = |(name, layout): (&String, &String)| {
+            let panels = layout.parse().map_err(|error: Error| {
+                Error::unsupported(
+                    OPERATION,
+                    "the programs take weights in a layout that this version of mlxcel-iree does not know; write the bundle \
+                     again with this version, or open it with the one that wrote it",
+                )
+                .with_context("target", self.target.escape_debug())
+                .with_context("weight", name.escape_debug())
+                .with_source(error)
+            })?;
+            Ok((name.clone(), Some(panels)))
+        };
+        self.weight_layouts.iter().map(read).collect()
     }
 }
 
@@ -503,9 +525,14 @@ impl From<&mlxcel_models::Rope> for Rotary {
     }
 }
 
-impl From<&WeightRef> for Weight {
-    fn from(weight: &WeightRef) -> Self {
+impl From<&WeightArgument> for Weight {
+    fn from(argument: &WeightArgument) -> Self {
+        let weight = &argument.tensor;
         Self {
+            name: argument.name.clone(),
+            role: argument.role.to_string(),
+            part: argument.part.map(|part| part.to_string()),
+            derived: weight.derived.as_ref().map(|derived| format!("{:?}", derived.arrangement)),
             tensor: weight.tensor.clone(),
             stack: weight.stack.clone(),
             transposed: weight.transposed,
@@ -557,8 +584,12 @@ impl fmt::Display for Manifest {
         )?;
         for target in &self.targets {
             let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();
-            let (count, layout) = (target.programs.len(), &target.weight_layout);
-            writeln!(f, "{}: {count} programs, {bytes} bytes, weights in {layout}", target.target)?;
+            let (count, panels) = (target.programs.len(), target.weight_layouts.len());
+            let layouts = match panels {
+                0 => "weights as stored".to_owned(),
+                _ => format!("{panels} of {} weights in panels", self.weights.len()),
+            };
+            writeln!(f, "{}: {count} programs, {bytes} bytes, {layouts}", target.target)?;
         }
         let weights = if self.weights_included { "weights included" } else { "without weights" };
         let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();

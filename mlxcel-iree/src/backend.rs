@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use mlxcel_core::{Backend, Faults, LoadOptions, Model, ModelSource, OptionSupport, Result};
 use mlxcel_graph::{GraphModel, KvCacheType, ProgramWriter, model_info};
-use mlxcel_iree_kernels::weights_in_panels;
 use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription, ProgramOptions};
 use mlxcel_models::{Checkpoint, FeatureSet};
 
@@ -190,23 +189,16 @@ impl IreeBackend {
             faults: self.faults.clone(),
         })?;
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
-        let lanes = programs.lanes()?;
-        let programs = Programs::new(device.clone(), programs, options.progress.clone());
+        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+        let programs = Programs::new(device.clone(), programs, writer, options.progress.clone());
         let compile_time = programs.prepare_together(&prepared, options.cancel.as_ref())?;
-        // Whatever its shape, a program has the same products.
-        let kernels_read = match (lanes, prepared.first()) {
-            (Some(_), Some(shape)) => {
-                weights_in_panels(&ProgramWriter::new(decoder.clone(), &graph)?.program(shape)?.module)
-            }
-            _ => Vec::new(),
-        };
-        let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &kernels_read, options)?;
+        let weights =
+            weights::on_device(&device, &checkpoint, programs.weights(), &programs.layouts()?, options)?;
 
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;
         info.load_time = started.elapsed();
-        let executor =
-            IreeExecutor::new(device, programs, weights, &decoder).with_profiler(self.profiler.clone());
+        let executor = IreeExecutor::new(device, programs, weights).with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 }

@@ -10,7 +10,7 @@ use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
 use mlxcel_iree_compile::bundle::BundleOptions;
 use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
 use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
-use mlxcel_iree_kernels::attends_in_use;
+use mlxcel_iree_kernels::{Layouts, attends_in_use};
 use mlxcel_iree_target::DeviceDescription;
 use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::Decoder;
@@ -70,8 +70,8 @@ impl IreeBackend {
 pub(crate) struct Compiled(pub(crate) ProgramCompiler);
 
 impl ProgramSource for Compiled {
-    fn lanes(&self) -> Result<Option<usize>> {
-        Ok(self.0.target().hardware()?.weight_lanes())
+    fn layouts(&self) -> Result<Layouts> {
+        self.0.layouts().cloned()
     }
 
     fn takes_long(&self) -> bool {

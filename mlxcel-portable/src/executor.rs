@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, Numerics, Outputs, Prepared, ProgramShape, RunError, StateLayout, StepInputs,
-    StepOutputs, decoder_program, weight_arguments,
+    ENTRY, Executor, Numerics, Prepared, ProgramShape, ResultMeaning, RunError, Signature, StateLayout,
+    StepInputs, StepOutputs, WeightArgument, decoder_program, weight_arguments,
 };
-use mlxcel_models::{Checkpoint, Decoder, WeightRef};
+use mlxcel_models::{Checkpoint, Decoder};
 use mlxcel_stablehlo::TensorType;
 use mlxcel_stablehlo::eval::{EvalError, Input, Program, RunOptions, Tensor, Workers};
 
@@ -24,13 +24,13 @@ pub(crate) struct PortableExecutor {
     /// In the order of the programs' arguments.
     weights: Vec<Weight>,
     workers: Workers,
-    programs: Mutex<HashMap<ProgramShape, Arc<Program>>>,
+    programs: Mutex<HashMap<ProgramShape, Arc<PortableProgram>>>,
 }
 
 /// A program that is planned.
 pub(crate) struct PortableProgram {
-    program: Arc<Program>,
-    outputs: Outputs,
+    program: Program,
+    signature: Signature,
 }
 
 /// One tensor of the weights.
@@ -47,8 +47,8 @@ enum Bytes {
 }
 
 impl Weight {
-    fn new(checkpoint: &Checkpoint, reference: &WeightRef, ty: TensorType) -> Result<Self> {
-        let bytes = match checkpoint.weight(reference)?.bytes {
+    fn new(checkpoint: &Checkpoint, argument: WeightArgument) -> Result<Self> {
+        let bytes = match checkpoint.weight(&argument.tensor)?.bytes {
             Cow::Owned(bytes) => Bytes::Gathered(bytes),
             Cow::Borrowed(bytes) => match place(checkpoint, bytes) {
                 Some((file, range)) => Bytes::Mapped { file, range },
@@ -59,7 +59,7 @@ impl Weight {
                 }
             },
         };
-        Ok(Self { ty, bytes })
+        Ok(Self { ty: argument.ty, bytes })
     }
 
     /// Its bytes, with the content of the checkpoint's files.
@@ -103,35 +103,35 @@ impl PortableExecutor {
         workers: Workers,
     ) -> Result<Self> {
         let weights = weight_arguments(&decoder)?.into_iter();
-        let weights =
-            weights.map(|(weight, ty)| Weight::new(&checkpoint, weight, ty)).collect::<Result<_>>()?;
+        let weights = weights.map(|argument| Weight::new(&checkpoint, argument)).collect::<Result<_>>()?;
         Ok(Self { checkpoint, decoder, numerics, layouts, weights, workers, programs: Mutex::default() })
     }
 
-    fn program(&self, shape: &ProgramShape) -> Result<Arc<Program>> {
+    fn program(&self, shape: &ProgramShape) -> Result<Arc<PortableProgram>> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = programs.get(shape) {
             return Ok(Arc::clone(program));
         }
-        let module = decoder_program(&self.decoder, self.numerics, &self.layouts, shape)?.module;
-        let program = Arc::new(Program::plan(&module, ENTRY).map_err(|error| failed("plan program", error))?);
-        programs.insert(shape.clone(), Arc::clone(&program));
-        Ok(program)
+        let mlxcel_graph::Program { module, signature } =
+            decoder_program(&self.decoder, self.numerics, &self.layouts, shape)?;
+        let program = Program::plan(&module, ENTRY).map_err(|error| failed("plan program", error))?;
+        let planned = Arc::new(PortableProgram { program, signature });
+        programs.insert(shape.clone(), Arc::clone(&planned));
+        Ok(planned)
     }
 }
 
 impl Executor for PortableExecutor {
     type State = PortableState;
-    type Program = PortableProgram;
+    type Program = Arc<PortableProgram>;
 
     fn prepare(
         &self,
         shape: &ProgramShape,
         _cancel: Option<&CancelToken>,
-    ) -> Result<Prepared<PortableProgram>> {
+    ) -> Result<Prepared<Self::Program>> {
         // Planning is a matter of milliseconds; nothing is compiled.
-        let program = PortableProgram { program: self.program(shape)?, outputs: shape.outputs };
-        Ok(Prepared { program, compile_time: Duration::ZERO })
+        Ok(Prepared { program: self.program(shape)?, compile_time: Duration::ZERO })
     }
 
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PortableState> {
@@ -185,46 +185,46 @@ impl Executor for PortableExecutor {
 
     fn run(
         &self,
-        PortableProgram { program, outputs: kind }: &PortableProgram,
+        planned: &Arc<PortableProgram>,
         inputs: &StepInputs,
         states: &mut [&mut [PortableState]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
+        let PortableProgram { program, signature } = &**planned;
         let mut arguments = Vec::with_capacity(program.arguments().len());
         let files: Vec<&[u8]> = self.checkpoint.weight_files().map(|(_, content)| content).collect();
         for weight in &self.weights {
             arguments.push(Input::Borrowed { ty: &weight.ty, bytes: weight.bytes(&files) });
         }
-        let step_types = program.arguments()[arguments.len()..].iter().map(|(_, ty)| ty);
-        for (bytes, ty) in inputs.arguments().zip(step_types) {
-            arguments.push(Input::Borrowed { ty, bytes });
+        for argument in inputs.arguments(signature) {
+            let (argument, bytes) = argument.map_err(RunError::before)?;
+            arguments.push(Input::Borrowed { ty: &argument.ty, bytes });
         }
-        for state in states.iter_mut().flat_map(|row| row.iter_mut()) {
-            arguments.push(Input::Owned(state.0.take().ok_or_else(lost_state)?));
+        for argument in &signature.states {
+            let state = states.get_mut(argument.state.row).and_then(|row| row.get_mut(argument.state.group));
+            arguments.push(Input::Owned(state.and_then(|state| state.0.take()).ok_or_else(lost_state)?));
         }
         let options = RunOptions { workers: Some(&self.workers), ..RunOptions::default() };
         let results = program.run_with(arguments, &options).map_err(|error| failed("run program", error))?;
-        let mut results = results.into_iter();
-        let outputs: Vec<Tensor> = results.by_ref().take(kind.results()).collect();
-        let (best, values, width) = match (kind, &outputs[..]) {
-            (Outputs::Last | Outputs::Every, [best, logits]) => {
-                (Some(best), logits, self.decoder.vocabulary_size)
+        let mut outputs = StepOutputs::default();
+        for (described, result) in signature.results.iter().zip(results) {
+            match described.meaning {
+                ResultMeaning::Best => {
+                    outputs.best = StepOutputs::decode_best(bytemuck::cast_slice(result.bytes()));
+                }
+                ResultMeaning::Logits | ResultMeaning::Hidden => {
+                    let (values, width) = (bytemuck::cast_slice(result.bytes()), described.ty.shape[1]);
+                    outputs.values =
+                        wanted.iter().map(|row| values[row * width..][..width].to_vec()).collect();
+                }
+                ResultMeaning::State(state) => {
+                    if let Some(kept) = states.get_mut(state.row).and_then(|row| row.get_mut(state.group)) {
+                        kept.0 = Some(result);
+                    }
+                }
             }
-            (Outputs::Hidden, [states]) => (None, states, self.decoder.hidden_size),
-            _ => {
-                let message = "the program gave too few results";
-                return Err(Error::new(ErrorKind::Internal, "run program", message).into());
-            }
-        };
-        for (state, result) in states.iter_mut().flat_map(|row| row.iter_mut()).zip(results) {
-            state.0 = Some(result);
         }
-        let best = best.map(|best| StepOutputs::decode_best(bytemuck::cast_slice(best.bytes())));
-        let values: &[f32] = bytemuck::cast_slice(values.bytes());
-        Ok(StepOutputs {
-            best: best.unwrap_or_default(),
-            values: wanted.iter().map(|row| values[row * width..][..width].to_vec()).collect(),
-        })
+        Ok(outputs)
     }
 }
 

@@ -2,8 +2,7 @@
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::layout::layout_name;
-use mlxcel_iree_kernels::{EXPORT_ENTRY, attends_in_use, export};
+use mlxcel_iree_kernels::{EXPORT_ENTRY, Layouts, attends_in_use, export};
 use mlxcel_iree_target::cpu::Code;
 use mlxcel_iree_target::manifest::STABLEHLO;
 use mlxcel_iree_target::{CPU_BACKEND, CompileTarget, ProgramOptions, ResolvedTarget};
@@ -19,8 +18,6 @@ pub(super) struct BundleTarget {
     pub(super) name: String,
     /// The features that a processor needs to run the programs.
     pub(super) required_features: Vec<String>,
-    /// The name of the layout in which the programs take weights.
-    pub(super) weight_layout: String,
     programs: Programs,
 }
 
@@ -80,7 +77,6 @@ impl BundleTarget {
         Self {
             name: STABLEHLO.to_owned(),
             required_features: Vec::new(),
-            weight_layout: layout_name(None),
             programs: Programs::Text(Box::new(writer)),
         }
     }
@@ -90,7 +86,6 @@ impl BundleTarget {
         Ok(Self {
             name: target.to_string(),
             required_features: required_features(target.target())?,
-            weight_layout: layout_name(target.hardware()?.weight_lanes()),
             programs: Programs::Compiler(Box::new(compiler)),
         })
     }
@@ -98,6 +93,14 @@ impl BundleTarget {
     /// Whether the compiler makes the programs.
     pub(super) fn is_compiled(&self) -> bool {
         matches!(self.programs, Programs::Compiler(_))
+    }
+
+    /// How the programs take their weights.
+    pub(super) fn layouts(&self) -> Result<Layouts> {
+        match &self.programs {
+            Programs::Compiler(compiler) => compiler.layouts().cloned(),
+            Programs::Text(..) => Ok(Layouts::default()),
+        }
     }
 
     /// The content of a program's file.

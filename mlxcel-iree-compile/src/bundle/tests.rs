@@ -13,7 +13,7 @@ use super::targets::BundleTarget;
 use crate::Toolchain;
 
 #[test]
-fn the_layout_of_weights_is_that_of_each_targets_instructions() {
+fn weights_lie_as_the_kernels_of_each_target_take_them() {
     let decoder =
         Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
             .unwrap()
@@ -32,6 +32,6 @@ fn the_layout_of_weights_is_that_of_each_targets_instructions() {
     let options = BundleOptions::default().with_targets(expected.map(|(target, _)| target));
     let (toolchain, wanted) = (Toolchain::default(), ProgramOptions::default());
     let targets = BundleTarget::all(&toolchain, &wanted, &options, &decoder, &mut graph).unwrap();
-    let found: Vec<&str> = targets.iter().map(|target| target.weight_layout.as_str()).collect();
+    let found: Vec<String> = targets.iter().map(|target| target.layouts().unwrap().to_string()).collect();
     assert_eq!(found, expected.map(|(_, layout)| layout));
 }

@@ -68,11 +68,9 @@ pub fn write(
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;
     let shapes = graph.programs(&decoder)?;
 
-    let programs = shapes
-        .iter()
-        .map(|shape| describe::program(&writer.program(shape)?, shape))
-        .collect::<Result<_>>()?;
-    let mut manifest = Manifest::new(describe::model(&checkpoint, &decoder), &decoder, &graph, programs)?;
+    let programs = shapes.iter().map(|shape| describe::program(&writer.signature(shape), shape)).collect();
+    let model = describe::model(&checkpoint, &decoder);
+    let mut manifest = Manifest::new(model, &decoder, &writer.weights, &graph, programs)?;
     manifest.targets = compile(&targets, &shapes, &staging, options, &control)?;
     if targets.iter().any(BundleTarget::is_compiled) {
         manifest.compiler = toolchain.release_revision(options.cancel.as_ref())?;
@@ -146,18 +144,18 @@ fn compile(
         return Err(Error::new(mlxcel_core::ErrorKind::Internal, OPERATION, "programs were left out"));
     }
     let mut files = files.into_iter();
-    Ok(targets
+    targets
         .iter()
         .map(|target| {
-            Target::new(
+            Ok(Target::new(
                 target.name.clone(),
                 target.required_features.clone(),
-                target.weight_layout.clone(),
+                &target.layouts()?,
                 target.entry().to_owned(),
                 files.by_ref().take(shapes.len()).collect(),
-            )
+            ))
         })
-        .collect())
+        .collect()
 }
 
 /// Copies what a bundle needs of its checkpoint.

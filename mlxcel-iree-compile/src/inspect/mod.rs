@@ -36,7 +36,7 @@ use mlxcel_core::{
     Result,
 };
 use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::attends_in_use;
+use mlxcel_iree_kernels::{Lowered, attends_in_use};
 use mlxcel_iree_target::describe::file_stem;
 use mlxcel_iree_target::{CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, Decoder};
@@ -196,7 +196,7 @@ fn one(
     options: &InspectOptions,
 ) -> Result<Summary> {
     let folder = folder.sub(&file_stem(shape))?;
-    let text = compiler.text(shape)?;
+    let Lowered { text, layouts } = compiler.lowered(shape)?;
     folder.write("program.mlir", text.as_bytes())?;
     let (phases, code) = (folder.sub("phases")?, folder.sub("code")?);
     let statistics = folder.0.join("statistics.json");
@@ -217,7 +217,8 @@ fn one(
     folder.write("program.vmfb", &vmfb)?;
     let flow = flow::read(&phases.find("flow.mlir")?);
     let statistics = Statistics::read(&statistics)?;
-    Summary::new(shape, compiler.target(), decoder, &compiler.program(shape)?, flow, &statistics)
+    let signature = compiler.writer().signature(shape);
+    Summary::new(shape, compiler.target(), decoder, &signature, &layouts, flow, &statistics)
 }
 
 /// A folder that is written into.

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use mlxcel_core::Result;
-use mlxcel_graph::{ENTRY, Program, ProgramShape};
-use mlxcel_iree_kernels::layout::layout_name;
+use mlxcel_graph::{ProgramShape, Signature};
+use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::{Decoder, Operation, WeightId, WeightRef};
 use serde::Serialize;
@@ -70,7 +70,8 @@ impl Summary {
         shape: &ProgramShape,
         target: &ResolvedTarget,
         decoder: &Decoder,
-        program: &Program,
+        signature: &Signature,
+        layouts: &Layouts,
         flow: Flow,
         statistics: &Statistics,
     ) -> Result<Self> {
@@ -81,7 +82,7 @@ impl Summary {
         Ok(Self {
             program: shape.to_string(),
             target: target.to_string(),
-            weight_layout: layout_name(target.hardware()?.weight_lanes()),
+            weight_layout: layouts.to_string(),
             dispatches: execution.dispatch_count,
             kernels: statistics.executable.executable_count,
             copies: execution.copy_count,
@@ -89,7 +90,7 @@ impl Summary {
             submissions: execution.submission_count,
             transient_bytes: execution.transient_memory_size,
             weight_bytes: weight_bytes(decoder, shape),
-            kv_bytes: kv_bytes(program),
+            kv_bytes: signature.states.iter().map(|state| state.ty.bytes() as u64).sum(),
             bytes_read: sum(|one| one.bytes_read),
             bytes_written: sum(|one| one.bytes_written),
             largest,
@@ -119,16 +120,6 @@ fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
         }
     }
     needed - unread as u64
-}
-
-/// The bytes of a program's states.
-fn kv_bytes(program: &Program) -> u64 {
-    let function = program.module.function(ENTRY);
-    let states = function.into_iter().flat_map(|function| {
-        let states = function.arguments.iter().filter(|argument| argument.aliases_result.is_some());
-        states.map(|state| function.value_type(state.value))
-    });
-    states.map(|ty| ty.element.bytes_for(ty.elements()) as u64).sum()
 }
 
 /// A number of bytes for people.

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape, weight_arguments};
+use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, OPERATION, Target, Weight};
 use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription};
-use mlxcel_models::{Checkpoint, Decoder, WeightRef};
+use mlxcel_models::{Checkpoint, Decoder};
 
 use super::source::Source;
 use crate::engine::{Made, ProgramSource};
@@ -95,7 +96,7 @@ impl Bundle {
                     .with_context("checkpoint", found.escape_debug()));
             }
         }
-        let found: Vec<Weight> = decoder.weights().flat_map(WeightRef::tensors).map(Weight::from).collect();
+        let found: Vec<Weight> = weight_arguments(decoder)?.iter().map(Weight::from).collect();
         let count = found.len().max(self.manifest.weights.len());
         let differs = (0..count).find(|&index| found.get(index) != self.manifest.weights.get(index));
         if let Some(index) = differs {
@@ -270,7 +271,7 @@ fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDesc
     if target.is_text() {
         return Err(refused("these programs are text for other compilers"));
     }
-    target.lanes()?;
+    target.layouts()?;
     let resolved = target.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
     let resolved = resolved.map_err(|error| refused("nothing is known of this target").with_source(error))?;
     resolved.check_device(device)?;
@@ -298,8 +299,8 @@ impl BundledPrograms {
 }
 
 impl ProgramSource for BundledPrograms {
-    fn lanes(&self) -> Result<Option<usize>> {
-        self.target().map_or(Ok(None), Target::lanes)
+    fn layouts(&self) -> Result<Layouts> {
+        self.target().map_or_else(|| Ok(Layouts::default()), Target::layouts)
     }
 
     fn takes_long(&self) -> bool {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    Executor, Outputs, Prepared, ProgramShape, RunError, StateLayout, StepInputs, StepOutputs,
+    Executor, Prepared, ProgramShape, ResultMeaning, RunError, Signature, StateLayout, StepInputs,
+    StepOutputs,
 };
-use mlxcel_models::Decoder;
-use mlxcel_stablehlo::{ElementType, TensorType};
+use mlxcel_stablehlo::TensorType;
 
-use super::programs::Programs;
-use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device, Function};
+use super::programs::{IreeProgram, Programs};
+use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device};
 use crate::profile::Profiler;
 
 /// A device with a model's programs and weights on it.
@@ -18,17 +18,7 @@ pub(crate) struct IreeExecutor {
     device: Device,
     programs: Programs,
     weights: Constants,
-    /// The elements of a row of logits.
-    vocabulary_size: usize,
-    /// The elements of a hidden state.
-    hidden_size: usize,
     profiler: Option<Profiler>,
-}
-
-/// A program on the device.
-pub(crate) struct IreeProgram {
-    function: Function,
-    shape: ProgramShape,
 }
 
 /// What one group of layers keeps of a sequence.
@@ -46,9 +36,8 @@ impl IreeState {
 }
 
 impl IreeExecutor {
-    pub(crate) fn new(device: Device, programs: Programs, weights: Constants, decoder: &Decoder) -> Self {
-        let Decoder { vocabulary_size, hidden_size, .. } = *decoder;
-        Self { device, programs, weights, vocabulary_size, hidden_size, profiler: None }
+    pub(crate) fn new(device: Device, programs: Programs, weights: Constants) -> Self {
+        Self { device, programs, weights, profiler: None }
     }
 
     /// Has its passes noted by `profiler`; the device must have been opened for it.
@@ -63,8 +52,8 @@ impl Executor for IreeExecutor {
     type Program = IreeProgram;
 
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<IreeProgram>> {
-        let (function, compile_time) = self.programs.prepare(shape, cancel)?;
-        Ok(Prepared { program: IreeProgram { function, shape: shape.clone() }, compile_time })
+        let (program, compile_time) = self.programs.prepare(shape, cancel)?;
+        Ok(Prepared { program, compile_time })
     }
 
     fn prepare_together(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
@@ -143,88 +132,88 @@ impl Executor for IreeExecutor {
     }
 }
 
-/// One of a step's small inputs in the buffer that holds them all.
-struct Part {
-    offset: usize,
-    shape: Vec<usize>,
-    element: ElementType,
-}
-
 impl IreeExecutor {
     fn pass(
         &self,
-        IreeProgram { function, shape }: &IreeProgram,
+        IreeProgram { function, shape, signature }: &IreeProgram,
         inputs: &StepInputs,
         states: &mut [&mut [IreeState]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
-        let (step, parts) = self.upload(inputs, shape).map_err(RunError::before)?;
-        let step_arguments = parts.iter().map(|part| Argument {
-            buffer: &step,
-            offset: part.offset,
-            shape: &part.shape,
-            element: part.element,
-        });
-        let state_arguments = states
-            .iter()
-            .flat_map(|row| row.iter())
-            .map(|state| Argument::new(&state.buffer, &state.ty.shape, state.ty.element));
-        let arguments: Vec<_> = step_arguments.chain(state_arguments).collect();
+        let (step, offsets) = self.upload(inputs, signature).map_err(RunError::before)?;
+        let mut arguments = Vec::with_capacity(signature.inputs.len() + signature.states.len());
+        for (argument, offset) in signature.inputs.iter().zip(offsets) {
+            let (shape, element) = (&argument.ty.shape[..], argument.ty.element);
+            arguments.push(Argument { buffer: &step, offset, shape, element });
+        }
+        for argument in &signature.states {
+            let state = states.get(argument.state.row).and_then(|row| row.get(argument.state.group));
+            let state = state.ok_or_else(|| RunError::before(missing_state(&argument.name)))?;
+            arguments.push(Argument::new(&state.buffer, &state.ty.shape, state.ty.element));
+        }
         let called = function.invoke(&self.weights, &arguments);
-        let mut results = called.map_err(run_error)?.into_iter();
-        let (best, width) = match shape.outputs {
-            Outputs::Last | Outputs::Every => {
-                (Some(results.next().ok_or_else(missing_result)?), self.vocabulary_size)
+        let results = called.map_err(run_error)?;
+        if results.len() != signature.results.len() {
+            let message = "the program gives another number of results than its signature says";
+            return Err(Error::new(ErrorKind::Internal, "run program", message).into());
+        }
+        let mut outputs = StepOutputs::default();
+        for (described, result) in signature.results.iter().zip(results) {
+            if result.ty != described.ty {
+                let message = "a result of the program has another type than its signature says";
+                return Err(Error::new(ErrorKind::Internal, "run program", message)
+                    .with_context("result", described.meaning)
+                    .with_context("type", result.ty)
+                    .into());
             }
-            Outputs::Hidden => (None, self.hidden_size),
-        };
-        let values = results.next().ok_or_else(missing_result)?;
-        if values.ty.shape != [shape.output_rows(), width] {
-            let message = "the program's logits or hidden states have another shape";
-            return Err(Error::new(ErrorKind::Internal, "run program", message)
-                .with_context("shape", format_args!("{:?}", values.ty.shape))
-                .into());
-        }
-        for state in states.iter_mut().flat_map(|row| row.iter_mut()) {
-            let updated = results.next().ok_or_else(missing_result)?.buffer;
-            // Right either way, but a copy of the state in every step would be worth knowing.
-            if !updated.shares_storage_with(&state.buffer) {
-                tracing::debug!(program = %shape, "a state was copied instead of updated in place");
+            match described.meaning {
+                ResultMeaning::Best => {
+                    let mut words = vec![0u32; described.ty.elements()];
+                    result.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;
+                    outputs.best = StepOutputs::decode_best(&words);
+                }
+                ResultMeaning::Logits | ResultMeaning::Hidden => {
+                    outputs.values = rows(&result.buffer, described.ty.shape[1], wanted)?;
+                }
+                ResultMeaning::State(whose) => {
+                    let state = states.get_mut(whose.row).and_then(|row| row.get_mut(whose.group));
+                    let state = state.ok_or_else(|| missing_state(&whose.to_string()))?;
+                    // Right either way, but a copy of the state in every step would be worth knowing.
+                    if !result.buffer.shares_storage_with(&state.buffer) {
+                        tracing::debug!(program = %shape, "a state was copied instead of updated in place");
+                    }
+                    state.buffer = result.buffer;
+                }
             }
-            state.buffer = updated;
         }
-        let mut words = vec![0u32; best.as_ref().map_or(0, |_| 2 * shape.output_rows())];
-        if let Some(best) = best {
-            best.buffer.read(0, bytemuck::cast_slice_mut(&mut words))?;
-        }
-        let mut rows = Vec::with_capacity(wanted.len());
-        // Rows that lie side by side come in one reading.
-        for run in wanted.chunk_by(|a, b| a + 1 == *b) {
-            let mut read = vec![0f32; run.len() * width];
-            values.buffer.read(4 * width * run[0], bytemuck::cast_slice_mut(&mut read))?;
-            rows.extend(read.chunks(width).map(<[f32]>::to_vec));
-        }
-        Ok(StepOutputs { best: StepOutputs::decode_best(&words), values: rows })
+        Ok(outputs)
     }
 
-    /// Sends a step's small inputs to the device in one go.
-    fn upload(&self, inputs: &StepInputs, shape: &ProgramShape) -> Result<(Buffer, Vec<Part>)> {
-        let tokens = shape.tokens();
+    /// Sends a step's small inputs to the device in one go; where each of the signature's begins.
+    fn upload(&self, inputs: &StepInputs, signature: &Signature) -> Result<(Buffer, Vec<usize>)> {
         let mut bytes = Vec::new();
-        let mut parts = Vec::new();
-        for (index, argument) in inputs.arguments().enumerate() {
+        let mut offsets = Vec::with_capacity(signature.inputs.len());
+        for argument in inputs.arguments(signature) {
+            let (_, argument) = argument?;
             let offset = bytes.len().next_multiple_of(ALIGNMENT);
             bytes.resize(offset, 0);
             bytes.extend_from_slice(argument);
-            // Tokens, positions and last come first, then tables of a row for each token.
-            let (element, shape) = match index {
-                0..3 => (ElementType::I32, vec![argument.len() / 4]),
-                _ => (ElementType::F32, vec![tokens, argument.len() / 4 / tokens]),
-            };
-            parts.push(Part { offset, shape, element });
+            offsets.push(offset);
         }
-        Ok((self.device.upload(&bytes)?, parts))
+        Ok((self.device.upload(&bytes)?, offsets))
     }
+}
+
+/// The rows that are `wanted`, ascending, of those of `width` elements in a buffer.
+fn rows(buffer: &Buffer, width: usize, wanted: &[usize]) -> Result<Vec<Vec<f32>>> {
+    let mut rows = Vec::with_capacity(wanted.len());
+    // Rows that lie side by side come in one reading.
+    for run in wanted.chunk_by(|a, b| a + 1 == *b) {
+        let mut read = vec![0f32; run.len() * width];
+        buffer.read(4 * width * run[0], bytemuck::cast_slice_mut(&mut read))?;
+        rows.extend(read.chunks(width).map(<[f32]>::to_vec));
+    }
+    Ok(rows)
 }
 
 /// What a call that failed means for the states that it was given.
@@ -232,6 +221,7 @@ fn run_error(CallError { error, begun }: CallError) -> RunError {
     if begun { error.into() } else { RunError::before(error) }
 }
 
-fn missing_result() -> Error {
-    Error::new(ErrorKind::Internal, "run program", "the program returned too few results")
+fn missing_state(name: &str) -> Error {
+    Error::new(ErrorKind::Internal, "run program", "a step lacks a state of its program")
+        .with_context("state", name)
 }

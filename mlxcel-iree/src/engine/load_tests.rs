@@ -9,6 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Backend, ErrorKind, LoadOptions};
+use mlxcel_graph::{WeightArgument, weight_arguments};
+use mlxcel_iree_kernels::layout::Contents;
+use mlxcel_iree_kernels::{Layouts, Panels};
 use mlxcel_models::Checkpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -76,13 +79,17 @@ fn weights_that_memory_does_not_hold_are_an_error() {
     // Of memory that the process has to itself; what is mapped from a file does not count.
     let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Data) };
     setrlimit(Resource::Data, limit).unwrap();
-    let load = |lanes| {
-        weights::on_device(&device, &checkpoint, &decoder, lanes, &[], &LoadOptions::default()).map(drop)
+    let arguments = weight_arguments(&decoder).unwrap();
+    let load = |layouts: &Layouts| {
+        weights::on_device(&device, &checkpoint, &arguments, layouts, &LoadOptions::default()).map(drop)
     };
-    let error = load(Some(16)).unwrap_err();
+    let in_panels = |argument: &WeightArgument| {
+        (argument.name.clone(), Some(Panels { lanes: 16, contents: Contents::Values(argument.ty.element) }))
+    };
+    let error = load(&arguments.iter().map(in_panels).collect()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
     assert!(error.context("bytes").is_some(), "{error}");
-    load(None).unwrap();
+    load(&Layouts::default()).unwrap();
 }
 
 /// The bytes of memory that this process has to itself.
@@ -119,7 +126,10 @@ fn opening_takes_at_most_half_as_long_again_as_a_copy() {
     let graph = mlxcel_graph::GraphModelOptions::from(&LoadOptions::default());
     let writer = mlxcel_graph::ProgramWriter::new(decoder.clone(), &graph).unwrap();
     let shape = &graph.first_programs(&decoder).unwrap()[0];
-    let read = mlxcel_iree_kernels::weights_in_panels(&writer.program(shape).unwrap().module);
+    let target = crate::testing::host();
+    let program = writer.program(shape).unwrap();
+    let lowered =
+        mlxcel_iree_kernels::lower(&program.module, target.hardware().unwrap(), graph.precision).unwrap();
     let engine = IreeBackend::new();
     engine.load(&folder.as_path().into(), &LoadOptions::default()).unwrap();
     let (mut copies, mut opens) = (Vec::new(), Vec::new());
@@ -127,10 +137,8 @@ fn opening_takes_at_most_half_as_long_again_as_a_copy() {
         let plain = copy(file, device.threads(), false);
         let huge = copy(file, device.threads(), true);
         let started = Instant::now();
-        let lanes = Some(16);
-        let packed =
-            weights::on_device(&device, &checkpoint, &decoder, lanes, &read, &LoadOptions::default())
-                .unwrap();
+        let (layouts, options) = (&lowered.layouts, LoadOptions::default());
+        let packed = weights::on_device(&device, &checkpoint, &writer.weights, layouts, &options).unwrap();
         let packing = started.elapsed();
         drop(packed);
         let before = private_bytes();

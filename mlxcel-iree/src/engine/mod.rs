@@ -3,6 +3,7 @@
 
 mod ahead;
 mod executor;
+mod pieces;
 mod programs;
 mod slot;
 pub(crate) mod weights;

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
-use mlxcel_graph::{ENTRY, ProgramShape};
+use mlxcel_graph::{ENTRY, ProgramShape, ProgramWriter, Signature, WeightArgument};
+use mlxcel_iree_kernels::Layouts;
 
 use super::ahead::Ahead;
 use super::slot::{Slot, Turn};
@@ -18,8 +19,8 @@ use crate::threads::share_out;
 
 /// Where the programs of a model come from. It prints as what they were made for.
 pub(crate) trait ProgramSource: fmt::Display + Send + Sync {
-    /// The lanes of the panels in which the programs take weights; none where they take them as stored.
-    fn lanes(&self) -> Result<Option<usize>>;
+    /// How all programs take their weights.
+    fn layouts(&self) -> Result<Layouts>;
 
     /// Whether a program may take so long that the caller is told of it.
     fn takes_long(&self) -> bool;
@@ -36,6 +37,14 @@ pub(crate) struct Made {
     pub(crate) compile_time: Duration,
 }
 
+/// A program on the device, what it is for, and what it takes and gives.
+#[derive(Clone)]
+pub(crate) struct IreeProgram {
+    pub(super) function: Function,
+    pub(super) shape: ProgramShape,
+    pub(super) signature: Arc<Signature>,
+}
+
 /// The programs of one model on one device.
 pub(crate) struct Programs {
     making: Arc<Making>,
@@ -43,8 +52,13 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    pub(crate) fn new(device: Device, source: Box<dyn ProgramSource>, progress: Option<ProgressFn>) -> Self {
-        let making = Arc::new(Making { device, source, progress, slots: Mutex::default() });
+    pub(crate) fn new(
+        device: Device,
+        source: Box<dyn ProgramSource>,
+        writer: ProgramWriter,
+        progress: Option<ProgressFn>,
+    ) -> Self {
+        let making = Arc::new(Making { device, source, writer, progress, slots: Mutex::default() });
         let ahead = Ahead::new({
             let making = Arc::clone(&making);
             move |shape, cancel| {
@@ -57,14 +71,28 @@ impl Programs {
         Self { making, ahead }
     }
 
+    /// How all programs take their weights.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source.
+    pub(crate) fn layouts(&self) -> Result<Layouts> {
+        self.making.source.layouts()
+    }
+
+    /// The tensors of the weights that all programs take.
+    pub(crate) fn weights(&self) -> &[WeightArgument] {
+        &self.making.writer.weights
+    }
+
     /// The program for `shape`, made if it is not there, and how long it took to compile.
     pub(super) fn prepare(
         &self,
         shape: &ProgramShape,
         cancel: Option<&CancelToken>,
-    ) -> Result<(Function, Duration)> {
+    ) -> Result<(IreeProgram, Duration)> {
         match self.making.slot(shape).ready() {
-            Some(function) => Ok((function, Duration::ZERO)),
+            Some(program) => Ok((program, Duration::ZERO)),
             None => self.making.make_once(shape, cancel, &|done| self.making.report(done, 1)),
         }
     }
@@ -114,6 +142,8 @@ impl Programs {
 struct Making {
     device: Device,
     source: Box<dyn ProgramSource>,
+    /// Knows the signatures of programs.
+    writer: ProgramWriter,
     progress: Option<ProgressFn>,
     slots: Mutex<HashMap<ProgramShape, Arc<Slot>>>,
 }
@@ -126,18 +156,18 @@ impl Making {
         shape: &ProgramShape,
         cancel: Option<&CancelToken>,
         report: &dyn Fn(u64),
-    ) -> Result<(Function, Duration)> {
+    ) -> Result<(IreeProgram, Duration)> {
         let named = |error: Error| error.with_context("program", shape);
         let takes_long = self.source.takes_long();
         if takes_long {
             report(0);
         }
         let made = match self.slot(shape).claim(cancel).map_err(named)? {
-            Turn::Ready(function) => (function, Duration::ZERO),
+            Turn::Ready(program) => (program, Duration::ZERO),
             Turn::Make(claim) => {
-                let (function, time) = self.make(shape, cancel).map_err(named)?;
-                claim.fill(function.clone());
-                (function, time)
+                let (program, time) = self.make(shape, cancel).map_err(named)?;
+                claim.fill(program.clone());
+                (program, time)
             }
         };
         if takes_long {
@@ -157,9 +187,11 @@ impl Making {
         Arc::clone(slots.entry(shape.clone()).or_default())
     }
 
-    fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(Function, Duration)> {
+    fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(IreeProgram, Duration)> {
         self.device.check_fault(FaultPoint::Compile, "compile program")?;
         let Made { vmfb, compile_time } = self.source.program(shape, cancel)?;
-        Ok((Program::load(&self.device, &vmfb)?.function(ENTRY)?, compile_time))
+        let function = Program::load(&self.device, &vmfb)?.function(ENTRY)?;
+        let signature = Arc::new(self.writer.signature(shape));
+        Ok((IreeProgram { function, shape: shape.clone(), signature }, compile_time))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
-use crate::ffi::Function;
+use super::programs::IreeProgram;
 
 /// How long somebody who waits for a program goes without looking whether that was cancelled.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -24,7 +24,7 @@ enum State {
     Empty,
     /// Somebody is making it.
     Making,
-    Ready(Function),
+    Ready(IreeProgram),
 }
 
 impl Slot {
@@ -38,9 +38,9 @@ impl Slot {
     }
 
     /// The program, once it is there.
-    pub(super) fn ready(&self) -> Option<Function> {
+    pub(super) fn ready(&self) -> Option<IreeProgram> {
         match &*self.state() {
-            State::Ready(function) => Some(function.clone()),
+            State::Ready(program) => Some(program.clone()),
             _ => None,
         }
     }
@@ -50,7 +50,7 @@ impl Slot {
         let mut state = self.state();
         loop {
             match &*state {
-                State::Ready(function) => return Ok(Turn::Ready(function.clone())),
+                State::Ready(program) => return Ok(Turn::Ready(program.clone())),
                 State::Empty => {
                     *state = State::Making;
                     return Ok(Turn::Make(Claim(self)));
@@ -70,7 +70,7 @@ impl Slot {
 
 /// What somebody who needs a program gets.
 pub(super) enum Turn<'a> {
-    Ready(Function),
+    Ready(IreeProgram),
     Make(Claim<'a>),
 }
 
@@ -78,8 +78,8 @@ pub(super) enum Turn<'a> {
 pub(super) struct Claim<'a>(&'a Slot);
 
 impl Claim<'_> {
-    pub(super) fn fill(self, function: Function) {
-        self.0.set(State::Ready(function));
+    pub(super) fn fill(self, program: IreeProgram) {
+        self.0.set(State::Ready(program));
     }
 }
 

@@ -15,7 +15,6 @@ use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, ProgramWriter, Ste
 use mlxcel_iree_compile::cache::Cache;
 use mlxcel_iree_compile::compiler::Compiler;
 use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
-use mlxcel_iree_kernels::weights_in_panels;
 use mlxcel_models::Checkpoint;
 
 use super::*;
@@ -74,16 +73,15 @@ fn caches_are_updated_in_place() {
     let artifacts = Artifacts::new(None, Cache::open(Some(cache.path())).unwrap());
     let layouts = state_layouts(&decoder, numerics, 64).unwrap();
     let layout = layouts[0].clone();
-    let writer = ProgramWriter { decoder: decoder.clone(), numerics, layouts };
+    let writer = ProgramWriter::with_layouts(decoder.clone(), numerics, layouts).unwrap();
     let shape = ProgramShape { rows: vec![1, 1], length: 256, outputs: Outputs::Last };
-    let read = weights_in_panels(&writer.program(&shape).unwrap().module);
-    let compiler = ProgramCompiler::new(writer, crate::testing::host(), artifacts).unwrap();
+    let compiler = ProgramCompiler::new(writer.clone(), crate::testing::host(), artifacts).unwrap();
     let source = Box::new(Compiled(compiler));
-    let lanes = source.lanes().unwrap();
-    let programs = Programs::new(device.clone(), source, None);
-    let weights = weights::on_device(&device, &checkpoint, &decoder, lanes, &read, &options()).unwrap();
+    let programs = Programs::new(device.clone(), source, writer, None);
+    let layouts = programs.layouts().unwrap();
+    let weights = weights::on_device(&device, &checkpoint, programs.weights(), &layouts, &options()).unwrap();
     let vocabulary = decoder.vocabulary_size;
-    let executor = IreeExecutor::new(device, programs, weights, &decoder);
+    let executor = IreeExecutor::new(device, programs, weights);
 
     let program = executor.prepare(&shape, None).unwrap().program;
     let mut first = [executor.allocate(&layout, 256).unwrap()];

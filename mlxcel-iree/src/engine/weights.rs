@@ -1,30 +1,27 @@
-//! Weights on the device: from the checkpoint's files, once, in the types that they are stored in.
+//! Weights on the device: from the checkpoint's files, once, in the types that they are stored in, laid out as the lowering of the
+//! model's programs says.
 //!
 //! Programs whose kernels read panels get the weights in memory of their own: those that kernels alone read are put into panels on
 //! their way there, by all threads of the device, piece by piece out of the mapped files. Other programs read them where they lie
-//! in the file, if they lie aligned.
+//! in the file, if they lie there as they are and aligned.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
-use mlxcel_graph::weight_arguments;
-use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout, matrices};
-use mlxcel_models::{Checkpoint, Decoder, WeightRef};
-use mlxcel_stablehlo::TensorType;
+use mlxcel_graph::WeightArgument;
+use mlxcel_iree_kernels::layout::{Packer, matrices};
+use mlxcel_iree_kernels::{Layouts, Panels};
+use mlxcel_models::{Checkpoint, WeightRef};
 
+use super::pieces::cut;
 use super::work::Progress;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
 use crate::threads::share_out;
 
-const OPERATION: &str = "load weights";
+pub(super) const OPERATION: &str = "load weights";
 
-/// About how many bytes a thread takes at a time: few enough that no thread works much longer than the others, and that it
-/// stops within a millisecond when it is told to.
-const PIECE_BYTES: usize = 1 << 20;
-
-/// The weights of `decoder` in the order of its programs' arguments, laid out for kernels with so many `lanes`; without any, as
-/// they are stored. `kernels_read` says of each argument what it is to kernels, if they alone read it.
+/// The weights of a model, the leading `arguments` of its programs, laid out as `layouts` say.
 ///
 /// # Errors
 ///
@@ -33,68 +30,72 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) fn on_device(
     device: &Device,
     checkpoint: &Arc<Checkpoint>,
-    decoder: &Decoder,
-    lanes: Option<usize>,
-    kernels_read: &[Option<Contents>],
+    arguments: &[WeightArgument],
+    layouts: &Layouts,
     options: &LoadOptions,
 ) -> Result<Constants> {
-    let tensors = Tensor::all(checkpoint, decoder, kernels_read)?;
+    let tensors = Tensor::all(checkpoint, arguments, layouts)?;
     let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let progress = Progress::new(total(&tensors), options.progress.as_ref());
-    let buffers = match lanes {
-        Some(lanes) => in_panels(device, checkpoint, &tensors, lanes, &control, &progress)?,
-        None => as_stored(device, checkpoint, &tensors, &control, &progress)?,
-    };
+    let buffers = load(device, checkpoint, &tensors, layouts.is_as_stored(), &control, &progress)?;
     let arguments: Vec<_> = buffers
         .iter()
-        .zip(&tensors)
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty.shape, tensor.ty.element))
+        .zip(arguments)
+        .map(|(buffer, argument)| Argument::new(buffer, &argument.ty.shape, argument.ty.element))
         .collect();
     Constants::new(&arguments)
 }
 
 /// An argument of programs, and where its bytes are.
-struct Tensor<'a> {
-    weight: &'a WeightRef,
-    ty: TensorType,
-    /// What it is to kernels, if they alone read it.
-    contents: Option<Contents>,
-    /// Its bytes in the mapped files, in one part or one for each matrix of a stack; none where they must be gathered.
-    mapped: Option<Vec<&'a [u8]>>,
+pub(super) struct Tensor<'a> {
+    pub(super) argument: &'a WeightArgument,
+    /// The panels that programs take it in, if they do.
+    pub(super) panels: Option<Panels>,
+    /// Its bytes in the mapped files, in one part or one for each matrix of a stack; none where they are not there as they are.
+    pub(super) mapped: Option<Vec<&'a [u8]>>,
 }
 
 impl<'a> Tensor<'a> {
     /// The tensors of all weights, in the order of programs' arguments.
     fn all(
         checkpoint: &'a Checkpoint,
-        decoder: &'a Decoder,
-        kernels_read: &[Option<Contents>],
+        arguments: &'a [WeightArgument],
+        layouts: &Layouts,
     ) -> Result<Vec<Self>> {
-        let contents = kernels_read.iter().copied().chain(std::iter::repeat(None));
-        weight_arguments(decoder)?
-            .into_iter()
-            .zip(contents)
-            .map(|((weight, ty), contents)| {
-                Ok(Self { weight, ty, contents, mapped: checkpoint.mapped_weight(weight)? })
-            })
-            .collect()
+        let tensor = |argument: &'a WeightArgument| {
+            let mapped = checkpoint.mapped_weight(&argument.tensor)?;
+            Ok(Self { argument, panels: layouts.get(&argument.name), mapped })
+        };
+        arguments.iter().map(tensor).collect()
     }
 
     fn bytes(&self) -> usize {
-        self.ty.bytes()
+        self.argument.ty.bytes()
     }
 
-    /// What puts it into panels of `lanes`; `None` where it stays as it is.
-    fn packer(&self, lanes: usize) -> Option<Packer> {
-        let contents = self.contents?;
-        let layout = WeightLayout::of(contents, &self.ty.shape, Some(lanes));
-        let rows = self.ty.shape.iter().rev().skip(1).product();
-        Packer::new(layout, contents, self.bytes().checked_div(rows)?)
+    /// What puts it into its panels; `None` where it stays as it is.
+    pub(super) fn packer(&self) -> Option<Packer> {
+        self.panels?.packer(&self.argument.ty.shape, self.bytes())
     }
 
     /// The bytes of each of its matrices; of a tensor that has none, all.
-    fn matrix_bytes(&self) -> usize {
-        self.bytes().checked_div(matrices(&self.ty.shape)).unwrap_or_default().max(1)
+    pub(super) fn matrix_bytes(&self) -> usize {
+        self.bytes().checked_div(matrices(&self.argument.ty.shape)).unwrap_or_default().max(1)
+    }
+
+    /// The bytes of each of its rows; of a vector, all.
+    pub(super) fn row_bytes(&self) -> usize {
+        let rows = self.argument.ty.shape.iter().rev().skip(1).product();
+        self.bytes().checked_div(rows).unwrap_or_default().max(1)
+    }
+
+    /// Whether it lies in one part of one file.
+    fn is_in_one_place(&self) -> bool {
+        self.mapped.as_ref().is_some_and(|parts| parts.len() == 1)
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.with_context("tensor", &self.argument.tensor.tensor)
     }
 }
 
@@ -103,102 +104,85 @@ fn total(tensors: &[Tensor<'_>]) -> u64 {
     tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
 }
 
-/// The tensors where they lie in the mapped files, if they lie aligned and the device reads host memory; copies of others.
-fn as_stored(
+/// One weight in the checkpoint's files, which it keeps mapped.
+struct InFile {
+    checkpoint: Arc<Checkpoint>,
+    weight: WeightRef,
+}
+
+impl AsRef<[u8]> for InFile {
+    fn as_ref(&self) -> &[u8] {
+        // It was there when this was made; were it not, no bytes would be too few for any use of them.
+        let parts = self.checkpoint.mapped_weight(&self.weight).ok().flatten();
+        parts.and_then(|parts| parts.first().copied()).unwrap_or_default()
+    }
+}
+
+/// The tensors on the device: `in_place` those that files hold as they are, all others in memory of their own.
+///
+/// If not in place, vectors, which are small, are copied along, so that nothing refers to the files any more. All that memory is one
+/// allocation: the system backs it with huge pages throughout, and it is there as a whole or not at all.
+fn load(
     device: &Device,
     checkpoint: &Arc<Checkpoint>,
     tensors: &[Tensor<'_>],
+    in_place: bool,
     control: &Control<'_>,
     progress: &Progress<'_>,
 ) -> Result<Vec<Buffer>> {
-    let import = |tensor: &Tensor<'_>| {
-        control.check(OPERATION)?;
-        let (checkpoint, weight) = (Arc::clone(checkpoint), tensor.weight.clone());
-        let stored = match &tensor.mapped {
-            Some(parts) if parts.len() == 1 => Stored::Mapped { checkpoint, weight },
-            _ => Stored::Gathered(checkpoint.weight(&weight)?.bytes.into_owned()),
-        };
-        let buffer = device.import(&Arc::new(stored), 0..tensor.bytes());
-        let buffer = buffer.map_err(|error| error.with_context("tensor", &tensor.weight.tensor))?;
-        progress.add(tensor.bytes());
-        Ok(buffer)
-    };
-    tensors.iter().map(import).collect()
-}
-
-/// The bytes of one weight.
-enum Stored {
-    /// In the checkpoint's files, which they keep mapped.
-    Mapped { checkpoint: Arc<Checkpoint>, weight: WeightRef },
-    /// Put together from parts of those.
-    Gathered(Vec<u8>),
-}
-
-impl AsRef<[u8]> for Stored {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Gathered(bytes) => bytes,
-            // It was there when this was made; were it not, no bytes would be too few for any use of them.
-            Self::Mapped { checkpoint, weight } => {
-                let parts = checkpoint.mapped_weight(weight).ok().flatten();
-                parts.and_then(|parts| parts.first().copied()).unwrap_or_default()
-            }
-        }
-    }
-}
-
-/// The tensors in memory of their own, matrices in panels of `lanes`.
-///
-/// Vectors, which are small, are copied along, so that nothing refers to the files any more. All of it is one allocation: the
-/// system backs it with huge pages throughout, and it is there as a whole or not at all.
-fn in_panels(
-    device: &Device,
-    checkpoint: &Checkpoint,
-    tensors: &[Tensor<'_>],
-    lanes: usize,
-    control: &Control<'_>,
-    progress: &Progress<'_>,
-) -> Result<Vec<Buffer>> {
-    let (places, len) = places(tensors)?;
+    let stays = |tensor: &Tensor<'_>| in_place && tensor.is_in_one_place();
+    let (places, len) = places(tensors, stays)?;
     let mut memory = HostMemory::for_filling(len)?;
     let mut pieces = Vec::new();
     let mut rest = memory.as_mut_slice();
-    for tensor in tensors {
-        let (target, behind) = rest.split_at_mut(tensor.bytes());
-        let padding = behind.len().min(padding(tensor.bytes()));
+    for (tensor, place) in tensors.iter().zip(&places) {
+        let Some(place) = place else { continue };
+        let (target, behind) = rest.split_at_mut(place.len());
+        let padding = behind.len().min(padding(place.len()));
         rest = &mut behind[padding..];
-        cut(tensor, tensor.packer(lanes), target, &mut pieces);
+        cut(tensor, target, &mut pieces);
     }
     share_out(device.threads(), pieces, |piece| {
         control.check(OPERATION)?;
-        let len = piece.target.len();
+        let len = piece.len();
         piece.load(checkpoint)?;
         progress.add(len);
         Ok(())
     })?;
     let memory = Arc::new(memory);
-    let import = |(place, tensor): (Range<usize>, &Tensor<'_>)| {
-        device.import(&memory, place).map_err(|error| error.with_context("tensor", &tensor.weight.tensor))
+    let import = |(place, tensor): (Option<Range<usize>>, &Tensor<'_>)| {
+        if let Some(place) = place {
+            return device.import(&memory, place).map_err(|error| tensor.named(error));
+        }
+        control.check(OPERATION)?;
+        let weight = tensor.argument.tensor.clone();
+        let file = Arc::new(InFile { checkpoint: Arc::clone(checkpoint), weight });
+        let buffer = device.import(&file, 0..tensor.bytes()).map_err(|error| tensor.named(error))?;
+        progress.add(tensor.bytes());
+        Ok(buffer)
     };
     places.into_iter().zip(tensors).map(import).collect()
 }
 
-/// Where each tensor goes in one allocation, and the size of that.
-fn places(tensors: &[Tensor<'_>]) -> Result<(Vec<Range<usize>>, usize)> {
+/// Where each tensor goes in one allocation, none for those that stay, and the size of that.
+fn places(
+    tensors: &[Tensor<'_>],
+    stays: impl Fn(&Tensor<'_>) -> bool,
+) -> Result<(Vec<Option<Range<usize>>>, usize)> {
     let mut end = 0usize;
     let mut places = Vec::with_capacity(tensors.len());
     for tensor in tensors {
+        if stays(tensor) {
+            places.push(None);
+            continue;
+        }
         let len = tensor.bytes();
         let next = len.checked_add(padding(len)).and_then(|len| end.checked_add(len));
         let Some(next) = next else {
-            return Err(Error::new(
-                ErrorKind::ResourceExhausted,
-                OPERATION,
-                "the weights are larger than memory can be",
-            )
-            .with_context("tensor", &tensor.weight.tensor));
+            let message = "the weights are larger than memory can be";
+            return Err(tensor.named(Error::new(ErrorKind::ResourceExhausted, OPERATION, message)));
         };
-        places.push(end..end + len);
+        places.push(Some(end..end + len));
         end = next;
     }
     Ok((places, end))
@@ -209,75 +193,28 @@ fn padding(len: usize) -> usize {
     (ALIGNMENT - len % ALIGNMENT) % ALIGNMENT
 }
 
-/// Some rows of a tensor, or all of a small one.
-struct Piece<'a> {
-    packer: Option<Packer>,
-    source: Source<'a>,
-    target: &'a mut [u8],
-}
-
-enum Source<'a> {
-    /// Rows in a mapped file.
-    Mapped(&'a [u8]),
-    /// A whole tensor that must be gathered, and the bytes of each of its matrices.
-    Gathered(&'a WeightRef, usize),
-}
-
-impl Piece<'_> {
-    fn load(self, checkpoint: &Checkpoint) -> Result<()> {
-        match self.source {
-            Source::Mapped(source) => pack(self.packer, source, self.target),
-            Source::Gathered(weight, matrix) => {
-                let gathered = checkpoint.weight(weight)?.bytes;
-                for (source, target) in gathered.chunks(matrix).zip(self.target.chunks_mut(matrix)) {
-                    pack(self.packer, source, target);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn pack(packer: Option<Packer>, source: &[u8], target: &mut [u8]) {
-    match packer {
-        Some(packer) => packer.pack(source, target),
-        None => target.copy_from_slice(source),
-    }
-}
-
-/// Cuts a tensor into pieces that begin where panels do.
-fn cut<'a>(tensor: &Tensor<'a>, packer: Option<Packer>, target: &'a mut [u8], pieces: &mut Vec<Piece<'a>>) {
-    let matrix = tensor.matrix_bytes();
-    let Some(parts) = &tensor.mapped else {
-        pieces.push(Piece { packer, source: Source::Gathered(tensor.weight, matrix), target });
-        return;
-    };
-    let panel = packer.map_or(1, |packer| packer.panel_bytes()).max(1);
-    let len = (PIECE_BYTES / panel).max(1).saturating_mul(panel);
-    let sources = parts.iter().flat_map(|part| part.chunks(matrix));
-    for (source, target) in sources.zip(target.chunks_mut(matrix)) {
-        let parts = source.chunks(len).zip(target.chunks_mut(len));
-        pieces.extend(parts.map(|(source, target)| Piece { packer, source: Source::Mapped(source), target }));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use mlxcel_core::CancelToken;
-    use mlxcel_graph::{GraphModelOptions, decoder_program};
+    use mlxcel_core::{CancelToken, Precision};
+    use mlxcel_graph::{GraphModelOptions, ProgramWriter, weight_arguments};
+    use mlxcel_iree_kernels::layout::Contents;
+    use mlxcel_iree_kernels::{Hardware, Instructions, VectorSet, lower};
+    use mlxcel_stablehlo::{ElementType, TensorType};
 
     use super::*;
     use crate::ffi::{DeviceOptions, Driver};
-    use mlxcel_iree_kernels::weights_in_panels;
 
-    fn open(fixture: &str) -> (Arc<Checkpoint>, Decoder) {
+    const SETS: [VectorSet; 3] = [VectorSet::Avx512, VectorSet::Avx2, VectorSet::Neon];
+
+    /// A checkpoint, and the weights that its programs take.
+    fn open(fixture: &str) -> (Arc<Checkpoint>, Vec<WeightArgument>) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);
         let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
-        let decoder = checkpoint.decoder().unwrap();
-        (checkpoint, decoder)
+        let arguments = weight_arguments(&checkpoint.decoder().unwrap()).unwrap();
+        (checkpoint, arguments)
     }
 
     fn device(threads: usize) -> Device {
@@ -289,61 +226,64 @@ mod tests {
         Progress::new(total(tensors), None)
     }
 
-    /// What the arguments of `decoder`'s programs are to kernels.
-    fn kernels_read(decoder: &Decoder) -> Vec<Option<Contents>> {
-        let graph = GraphModelOptions::from(&LoadOptions::default());
-        let (numerics, layouts) = (graph.numerics(decoder).unwrap(), graph.layouts(decoder).unwrap());
-        let shape = &graph.first_programs(decoder).unwrap()[0];
-        weights_in_panels(&decoder_program(decoder, numerics, &layouts, shape).unwrap().module)
+    /// How programs of a checkpoint want their weights.
+    fn layouts(checkpoint: &Checkpoint, set: VectorSet) -> Layouts {
+        let (decoder, graph) = (checkpoint.decoder().unwrap(), GraphModelOptions::default());
+        let shape = &graph.first_programs(&decoder).unwrap()[0];
+        let program = ProgramWriter::new(decoder, &graph).unwrap().program(shape).unwrap();
+        let hardware = Hardware::Processor(Some(Instructions::new(set)));
+        lower(&program.module, hardware, Precision::Native).unwrap().layouts
     }
 
-    /// The bytes of a tensor as panels of `lanes` have them.
-    fn packed(checkpoint: &Checkpoint, tensor: &Tensor<'_>, lanes: usize) -> (Vec<u8>, Vec<u8>) {
-        let stored = checkpoint.weight(tensor.weight).unwrap().bytes.into_owned();
-        let mut expected = stored.clone();
-        let matrix = tensor.matrix_bytes();
-        for (source, target) in stored.chunks(matrix).zip(expected.chunks_mut(matrix)) {
-            pack(tensor.packer(lanes), source, target);
+    /// Holds what lies on the device to what is stored, put into panels; how many tensors that changed.
+    fn check(checkpoint: &Checkpoint, tensors: &[Tensor<'_>], buffers: &[Buffer]) -> usize {
+        let mut permuted = 0;
+        assert_eq!(buffers.len(), tensors.len());
+        for (buffer, tensor) in buffers.iter().zip(tensors) {
+            let stored = checkpoint.weight(&tensor.argument.tensor).unwrap().bytes.into_owned();
+            let panels = tensor.panels;
+            let expected = panels.map(|panels| panels.pack(&tensor.argument.ty.shape, &stored));
+            permuted += usize::from(expected.as_ref().is_some_and(|expected| *expected != stored));
+            let mut found = vec![0; buffer.len()];
+            buffer.read(0, &mut found).unwrap();
+            assert!(found == expected.unwrap_or(stored), "{}", tensor.argument.name);
+            assert!(buffer.is_read_only());
         }
-        (stored, expected)
+        permuted
     }
 
     #[test]
-    fn every_tensor_is_laid_out_as_programs_are_told() {
-        for (fixture, least) in [("architectures/llama", 22), ("storyteller-4bit", 66)] {
-            let (checkpoint, decoder) = open(fixture);
-            let tensors = Tensor::all(&checkpoint, &decoder, &kernels_read(&decoder)).unwrap();
-            let control = Control::default();
-            for (threads, lanes) in [(1, 16), (2, 8), (3, 4)] {
-                let (device, quiet) = (device(threads), quiet(&tensors));
-                let buffers = in_panels(&device, &checkpoint, &tensors, lanes, &control, &quiet).unwrap();
-                let mut permuted = 0;
-                for (buffer, tensor) in buffers.iter().zip(&tensors) {
-                    let (stored, expected) = packed(&checkpoint, tensor, lanes);
-                    permuted += usize::from(expected != stored);
-                    let mut found = vec![0; buffer.len()];
-                    buffer.read(0, &mut found).unwrap();
-                    assert_eq!(found, expected, "{}", tensor.weight);
-                    assert!(buffer.is_read_only());
-                }
-                assert!(permuted >= least, "{permuted} of {} were permuted", tensors.len());
+    fn every_tensor_is_laid_out_as_programs_take_it() {
+        for (fixture, least) in
+            [("architectures/llama", 22), ("storyteller-4bit", 66), ("formats/gguf-llama-q8_0", 20)]
+        {
+            let (checkpoint, arguments) = open(fixture);
+            for (threads, set) in [1, 2, 3].into_iter().zip(SETS) {
+                let layouts = layouts(&checkpoint, set);
+                let tensors = Tensor::all(&checkpoint, &arguments, &layouts).unwrap();
+                let control = Control::default();
+                let quiet = quiet(&tensors);
+                let buffers = load(&device(threads), &checkpoint, &tensors, false, &control, &quiet).unwrap();
+                let permuted = check(&checkpoint, &tensors, &buffers);
+                assert!(permuted >= least, "{fixture}: {permuted} of {} were permuted", tensors.len());
             }
         }
     }
 
     #[test]
     fn matrices_of_experts_are_packed_each_by_itself_stacked_in_files_or_not() {
-        let (checkpoint, _) = open("architectures/llama");
-        let weight = WeightRef::new("experts", mlxcel_models::ElementType::F32, [3, 21, 10]);
-        let ty = TensorType::new(mlxcel_stablehlo::ElementType::F32, [3, 21, 10]);
-        let contents = Some(Contents::Values(ty.element));
-        let bytes: Vec<u8> = (0..ty.bytes()).map(|i| (i % 251) as u8).collect();
-        let apart: Vec<&[u8]> = bytes.chunks(ty.bytes() / 3).collect();
+        let (checkpoint, mut arguments) = open("architectures/llama");
+        let panels = Panels { lanes: 8, contents: Contents::Values(ElementType::F32) };
+        let mut argument = arguments.remove(0);
+        argument.tensor = WeightRef::new("experts", mlxcel_models::ElementType::F32, [3, 21, 10]);
+        argument.ty = TensorType::new(ElementType::F32, [3, 21, 10]);
+        let bytes: Vec<u8> = (0..argument.ty.bytes()).map(|i| (i % 251) as u8).collect();
+        let apart: Vec<&[u8]> = bytes.chunks(argument.ty.bytes() / 3).collect();
         let laid_out = [vec![&bytes[..]], apart].map(|mapped| {
-            let tensor = Tensor { weight: &weight, ty: ty.clone(), contents, mapped: Some(mapped) };
+            let tensor = Tensor { argument: &argument, panels: Some(panels), mapped: Some(mapped) };
             let mut target = vec![0; bytes.len()];
             let mut pieces = Vec::new();
-            cut(&tensor, tensor.packer(8), &mut target, &mut pieces);
+            cut(&tensor, &mut target, &mut pieces);
             pieces.into_iter().for_each(|piece| piece.load(&checkpoint).unwrap());
             target
         });
@@ -360,49 +300,47 @@ mod tests {
 
     #[test]
     fn without_kernels_every_tensor_is_as_stored() {
-        let (checkpoint, decoder) = open("storyteller-4bit");
-        let tensors = Tensor::all(&checkpoint, &decoder, &[]).unwrap();
-        let control = Control::default();
-        let buffers = as_stored(&device(1), &checkpoint, &tensors, &control, &quiet(&tensors)).unwrap();
-        for (buffer, tensor) in buffers.iter().zip(&tensors) {
-            let mut found = vec![0; buffer.len()];
-            buffer.read(0, &mut found).unwrap();
-            assert_eq!(found, &*checkpoint.weight(tensor.weight).unwrap().bytes, "{}", tensor.weight);
+        for fixture in ["storyteller-4bit", "formats/gguf-llama-q8_0"] {
+            let (checkpoint, arguments) = open(fixture);
+            let tensors = Tensor::all(&checkpoint, &arguments, &Layouts::default()).unwrap();
+            let control = Control::default();
+            let buffers = load(&device(2), &checkpoint, &tensors, true, &control, &quiet(&tensors)).unwrap();
+            assert_eq!(check(&checkpoint, &tensors, &buffers), 0);
         }
     }
 
     #[test]
     fn the_files_are_let_go_of_when_weights_have_memory_of_their_own() {
-        let (checkpoint, decoder) = open("architectures/llama");
-        let device = device(1);
-        let (read, options) = (kernels_read(&decoder), LoadOptions::default());
-        let load = |lanes| on_device(&device, &checkpoint, &decoder, lanes, &read, &options).unwrap();
-        let _constants = load(Some(8));
+        let (checkpoint, arguments) = open("architectures/llama");
+        let (device, options) = (device(1), LoadOptions::default());
+        let load =
+            |layouts: &Layouts| on_device(&device, &checkpoint, &arguments, layouts, &options).unwrap();
+        let _constants = load(&layouts(&checkpoint, VectorSet::Avx2));
         assert_eq!(Arc::strong_count(&checkpoint), 1);
-        let _constants = load(None);
+        let _constants = load(&Layouts::default());
         assert!(Arc::strong_count(&checkpoint) > 1, "aligned ones are used in place");
     }
 
     #[test]
     fn progress_rises_to_all_bytes() {
-        let (checkpoint, decoder) = open("architectures/llama");
+        let (checkpoint, arguments) = open("architectures/llama");
         let last = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&last);
         let options = LoadOptions::default().with_progress(move |progress| {
             let before = seen.swap(progress.done, Ordering::SeqCst);
             assert!(before < progress.done && progress.done <= progress.total);
         });
-        for lanes in [Some(16), None] {
+        for layouts in [layouts(&checkpoint, VectorSet::Avx512), Layouts::default()] {
             last.store(0, Ordering::SeqCst);
-            on_device(&device(2), &checkpoint, &decoder, lanes, &kernels_read(&decoder), &options).unwrap();
-            assert_eq!(last.load(Ordering::SeqCst), decoder.weight_bytes());
+            on_device(&device(2), &checkpoint, &arguments, &layouts, &options).unwrap();
+            assert_eq!(last.load(Ordering::SeqCst), checkpoint.decoder().unwrap().weight_bytes());
         }
     }
 
     #[test]
     fn a_cancelled_load_stops_between_pieces() {
-        let (checkpoint, decoder) = open("architectures/llama");
-        for lanes in [Some(16), None] {
+        let (checkpoint, arguments) = open("architectures/llama");
+        for layouts in [layouts(&checkpoint, VectorSet::Avx512), Layouts::default()] {
             let cancel = CancelToken::new();
             let reports = Arc::new(AtomicU64::new(0));
             let (seen, token) = (Arc::clone(&reports), cancel.clone());
@@ -410,9 +348,7 @@ mod tests {
                 seen.fetch_add(1, Ordering::SeqCst);
                 token.cancel();
             });
-            let error =
-                on_device(&device(2), &checkpoint, &decoder, lanes, &kernels_read(&decoder), &options)
-                    .unwrap_err();
+            let error = on_device(&device(2), &checkpoint, &arguments, &layouts, &options).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Cancelled);
             assert!(reports.load(Ordering::SeqCst) <= 2, "one for each thread at most");
         }

@@ -3,14 +3,15 @@
 use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
+use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
 
 use super::linear::rounding;
-use super::packed::{Random, example, floats, laid_out};
-use super::{lower, weight_lanes};
+use super::packed::{Random, example, floats};
+use super::{laid_out, layouts, lower};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::{host, resolved};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
@@ -135,15 +136,15 @@ fn computed(
     precision: Precision,
 ) -> Vec<Vec<f32>> {
     let artifact = compiled(&lowered(module, target, precision), target.clone());
-    run(module, &artifact, given, weight_lanes(target))
+    run(module, &artifact, given, &layouts(module, target))
 }
 
-/// What a compiled program computes, whose weights lie in panels of `lanes`.
-fn run(module: &Module, artifact: &[u8], given: &[Tensor], lanes: Option<usize>) -> Vec<Vec<f32>> {
+/// What a compiled program computes, whose weights lie as `layouts` say.
+fn run(module: &Module, artifact: &[u8], given: &[Tensor], layouts: &Layouts) -> Vec<Vec<f32>> {
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let function = Program::load(&device, artifact).unwrap().function("main").unwrap();
     let buffers: Vec<_> =
-        laid_out(module, given, lanes).iter().map(|bytes| device.upload(bytes).unwrap()).collect();
+        laid_out(module, given, layouts).iter().map(|bytes| device.upload(bytes).unwrap()).collect();
     let arguments: Vec<_> = (buffers.iter().zip(given))
         .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
         .collect();
@@ -260,7 +261,7 @@ fn tokens_are_grouped_on_the_device_as_by_the_evaluator() {
     let given = [random_floats(&mut Random(5), F32, &[tokens, experts])];
     let wanted = evaluated(&module, &given);
     let text = lower(&module, &host(), Precision::Exact).unwrap();
-    assert_eq!(run(&module, &compiled(&text, host()), &given, None), wanted);
+    assert_eq!(run(&module, &compiled(&text, host()), &given, &Layouts::default()), wanted);
 }
 
 #[test]

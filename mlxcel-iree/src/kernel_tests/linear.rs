@@ -2,13 +2,12 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
-use mlxcel_iree_kernels::layout::{Contents, Packer, WeightLayout};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
-use super::{lower, weight_lanes};
+use super::{laid_out, layouts, lower};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::{host, resolved};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
@@ -100,20 +99,7 @@ fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// The bytes of a weight as programs with panels of `lanes` take them.
-fn laid_out(tensor: &Tensor, lanes: Option<usize>) -> Vec<u8> {
-    let ty = tensor.ty();
-    let contents = Contents::Values(ty.element);
-    let row_bytes = ty.element.bytes_for(ty.shape[1]);
-    let layout = WeightLayout::of(contents, &ty.shape, lanes);
-    let mut bytes = tensor.bytes().to_vec();
-    if let Some(packer) = Packer::new(layout, contents, row_bytes) {
-        packer.pack(tensor.bytes(), &mut bytes);
-    }
-    bytes
-}
-
-/// What `module`, whose arguments called `w…` are weights, gives on the device when it is compiled for `target`.
+/// What `module` gives on the device when it is compiled for `target`.
 fn computed(module: &Module, tensors: &[Tensor], target: &ResolvedTarget) -> Vec<Vec<f32>> {
     let text = lower(module, target, Precision::Exact).unwrap();
     assert!(!text.contains("stablehlo.composite"), "every operation has a kernel");
@@ -121,13 +107,10 @@ fn computed(module: &Module, tensors: &[Tensor], target: &ResolvedTarget) -> Vec
     let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let lanes = weight_lanes(target);
     let main = module.functions.iter().find(|function| function.public).unwrap();
-    let buffers: Vec<_> = (tensors.iter().zip(&main.arguments))
-        .map(|(tensor, argument)| match argument.name.starts_with('w') {
-            true => device.upload(&laid_out(tensor, lanes)).unwrap(),
-            false => device.upload(tensor.bytes()).unwrap(),
-        })
+    let buffers: Vec<_> = laid_out(module, tensors, &layouts(module, target))
+        .iter()
+        .map(|bytes| device.upload(bytes).unwrap())
         .collect();
     let arguments: Vec<_> = (buffers.iter().zip(tensors))
         .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))

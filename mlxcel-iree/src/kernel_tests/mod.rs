@@ -8,15 +8,27 @@ mod quantized;
 mod speed;
 
 use mlxcel_core::{Precision, Result};
+use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_stablehlo::Module;
+use mlxcel_stablehlo::eval::Tensor;
+use mlxcel_stablehlo::{Argument, Module};
 
 /// The text of `module` for `target`.
 fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {
-    mlxcel_iree_kernels::lower(module, target.hardware()?, precision)
+    Ok(mlxcel_iree_kernels::lower(module, target.hardware()?, precision)?.text)
 }
 
-/// The lanes of the panels in which programs for `target` expect their weights.
-fn weight_lanes(target: &ResolvedTarget) -> Option<usize> {
-    target.hardware().unwrap().weight_lanes()
+/// How the program of `module` for `target` takes its arguments.
+fn layouts(module: &Module, target: &ResolvedTarget) -> Layouts {
+    mlxcel_iree_kernels::lower(module, target.hardware().unwrap(), Precision::Exact).unwrap().layouts
+}
+
+/// The bytes of each argument of `module`, laid out.
+fn laid_out(module: &Module, tensors: &[Tensor], layouts: &Layouts) -> Vec<Vec<u8>> {
+    let main = module.functions.iter().find(|function| function.public).unwrap();
+    let one = |(tensor, argument): (&Tensor, &Argument)| match layouts.get(&argument.name) {
+        Some(panels) => panels.pack(&tensor.ty().shape, tensor.bytes()),
+        None => tensor.bytes().to_vec(),
+    };
+    tensors.iter().zip(&main.arguments).map(one).collect()
 }

@@ -2,12 +2,10 @@
 
 use half::{bf16, f16};
 use mlxcel_graph::packed::{operand_parts, part_element};
-use mlxcel_iree_kernels::layout::{Packer, WeightLayout, matrices};
-use mlxcel_iree_kernels::weights_in_panels;
 use mlxcel_models::packing::{Scale, decode_row};
 use mlxcel_models::{Packing, Part};
 use mlxcel_stablehlo::eval::Tensor;
-use mlxcel_stablehlo::{ElementType, Module, TensorType};
+use mlxcel_stablehlo::{ElementType, TensorType};
 
 use ElementType::{BF16, F16, F32, U32};
 
@@ -93,24 +91,4 @@ pub(super) fn example(packing: &str, rows: &[usize], inputs: usize, random: &mut
         decode_row(&packing, &parts, values).unwrap();
     }
     Example { packing, parts, values }
-}
-
-/// The bytes of each argument of a program as kernels of so many lanes want them.
-pub(super) fn laid_out(module: &Module, tensors: &[Tensor], lanes: Option<usize>) -> Vec<Vec<u8>> {
-    let read = weights_in_panels(module);
-    let pack = |(tensor, contents): (&Tensor, &Option<_>)| {
-        let (ty, source) = (tensor.ty(), tensor.bytes());
-        let mut bytes = source.to_vec();
-        let Some(contents) = *contents else { return bytes };
-        let row_bytes = ty.element.bytes_for(*ty.shape.last().unwrap());
-        let layout = WeightLayout::of(contents, &ty.shape, lanes);
-        if let Some(packer) = Packer::new(layout, contents, row_bytes) {
-            let matrix = source.len() / matrices(&ty.shape);
-            for (source, target) in source.chunks(matrix).zip(bytes.chunks_mut(matrix)) {
-                packer.pack(source, target);
-            }
-        }
-        bytes
-    };
-    tensors.iter().zip(&read).map(pack).collect()
 }

@@ -8,8 +8,8 @@ use mlxcel_stablehlo::ElementType::F32;
 use mlxcel_stablehlo::eval::Tensor;
 use mlxcel_stablehlo::{Module, ModuleBuilder, TensorType};
 
-use super::packed::{Random, example, floats, laid_out};
-use super::{lower, weight_lanes};
+use super::packed::{Random, example, floats};
+use super::{laid_out, layouts, lower};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::{host, resolved};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
@@ -170,7 +170,7 @@ fn computed(
     let artifact = compiled(&lowered(module, target, precision), target.clone());
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> = laid_out(module, tensors, weight_lanes(target))
+    let buffers: Vec<_> = laid_out(module, tensors, &layouts(module, target))
         .iter()
         .map(|bytes| device.upload(bytes).unwrap())
         .collect();

@@ -56,6 +56,11 @@ impl WeightTable {
         self.weights.iter()
     }
 
+    /// All weights in their order, each with its index.
+    pub fn ids(&self) -> impl Iterator<Item = (WeightId, &WeightRef)> {
+        (0..).map(WeightId).zip(&self.weights)
+    }
+
     /// How many weights there are.
     pub fn len(&self) -> usize {
         self.weights.len()

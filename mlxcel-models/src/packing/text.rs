@@ -1,12 +1,26 @@
-//! The text of a packing: what inspection prints, and how programs tell kernels of it.
+//! The text of a packing and of its parts: what inspection prints, and how programs tell kernels of it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind};
 
-use super::{Code, Offset, Packing, Scale};
+use super::{Code, Offset, Packing, Part, Scale};
 use crate::element::ElementType;
+
+impl fmt::Display for Part {
+    /// Such as `scale factors`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Codes => "codes",
+            Self::Scales => "scales",
+            Self::ScaleFactors => "scale factors",
+            Self::Offsets => "offsets",
+            Self::OffsetFactors => "offset factors",
+            Self::Order => "order",
+        })
+    }
+}
 
 impl fmt::Display for Packing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

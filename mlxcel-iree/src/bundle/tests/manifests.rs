@@ -39,14 +39,6 @@ fn the_type_of_the_kv_cache_is_that_of_the_engine_and_asked_for_again() {
 }
 
 #[test]
-fn manifests_without_a_layout_of_weights_mean_rows() {
-    let bundle = copy(text());
-    edit(bundle.path(), "\"weight_layout\": \"rows\",", "");
-    let manifest = Bundle::open(bundle.path()).unwrap().manifest().clone();
-    assert_eq!(manifest.targets[0].weight_layout, "rows");
-}
-
-#[test]
 fn packed_weights_are_listed_tensor_by_tensor() {
     let place = tempfile::tempdir().unwrap();
     let options = short().with_targets([STABLEHLO]).with_weights(false);

@@ -9,7 +9,7 @@ use super::*;
 fn bundles_of_other_versions() {
     let version = env!("CARGO_PKG_VERSION");
     let cases: [(&str, &str, &[&str]); 5] = [
-        ("\"format_version\": 2", "\"format_version\": 3", &["format version 3", "reads 2", version]),
+        ("\"format_version\": 3", "\"format_version\": 2", &["format version 2", "reads 3", version]),
         (
             &format!("\"crate_version\": \"{version}\""),
             "\"crate_version\": \"7.5.1\"",
@@ -18,7 +18,7 @@ fn bundles_of_other_versions() {
         ("\"iree_release\": \"3.13.0\"", "\"iree_release\": \"3.12.0\"", &["IREE 3.12.0", "3.13.0"]),
         ("\"compiler\": null", "\"compiler\": \"3.13.0 @ 0123456789\"", &["another revision", "0123456789"]),
         // What a later format adds, and names in its version, does not get in the way of saying so.
-        ("\"format_version\": 2", "\"format_version\": 9, \"model\": 3", &["format version 9"]),
+        ("\"format_version\": 3", "\"format_version\": 9, \"model\": 3", &["format version 9"]),
     ];
     for (from, to, words) in cases {
         let bundle = copy(text());
@@ -31,8 +31,17 @@ fn bundles_of_other_versions() {
 fn layouts_of_weights_that_only_another_version_knows() {
     let bundle = copy(text());
     edit(bundle.path(), "\"target\": \"stablehlo\"", "\"target\": \"llvm-cpu:x86_64/generic\"");
-    edit(bundle.path(), "\"weight_layout\": \"rows\"", "\"weight_layout\": \"tiles-3x5\"");
+    let weight = Bundle::open(bundle.path()).unwrap().manifest().weights[0].name.clone();
+    let layouts = format!("\"weight_layouts\": {{\"{weight}\": \"tiles-3x5\"}}, \"entry\":");
+    edit(bundle.path(), "\"entry\":", &layouts);
     assert_refused(bundle.path(), Unsupported, &["layout", "tiles-3x5", "write the bundle again"]);
+}
+
+#[test]
+fn layouts_of_weights_that_there_are_not() {
+    let bundle = copy(text());
+    edit(bundle.path(), "\"entry\":", "\"weight_layouts\": {\"kneecap\": \"panels-8 f32\"}, \"entry\":");
+    assert_refused(bundle.path(), Corrupt, &["kneecap", "lays a weight out"]);
 }
 
 #[test]

@@ -1,0 +1,316 @@
+//! What a program takes and gives, as data: whoever runs, files or explains programs reads it here and counts nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mlxcel_core::Result;
+use mlxcel_models::{Decoder, Part, WeightId, WeightRef, WeightRole};
+use mlxcel_stablehlo::{ElementType, TensorType};
+
+use crate::numerics::element_type;
+use crate::packed::part_element;
+use crate::shape::{Outputs, ProgramShape};
+use crate::state::StateLayout;
+
+/// The arguments and results of a decoder program.
+///
+/// A program takes its [`weights`](Self::weights), which do not change from step to step, then its [`inputs`](Self::inputs), then its
+/// [`states`](Self::states), each list in its order; it gives its [`results`](Self::results) in theirs. Names are unique among arguments,
+/// and those of the module. All programs of a model take the same weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signature {
+    /// The tensors of the weights.
+    pub weights: Arc<[WeightArgument]>,
+    /// What a step is about.
+    pub inputs: Vec<InputArgument>,
+    /// What sequences keep: for each row a state of each group of layers.
+    pub states: Vec<StateArgument>,
+    /// What comes back.
+    pub results: Vec<ProgramResult>,
+}
+
+/// A tensor of the weights: a whole weight, or a part of a packed one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightArgument {
+    /// Its name in the program.
+    pub name: String,
+    /// What the weight is for.
+    pub role: WeightRole,
+    /// Which weight of the decoder it belongs to.
+    pub weight: WeightId,
+    /// Which part of it this is; none where it is not packed.
+    pub part: Option<Part>,
+    /// How its bytes are read from a checkpoint ([`Checkpoint::weight`](mlxcel_models::Checkpoint::weight)).
+    pub tensor: WeightRef,
+    /// Its elements, as they are stored: row-major.
+    pub ty: TensorType,
+}
+
+/// An input of a step, which [`StepInputs::get`](crate::StepInputs::get) gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputArgument {
+    /// Its name in the program.
+    pub name: String,
+    /// What it is.
+    pub input: StepInput,
+    /// Its type.
+    pub ty: TensorType,
+}
+
+/// What an input of a step tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StepInput {
+    /// `[tokens]` i32: the token ids of all rows.
+    Tokens,
+    /// `[rows]` i32: the position of each row's first token.
+    Positions,
+    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one that is no padding.
+    Last,
+    /// `[tokens, rotary_dim / 2]` f32: cosines of the rotary embedding of this number ([`Decoder::ropes`]).
+    Cos(usize),
+    /// The sines likewise.
+    Sin(usize),
+}
+
+impl fmt::Display for StepInput {
+    /// Such as `cos.0`: the argument's name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokens => f.write_str("tokens"),
+            Self::Positions => f.write_str("positions"),
+            Self::Last => f.write_str("last"),
+            Self::Cos(rope) => write!(f, "cos.{rope}"),
+            Self::Sin(rope) => write!(f, "sin.{rope}"),
+        }
+    }
+}
+
+/// What a group of layers keeps of a row's sequence. The caller gives its storage up to the result that takes it over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateArgument {
+    /// Its name in the program.
+    pub name: String,
+    /// Whose it is.
+    pub state: RowState,
+    /// Its type.
+    pub ty: TensorType,
+    /// The index of the result that takes over its storage.
+    pub becomes: usize,
+}
+
+/// A state of a program: whose, and of which layers. Prints as the argument is called, such as `state.0.1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowState {
+    /// The row of the pass.
+    pub row: usize,
+    /// The group of layers, as [`state_layouts`](crate::state_layouts) numbers them.
+    pub group: usize,
+}
+
+impl fmt::Display for RowState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "state.{}.{}", self.row, self.group)
+    }
+}
+
+/// A result of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramResult {
+    /// What it is.
+    pub meaning: ResultMeaning,
+    /// Its type.
+    pub ty: TensorType,
+}
+
+/// What a result of a program is. Prints as a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResultMeaning {
+    /// `[output rows, 2]` i32: the most likely token and the bits of its log probability, a float32.
+    Best,
+    /// `[output rows, vocabulary]` f32.
+    Logits,
+    /// `[output rows, hidden]` f32: hidden states after the last norm.
+    Hidden,
+    /// What a state has become.
+    State(RowState),
+}
+
+impl fmt::Display for ResultMeaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Best => f.write_str("best"),
+            Self::Logits => f.write_str("logits"),
+            Self::Hidden => f.write_str("hidden"),
+            Self::State(state) => state.fmt(f),
+        }
+    }
+}
+
+impl Signature {
+    /// The signature of the program of `decoder` for `shape`, over states that lie as `layouts` say.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with.
+    pub fn new(decoder: &Decoder, layouts: &[StateLayout], shape: &ProgramShape) -> Result<Self> {
+        Ok(Self::with_weights(weight_arguments(decoder)?.into(), decoder, layouts, shape))
+    }
+
+    /// The same, with weights that are told already: those of another program of the model.
+    pub fn with_weights(
+        weights: Arc<[WeightArgument]>,
+        decoder: &Decoder,
+        layouts: &[StateLayout],
+        shape: &ProgramShape,
+    ) -> Self {
+        let (tokens, rows, outputs) = (shape.tokens(), shape.rows.len(), shape.output_rows());
+        let result = |meaning, element, sizes: [usize; 2]| ProgramResult {
+            meaning,
+            ty: TensorType::new(element, sizes),
+        };
+        let mut results = match shape.outputs {
+            Outputs::Last | Outputs::Every => vec![
+                result(ResultMeaning::Best, ElementType::I32, [outputs, 2]),
+                result(ResultMeaning::Logits, ElementType::F32, [outputs, decoder.vocabulary_size]),
+            ],
+            Outputs::Hidden => {
+                vec![result(ResultMeaning::Hidden, ElementType::F32, [outputs, decoder.hidden_size])]
+            }
+        };
+        let mut states = Vec::with_capacity(rows * layouts.len());
+        for row in 0..rows {
+            for (group, layout) in layouts.iter().enumerate() {
+                let (state, ty) = (RowState { row, group }, layout.tensor_type(shape.length));
+                let name = state.to_string();
+                states.push(StateArgument { name, state, ty: ty.clone(), becomes: results.len() });
+                results.push(ProgramResult { meaning: ResultMeaning::State(state), ty });
+            }
+        }
+        Self { weights, inputs: inputs(decoder, tokens, rows), states, results }
+    }
+
+    /// The name and the type of every argument, in the order in which the program takes them.
+    pub fn arguments(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        let weights = self.weights.iter().map(|weight| (weight.name.as_str(), &weight.ty));
+        let inputs = self.inputs.iter().map(|input| (input.name.as_str(), &input.ty));
+        weights.chain(inputs).chain(self.states.iter().map(|state| (state.name.as_str(), &state.ty)))
+    }
+
+    /// How many groups of layers keep states.
+    pub(crate) fn groups(&self) -> usize {
+        self.states.iter().map(|state| state.state.group + 1).max().unwrap_or_default()
+    }
+
+    /// The state whose storage a result takes over, if it does.
+    pub fn taken_over(&self, result: usize) -> Option<&StateArgument> {
+        self.states.iter().find(|state| state.becomes == result)
+    }
+}
+
+fn inputs(decoder: &Decoder, tokens: usize, rows: usize) -> Vec<InputArgument> {
+    let integers = |input, count| (input, TensorType::new(ElementType::I32, [count]));
+    let step = [(StepInput::Tokens, tokens), (StepInput::Positions, rows), (StepInput::Last, rows)];
+    let step = step.map(|(input, count)| integers(input, count));
+    let rotary = decoder.ropes().into_iter().enumerate().flat_map(|(index, rope)| {
+        let table = TensorType::new(ElementType::F32, [tokens, rope.rotary_dim / 2]);
+        [(StepInput::Cos(index), table.clone()), (StepInput::Sin(index), table)]
+    });
+    let named = |(input, ty): (StepInput, TensorType)| InputArgument { name: input.to_string(), input, ty };
+    step.into_iter().chain(rotary).map(named).collect()
+}
+
+/// The tensors of the weights of `decoder`: the first arguments of all its programs, in their order.
+///
+/// Of a packed weight they are its parts, in the order of [`Packing::parts`](mlxcel_models::Packing::parts).
+///
+/// # Errors
+///
+/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with.
+pub fn weight_arguments(decoder: &Decoder) -> Result<Vec<WeightArgument>> {
+    let mut arguments = Vec::new();
+    for ((id, weight), role) in decoder.weights.ids().zip(decoder.weight_roles()) {
+        let argument = |name, part, tensor: &WeightRef, element| WeightArgument {
+            name,
+            role,
+            weight: id,
+            part,
+            tensor: tensor.clone(),
+            ty: TensorType::new(element, tensor.stored_shape()),
+        };
+        let Some(packed) = &weight.packed else {
+            let element = element_type(weight.element, &weight.tensor)?;
+            arguments.push(argument(weight.to_string(), None, weight, element));
+            continue;
+        };
+        for (tensor, part) in weight.tensors().zip(packed.packing.parts()) {
+            let element = part_element(&packed.packing, part);
+            // Several parts may be read out of one tensor of a file.
+            arguments.push(argument(format!("{tensor} {part}"), Some(part), tensor, element));
+        }
+    }
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_core::Precision;
+    use mlxcel_models::Checkpoint;
+
+    use super::*;
+    use crate::{ENTRY, Numerics, decoder_program, state_layouts};
+
+    fn open(fixture: &str) -> Decoder {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);
+        Checkpoint::open(folder).unwrap().decoder().unwrap()
+    }
+
+    #[test]
+    fn a_signature_says_what_the_module_takes_and_gives() {
+        for fixture in ["architectures/llama", "storyteller-4bit", "architectures/qwen3"] {
+            let decoder = open(fixture);
+            let numerics = Numerics::new(Precision::Native, &decoder).unwrap();
+            let layouts = state_layouts(&decoder, numerics, 64).unwrap();
+            for outputs in [Outputs::Last, Outputs::Every, Outputs::Hidden] {
+                let shape = ProgramShape { rows: vec![16, 1], length: 256, outputs };
+                let program = decoder_program(&decoder, numerics, &layouts, &shape).unwrap();
+                let (function, signature) = (program.module.function(ENTRY).unwrap(), &program.signature);
+                assert_eq!(*signature, Signature::new(&decoder, &layouts, &shape).unwrap());
+                let of_module = function.arguments.iter();
+                let of_module =
+                    of_module.map(|argument| (&*argument.name, function.value_type(argument.value)));
+                assert!(of_module.eq(signature.arguments()), "{fixture} {shape}");
+                let results = signature.results.iter().map(|result| &result.ty);
+                assert!(function.result_types().eq(results), "{fixture} {shape}");
+                for argument in &function.arguments {
+                    let state = signature.states.iter().find(|state| state.name == argument.name);
+                    assert_eq!(argument.aliases_result, state.map(|state| state.becomes));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_of_a_packed_weight_is_an_argument() {
+        let arguments = weight_arguments(&open("storyteller-4bit")).unwrap();
+        let shown: Vec<String> = arguments[..4]
+            .iter()
+            .map(|argument| {
+                let part = argument.part.map_or_else(|| "whole".to_owned(), |part| part.to_string());
+                format!("{} {part} of {} {}", argument.role, argument.tensor.tensor, argument.ty)
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "embedding codes of model.embed_tokens.weight tensor<729x24xui32>",
+                "embedding scales of model.embed_tokens.scales tensor<729x3xbf16>",
+                "embedding offsets of model.embed_tokens.biases tensor<729x3xbf16>",
+                "norms whole of model.layers.0.input_layernorm.weight tensor<192xbf16>",
+            ]
+        );
+        let [codes, scales, offsets, _] = [0, 1, 2, 3].map(|index| arguments[index].weight);
+        assert!(codes == scales && scales == offsets);
+    }
+}

@@ -1,0 +1,100 @@
+//! Weights in pieces of about a megabyte, which the device's threads load side by side.
+
+use std::ops::Range;
+
+use mlxcel_core::{Error, Result};
+use mlxcel_iree_kernels::layout::Packer;
+use mlxcel_models::{Checkpoint, WeightRef};
+
+use super::weights::{OPERATION, Tensor};
+
+/// About how many bytes a thread takes at a time: few enough that no thread works much longer than the others, and that it
+/// stops within a millisecond when it is told to.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Some rows of a tensor, or all of a small one, and the memory that they go to.
+pub(super) struct Piece<'a> {
+    packer: Option<Packer>,
+    source: Source<'a>,
+    target: &'a mut [u8],
+}
+
+enum Source<'a> {
+    /// Rows in a mapped file.
+    Mapped(&'a [u8]),
+    /// Rows that are computed from what the file holds.
+    Derived(&'a WeightRef, Range<usize>),
+    /// A whole tensor that must be gathered, and the bytes of each of its matrices.
+    Gathered(&'a WeightRef, usize),
+}
+
+impl Piece<'_> {
+    /// How many bytes it has.
+    pub(super) fn len(&self) -> usize {
+        self.target.len()
+    }
+
+    /// Loads it.
+    pub(super) fn load(self, checkpoint: &Checkpoint) -> Result<()> {
+        match (self.source, self.packer) {
+            (Source::Mapped(source), packer) => pack(packer, source, self.target),
+            (Source::Derived(weight, rows), None) => checkpoint.weight_rows(weight, rows, self.target)?,
+            (Source::Derived(weight, rows), Some(packer)) => {
+                let mut stored = room(self.target.len())?;
+                checkpoint.weight_rows(weight, rows, &mut stored)?;
+                packer.pack(&stored, self.target);
+            }
+            (Source::Gathered(weight, matrix), packer) => {
+                let gathered = checkpoint.weight(weight)?.bytes;
+                for (source, target) in gathered.chunks(matrix).zip(self.target.chunks_mut(matrix)) {
+                    pack(packer, source, target);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pack(packer: Option<Packer>, source: &[u8], target: &mut [u8]) {
+    match packer {
+        Some(packer) => packer.pack(source, target),
+        None => target.copy_from_slice(source),
+    }
+}
+
+fn room(bytes: usize) -> Result<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory(OPERATION, bytes))?;
+    room.resize(bytes, 0);
+    Ok(room)
+}
+
+/// Cuts a tensor into pieces that begin where rows do, of one in panels where panels do.
+pub(super) fn cut<'a>(tensor: &Tensor<'a>, target: &'a mut [u8], pieces: &mut Vec<Piece<'a>>) {
+    let (packer, matrix, row) = (tensor.packer(), tensor.matrix_bytes(), tensor.row_bytes());
+    let unit = packer.map_or(row, |packer| packer.panel_bytes()).max(1);
+    let len = (PIECE_BYTES / unit).max(1).saturating_mul(unit);
+    if let Some(parts) = &tensor.mapped {
+        let sources = parts.iter().flat_map(|part| part.chunks(matrix));
+        for (source, target) in sources.zip(target.chunks_mut(matrix)) {
+            let parts = source.chunks(len).zip(target.chunks_mut(len));
+            pieces.extend(parts.map(|(source, target)| Piece {
+                packer,
+                source: Source::Mapped(source),
+                target,
+            }));
+        }
+        return;
+    }
+    let weight = &tensor.argument.tensor;
+    if weight.derived.is_none() {
+        pieces.push(Piece { packer, source: Source::Gathered(weight, matrix), target });
+        return;
+    }
+    let mut next = 0;
+    for target in target.chunks_mut(matrix).flat_map(|matrix| matrix.chunks_mut(len)) {
+        let rows = next..next + target.len() / row;
+        next = rows.end;
+        pieces.push(Piece { packer, source: Source::Derived(weight, rows), target });
+    }
+}
