@@ -114,6 +114,6 @@ mod tests {
             let quantized = Checkpoint::open(SMALL.provide_quantized(&folder, bits).unwrap()).unwrap();
             assert_eq!(quantized.decoder().unwrap().parameters(), SMALL.parameters() as u64);
         }
-        assert!(SMALL.provide_quantized(&folder, 3).is_err());
+        assert!(SMALL.provide_quantized(&folder, 7).is_err());
     }
 }

@@ -30,15 +30,70 @@ fn a_quantized_checkpoint_is_a_quarter_of_the_size() {
     assert!(bytes("bytes") < 0.3 * bytes("bytes_before"), "{written}");
     assert_eq!(written["modules"], 4 * 7 + 1);
 
-    // A second time there is something in its place, and quantizing what is quantized is no use either.
+    // A second time there is something in its place.
     let output = quantize(&arguments);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("something stands in this place already"));
-    let again = folder.path().join("again");
-    let output = quantize(&[out.to_str().unwrap(), again.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("quantized already"), "{}", text(&output.stderr));
-    assert!(!again.exists());
+}
+
+#[test]
+fn what_is_quantized_can_be_quantized_otherwise_and_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/storyteller-4bit");
+    let (out, told) = (folder.path().join("small"), folder.path().join("text"));
+    std::fs::write(&told, "Once upon a time there was a fox named Pip. Pip loved the forest.").unwrap();
+    let paths = [&model, &out, &told].map(|path| path.to_str().unwrap());
+    let output = quantize(&[
+        paths[0],
+        paths[1],
+        "--recipe",
+        "mixed_4_6",
+        "--group-size",
+        "32",
+        "--tensor",
+        "*.o_proj=8/64",
+        "--json",
+        "--perplexity",
+        paths[2],
+        "--engine",
+        "portable",
+        "--context",
+        "12",
+        "--perplexity-tokens",
+        "20",
+    ]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    let written: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packings: Vec<_> = written["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| tensor["packing"].as_str().unwrap())
+        .collect();
+    for packing in ["u4/32 bf16 + bf16", "u6/32 bf16 + bf16", "u8/64 bf16 + bf16"] {
+        assert!(packings.contains(&packing), "{packings:?}");
+    }
+    let perplexity = &written["perplexity"];
+    let number = |name: &str| perplexity[name].as_f64().unwrap();
+    assert_eq!((number("tokens"), number("windows"), number("context")), (20.0, 3.0, 12.0));
+    assert!((number("before") / number("after") - 1.0).abs() < 0.2, "{perplexity}");
+
+    std::fs::remove_dir_all(&out).unwrap();
+    let output = quantize(&[paths[0], paths[1], "--mode", "mxfp4", "--verbose"]);
+    let lines = text(&output.stdout);
+    assert_eq!(lines.lines().count(), 1 + 4 * 7 + 1 + 2, "{lines}");
+    assert!(lines.contains("e2m1/32 e8m0"), "{lines}");
+
+    for (arguments, words) in [
+        (["--recipe", "mixed"], "there is no recipe 'mixed'"),
+        (["--tensor", "lm_head"], "PATTERN=BITS"),
+        (["--bits", "7"], "2, 3, 4, 5, 6, 8"),
+        (["--mode", "int4"], "mxfp4"),
+    ] {
+        let output = quantize(&[&[paths[0], "no"][..], &arguments].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
 }
 
 /// Its tensors are those that mlx-lm writes, so the engine says with it what mlx-lm says.

@@ -284,11 +284,6 @@ impl Checkpoint {
         self.weights.get(name)?.blocks
     }
 
-    /// Whether there are such tensors.
-    pub(crate) fn has_blocks(&self) -> bool {
-        self.weights.iter().any(|(_, stored)| stored.blocks.is_some())
-    }
-
     fn stored(&self, name: &str) -> Result<&Stored> {
         self.weights.get(name).ok_or_else(|| {
             Error::new(

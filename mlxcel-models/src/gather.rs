@@ -80,13 +80,7 @@ pub(crate) fn rows(
     }
     match &weight.derived {
         Some(derived) => derived_rows(checkpoint, weight, derived, rows, out),
-        None => {
-            let view = view(checkpoint, weight)?;
-            if let Some(bytes) = view.bytes.get(rows.start * row..rows.end * row) {
-                out.copy_from_slice(bytes);
-            }
-            Ok(())
-        }
+        None => stored_rows(checkpoint, weight, rows, out),
     }
 }
 
@@ -105,9 +99,83 @@ fn derived_rows(
 ) -> Result<()> {
     let (first, location) = checkpoint.located(&weight.tensor)?;
     let differs = || differs(weight, &first, location);
-    let per_tensor = derived.rows();
-    // What a selection picks from: the dimensions in front of the innermost, with one for the stack.
     let (_, leading) = derived.shape.split_last().ok_or_else(differs)?;
+    if weight.transposed || derived.rows() == 0 {
+        return Err(differs());
+    }
+    picked_rows(weight, leading, rows, out, &differs, |tensor, rows, target| {
+        derived.read(checkpoint, tensor, rows, target)
+    })
+}
+
+/// Rows of a weight whose tensors hold its elements as they are, without looking at others.
+fn stored_rows(
+    checkpoint: &Checkpoint,
+    weight: &WeightRef,
+    rows: Range<usize>,
+    out: &mut [u8],
+) -> Result<()> {
+    let (first, location) = checkpoint.located(&weight.tensor)?;
+    let differs = || differs(weight, &first, location);
+    let bytes = first.element_type.bits() / 8;
+    let mut sizes = first.shape.clone();
+    let rank = sizes.len();
+    if weight.transposed && rank >= 2 {
+        sizes.swap(rank - 2, rank - 1);
+    }
+    let stacked = usize::from(!weight.stack.is_empty());
+    let within_rows = weight.selection.is_some_and(|selection| selection.axis + 1 >= rank + stacked);
+    let (Some((&columns, leading)), Some(&width)) = (sizes.split_last(), weight.stored_shape().last()) else {
+        return Err(differs());
+    };
+    if within_rows || columns != width {
+        // Rows are made of pieces of those that are stored: such weights are small.
+        let row = out.len().checked_div(rows.len()).unwrap_or_default();
+        let view = view(checkpoint, weight)?;
+        let found = view.bytes.get(rows.start * row..rows.end * row).ok_or_else(differs)?;
+        out.copy_from_slice(found);
+        return Ok(());
+    }
+    if weight.element != first.element_type || first.element_type.bits() % 8 != 0 {
+        return Err(differs());
+    }
+    let row = columns * bytes;
+    let in_matrix = leading.last().copied().unwrap_or(1).max(1);
+    picked_rows(weight, leading, rows, out, &differs, |tensor, rows, target| {
+        let (view, _) = checkpoint.located(tensor)?;
+        if view.shape != first.shape || view.element_type != first.element_type {
+            return Err(differs().with_context("other", tensor));
+        }
+        if !weight.transposed {
+            let found = view.bytes.get(rows.start * row..rows.end * row).ok_or_else(differs)?;
+            target.copy_from_slice(found);
+            return Ok(());
+        }
+        // A row is a column of what is stored; neighbours lie together.
+        for (index, target) in rows.zip(target.chunks_exact_mut(row.max(1))) {
+            let (matrix, column) = (index / in_matrix, index % in_matrix);
+            let stored = view.bytes.get(matrix * in_matrix * row..).unwrap_or_default();
+            let elements = stored.chunks_exact(in_matrix * bytes);
+            for (out, stored) in target.chunks_exact_mut(bytes).zip(elements) {
+                out.copy_from_slice(&stored[column * bytes..(column + 1) * bytes]);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Has `read` write rows of `weight` out of its tensors, whose dimensions in front of the innermost are `leading`: those of one tensor
+/// that follow each other at once.
+fn picked_rows(
+    weight: &WeightRef,
+    leading: &[usize],
+    rows: Range<usize>,
+    out: &mut [u8],
+    differs: &dyn Fn() -> Error,
+    mut read: impl FnMut(&str, Range<usize>, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let per_tensor: usize = leading.iter().product();
+    // What a selection picks from: one dimension more for the stack.
     let mut sizes = leading.to_vec();
     if !weight.stack.is_empty() {
         sizes.insert(0, weight.stack.len() + 1);
@@ -124,7 +192,7 @@ fn derived_rows(
         }
     };
     let sound = weight.selection.is_none_or(|selection| selection.run > 0 && selection.count() > 0);
-    if weight.transposed || per_tensor == 0 || !sound {
+    if per_tensor == 0 || !sound {
         return Err(differs());
     }
     let row_bytes = out.len().checked_div(rows.len()).unwrap_or_default();
@@ -144,7 +212,7 @@ fn derived_rows(
         };
         let (target, behind) = rest.split_at_mut(run * row_bytes);
         let begin = source % per_tensor;
-        derived.read(checkpoint, tensor, begin..begin + run, target)?;
+        read(tensor, begin..begin + run, target)?;
         rest = behind;
         next += run;
     }

@@ -1,40 +1,88 @@
-//! Quantizes a checkpoint: a folder a quarter or half the size, which every engine opens that reads such weights.
+//! Quantizes a checkpoint: a folder a fraction of the size, which every engine opens that reads such weights.
 #![forbid(unsafe_code)]
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, launch};
+use clap::builder::PossibleValuesParser;
+use mlxcel_examples::{Failure, Progress, input, launch, open_model};
 use mlxcel_models::Checkpoint;
-use mlxcel_models::quantize::{QuantizeOptions, quantize};
+use mlxcel_models::quantize::{
+    Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
+};
+use mlxcel_session::{LoadOptions, ScoreOptions};
 use serde::Serialize;
 
-/// Quantize a checkpoint as MLX does: packed values with a scale and a bias for each group.
+/// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each group.
+///
+/// Reads whatever opens, packed weights too. Interrupted work goes on where the same command is given again: files of weights that are
+/// whole are kept in a hidden folder beside OUT.
 ///
 /// Exit status: 0; 2 for bad arguments or input; 1 for anything else (such as a full disk); then one line on standard error says
-/// what went wrong, and nothing is left behind.
+/// what went wrong.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, with weights in float32, float16 or bfloat16
+    /// The checkpoint
     model: PathBuf,
     /// The folder to write
     out: PathBuf,
-    /// Bits of a value: 4 or 8
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    bits: usize,
-    /// How many values share a scale: 32, 64 or 128
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    group_size: usize,
+    /// What a value is: affine, mxfp4, mxfp8, nvfp4
+    #[arg(long, value_name = "NAME", default_value = "affine", value_parser = modes())]
+    mode: String,
+    /// Bits of a value: 2, 3, 4, 5, 6 or 8; defaults to 4, or what the mode or the recipe has
+    #[arg(long, value_name = "N", conflicts_with = "recipe")]
+    bits: Option<usize>,
+    /// How many values share a scale: 32, 64 or 128; defaults to 64, or what the mode has
+    #[arg(long, value_name = "N")]
+    group_size: Option<usize>,
+    /// Widths that differ by module, more for what matters more: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
+    #[arg(long, value_name = "NAME")]
+    recipe: Option<Recipe>,
+    /// Pack the modules whose path fits PATTERN, in which * stands for any text, affinely with so many bits; may be given more than
+    /// once, and the last that fits holds
+    #[arg(long, value_name = "PATTERN=BITS[/GROUP]")]
+    tensor: Vec<Override>,
+    /// The most megabytes of a file of weights; larger checkpoints are sharded. What was interrupted goes on after the last whole file
+    #[arg(long, value_name = "MB")]
+    shard_size: Option<u64>,
+    /// Discard what another run left unfinished in the same place
+    #[arg(long)]
+    restart: bool,
     /// How many threads compute; one for each core where none is given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Print one JSON object: out, modules (packed matrices), kept (other tensors), files, bytes_before, bytes, seconds
+    /// Tell the perplexity of the text in FILE before and after
+    #[arg(long, value_name = "FILE")]
+    perplexity: Option<PathBuf>,
+    /// The most tokens of the text that count
+    #[arg(long, value_name = "N", default_value_t = 8192, requires = "perplexity")]
+    perplexity_tokens: usize,
+    /// The most tokens of a window of the text
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity")]
+    context: usize,
+    /// The engine that tells it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is
+    /// compiled in
+    #[arg(long, value_name = "NAME", requires = "perplexity")]
+    engine: Option<String>,
+    /// Tell of each matrix how it is packed and how far its values are from those before
+    #[arg(long)]
+    verbose: bool,
+    /// Print one JSON object
+    ///
+    /// It has out, modules (packed matrices), kept (other tensors), files, resumed (files that an earlier run wrote), bytes_before, bytes,
+    /// seconds, relative_rms (of all matrices together, weighted by their values), tensors (of each matrix name, packing,
+    /// relative_rms, largest), and with --perplexity, perplexity: tokens, windows, context, before, after.
     #[arg(long)]
     json: bool,
+}
+
+fn modes() -> PossibleValuesParser {
+    PossibleValuesParser::new(Mode::ALL.map(Mode::name))
 }
 
 /// What `--json` prints.
@@ -44,51 +92,196 @@ struct Output {
     modules: usize,
     kept: usize,
     files: usize,
+    resumed: usize,
     bytes_before: u64,
     bytes: u64,
     seconds: f64,
+    relative_rms: f64,
+    tensors: Vec<Tensor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perplexity: Option<Perplexity>,
+}
+
+/// A packed matrix, and how far its values are from those before.
+#[derive(Serialize)]
+struct Tensor {
+    name: String,
+    packing: String,
+    relative_rms: f64,
+    largest: f32,
+}
+
+/// How likely a text is before and after.
+#[derive(Serialize)]
+struct Perplexity {
+    tokens: usize,
+    windows: usize,
+    context: usize,
+    before: f64,
+    after: f64,
 }
 
 fn main() -> ExitCode {
-    launch(run)
+    launch(|arguments| run(&arguments))
 }
 
-fn run(arguments: Arguments) -> Result<(), Failure> {
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let text = arguments.perplexity.as_deref().map(text).transpose()?;
+    let before = text.as_deref().map(|text| arguments.score(&arguments.model, text)).transpose()?;
     let started = Instant::now();
     let progress = Progress::new();
     let shown = progress.clone();
-    let mut options = QuantizeOptions::new(arguments.bits, arguments.group_size)
-        .with_progress(move |done, total| shown.show_quantized(done, total));
-    options.threads = arguments.threads;
+    let options = arguments.options().with_progress(move |done, total| shown.show_quantized(done, total));
     let written = Checkpoint::open(&arguments.model)
         .and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
     progress.close();
     let written = written?;
-    let output = Output {
-        out: arguments.out,
-        modules: written.modules,
-        kept: written.kept,
-        files: written.files,
-        bytes_before: written.bytes_before,
-        bytes: written.bytes,
-        seconds: started.elapsed().as_secs_f64(),
+    let seconds = started.elapsed().as_secs_f64();
+    let perplexity = match (text, before) {
+        (Some(text), Some(before)) => {
+            let after = arguments.score(&arguments.out, &text)?;
+            Some(Perplexity { after: after.perplexity, ..before.told() })
+        }
+        _ => None,
     };
+    let output = output(arguments, &written, seconds, perplexity);
     let mut out = io::stdout().lock();
     if arguments.json {
         serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        let megabytes = |bytes| bytes as f64 / 1e6;
-        writeln!(
-            out,
-            "{}: {} matrices in {} bits, {:.1} MB instead of {:.1}, in {:.1} s",
-            output.out.display(),
-            output.modules,
-            arguments.bits,
-            megabytes(output.bytes),
-            megabytes(output.bytes_before),
-            output.seconds
-        )?;
+        print(&mut out, &output, arguments.verbose)?;
     }
     Ok(out.flush()?)
+}
+
+/// What a model makes of the text.
+struct Scored {
+    tokens: usize,
+    windows: usize,
+    context: usize,
+    perplexity: f64,
+}
+
+impl Scored {
+    /// Before there is an after.
+    fn told(&self) -> Perplexity {
+        let &Self { tokens, windows, context, perplexity } = self;
+        Perplexity { tokens, windows, context, before: perplexity, after: perplexity }
+    }
+}
+
+impl Arguments {
+    fn options(&self) -> QuantizeOptions {
+        let mode = Mode::ALL.into_iter().find(|mode| mode.name() == self.mode).unwrap_or(Mode::Affine);
+        let default = Scheme::of_mode(mode);
+        let scheme = Scheme {
+            mode,
+            bits: self.bits.or(self.recipe.map(Recipe::bits)).unwrap_or(default.bits),
+            group_size: self.group_size.unwrap_or(default.group_size),
+        };
+        let mut options = QuantizeOptions::of(scheme).with_restart(self.restart);
+        options.recipe = self.recipe;
+        options.overrides.clone_from(&self.tensor);
+        options.threads = self.threads;
+        if let Some(megabytes) = self.shard_size {
+            options.shard_bytes = megabytes.saturating_mul(1_000_000);
+        }
+        options
+    }
+
+    /// The perplexity of the beginning of `text` to the model in `folder`, in windows that overlap by half.
+    fn score(&self, folder: &Path, text: &str) -> Result<Scored, Failure> {
+        let progress = Progress::new();
+        let checkpoint = Checkpoint::open(folder)?;
+        let limit = checkpoint.decoder()?.context_length;
+        drop(checkpoint);
+        let load = LoadOptions::default().with_capacity(self.context.min(limit));
+        let model = open_model(Some(folder), false, self.engine.as_deref(), &progress.watch(load))?;
+        progress.close();
+        let tokenizer = model.tokenizer()?;
+        let mut tokens = tokenizer.tokens_before().to_vec();
+        tokens.extend(tokenizer.encode(text, false)?);
+        tokens.truncate(self.perplexity_tokens);
+        let context = model.capabilities().context;
+        let stride = (context / 2).max(1);
+        let score = model.score_tokens(&tokens, &ScoreOptions::default().with_stride(stride))?;
+        let windows = 1 + tokens.len().saturating_sub(context).div_ceil(stride);
+        Ok(Scored { tokens: tokens.len(), windows, context, perplexity: score.perplexity() })
+    }
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let unread = |error| Failure::Usage(format!("read {}: {error}", path.display()));
+    Ok(input::text(File::open(path).map_err(unread)?)?)
+}
+
+fn output(
+    arguments: &Arguments,
+    written: &Quantized,
+    seconds: f64,
+    perplexity: Option<Perplexity>,
+) -> Output {
+    let tensor = |module: &QuantizedModule| Tensor {
+        name: module.name.clone(),
+        packing: module.packing.to_string(),
+        relative_rms: module.relative_rms,
+        largest: module.largest,
+    };
+    let values: u64 = written.modules.iter().map(|module| module.values).sum();
+    let squares = written.modules.iter().map(|module| module.relative_rms.powi(2) * module.values as f64);
+    Output {
+        out: arguments.out.clone(),
+        modules: written.modules.len(),
+        kept: written.kept,
+        files: written.files,
+        resumed: written.resumed,
+        bytes_before: written.bytes_before,
+        bytes: written.bytes,
+        seconds,
+        relative_rms: (squares.sum::<f64>() / values.max(1) as f64).sqrt(),
+        tensors: written.modules.iter().map(tensor).collect(),
+        perplexity,
+    }
+}
+
+fn print(out: &mut impl Write, output: &Output, verbose: bool) -> io::Result<()> {
+    if verbose {
+        writeln!(out, "{:>10}  {:>10}  {:20}  matrix", "rms", "largest", "packing")?;
+        for Tensor { name, packing, relative_rms, largest } in &output.tensors {
+            writeln!(out, "{relative_rms:>10.6}  {largest:>10.6}  {packing:20}  {name}")?;
+        }
+    }
+    let mut packings: Vec<&str> = Vec::new();
+    for tensor in &output.tensors {
+        if !packings.contains(&&*tensor.packing) {
+            packings.push(&tensor.packing);
+        }
+    }
+    let megabytes = |bytes| bytes as f64 / 1e6;
+    let resumed = match output.resumed {
+        0 => String::new(),
+        files => format!(" ({files} of {} files were there)", output.files),
+    };
+    writeln!(
+        out,
+        "{}: {} matrices as {}, {:.1} MB instead of {:.1}, in {:.1} s{resumed}",
+        output.out.display(),
+        output.modules,
+        packings.join(", "),
+        megabytes(output.bytes),
+        megabytes(output.bytes_before),
+        output.seconds
+    )?;
+    let worst = output.tensors.iter().max_by(|a, b| a.relative_rms.total_cmp(&b.relative_rms));
+    if let Some(Tensor { name, relative_rms, .. }) = worst {
+        writeln!(out, "relative error {:.5}, at most {relative_rms:.5} ({name})", output.relative_rms)?;
+    }
+    if let Some(Perplexity { tokens, windows, context, before, after }) = &output.perplexity {
+        writeln!(
+            out,
+            "perplexity {before:.4} before, {after:.4} after ({tokens} tokens in {windows} windows of {context})"
+        )?;
+    }
+    Ok(())
 }

@@ -1,70 +1,163 @@
-//! A folder that appears whole or not at all.
+//! A folder that appears whole or not at all, and that is gone on with where it was interrupted.
+//!
+//! It is made in a work folder beside its place, which the place's name gives its name. What is in there says what it is made from
+//! and how. Another run of the same goes on with the files of weights that are whole, one of something else is refused as long
+//! as there are any.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::OPERATION;
-use crate::files::Workplace;
 use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::OPERATION;
+
+/// What stands before the name of the place in that of the work folder.
+const PREFIX: &str = ".mlxcel-quantize-";
+
+/// The file in the work folder that says what it is made from and how.
+const IDENTITY: &str = "made-from";
+
+/// The file in the work folder that is not whole yet.
+const PARTIAL: &str = "partial";
 
 /// A checkpoint being written, beside the place where it is to stand.
 pub(super) struct Folder {
-    /// Removed, with all that is in it, when this is dropped.
-    outer: Workplace,
+    work: PathBuf,
     folder: PathBuf,
     destination: PathBuf,
+    parent: PathBuf,
+    is_published: bool,
+    _lock: Option<File>,
 }
 
 impl Folder {
-    /// Begins a folder that will stand at `destination`, where nothing stands yet.
-    pub(super) fn begin(destination: &Path) -> Result<Self> {
+    /// Begins a folder that will stand at `destination`, where nothing stands yet, or goes on with it. `identity` says what is written;
+    /// with `restart`, what was written before is removed.
+    pub(super) fn begin(destination: &Path, identity: &str, restart: bool) -> Result<Self> {
         let name = destination.file_name().ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, OPERATION, "this is no name for a folder")
                 .with_context("path", destination.display())
         })?;
         let parent = match destination.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
         };
         expect_nothing(destination)?;
-        let fail = |error| Error::io(OPERATION, parent, error);
-        let outer = Workplace::begin(parent, ".mlxcel-quantize-").map_err(fail)?;
-        // The temporary folder is private; what moves out of it has the permissions that folders have here.
-        let folder = outer.path().join(name);
-        fs::create_dir(&folder).map_err(|error| Error::io(OPERATION, &folder, error))?;
-        Ok(Self { outer, folder, destination: destination.to_owned() })
+        let mut work_name = std::ffi::OsString::from(PREFIX);
+        work_name.push(name);
+        let work = parent.join(work_name);
+        let mut private = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
+        match private.create(&work) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => expect_own(&work)?,
+            Err(error) => return Err(Error::io(OPERATION, &parent, error)),
+            Ok(()) => {}
+        }
+        let lock = hold(&work)?;
+        let folder = work.join(name);
+        let this = Self {
+            work,
+            folder,
+            destination: destination.to_owned(),
+            parent,
+            is_published: false,
+            _lock: lock,
+        };
+        this.resume(identity, restart)?;
+        Ok(this)
     }
 
-    /// Where the file `name` is written.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+    /// Keeps what is whole of the same work, and removes everything else.
+    fn resume(&self, identity: &str, restart: bool) -> Result<()> {
+        let path = self.work.join(IDENTITY);
+        let is_same = fs::read(&path).is_ok_and(|found| found == identity.as_bytes());
+        if !is_same && !restart && self.has_shards() {
+            let message = "another checkpoint, or the same with other options, is being quantized to this place and was \
+                           interrupted; finish that, or discard it with `restart`";
+            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+                .with_context("path", self.work.display()));
+        }
+        let fail = |error| Error::io(OPERATION, &self.work, error);
+        if !is_same || restart {
+            for entry in fs::read_dir(&self.work).map_err(fail)? {
+                let entry = entry.map_err(fail)?;
+                let is_folder = entry.file_type().map_err(fail)?.is_dir();
+                let removed =
+                    if is_folder { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+                removed.map_err(fail)?;
+            }
+            fs::write(&path, identity).map_err(fail)?;
+        }
+        match fs::create_dir(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(fail(error)),
+            _ => Ok(()),
+        }
     }
 
-    /// A new file.
-    pub(super) fn create(&self, name: &str) -> Result<File> {
-        let path = self.path(name);
-        let file = File::options().write(true).create_new(true).open(&path);
+    fn has_shards(&self) -> bool {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return false };
+        entries
+            .flatten()
+            .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
+    }
+
+    /// What was said of the file `name` when it was whole; `None` where it is not there.
+    pub(super) fn finished(&self, name: &str) -> Option<Vec<u8>> {
+        self.folder.join(name).is_file().then(|| fs::read(self.note(name)).ok()).flatten()
+    }
+
+    fn note(&self, name: &str) -> PathBuf {
+        self.work.join(format!("{name}.json"))
+    }
+
+    /// A new file, which [`finish`](Self::finish) puts into the folder.
+    pub(super) fn create(&self) -> Result<File> {
+        let path = self.work.join(PARTIAL);
+        let file = File::create(&path);
         file.map_err(|error| Error::io(OPERATION, &path, error))
+    }
+
+    /// Puts the file that was created last into the folder as `name`, and keeps `note` for whoever goes on.
+    pub(super) fn finish(&self, file: &File, name: &str, note: &[u8]) -> Result<()> {
+        let fail = |error| Error::io(OPERATION, &self.folder.join(name), error);
+        // A folder that is announced by its rename must not turn out empty after a power cut.
+        file.sync_all().map_err(fail)?;
+        fs::write(self.note(name), note).map_err(fail)?;
+        fs::rename(self.work.join(PARTIAL), self.folder.join(name)).map_err(fail)
     }
 
     /// Writes a file whole.
     pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<()> {
-        let mut file = self.create(name)?;
-        let written = file.write_all(content).and_then(|()| file.sync_all());
-        written.map_err(|error| Error::io(OPERATION, &self.path(name), error))
+        let path = self.folder.join(name);
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+        written.map_err(|error| Error::io(OPERATION, &path, error))
     }
 
     /// Puts the folder into its place.
-    pub(super) fn publish(self) -> Result<()> {
+    pub(super) fn publish(mut self) -> Result<()> {
         let fail = |error| Error::io(OPERATION, &self.destination, error);
         expect_nothing(&self.destination)?;
         fs::rename(&self.folder, &self.destination).map_err(fail)?;
         #[cfg(unix)]
-        if let Some(parent) = self.outer.path().parent() {
-            File::open(parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
-        }
+        File::open(&self.parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
+        self.is_published = true;
         Ok(())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed, the next run removes.
+        if self.is_published || !self.has_shards() {
+            let _ = fs::remove_dir_all(&self.work);
+        } else {
+            let _ = fs::remove_file(self.work.join(PARTIAL));
+        }
     }
 }
 
@@ -79,4 +172,39 @@ fn expect_nothing(destination: &Path) -> Result<()> {
                 .with_context("path", destination.display()))
         }
     }
+}
+
+/// Refuses a work folder that is none, or another user's.
+fn expect_own(work: &Path) -> Result<()> {
+    let metadata = fs::symlink_metadata(work).map_err(|error| Error::io(OPERATION, work, error))?;
+    #[cfg(unix)]
+    let is_ours = std::os::unix::fs::MetadataExt::uid(&metadata) == rustix::process::geteuid().as_raw();
+    #[cfg(not(unix))]
+    let is_ours = true;
+    if metadata.is_dir() && is_ours {
+        return Ok(());
+    }
+    let message = "what stands where the work is kept is not a folder of this user; remove it";
+    Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", work.display()))
+}
+
+/// Locks the work folder. Where folders cannot be locked, two processes must not write to one place at a time.
+#[cfg(unix)]
+fn hold(work: &Path) -> Result<Option<File>> {
+    use rustix::fs::{FlockOperation, flock};
+
+    let folder = File::open(work).map_err(|error| Error::io(OPERATION, work, error))?;
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let message = "another process is quantizing to this place";
+            Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", work.display()))
+        }
+        Err(_) => Ok(None),
+        Ok(()) => Ok(Some(folder)),
+    }
+}
+
+#[cfg(not(unix))]
+fn hold(_work: &Path) -> Result<Option<File>> {
+    Ok(None)
 }

@@ -1,30 +1,55 @@
-//! What goes where: which tensors are packed, and in which files they stand.
+//! What becomes of each weight: which modules are packed and how, what else is written, and in which files it stands.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 
-use super::affine::Affine;
+use super::codec::Codec;
+use super::float::Float;
+use super::names::{experts_module, module_of};
+use super::recipe::Choice;
+use super::rows::{Rows, whole};
 use super::{OPERATION, QuantizeOptions};
 use crate::checkpoint::{Checkpoint, TensorView};
-use crate::decoder::WeightRef;
+use crate::decoder::{Decoder, Linear, Operation, WeightRef, WeightRole};
 use crate::element::ElementType;
+use crate::packing::formats::Scheme;
 
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-
-/// The most bytes of a file, as mlx-lm has it: larger checkpoints are sharded, between tensors.
-const LARGEST_FILE: u64 = 5 << 30;
 
 /// Tensors begin at a multiple of this in their file, as far as their sizes are multiples of it.
 const ALIGNMENT: usize = 64;
 
-/// What becomes of one tensor.
-pub(super) enum Item<'a> {
-    /// It is copied.
-    Kept { name: &'a str, view: TensorView<'a> },
-    /// It becomes words, scales and biases, in this order.
-    Packed { module: String, view: TensorView<'a>, affine: Affine },
+/// What becomes of one weight.
+pub(super) enum Content<'a> {
+    /// Its bytes are copied.
+    Stored(&'a [u8]),
+    /// Its values are written, with something added to them.
+    Dense { rows: Rows, float: Float, added: f32 },
+    /// Its values are packed: codes, scales and perhaps biases.
+    Packed { rows: Rows, codec: Codec },
+}
+
+/// A weight and the tensors that it becomes.
+pub(super) struct Item<'a> {
+    /// The module that is packed, or the tensor's name.
+    pub(super) name: String,
+    pub(super) content: Content<'a>,
+    pub(super) entries: Vec<Entry>,
+    /// Bytes of the weight before.
+    pub(super) bytes_before: u64,
+}
+
+/// A tensor as a header describes it.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) element: ElementType,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: u64,
+    /// From the first tensor of the file on.
+    pub(super) offset: u64,
 }
 
 /// A file of weights.
@@ -39,49 +64,16 @@ pub(super) struct File<'a> {
 pub(super) struct Plan<'a> {
     pub(super) files: Vec<File<'a>>,
     pub(super) bytes_before: u64,
-}
-
-/// A tensor as a header describes it.
-struct Entry {
-    name: String,
-    element: ElementType,
-    shape: Vec<usize>,
-    bytes: usize,
+    pub(super) settings: Value,
 }
 
 impl<'a> Plan<'a> {
     pub(super) fn new(checkpoint: &'a Checkpoint, options: &QuantizeOptions) -> Result<Self> {
         let decoder = checkpoint.decoder()?;
-        let mut packed = Vec::new();
-        let mut seen = HashSet::new();
-        // Those that are multiplied with, and the embedding, as far as their tensors are matrices.
-        let products = decoder.products();
-        for name in products.iter().flat_map(|&id| matrices(decoder.weight(id))) {
-            let view = checkpoint.tensor(name)?;
-            // A row that groups do not fit into stays as it is; so do names that no scales could be found by.
-            let fits = view.shape.last().is_some_and(|columns| columns.is_multiple_of(options.group_size));
-            let module = name.strip_suffix(".weight");
-            let affine = Affine::new(options.bits, options.group_size, view.element_type);
-            let (true, Some(module), Some(affine)) = (fits && !view.bytes.is_empty(), module, affine) else {
-                continue;
-            };
-            // Fused weights are one tensor.
-            if seen.insert(name.to_owned()) {
-                packed.push(Item::Packed { module: module.to_owned(), view, affine });
-            }
-        }
-        if packed.is_empty() {
-            let message = "there is no matrix into whose rows groups of this size fit";
-            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
-                .with_context("group_size", options.group_size));
-        }
-        let mut kept: Vec<_> = checkpoint.tensors().filter(|(name, _)| !seen.contains(*name)).collect();
-        // Packed modules come first, their sizes being multiples of four bytes, then wide elements: so all are aligned.
-        kept.sort_by_key(|(_, view)| std::cmp::Reverse(view.element_type.bits()));
-        let kept = kept.into_iter().map(|(name, view)| Item::Kept { name, view });
-        let items: Vec<_> = packed.into_iter().chain(kept).collect();
-        let bytes_before = items.iter().map(|item| item.view().bytes.len() as u64).sum();
-        Ok(Self { files: files(items, LARGEST_FILE), bytes_before })
+        let items = Planner::new(checkpoint, &decoder, options).plan()?;
+        let bytes_before = items.iter().map(|item| item.bytes_before).sum();
+        let settings = settings(&items, options.scheme);
+        Ok(Self { files: files(items, options.shard_bytes), bytes_before, settings })
     }
 
     /// The index of shards, where there are any.
@@ -92,44 +84,297 @@ impl<'a> Plan<'a> {
         let total: u64 = self.files.iter().map(|file| file.bytes).sum();
         let mut places = Map::new();
         for file in &self.files {
-            for entry in file.items.iter().flat_map(Item::entries) {
-                places.insert(entry.name, file.name.clone().into());
+            for entry in file.items.iter().flat_map(|item| &item.entries) {
+                places.insert(entry.name.clone(), file.name.clone().into());
             }
         }
         Some(json!({ "metadata": { "total_size": total }, "weight_map": places }))
     }
 
-    pub(super) fn modules(&self) -> usize {
-        self.items().filter(|item| matches!(item, Item::Packed { .. })).count()
-    }
-
-    pub(super) fn kept(&self) -> usize {
-        self.items().filter(|item| matches!(item, Item::Kept { .. })).count()
-    }
-
-    fn items(&self) -> impl Iterator<Item = &Item<'a>> {
+    pub(super) fn items(&self) -> impl Iterator<Item = &Item<'a>> {
         self.files.iter().flat_map(|file| &file.items)
     }
 }
 
-/// The tensors of a weight that are matrices in their own order, of which it has whole rows: one, or those of experts that are
-/// stored apart.
-fn matrices(weight: &WeightRef) -> impl Iterator<Item = &str> {
-    let whole_rows = weight.selection.is_none_or(|selection| selection.axis == 0);
-    let one = weight.shape.len() == 2 && weight.stack.is_empty() && !weight.transposed && whole_rows;
-    let apart = weight.shape.len() == 3
-        && !weight.stack.is_empty()
-        && !weight.transposed
-        && weight.selection.is_none();
-    let all = std::iter::once(&weight.tensor).chain(&weight.stack).map(String::as_str);
-    all.filter(move |_| one || apart)
+/// The settings of a quantized checkpoint: those of all modules, and by name those of modules that differ.
+fn settings(items: &[Item<'_>], default: Scheme) -> Value {
+    let told = |Scheme { mode, bits, group_size }: Scheme| json!({ "group_size": group_size, "bits": bits, "mode": mode.name() });
+    let mut settings = told(default);
+    for item in items {
+        if let (Content::Packed { codec, .. }, Some(settings)) = (&item.content, settings.as_object_mut())
+            && codec.scheme != default
+        {
+            settings.insert(item.name.clone(), told(codec.scheme));
+        }
+    }
+    settings
+}
+
+/// What is being planned.
+struct Planner<'a, 'p> {
+    checkpoint: &'a Checkpoint,
+    decoder: &'p Decoder,
+    choice: Choice<'p>,
+    activations: Float,
+    items: Vec<Item<'a>>,
+    /// The tensors that are in items.
+    written: HashSet<String>,
+    /// The modules whose own tensors are in items.
+    modules: HashSet<String>,
+    /// Which overrides named a module.
+    is_used: Vec<bool>,
+}
+
+impl<'a, 'p> Planner<'a, 'p> {
+    fn new(checkpoint: &'a Checkpoint, decoder: &'p Decoder, options: &'p QuantizeOptions) -> Self {
+        Self {
+            checkpoint,
+            decoder,
+            choice: Choice {
+                default: options.scheme,
+                recipe: options.recipe,
+                overrides: &options.overrides,
+                model_type: &decoder.model_type,
+                layers: decoder.layers.len(),
+            },
+            activations: Float::of(decoder.element_type).unwrap_or(Float::BF16),
+            items: Vec::new(),
+            written: HashSet::new(),
+            modules: HashSet::new(),
+            is_used: vec![false; options.overrides.len()],
+        }
+    }
+
+    fn plan(mut self) -> Result<Vec<Item<'a>>> {
+        self.add_matrices()?;
+        let restacked = self.add_experts()?;
+        self.check()?;
+        self.add_others(restacked && self.decoder.model_type == "qwen3_next")?;
+        Ok(self.items)
+    }
+
+    /// The matrices that are multiplied with and the embedding, in the tensors that they are stored in: fused ones are one.
+    fn add_matrices(&mut self) -> Result<()> {
+        let decoder = self.decoder;
+        let roles = decoder.weight_roles();
+        for id in decoder.products() {
+            let weight = decoder.weight(id);
+            let is_matrix = weight.shape.len() == 2 && roles.get(id.index()) != Some(&WeightRole::Experts);
+            // Of what is packed its parts have no meaning without its settings.
+            let wanted =
+                is_matrix || weight.packed.is_some() && roles.get(id.index()) != Some(&WeightRole::Experts);
+            if !wanted
+                || weight.transposed
+                || !weight.stack.is_empty()
+                || self.written.contains(&weight.tensor)
+            {
+                continue;
+            }
+            if let Some(module) = module_of(&weight.tensor) {
+                let whole = whole(self.checkpoint, weight)?;
+                self.add_module(module.to_owned(), whole)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The experts of all layers, as three stacks each; whether those were something else before.
+    fn add_experts(&mut self) -> Result<bool> {
+        let decoder = self.decoder;
+        let mut restacked = false;
+        for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
+            let Operation::Experts(experts) = &block.operation else { continue };
+            for (projection, linear) in
+                [("gate_proj", experts.gate), ("up_proj", experts.up), ("down_proj", experts.down)]
+            {
+                let Linear { weight, bias, .. } = linear;
+                let weight = decoder.weight(weight);
+                let Some(module) = experts_module(&decoder.model_type, &weight.tensor, projection) else {
+                    let message = "these experts are called as no others are, and cannot be quantized";
+                    return Err(Error::unsupported(OPERATION, message).with_context("tensor", &weight.tensor));
+                };
+                restacked |= module_of(&weight.tensor) != Some(&module);
+                self.add_module(module.clone(), weight.clone())?;
+                if let Some(bias) = bias {
+                    self.add_dense(format!("{module}.bias"), decoder.weight(bias).clone(), 0.0)?;
+                }
+            }
+        }
+        Ok(restacked)
+    }
+
+    /// A module, packed if groups fit into its rows.
+    fn add_module(&mut self, module: String, weight: WeightRef) -> Result<()> {
+        self.note(&weight);
+        let scheme = self.choice.of(&module);
+        for (is_used, named) in self.is_used.iter_mut().zip(self.choice.overrides) {
+            *is_used |= named.matches(&module);
+        }
+        let Some(rows) = Rows::new(self.checkpoint, weight)? else { return Ok(()) };
+        let fits = rows.columns() > 0 && rows.columns().is_multiple_of(scheme.group_size) && rows.count() > 0;
+        if !fits {
+            let name = format!("{module}.weight");
+            return self.add_rows(name, rows, 0.0);
+        }
+        let codec = Codec { scheme, source: rows.exact(), scales: rows.float(self.activations) };
+        let packing = codec.packing();
+        packing.check(rows.columns())?;
+        let (values, columns) = (rows.columns() * rows.count(), rows.columns());
+        let entry = |role, element: ElementType, bytes: usize| {
+            let mut shape = rows.shape.clone();
+            if let Some(last) = shape.last_mut() {
+                *last = bytes / (values / columns) * 8 / element.bits();
+            }
+            Entry { name: format!("{module}.{role}"), element, shape, bytes: bytes as u64, offset: 0 }
+        };
+        let mut entries = vec![entry("weight", ElementType::U32, codec.code_bytes(values))];
+        let scale = if codec.has_biases() { codec.scales.element() } else { ElementType::U8 };
+        entries.push(entry("scales", scale, codec.scale_bytes(values)));
+        if codec.has_biases() {
+            entries.push(entry("biases", scale, codec.scale_bytes(values)));
+        }
+        let bytes_before = rows.bytes();
+        self.items.push(Item {
+            name: module,
+            content: Content::Packed { rows, codec },
+            entries,
+            bytes_before,
+        });
+        Ok(())
+    }
+
+    /// A weight that stays dense, as the network sees it.
+    fn add_dense(&mut self, name: String, weight: WeightRef, added: f32) -> Result<()> {
+        self.note(&weight);
+        match Rows::new(self.checkpoint, weight)? {
+            Some(rows) => self.add_rows(name, rows, added),
+            None => Ok(()),
+        }
+    }
+
+    fn add_rows(&mut self, name: String, rows: Rows, added: f32) -> Result<()> {
+        let float = rows.float(self.activations);
+        let bytes = (rows.columns() * rows.count() * float.bytes()) as u64;
+        let entry = Entry {
+            name: name.clone(),
+            element: float.element(),
+            shape: rows.shape.clone(),
+            bytes,
+            offset: 0,
+        };
+        let bytes_before = rows.bytes();
+        let content = Content::Dense { rows, float, added };
+        self.items.push(Item { name, content, entries: vec![entry], bytes_before });
+        Ok(())
+    }
+
+    /// Keeps in mind that the tensors of a weight are written.
+    fn note(&mut self, weight: &WeightRef) {
+        for part in weight.tensors() {
+            for tensor in std::iter::once(&part.tensor).chain(&part.stack) {
+                self.written.insert(tensor.clone());
+                if let Some(module) = module_of(tensor) {
+                    self.modules.insert(module.to_owned());
+                }
+            }
+        }
+    }
+
+    /// Refuses options that say nothing about this model.
+    fn check(&self) -> Result<()> {
+        let packed: Vec<_> =
+            self.items.iter().filter(|item| matches!(item.content, Content::Packed { .. })).collect();
+        let refuse = |message: String, field: &'static str| {
+            Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", field))
+        };
+        if packed.is_empty() {
+            let group_size = self.choice.default.group_size;
+            return refuse(
+                format!("there is no matrix into whose rows groups of {group_size} fit"),
+                "group_size",
+            );
+        }
+        if let Some(recipe) = self.choice.recipe
+            && !self.items.iter().any(|item| item.name.contains("down_proj"))
+        {
+            return refuse(format!("{recipe} needs modules called down_proj, and there are none"), "recipe");
+        }
+        match self.choice.overrides.iter().zip(&self.is_used).find(|(_, is_used)| !**is_used) {
+            None => Ok(()),
+            Some((named, _)) => {
+                refuse(format!("no module is called '{}'", named.pattern.escape_debug()), "tensor")
+            }
+        }
+    }
+
+    /// All other tensors of the checkpoint. Where `shifts`, factors of norms are written as mlx-lm converts Qwen3-Next.
+    fn add_others(&mut self, shifts: bool) -> Result<()> {
+        let checkpoint = self.checkpoint;
+        let decoder = self.decoder;
+        let of_network: HashSet<&str> = decoder
+            .weights()
+            .flat_map(|weight| std::iter::once(&weight.tensor).chain(&weight.stack))
+            .map(String::as_str)
+            .collect();
+        let was_packed = decoder.weights().any(|weight| weight.packed.is_some());
+        let is_float = |view: &TensorView<'_>| Float::of(view.element_type).is_some();
+        let module = |name: &str| name.rsplit_once('.').map_or(name, |(module, _)| module).to_owned();
+        let others = || checkpoint.tensors().filter(|(name, _)| !self.written.contains(*name));
+        // What is left of packed modules that the network does not have could not be read without the settings that go.
+        let unreadable: HashSet<String> =
+            others().filter(|(_, view)| !is_float(view)).map(|(name, _)| module(name)).collect();
+        let is_kept = |name: &str, view: &TensorView<'_>| {
+            let readable = is_float(view)
+                && !unreadable.contains(&module(name))
+                && !self.modules.contains(&module(name));
+            of_network.contains(name) || !was_packed || readable
+        };
+        let mut kept: Vec<_> = others().filter(|(name, view)| is_kept(name, view)).collect();
+        if shifts {
+            kept.retain(|(name, _)| !name.contains("mtp."));
+        }
+        for (name, view) in kept {
+            if shifts && is_shifted_norm(name) && view.shape.len() == 1 {
+                let weight = WeightRef::new(name, view.element_type, view.shape);
+                self.add_dense(name.to_owned(), weight, 1.0)?;
+                continue;
+            }
+            let shape = match view.shape[..] {
+                // The same bytes, as mlx-lm has them.
+                [channels, 1, taps] if shifts && name.ends_with("conv1d.weight") => vec![channels, taps, 1],
+                _ => view.shape,
+            };
+            let bytes = view.bytes.len() as u64;
+            let entry = Entry { name: name.to_owned(), element: view.element_type, shape, bytes, offset: 0 };
+            let content = Content::Stored(view.bytes);
+            self.items.push(Item {
+                name: name.to_owned(),
+                content,
+                entries: vec![entry],
+                bytes_before: bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether Qwen3-Next stores these factors less one where mlx-lm does not.
+fn is_shifted_norm(name: &str) -> bool {
+    let ends = [
+        ".input_layernorm.weight",
+        ".post_attention_layernorm.weight",
+        "model.norm.weight",
+        ".q_norm.weight",
+        ".k_norm.weight",
+    ];
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 /// Items in files of up to `largest` bytes, or of one item that is larger.
 fn files(items: Vec<Item<'_>>, largest: u64) -> Vec<File<'_>> {
     let mut files: Vec<File<'_>> = Vec::new();
     for item in items {
-        let bytes = item.entries().iter().map(|entry| entry.bytes as u64).sum();
+        let bytes = item.entries.iter().map(|entry| entry.bytes).sum();
         match files.last_mut() {
             Some(file) if file.bytes + bytes <= largest => {
                 file.items.push(item);
@@ -144,57 +389,31 @@ fn files(items: Vec<Item<'_>>, largest: u64) -> Vec<File<'_>> {
             1 => "model.safetensors".to_owned(),
             _ => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
         };
+        file.arrange();
     }
     files
 }
 
-impl<'a> Item<'a> {
-    fn view(&self) -> &TensorView<'a> {
-        match self {
-            Self::Kept { view, .. } | Self::Packed { view, .. } => view,
-        }
-    }
-
-    /// The tensors that it becomes, in the order in which they are written.
-    fn entries(&self) -> Vec<Entry> {
-        match self {
-            Self::Kept { name, view } => vec![Entry {
-                name: (*name).to_owned(),
-                element: view.element_type,
-                shape: view.shape.clone(),
-                bytes: view.bytes.len(),
-            }],
-            Self::Packed { module, view, affine } => {
-                let rows = view.shape.first().copied().unwrap_or_default().max(1);
-                let entry = |role, element: ElementType, bytes: usize| Entry {
-                    name: format!("{module}.{role}"),
-                    element,
-                    shape: vec![rows, bytes * 8 / element.bits() / rows],
-                    bytes,
-                };
-                let scales = affine.scale_bytes(view.bytes.len());
-                vec![
-                    entry("weight", ElementType::U32, affine.word_bytes(view.bytes.len())),
-                    entry("scales", view.element_type, scales),
-                    entry("biases", view.element_type, scales),
-                ]
-            }
-        }
-    }
-}
-
 impl File<'_> {
+    /// Gives each tensor its place: those of wide elements first, so that all are aligned.
+    fn arrange(&mut self) {
+        let mut entries: Vec<_> = self.items.iter_mut().flat_map(|item| &mut item.entries).collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.element.bits()));
+        let mut at = 0;
+        for entry in entries {
+            entry.offset = at;
+            at += entry.bytes;
+        }
+    }
+
     /// What stands before the tensors, padded so that they begin aligned.
     pub(super) fn header(&self) -> Result<Vec<u8>> {
-        let mut header = Map::new();
-        header.insert("__metadata__".to_owned(), json!({ "format": "mlx" }));
-        let mut at = 0;
-        for entry in self.items.iter().flat_map(Item::entries) {
-            let Entry { name, element, shape, bytes } = entry;
-            let offsets = [at, at + bytes];
-            let value = json!({ "dtype": element.name(), "shape": shape, "data_offsets": offsets });
-            header.insert(name, value);
-            at += bytes;
+        let entries = self.items.iter().flat_map(|item| &item.entries);
+        let mut header = BTreeMap::new();
+        header.insert("__metadata__", json!({ "format": "mlx" }));
+        for Entry { name, element, shape, bytes, offset } in entries {
+            let offsets = [*offset, offset + bytes];
+            header.insert(name, json!({ "dtype": element.name(), "shape": shape, "data_offsets": offsets }));
         }
         let mut text = serde_json::to_vec(&header).map_err(|error| {
             Error::new(ErrorKind::Internal, OPERATION, "the header cannot be written").with_source(error)
@@ -212,17 +431,25 @@ mod tests {
     #[test]
     fn files_are_cut_between_tensors() {
         let bytes = vec![0; 10];
-        let item = || Item::Kept {
-            name: "x",
-            view: TensorView { element_type: ElementType::U8, shape: vec![10], bytes: &bytes },
+        let item = |name: &str, element| Item {
+            name: name.to_owned(),
+            content: Content::Stored(&bytes),
+            entries: vec![Entry { name: name.to_owned(), element, shape: vec![10], bytes: 10, offset: 0 }],
+            bytes_before: 10,
+        };
+        let cut = |largest| {
+            let items =
+                vec![item("a", ElementType::U8), item("b", ElementType::F16), item("c", ElementType::U8)];
+            files(items, largest)
         };
         let sizes = |largest| -> Vec<(String, u64)> {
-            let items = vec![item(), item(), item()];
-            files(items, largest).into_iter().map(|file| (file.name, file.bytes)).collect()
+            cut(largest).into_iter().map(|file| (file.name, file.bytes)).collect()
         };
         assert_eq!(sizes(30), [("model.safetensors".to_owned(), 30)]);
         let shard = |index| format!("model-{index:05}-of-00002.safetensors");
         assert_eq!(sizes(29), [(shard(1), 20), (shard(2), 10)]);
         assert_eq!(sizes(1).len(), 3, "one that is too large has a file to itself");
+        let offsets: Vec<_> = cut(30)[0].items.iter().map(|item| item.entries[0].offset).collect();
+        assert_eq!(offsets, [10, 0, 20], "wide elements come first");
     }
 }

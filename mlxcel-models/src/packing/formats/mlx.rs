@@ -19,21 +19,28 @@ use crate::packing::{Packed, Packing};
 /// The settings, and the name under which mlx-lm repeats them for tools that look for transformers' name.
 pub(super) const KEYS: [&str; 2] = ["quantization", QUANTIZATION_CONFIG];
 
-/// A mode of MLX's, by its name in `config.json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+/// A mode of MLX's, which prints as its name in `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// `affine`: unsigned integers with a scale and a bias for each group.
     Affine,
+    /// `mxfp4`: OCP microscaling with 4-bit floats.
     Mxfp4,
+    /// `mxfp8`: OCP microscaling with 8-bit floats.
     Mxfp8,
+    /// `nvfp4`: 4-bit floats in groups of 16, each with an 8-bit float as scale.
     Nvfp4,
 }
 
-/// Mode, bits and group size, before any tensor is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scheme {
-    mode: Mode,
-    bits: usize,
-    group_size: usize,
+/// How MLX packs a module: what `config.json` says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scheme {
+    /// What a value is.
+    pub mode: Mode,
+    /// Bits of a value.
+    pub bits: usize,
+    /// How many consecutive values of a row share a scale.
+    pub group_size: usize,
 }
 
 /// What the settings say about one module.
@@ -50,10 +57,11 @@ enum Declared {
 }
 
 impl Mode {
-    const ALL: [Self; 4] = [Self::Affine, Self::Mxfp4, Self::Mxfp8, Self::Nvfp4];
+    /// All modes.
+    pub const ALL: [Self; 4] = [Self::Affine, Self::Mxfp4, Self::Mxfp8, Self::Nvfp4];
 
     /// The name in `config.json`, such as `affine`.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Affine => "affine",
             Self::Mxfp4 => "mxfp4",
@@ -63,7 +71,7 @@ impl Mode {
     }
 
     /// The bits that a value may have; the first are those that no setting needs to name.
-    fn bits(self) -> &'static [usize] {
+    pub fn bits(self) -> &'static [usize] {
         match self {
             Self::Affine => &[4, 2, 3, 5, 6, 8],
             Self::Mxfp4 | Self::Nvfp4 => &[4],
@@ -72,7 +80,7 @@ impl Mode {
     }
 
     /// The group sizes; the first is the one that no setting needs to name.
-    fn group_sizes(self) -> &'static [usize] {
+    pub fn group_sizes(self) -> &'static [usize] {
         match self {
             Self::Affine => &[64, 32, 128],
             Self::Mxfp4 | Self::Mxfp8 => &[32],
@@ -122,13 +130,14 @@ impl Default for Scheme {
 }
 
 impl Scheme {
-    fn of_mode(mode: Mode) -> Self {
+    /// What a mode is where nothing else is said: in the affine one 4 bits in groups of 64.
+    pub fn of_mode(mode: Mode) -> Self {
         let first = |values: &[usize]| values.first().copied().unwrap_or_default();
         Self { mode, bits: first(mode.bits()), group_size: first(mode.group_sizes()) }
     }
 
     /// The packing, with scales of type `scale`.
-    fn packing(self, scale: ElementType) -> Packing {
+    pub fn packing(self, scale: ElementType) -> Packing {
         match self.mode {
             Mode::Affine => Packing::affine(self.bits, self.group_size, scale),
             Mode::Mxfp4 => Packing::MXFP4,

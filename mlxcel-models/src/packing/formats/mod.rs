@@ -12,6 +12,7 @@ pub(crate) mod mxfp4;
 mod stream;
 
 pub(crate) use mlx::refuse_quantized_activations;
+pub use mlx::{Mode, Scheme};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 

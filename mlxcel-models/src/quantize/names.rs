@@ -1,0 +1,47 @@
+//! What modules are called where they are written: as mlx-lm names them, which our families read too.
+
+/// Suffixes of the tensor that holds a module's weight, in the forms that checkpoints have.
+const SUFFIXES: [&str; 3] = [".weight", ".qweight", ".weight_packed"];
+
+/// The module whose weight a tensor holds.
+pub(super) fn module_of(tensor: &str) -> Option<&str> {
+    SUFFIXES.iter().find_map(|suffix| tensor.strip_suffix(suffix))
+}
+
+/// A projection of experts: `gate_proj`, `up_proj` or `down_proj`, whose weight is or begins with the tensor called so. All experts
+/// are one stack there, whatever they were.
+pub(super) fn experts_module(model_type: &str, tensor: &str, projection: &str) -> Option<String> {
+    const PLACES: [&str; 4] = [".experts.", ".switch_mlp.", ".input_linear.", ".output_linear."];
+    let (mixture, _) = PLACES.iter().find_map(|place| tensor.split_once(place))?;
+    let name = if model_type == "gpt_oss" { "experts" } else { "switch_mlp" };
+    Some(format!("{mixture}.{name}.{projection}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_are_called_as_in_mlx_lm() {
+        for (model_type, tensor, expected) in [
+            (
+                "mixtral",
+                "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+                "block_sparse_moe.switch_mlp.up_proj",
+            ),
+            ("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj", "mlp.switch_mlp.up_proj"),
+            ("qwen3_moe", "model.layers.0.mlp.switch_mlp.up_proj.weight", "mlp.switch_mlp.up_proj"),
+            (
+                "granitemoe",
+                "model.layers.0.block_sparse_moe.input_linear.weight",
+                "block_sparse_moe.switch_mlp.up_proj",
+            ),
+            ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj_blocks", "mlp.experts.up_proj"),
+        ] {
+            let name = experts_module(model_type, tensor, "up_proj").unwrap();
+            assert_eq!(name, format!("model.layers.0.{expected}"));
+        }
+        assert_eq!(experts_module("llama", "model.layers.0.mlp.up_proj.weight", "up_proj"), None);
+        assert_eq!(module_of("lm_head.qweight"), Some("lm_head"));
+    }
+}

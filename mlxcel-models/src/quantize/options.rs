@@ -1,0 +1,177 @@
+//! What to do, and what it is refused for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, Result};
+
+use super::OPERATION;
+use super::recipe::{Override, Recipe};
+use crate::packing::formats::{Mode, Scheme};
+
+/// The most bytes of a file by default, as mlx-lm has it.
+const SHARD_BYTES: u64 = 5 << 30;
+
+/// The least that may be asked for.
+const LEAST_SHARD_BYTES: u64 = 1 << 16;
+
+/// Called with how many bytes of the weights are done, and of how many.
+pub type QuantizeProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// How to quantize; start from [`QuantizeOptions::new`], or from the default of 4 bits in groups of 64.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct QuantizeOptions {
+    /// What modules are packed as that nothing else is said of.
+    pub scheme: Scheme,
+    /// Widths that differ by module; with one, the scheme's bits are those of most modules in it.
+    pub recipe: Option<Recipe>,
+    /// What is said of some modules; the last that matches holds, before a recipe.
+    pub overrides: Vec<Override>,
+    /// The most bytes of a file of weights: larger checkpoints are sharded, between tensors. What was interrupted goes on after the last
+    /// whole one. 5 GiB by default.
+    pub shard_bytes: u64,
+    /// Discards what another run left unfinished in the same place.
+    pub restart: bool,
+    /// How many threads compute; one for each core where none is given.
+    pub threads: Option<usize>,
+    /// Told of each part that is done.
+    pub progress: Option<QuantizeProgressFn>,
+    /// Ends the work early.
+    pub cancel: Option<CancelToken>,
+}
+
+impl QuantizeOptions {
+    /// Affine values of `bits` bits in groups of `group_size`.
+    pub fn new(bits: usize, group_size: usize) -> Self {
+        Self::of(Scheme { mode: Mode::Affine, bits, group_size })
+    }
+
+    /// All modules as this scheme says, such as [`Scheme::of_mode`] of [`Mode::Mxfp4`].
+    pub fn of(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            recipe: None,
+            overrides: Vec::new(),
+            shard_bytes: SHARD_BYTES,
+            restart: false,
+            threads: None,
+            progress: None,
+            cancel: None,
+        }
+    }
+
+    /// A recipe, in groups of `group_size`.
+    pub fn of_recipe(recipe: Recipe, group_size: usize) -> Self {
+        Self { recipe: Some(recipe), ..Self::new(recipe.bits(), group_size) }
+    }
+
+    /// Says of some modules how they are packed.
+    #[must_use]
+    pub fn with_override(mut self, named: Override) -> Self {
+        self.overrides.push(named);
+        self
+    }
+
+    /// Sets the most bytes of a file of weights.
+    #[must_use]
+    pub fn with_shard_bytes(mut self, bytes: u64) -> Self {
+        self.shard_bytes = bytes;
+        self
+    }
+
+    /// Sets whether what another run left unfinished is discarded.
+    #[must_use]
+    pub fn with_restart(mut self, restart: bool) -> Self {
+        self.restart = restart;
+        self
+    }
+
+    /// Sets the number of threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Reports to `progress`, from the calling thread.
+    #[must_use]
+    pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Sets what ends the work early.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        check_scheme(self.scheme)?;
+        for named in &self.overrides {
+            check_scheme(named.scheme(self.scheme))
+                .map_err(|error| error.with_context("tensor", &named.pattern))?;
+        }
+        if let Some(recipe) = self.recipe
+            && self.scheme != (Scheme { mode: Mode::Affine, bits: recipe.bits(), ..self.scheme })
+        {
+            let message = format!("the recipe {recipe} is affine, {} bits and more", recipe.bits());
+            return Err(
+                Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "recipe")
+            );
+        }
+        if self.shard_bytes < LEAST_SHARD_BYTES {
+            return Err(refused(
+                "shard_bytes",
+                self.shard_bytes,
+                format_args!("{LEAST_SHARD_BYTES} or more"),
+            ));
+        }
+        match self.threads {
+            Some(threads) if !(1..=LoadOptions::MAX_THREADS).contains(&threads) => {
+                Err(refused("threads", threads, format_args!("1 to {}", LoadOptions::MAX_THREADS)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_scheme(Scheme { mode, bits, group_size }: Scheme) -> Result<()> {
+    for (field, value, allowed) in
+        [("bits", bits, mode.bits()), ("group_size", group_size, mode.group_sizes())]
+    {
+        if !allowed.contains(&value) {
+            let mut allowed = allowed.to_vec();
+            allowed.sort_unstable();
+            let allowed = allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+            return Err(refused(field, value, format_args!("{allowed} (mode {mode})")));
+        }
+    }
+    Ok(())
+}
+
+fn refused(field: &str, value: impl fmt::Display, allowed: fmt::Arguments<'_>) -> Error {
+    let message = format!("{value} is not supported; supported: {allowed}");
+    Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", field)
+}
+
+impl Default for QuantizeOptions {
+    fn default() -> Self {
+        Self::of(Scheme::default())
+    }
+}
+
+impl fmt::Debug for QuantizeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuantizeOptions")
+            .field("scheme", &self.scheme)
+            .field("recipe", &self.recipe)
+            .field("overrides", &self.overrides)
+            .field("shard_bytes", &self.shard_bytes)
+            .field("restart", &self.restart)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! Which module is packed how: recipes, what families need, and what the caller says of some modules.
+
+use std::fmt;
+use std::str::FromStr;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::OPERATION;
+use crate::packing::formats::{Mode, Scheme};
+
+/// Affine widths that differ by module, as mlx-lm's `--quant-predicate` has them.
+///
+/// The head, and of an eighth of the layers at either end and every third between them the value and down projections, take the
+/// wider one; so do choices of llama.cpp's `Q4_K_M`, after which mlx-lm modelled it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Recipe {
+    /// `mixed_2_6`: 2 bits and 6.
+    Mixed2And6,
+    /// `mixed_3_4`: 3 bits and 4.
+    Mixed3And4,
+    /// `mixed_3_6`: 3 bits and 6.
+    Mixed3And6,
+    /// `mixed_4_6`: 4 bits and 6.
+    Mixed4And6,
+}
+
+impl Recipe {
+    /// All recipes.
+    pub const ALL: [Self; 4] = [Self::Mixed2And6, Self::Mixed3And4, Self::Mixed3And6, Self::Mixed4And6];
+
+    /// The name, which is mlx-lm's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mixed2And6 => "mixed_2_6",
+            Self::Mixed3And4 => "mixed_3_4",
+            Self::Mixed3And6 => "mixed_3_6",
+            Self::Mixed4And6 => "mixed_4_6",
+        }
+    }
+
+    /// Bits of most modules.
+    pub fn bits(self) -> usize {
+        match self {
+            Self::Mixed2And6 => 2,
+            Self::Mixed3And4 | Self::Mixed3And6 => 3,
+            Self::Mixed4And6 => 4,
+        }
+    }
+
+    /// Bits of those that matter more.
+    pub fn wide_bits(self) -> usize {
+        if self == Self::Mixed3And4 { 4 } else { 6 }
+    }
+
+    /// Bits of a module of a model with so many layers.
+    fn bits_of(self, module: &str, layers: usize) -> usize {
+        let layer = module.split('.').find_map(|part| part.parse::<usize>().ok()).unwrap_or(0);
+        let edge = layers / 8;
+        let is_chosen = layer < edge || layer >= 7 * layers / 8 || (layer - edge) % 3 == 2;
+        // `v_a_proj` and `v_b_proj` are parts of names in latent attention.
+        let matters =
+            ["v_proj", "v_a_proj", "v_b_proj", "down_proj"].iter().any(|part| module.contains(part));
+        if module.contains("lm_head") || is_chosen && matters { self.wide_bits() } else { self.bits() }
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Recipe {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|recipe| recipe.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            let message = format!("there is no recipe '{}'; there are {known}", name.escape_debug());
+            Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "recipe")
+        })
+    }
+}
+
+/// What the caller says of some modules, as text `PATTERN=BITS` or `PATTERN=BITS/GROUP`.
+///
+/// The pattern is the path of a module, such as `model.layers.3.mlp.down_proj`, in which `*` stands for any text. These modules are
+/// packed in the affine mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Which modules.
+    pub pattern: String,
+    /// Bits of a value.
+    pub bits: usize,
+    /// How many values share a scale; as elsewhere, or 64 where the mode is another, if `None`.
+    pub group_size: Option<usize>,
+}
+
+impl FromStr for Override {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parsed = || {
+            let (pattern, sizes) = text.rsplit_once('=')?;
+            let (bits, group_size) = match sizes.split_once('/') {
+                Some((bits, group_size)) => (bits, Some(group_size.parse().ok()?)),
+                None => (sizes, None),
+            };
+            let bits = bits.parse().ok()?;
+            (!pattern.is_empty()).then(|| Self { pattern: pattern.to_owned(), bits, group_size })
+        };
+        parsed().ok_or_else(|| {
+            let message = format!("'{}' is not PATTERN=BITS or PATTERN=BITS/GROUP", text.escape_debug());
+            Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "tensor")
+        })
+    }
+}
+
+impl Override {
+    pub(super) fn matches(&self, module: &str) -> bool {
+        let mut parts = self.pattern.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = module.strip_prefix(first) else { return false };
+        let mut parts: Vec<_> = parts.collect();
+        let Some(last) = parts.pop() else { return rest.is_empty() };
+        for part in parts {
+            match rest.find(part) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(last)
+    }
+
+    pub(super) fn scheme(&self, default: Scheme) -> Scheme {
+        let affine = if default.mode == Mode::Affine { default } else { Scheme::of_mode(Mode::Affine) };
+        let group_size = self.group_size.unwrap_or(affine.group_size);
+        Scheme { mode: Mode::Affine, bits: self.bits, group_size }
+    }
+}
+
+/// What each module of a model is packed as.
+pub(super) struct Choice<'a> {
+    pub(super) default: Scheme,
+    pub(super) recipe: Option<Recipe>,
+    pub(super) overrides: &'a [Override],
+    pub(super) model_type: &'a str,
+    pub(super) layers: usize,
+}
+
+impl Choice<'_> {
+    pub(super) fn of(&self, module: &str) -> Scheme {
+        let named = self.overrides.iter().rfind(|named| named.matches(module));
+        match (named, self.recipe) {
+            (Some(named), _) => named.scheme(self.default),
+            (None, Some(recipe)) => Scheme { bits: recipe.bits_of(module, self.layers), ..self.default },
+            (None, None) if is_sensitive(self.model_type, module) => {
+                Scheme { mode: Mode::Affine, bits: 8, group_size: 64 }
+            }
+            (None, None) => self.default,
+        }
+    }
+}
+
+/// Whether the module is one that mlx-lm always keeps at 8 bits: routers, and in Granite models those whose groups are too small for
+/// narrow scales.
+fn is_sensitive(model_type: &str, module: &str) -> bool {
+    let ends: &[&str] = match model_type {
+        "qwen3_moe" => &["mlp.gate"],
+        "qwen3_next" => &["mlp.gate", "shared_expert_gate"],
+        "gpt_oss" => &["router"],
+        "granite" => &["self_attn.o_proj", "mlp.down_proj", "lm_head"],
+        "granitemoe" => &["block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "lm_head"],
+        _ => &[],
+    };
+    ends.iter().any(|end| module.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recipes_give_more_bits_to_what_mlx_lm_gives_them_to() {
+        // By mlx-lm 0.32.2's mixed_quant_predicate_builder for 16 layers.
+        let wide: Vec<_> = (0..16)
+            .filter(|layer| {
+                Recipe::Mixed3And6.bits_of(&format!("model.layers.{layer}.mlp.down_proj"), 16) == 6
+            })
+            .collect();
+        assert_eq!(wide, [0, 1, 4, 7, 10, 13, 14, 15]);
+        for (module, bits) in [
+            ("lm_head", 6),
+            ("model.embed_tokens", 2),
+            ("model.layers.0.self_attn.v_proj", 6),
+            ("model.layers.0.self_attn.qkv_proj", 6),
+            ("model.layers.0.self_attn.q_proj", 2),
+            ("model.layers.2.self_attn.v_proj", 2),
+            ("model.layers.1.mlp.switch_mlp.down_proj", 6),
+        ] {
+            assert_eq!(Recipe::Mixed2And6.bits_of(module, 16), bits, "{module}");
+        }
+        assert_eq!(Recipe::ALL.map(|recipe| recipe.name().parse::<Recipe>().unwrap()), Recipe::ALL);
+        assert!("mixed".parse::<Recipe>().is_err());
+    }
+
+    #[test]
+    fn patterns_match_paths() {
+        for (text, module, matches) in [
+            ("lm_head=8", "lm_head", true),
+            ("lm_head=8", "model.lm_head", false),
+            ("*.v_proj=6/32", "model.layers.0.self_attn.v_proj", true),
+            ("model.*.mlp.*=6", "model.layers.0.mlp.up_proj", true),
+            ("model.*.mlp=6", "model.layers.0.mlp.up_proj", false),
+            ("*=6", "lm_head", true),
+        ] {
+            let named: Override = text.parse().unwrap();
+            assert_eq!(named.matches(module), matches, "{text} {module}");
+        }
+        let named: Override = "a=b=6/32".parse().unwrap();
+        assert_eq!(named, Override { pattern: "a=b".to_owned(), bits: 6, group_size: Some(32) });
+        for text in ["a", "=4", "a=x", "a=4/", "a=4/x"] {
+            assert!(text.parse::<Override>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Writing files of weights: values pass through memory in blocks, packed by several threads.
+
+use std::fs::File as Target;
+use std::io::{Seek, SeekFrom, Write};
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use mlxcel_core::{Control, Error, ErrorKind, Result};
+
+use super::codec::{Codec, Deviation};
+use super::float::Float;
+use super::folder::Folder;
+use super::plan::{Content, Entry, File, Item};
+use super::rows::{Rows, Scratch};
+use super::{OPERATION, QuantizeOptions};
+use crate::checkpoint::Checkpoint;
+
+/// Bytes of address space that threads leave for their work.
+const KEPT_ROOM: usize = 64 << 20;
+
+/// How many values are packed between two writes.
+const BLOCK: usize = 4 << 20;
+
+/// How many values a thread takes at once.
+const TASK: usize = 1 << 16;
+
+/// How many bytes are copied between two looks at the control.
+const COPIED: usize = 16 << 20;
+
+/// The writing of weights: what it is stopped by, and whom it tells.
+pub(super) struct Work<'a> {
+    checkpoint: &'a Checkpoint,
+    control: Control<'a>,
+    threads: usize,
+    done: u64,
+    total: u64,
+    progress: Option<&'a (dyn Fn(u64, u64) + Send + Sync)>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(checkpoint: &'a Checkpoint, options: &'a QuantizeOptions, total: u64) -> Self {
+        let of_machine = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        Self {
+            checkpoint,
+            control: options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default(),
+            threads: options.threads.unwrap_or_else(of_machine),
+            done: 0,
+            total,
+            progress: options.progress.as_deref(),
+        }
+    }
+
+    /// Fails if the work is to end.
+    pub(super) fn check(&self) -> Result<()> {
+        self.control.check(OPERATION)
+    }
+
+    /// Counts what was written before.
+    pub(super) fn skip(&mut self, file: &File<'_>) -> Result<()> {
+        self.wrote(file.items.iter().map(|item| item.bytes_before).sum())
+    }
+
+    /// Writes a file, and answers what packing changed, for each item that is packed.
+    pub(super) fn write(&mut self, folder: &Folder, file: &File<'_>) -> Result<Vec<Deviation>> {
+        let mut target = Output { file: folder.create()?, name: &file.name, begin: 0 };
+        let header = file.header()?;
+        target.write(0, &header)?;
+        target.begin = header.len() as u64;
+        let mut deviations = Vec::new();
+        for item in &file.items {
+            match &item.content {
+                Content::Stored(bytes) => {
+                    let mut at = item.entries.first().map_or(0, |entry| entry.offset);
+                    for block in bytes.chunks(COPIED) {
+                        target.write(at, block)?;
+                        at += block.len() as u64;
+                        self.wrote(block.len() as u64)?;
+                    }
+                }
+                Content::Dense { rows, float, added } => {
+                    self.expand(&mut target, item, rows, *float, *added)?
+                }
+                Content::Packed { rows, codec } => {
+                    deviations.push(self.pack(&mut target, item, rows, *codec)?)
+                }
+            }
+        }
+        let note = serde_json::to_vec(&deviations).map_err(|error| {
+            Error::new(ErrorKind::Internal, OPERATION, "the differences cannot be kept").with_source(error)
+        })?;
+        folder.finish(&target.file, &file.name, &note)?;
+        Ok(deviations)
+    }
+
+    /// Writes the values of a weight as floats, with `added` added.
+    fn expand(
+        &mut self,
+        target: &mut Output<'_>,
+        item: &Item<'_>,
+        rows: &Rows,
+        float: Float,
+        added: f32,
+    ) -> Result<()> {
+        let mut at = item.entries.first().map_or(0, |entry| entry.offset);
+        let (mut scratch, mut values, mut bytes) = (Scratch::default(), Vec::new(), Vec::new());
+        for block in blocks(0..rows.count(), TASK / rows.columns().max(1)) {
+            values.resize(block.len() * rows.columns(), 0.0);
+            rows.read(self.checkpoint, block.clone(), &mut scratch, &mut values)?;
+            if added != 0.0 {
+                values.iter_mut().for_each(|value| *value += added);
+            }
+            bytes.resize(values.len() * float.bytes(), 0);
+            float.write(&values, &mut bytes);
+            target.write(at, &bytes)?;
+            at += bytes.len() as u64;
+            self.wrote(share(item, rows, &block))?;
+        }
+        Ok(())
+    }
+
+    /// Packs a weight.
+    fn pack(
+        &mut self,
+        target: &mut Output<'_>,
+        item: &Item<'_>,
+        rows: &Rows,
+        codec: Codec,
+    ) -> Result<Deviation> {
+        let columns = rows.columns();
+        let mut all = Deviation::default();
+        let (mut codes, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+        for block in blocks(0..rows.count(), BLOCK / columns) {
+            let values = block.len() * columns;
+            codes.resize(codec.code_bytes(values), 0);
+            scales.resize(codec.scale_bytes(values), 0);
+            biases.resize(if codec.has_biases() { scales.len() } else { 0 }, 0);
+            // Tasks do not depend on the number of threads, so that sums do not either.
+            let rows_of_task = (TASK / columns).max(1);
+            let task = rows_of_task * columns;
+            let mut biases_of_tasks = biases.chunks_mut(codec.scale_bytes(task));
+            let mut tasks: Vec<_> = blocks(block.clone(), rows_of_task)
+                .zip(codes.chunks_mut(codec.code_bytes(task)))
+                .zip(scales.chunks_mut(codec.scale_bytes(task)))
+                .map(|((rows, codes), scales)| Task {
+                    rows,
+                    codes,
+                    scales,
+                    biases: biases_of_tasks.next().unwrap_or_default(),
+                    result: Ok(Deviation::default()),
+                })
+                .collect();
+            self.share_out(&mut tasks, rows, codec);
+            for task in tasks {
+                all.add(task.result?);
+            }
+            let before = block.start * columns;
+            let offset = |entry: &Entry, bytes: usize| entry.offset + bytes as u64;
+            let parts = [
+                (&codes, codec.code_bytes(before)),
+                (&scales, codec.scale_bytes(before)),
+                (&biases, codec.scale_bytes(before)),
+            ];
+            for (entry, (bytes, before)) in item.entries.iter().zip(parts) {
+                target.write(offset(entry, before), bytes)?;
+            }
+            self.wrote(share(item, rows, &block))?;
+        }
+        Ok(all)
+    }
+
+    /// Has threads do the tasks.
+    fn share_out(&self, tasks: &mut [Task<'_>], rows: &Rows, codec: Codec) {
+        let count = self.threads.min(tasks.len());
+        let tasks = Mutex::new(tasks.iter_mut());
+        let worker = || {
+            let (mut scratch, mut values) = (Scratch::default(), Vec::new());
+            loop {
+                let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(task) = next else { break };
+                task.result = task.run(self.checkpoint, rows, codec, &mut scratch, &mut values);
+            }
+        };
+        // Where the system limits what a process may map, stacks could take all of it, and the work needs some too.
+        let mut room: Vec<u8> = Vec::new();
+        let _ = std::hint::black_box(&mut room).try_reserve_exact(KEPT_ROOM);
+        thread::scope(|scope| {
+            for _ in 1..count {
+                // With threads that the system does not grant it takes longer, and that is all.
+                let thread = thread::Builder::new().name("mlxcel-quantize".to_owned());
+                if thread.spawn_scoped(scope, worker).is_err() {
+                    break;
+                }
+            }
+            drop(room);
+            worker();
+        });
+    }
+
+    fn wrote(&mut self, bytes: u64) -> Result<()> {
+        self.done += bytes;
+        if let Some(progress) = self.progress {
+            progress(self.done, self.total);
+        }
+        self.check()
+    }
+}
+
+/// Rows that a thread packs, and where to.
+struct Task<'a> {
+    rows: Range<usize>,
+    codes: &'a mut [u8],
+    scales: &'a mut [u8],
+    biases: &'a mut [u8],
+    result: Result<Deviation>,
+}
+
+impl Task<'_> {
+    fn run(
+        &mut self,
+        checkpoint: &Checkpoint,
+        rows: &Rows,
+        codec: Codec,
+        scratch: &mut Scratch,
+        values: &mut Vec<f32>,
+    ) -> Result<Deviation> {
+        values.resize(self.rows.len() * rows.columns(), 0.0);
+        rows.read(checkpoint, self.rows.clone(), scratch, values)?;
+        codec.pack(values, self.codes, self.scales, self.biases).ok_or_else(|| {
+            let message = "the weight holds infinities, or values that are no numbers";
+            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", rows.name())
+        })
+    }
+}
+
+/// Ranges of up to `length` rows.
+fn blocks(rows: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
+    let (end, length) = (rows.end, length.max(1));
+    rows.step_by(length).map(move |start| start..(start + length).min(end))
+}
+
+/// The bytes of the source that rows of an item are.
+fn share(item: &Item<'_>, rows: &Rows, block: &Range<usize>) -> u64 {
+    let up_to =
+        |row: usize| (u128::from(item.bytes_before) * row as u128 / rows.count().max(1) as u128) as u64;
+    up_to(block.end) - up_to(block.start)
+}
+
+/// A file, written at places.
+struct Output<'a> {
+    file: Target,
+    name: &'a str,
+    /// Where its tensors begin.
+    begin: u64,
+}
+
+impl Output<'_> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let written =
+            self.file.seek(SeekFrom::Start(self.begin + at)).and_then(|_| self.file.write_all(bytes));
+        written.map_err(|error| Error::io(OPERATION, self.name.as_ref(), error))
+    }
+}
