@@ -83,7 +83,7 @@ impl Tokenizer {
     }
 
     /// The tokens that the model wants in front of a text.
-    pub(crate) fn tokens_before(&self) -> &[TokenId] {
+    pub fn tokens_before(&self) -> &[TokenId] {
         self.0.tokenizer.before()
     }
 
