@@ -80,19 +80,20 @@ impl Case {
     }
 }
 
-/// Makes arguments of tensors that are one number everywhere, but for divisors: operations then have something to compute. (The stock
-/// compiler also takes the sum over such a tensor for the number itself.)
+/// Makes arguments of tensors that are one number everywhere, but for divisors and for indices of `scatter`, whose code writes wherever
+/// they say: operations then have something to compute. (The stock compiler also takes the sum over such a tensor for the number itself.)
 fn give_what_is_the_same_everywhere(main: &mut Function) {
-    let divides = |op: &Op| matches!(op.kind, OpKind::Binary(BinaryOp::Divide | BinaryOp::Remainder));
-    let divisors: Vec<ValueId> =
-        main.body.ops.iter().filter(|op| divides(op)).map(|op| op.operands[1]).collect();
+    let is_bound = |op: &&Op| {
+        matches!(op.kind, OpKind::Binary(BinaryOp::Divide | BinaryOp::Remainder) | OpKind::Scatter { .. })
+    };
+    let bound: Vec<ValueId> = main.body.ops.iter().filter(is_bound).map(|op| op.operands[1]).collect();
     let constants: Vec<ValueId> = (main.body.ops.iter())
         .filter(|op| matches!(op.kind, OpKind::Constant(_)))
         .flat_map(|op| op.results.clone())
         .collect();
     let is_given = |op: &Op| {
         let same = matches!(op.kind, OpKind::BroadcastInDim { .. }) && constants.contains(&op.operands[0]);
-        same && !divisors.contains(&op.results[0])
+        same && !bound.contains(&op.results[0])
     };
     let (given, kept) = main.body.ops.drain(..).partition::<Vec<_>, _>(is_given);
     main.body.ops = kept;
@@ -235,10 +236,13 @@ fn is_determined(op: &Op, operands: &[Number], result: ElementType) -> bool {
             }
             _ => true,
         },
-        // The stock compiler computes powers by logarithms: that of a negative base is no number to it, whatever the exponent.
+        // The stock compiler approximates these by functions that have no number here: powers of negative bases (by logarithms), the
+        // angle of nothing (by a quotient), cube roots of infinity.
         OpKind::Binary(BinaryOp::Power) => {
             !matches!(operands, [Number::Float(base), _] if base.is_sign_negative())
         }
+        OpKind::Binary(BinaryOp::Atan2) => *operands != [Number::Float(0.0); 2],
+        OpKind::Unary(UnaryOp::Cbrt) => !matches!(operands, [Number::Float(x)] if x.is_infinite()),
         _ => true,
     }
 }
