@@ -75,7 +75,7 @@ fn check_folder(folder: &Path) {
 #[test]
 fn gguf_files_are_what_they_were_made_from() {
     let folders = folders("gguf-");
-    assert_eq!(folders.len(), 12);
+    assert_eq!(folders.len(), 15);
     std::thread::scope(|scope| {
         for half in folders.chunks(folders.len() / 2) {
             scope.spawn(|| half.iter().for_each(|folder| check_folder(folder)));
