@@ -25,6 +25,7 @@ mod backend;
 )]
 mod child;
 pub mod describe;
+pub mod laid_out;
 pub mod manifest;
 mod path;
 pub mod process;

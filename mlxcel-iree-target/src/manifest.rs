@@ -10,6 +10,7 @@ use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Selection};
 use serde::{Deserialize, Serialize};
 
+use crate::laid_out::LaidOut;
 use crate::path::check_path;
 use crate::revision::{RELEASE, Revision};
 
@@ -235,6 +236,9 @@ pub struct Target {
     /// panels, such as `panels-16 bf16`, matrices have to be permuted to before they are passed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weight_layouts: BTreeMap<String, String>,
+    /// The weights in that order of bytes, where the bundle has them so beside those of the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub laid_out: Option<LaidOut>,
     /// The public function of each program.
     pub entry: String,
     /// A file for each of [`Manifest::programs`], in that order.
@@ -370,6 +374,13 @@ impl Manifest {
         self.programs.iter().position(|program| program.is_for(shape))
     }
 
+    /// Every file of the bundle but the manifest.
+    pub fn all_files(&self) -> impl Iterator<Item = &FileEntry> {
+        let laid_out = self.targets.iter().filter_map(|target| target.laid_out.as_ref());
+        let programs = self.targets.iter().flat_map(|target| &target.programs);
+        programs.chain(laid_out.map(|laid_out| &laid_out.file)).chain(&self.files)
+    }
+
     /// The weight that is the argument called `name`.
     fn weight(&self, name: &str) -> Option<&Weight> {
         self.weights.iter().find(|weight| weight.name == name)
@@ -399,8 +410,7 @@ impl Manifest {
                     .with_context("target", target.target.escape_debug()));
             }
         }
-        let programs = self.targets.iter().flat_map(|target| &target.programs);
-        for file in programs.chain(&self.files) {
+        for file in self.all_files() {
             check_path(&file.path)?;
             if file.sha256.len() != 64 || !file.sha256.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(corrupt("a file has no SHA-256").with_context("file", file.path.escape_debug()));
@@ -483,7 +493,7 @@ impl Target {
         programs: Vec<FileEntry>,
     ) -> Self {
         let panels = layouts.in_panels().map(|(name, panels)| (name.to_owned(), panels.to_string()));
-        Self { target, required_features, weight_layouts: panels.collect(), entry, programs }
+        Self { target, required_features, weight_layouts: panels.collect(), laid_out: None, entry, programs }
     }
 
     /// Whether these programs are text for other compilers.
@@ -589,7 +599,8 @@ impl fmt::Display for Manifest {
                 0 => "weights as stored".to_owned(),
                 _ => format!("{panels} of {} weights in panels", self.weights.len()),
             };
-            writeln!(f, "{}: {count} programs, {bytes} bytes, {layouts}", target.target)?;
+            let from = if target.laid_out.is_some() { ", where they are mapped from" } else { "" };
+            writeln!(f, "{}: {count} programs, {bytes} bytes, {layouts}{from}", target.target)?;
         }
         let weights = if self.weights_included { "weights included" } else { "without weights" };
         let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();

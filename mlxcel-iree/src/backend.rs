@@ -192,8 +192,10 @@ impl IreeBackend {
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let programs = Programs::new(device.clone(), programs, writer, options.progress.clone());
         let compile_time = programs.prepare_together(&prepared, options.cancel.as_ref())?;
-        let weights =
-            weights::on_device(&device, &checkpoint, programs.weights(), &programs.layouts()?, options)?;
+        let weights = match programs.laid_out()? {
+            Some(laid_out) => weights::in_place(&device, &laid_out, programs.weights(), options)?,
+            None => weights::on_device(&device, &checkpoint, programs.weights(), &programs.layouts()?, options)?,
+        };
 
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, LoadOptions, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter, WeightArgument};
 use mlxcel_iree_compile::bundle::BundleOptions;
 use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
 use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
@@ -16,7 +16,7 @@ use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::Decoder;
 
 use crate::IreeBackend;
-use crate::engine::{Made, ProgramSource};
+use crate::engine::{LaidOutWeights, Made, ProgramSource};
 
 impl IreeBackend {
     /// Compiles with the `iree-compile` at `path`.
@@ -72,6 +72,10 @@ pub(crate) struct Compiled(pub(crate) ProgramCompiler);
 impl ProgramSource for Compiled {
     fn layouts(&self) -> Result<Layouts> {
         self.0.layouts().cloned()
+    }
+
+    fn laid_out(&self, _: &[WeightArgument]) -> Result<Option<LaidOutWeights>> {
+        Ok(None)
     }
 
     fn takes_long(&self) -> bool {

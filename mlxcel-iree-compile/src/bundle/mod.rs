@@ -1,6 +1,7 @@
 //! Writing bundles: a model with its programs compiled beforehand, in one folder.
 
 mod checkpoint_files;
+mod laid_out;
 mod options;
 mod record;
 mod staging;

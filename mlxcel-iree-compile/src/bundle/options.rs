@@ -24,6 +24,9 @@ pub struct BundleOptions {
     pub hidden_states: bool,
     /// Whether the weights go into the bundle; they do by default.
     pub weights: bool,
+    /// Whether the weights are also written as the programs take them, so that a model is opened by mapping them: by default, where the
+    /// weights go into the bundle and one target alone wants them in another order of bytes than the checkpoint's.
+    pub laid_out_weights: bool,
     /// Whether a bundle that is there already is replaced; it is an error by default.
     pub replace: bool,
     /// Told how many programs are compiled, then how many bytes of the checkpoint are copied.
@@ -42,6 +45,7 @@ impl Default for BundleOptions {
             every_position: false,
             hidden_states: false,
             weights: true,
+            laid_out_weights: true,
             replace: false,
             progress: None,
             cancel: None,
@@ -99,6 +103,13 @@ impl BundleOptions {
         self
     }
 
+    /// Sets whether the weights are also written as the programs take them, which takes their size once more.
+    #[must_use]
+    pub fn with_laid_out_weights(mut self, laid_out_weights: bool) -> Self {
+        self.laid_out_weights = laid_out_weights;
+        self
+    }
+
     /// Sets whether a bundle that is there already is replaced.
     #[must_use]
     pub fn with_replace(mut self, replace: bool) -> Self {
@@ -134,6 +145,7 @@ impl std::fmt::Debug for BundleOptions {
             .field("every_position", &self.every_position)
             .field("hidden_states", &self.hidden_states)
             .field("weights", &self.weights)
+            .field("laid_out_weights", &self.laid_out_weights)
             .field("replace", &self.replace)
             .field("progress", &self.progress.is_some())
             .field("cancel", &self.cancel)

@@ -52,26 +52,20 @@ impl Staging {
         control: &Control<'_>,
         wrote: &dyn Fn(u64),
     ) -> Result<FileEntry> {
+        let mut file = self.begin_file(path)?;
+        file.write(content, control, wrote)?;
+        Ok(file.finish()?.0)
+    }
+
+    /// Begins a file at `path`, below the folder.
+    pub(super) fn begin_file(&self, path: &str) -> Result<StagedFile> {
         let at = path.split('/').fold(self.folder.clone(), |folder, name| folder.join(name));
-        let mut hash = Sha256::new();
-        let mut write = || -> Result<()> {
-            let fail = |error| Error::io(OPERATION, &at, error);
-            if let Some(folder) = at.parent() {
-                fs::create_dir_all(folder).map_err(fail)?;
-            }
-            let mut file = File::options().write(true).create_new(true).open(&at).map_err(fail)?;
-            for block in content.chunks(BLOCK) {
-                control.check(OPERATION)?;
-                file.write_all(block).map_err(fail)?;
-                hash.update(block);
-                wrote(block.len() as u64);
-            }
-            // A bundle that is announced by its rename must not turn out empty after a power cut.
-            file.sync_all().map_err(fail)
-        };
-        write()?;
-        let sha256 = hex(&hash.finalize());
-        Ok(FileEntry::new(path.to_owned(), content.len() as u64, sha256))
+        let fail = |error| Error::io(OPERATION, &at, error);
+        if let Some(folder) = at.parent() {
+            fs::create_dir_all(folder).map_err(fail)?;
+        }
+        let file = File::options().write(true).create_new(true).open(&at).map_err(fail)?;
+        Ok(StagedFile { path: path.to_owned(), at, file, hash: Sha256::new(), bytes: 0 })
     }
 
     /// Puts the folder into its place.
@@ -87,6 +81,52 @@ impl Staging {
             File::open(parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
         }
         Ok(())
+    }
+}
+
+/// A file of a bundle that is being written.
+pub(super) struct StagedFile {
+    path: String,
+    at: PathBuf,
+    file: File,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl StagedFile {
+    /// Writes `content` behind what was written; `wrote` is told of each block's size.
+    pub(super) fn write(
+        &mut self,
+        content: &[u8],
+        control: &Control<'_>,
+        wrote: &dyn Fn(u64),
+    ) -> Result<()> {
+        for block in content.chunks(BLOCK) {
+            control.check(OPERATION)?;
+            self.append(block)?;
+            wrote(block.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes zeros up to the place `start`.
+    pub(super) fn pad_to(&mut self, start: u64) -> Result<()> {
+        let zeros = usize::try_from(start.saturating_sub(self.bytes)).unwrap_or_default();
+        self.append(&vec![0; zeros])
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|error| Error::io(OPERATION, &self.at, error))?;
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// What a manifest says of it, and where it is now.
+    pub(super) fn finish(self) -> Result<(FileEntry, PathBuf)> {
+        // A bundle that is announced by its rename must not turn out empty after a power cut.
+        self.file.sync_all().map_err(|error| Error::io(OPERATION, &self.at, error))?;
+        Ok((FileEntry::new(self.path, self.bytes, hex(&self.hash.finalize())), self.at))
     }
 }
 

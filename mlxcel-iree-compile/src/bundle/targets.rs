@@ -129,9 +129,14 @@ impl BundleTarget {
 
     /// The folder that they are in.
     pub(super) fn folder(&self) -> String {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.+".contains(c) { c } else { '-' };
-        format!("programs/{}", self.name.chars().map(plain).collect::<String>())
+        format!("programs/{}", plain_name(&self.name))
     }
+}
+
+/// The name of a target as files can have it.
+pub(super) fn plain_name(target: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.+".contains(c) { c } else { '-' };
+    target.chars().map(plain).collect()
 }
 
 /// The features that a processor needs to run code for `target`.

@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter, WeightArgument};
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, Target};
 use mlxcel_iree_target::{ProgramOptions, describe};
 use mlxcel_models::Checkpoint;
 
 use super::checkpoint_files::side_files;
 use super::staging::{OPERATION, Staging};
-use super::targets::BundleTarget;
-use super::{BundleOptions, record};
+use super::targets::{BundleTarget, plain_name};
+use super::{BundleOptions, laid_out, record};
 use crate::Toolchain;
 
 /// Writes a bundle of the model in `source` to the folder `destination`, compiling with the compiler and the cache of
@@ -75,7 +75,9 @@ pub fn write(
     if targets.iter().any(BundleTarget::is_compiled) {
         manifest.compiler = toolchain.release_revision(options.cancel.as_ref())?;
     }
-    manifest.files = copy_checkpoint(&checkpoint, &staging, options, &control)?;
+    let laid_out = in_panels(&mut manifest.targets).filter(|_| options.weights && options.laid_out_weights);
+    let laid_out = laid_out.map(|target| (target, &writer.weights[..]));
+    manifest.files = copy_checkpoint(&checkpoint, &staging, laid_out, options, &control)?;
     manifest.weights_included = options.weights;
     let text = manifest.to_json()?;
     staging.add(MANIFEST, text.as_bytes(), &control, &|_| {})?;
@@ -158,10 +160,18 @@ fn compile(
         .collect()
 }
 
-/// Copies what a bundle needs of its checkpoint.
+/// The target whose programs take weights in panels, if it is the only one.
+fn in_panels(targets: &mut [Target]) -> Option<&mut Target> {
+    let mut wanting = targets.iter_mut().filter(|target| !target.weight_layouts.is_empty());
+    let target = wanting.next()?;
+    wanting.next().is_none().then_some(target)
+}
+
+/// Copies what a bundle needs of its checkpoint, and writes the weights as a target takes them.
 fn copy_checkpoint(
     checkpoint: &Checkpoint,
     staging: &Staging,
+    laid_out: Option<(&mut Target, &[WeightArgument])>,
     options: &BundleOptions,
     control: &Control<'_>,
 ) -> Result<Vec<FileEntry>> {
@@ -174,7 +184,11 @@ fn copy_checkpoint(
         return Ok(files);
     }
     checkpoint.expect_own_weights()?;
-    let total: u64 = checkpoint.weight_files().map(|(_, content)| content.len() as u64).sum();
+    let files_bytes: u64 = checkpoint.weight_files().map(|(_, content)| content.len() as u64).sum();
+    let weight_bytes = |(_, weights): &(_, &[WeightArgument])| -> u64 {
+        weights.iter().map(|weight| weight.ty.bytes() as u64).sum()
+    };
+    let total = files_bytes + laid_out.as_ref().map_or(0, weight_bytes);
     let done = std::cell::Cell::new(0);
     let wrote = |bytes: u64| {
         done.set(done.get() + bytes);
@@ -184,6 +198,11 @@ fn copy_checkpoint(
     };
     for (name, content) in checkpoint.weight_files() {
         files.push(staging.add(name, content, control, &wrote)?);
+    }
+    if let Some((target, weights)) = laid_out {
+        let (path, layouts) = (format!("weights/{}.bin", plain_name(&target.target)), target.layouts()?);
+        let written = laid_out::write(checkpoint, weights, &layouts, staging, &path, control, &wrote)?;
+        target.laid_out = Some(written);
     }
     Ok(files)
 }

@@ -9,6 +9,7 @@
 //!   bundle.json                                the manifest
 //!   config.json  tokenizer.json  …             the checkpoint's small files
 //!   model.safetensors                          its weights, unless they were left out
+//!   weights/llvm-cpu-znver4.bin                the same as the programs of a target take them
 //!   programs/llvm-cpu-znver4/64-at-256.vmfb    the programs of each target
 //! ```
 //!
@@ -23,12 +24,21 @@
 //! ([`GraphModelOptions::programs`](mlxcel_graph::GraphModelOptions::programs) lists them). Whoever opens it may ask for less
 //! room, and has to ask for its precision: `LoadOptions` that contradict it are errors that say so.
 //!
+//! # Weights that are mapped
+//!
+//! Kernels for processors take weights in another order of bytes than checkpoints have. Where one target alone wants that, the bundle has the
+//! weights in it too, in a file that programs read where it is mapped: opening copies nothing, processes share the pages, and files must not
+//! be modified while a model is open. It takes the weights' size on the disk once more, since the folder stays a checkpoint that
+//! any engine opens; [`BundleOptions::with_laid_out_weights`] leaves it out. Then, in bundles without weights and in those for
+//! several such targets, weights are put into their order when a model is opened, which takes memory of the process's own.
+//!
 //! # What is checked
 //!
 //! Before anything runs: that the manifest is of this format, of a compatible version of this crate and for this release of
 //! IREE; that the checkpoint's architecture, tensors and fingerprint are those of the manifest; that what the options ask for is
 //! what the programs do; that there is a target whose features this processor has (of several, the one that uses most of
-//! them); that every program of it has the checksum that was written. [`Bundle::verify`] reads everything, weights included.
+//! them); that every program of it has the checksum that was written; that samples of the mapped weights have theirs, since to read all of
+//! them would take longer than to run. [`Bundle::verify`] reads everything, weights included.
 //!
 //! # Whose programs are run
 //!

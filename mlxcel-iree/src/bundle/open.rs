@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape, weight_arguments};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape, WeightArgument, weight_arguments};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, OPERATION, Target, Weight};
 use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription};
 use mlxcel_models::{Checkpoint, Decoder};
 
 use super::source::Source;
-use crate::engine::{Made, ProgramSource};
+use crate::engine::{LaidOutWeights, Made, ProgramSource};
 
 /// A bundle, open for reading.
 ///
@@ -70,8 +70,7 @@ impl Bundle {
     ///
     /// [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for the first file that is missing or changed.
     pub fn verify(&self) -> Result<()> {
-        let programs = self.manifest.targets.iter().flat_map(|target| &target.programs);
-        programs.chain(&self.manifest.files).try_for_each(|file| self.source.verify(file))
+        self.manifest.all_files().try_for_each(|file| self.source.verify(file))
     }
 
     /// Refuses a checkpoint that is not the one that the programs were made from.
@@ -301,6 +300,13 @@ impl BundledPrograms {
 impl ProgramSource for BundledPrograms {
     fn layouts(&self) -> Result<Layouts> {
         self.target().map_or_else(|| Ok(Layouts::default()), Target::layouts)
+    }
+
+    fn laid_out(&self, weights: &[WeightArgument]) -> Result<Option<LaidOutWeights>> {
+        let Some(laid_out) = self.target().and_then(|target| target.laid_out.as_ref()) else { return Ok(None) };
+        let content = self.bundle.source.map(&laid_out.file)?;
+        let places = laid_out.check(weights, (*content).as_ref())?;
+        Ok(Some(LaidOutWeights { content, places }))
     }
 
     fn takes_long(&self) -> bool {

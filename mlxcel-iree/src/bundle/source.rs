@@ -4,12 +4,15 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, OPERATION};
 use mlxcel_iree_target::{check_path, hex};
 use mlxcel_models::files;
 use sha2::{Digest, Sha256};
+
+use crate::ffi::MappedFile;
 
 /// How much of a file is read at once where only its checksum is wanted.
 const BLOCK: usize = 1 << 20;
@@ -62,6 +65,18 @@ impl Source {
         self.check_size(file, Some(content.len() as u64))?;
         self.check_sum(file, Sha256::digest(&content).into())?;
         Ok(content)
+    }
+
+    /// The content of a file that has its size, mapped and not read.
+    pub(super) fn map(&self, file: &FileEntry) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
+        check_path(&file.path)?;
+        let ModelSource::Folder(folder) = &self.0 else {
+            let embedded = embedded_in(&self.0, &file.path).ok_or_else(|| self.missing(file))?;
+            self.check_size(file, Some(embedded.len() as u64))?;
+            return Ok(Arc::new(embedded));
+        };
+        let mapped = MappedFile::new(&self.open(folder, file)?);
+        Ok(Arc::new(mapped.map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?))
     }
 
     /// Opens a file that has its size.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{Backend, ErrorKind, LoadOptions};
+use mlxcel_core::{Backend, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
 use mlxcel_graph::{WeightArgument, weight_arguments};
 use mlxcel_iree_kernels::layout::Contents;
 use mlxcel_iree_kernels::{Layouts, Panels};
@@ -17,6 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::weights;
 use crate::IreeBackend;
+use crate::bundle::{self, BundleOptions};
 use crate::ffi::{ALIGNMENT, Device, DeviceOptions, HostMemory};
 
 /// Says to a test that it runs in a process of its own.
@@ -90,6 +91,73 @@ fn weights_that_memory_does_not_hold_are_an_error() {
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
     assert!(error.context("bytes").is_some(), "{error}");
     load(&Layouts::default()).unwrap();
+}
+
+/// The bytes of memory that no file stands behind, as the system sums up this process's mappings.
+#[cfg(target_os = "linux")]
+fn anonymous_bytes() -> u64 {
+    let mappings = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = mappings.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn weights_of_a_bundle_take_no_memory_of_the_process() {
+    const BYTES: u64 = 128 << 20;
+    let name = "engine::load_tests::weights_of_a_bundle_take_no_memory_of_the_process";
+    let options = LoadOptions::default().with_threads(2);
+    if let Some(bundle) = std::env::var_os(CHILD) {
+        let before = anonymous_bytes();
+        let engine = IreeBackend::new().with_trusted_bundle(&bundle);
+        let model = engine.load(&PathBuf::from(bundle).into(), &options).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(2)).unwrap();
+        let taken = anonymous_bytes() - before;
+        assert!(model.info().weight_bytes > BYTES && taken < BYTES / 4, "{taken} bytes");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoint, bundle) = (folder.path().join("checkpoint"), folder.path().join("bundle"));
+    fs::create_dir(&checkpoint).unwrap();
+    write_huge_checkpoint(&checkpoint, BYTES as usize);
+    let engine = IreeBackend::new().with_cache_dir(folder.path().join("cache"));
+    let written = BundleOptions::default().with_capacity(100);
+    let manifest = bundle::write(&engine, &checkpoint.as_path().into(), &bundle, &written).unwrap();
+    assert!(manifest.targets[0].laid_out.is_some(), "there are kernels for this processor");
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["--exact", name, "--nocapture"]).env(CHILD, &bundle);
+    assert!(child.status().unwrap().success());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "measures: MLXCEL_TEST_CHECKPOINT names a folder of gigabytes"]
+fn the_first_token_of_a_bundle_comes_soon() {
+    let checkpoint = PathBuf::from(std::env::var_os(CHECKPOINT).expect("MLXCEL_TEST_CHECKPOINT is not set"));
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, options) = (IreeBackend::new(), LoadOptions::default());
+    for laid_out in [false, true] {
+        let bundle = folder.path().join(laid_out.to_string());
+        let written = BundleOptions::default().with_capacity(1000).with_laid_out_weights(laid_out);
+        bundle::write(&engine, &checkpoint.as_path().into(), &bundle, &written).unwrap();
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            let (started, before) = (Instant::now(), anonymous_bytes());
+            let model = engine.load(&bundle.as_path().into(), &options).unwrap();
+            let opened = started.elapsed();
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(1)).unwrap();
+            times.push(started.elapsed());
+            let taken = (anonymous_bytes() - before) as f64 / model.info().weight_bytes as f64;
+            println!(
+                "laid out {laid_out}: open {opened:.3?}, first token {:.3?}, memory {taken:.3} of the weights",
+                started.elapsed()
+            );
+        }
+        times.sort_unstable();
+        assert!(!laid_out || times[2] <= Duration::from_millis(300), "the median is {:?}", times[2]);
+    }
 }
 
 /// The bytes of memory that this process has to itself.

@@ -24,3 +24,4 @@ mod tests;
 
 pub(crate) use executor::IreeExecutor;
 pub(crate) use programs::{Made, ProgramSource, Programs};
+pub(crate) use weights::LaidOutWeights;

@@ -14,6 +14,7 @@ use mlxcel_iree_kernels::Layouts;
 
 use super::ahead::Ahead;
 use super::slot::{Slot, Turn};
+use super::weights::LaidOutWeights;
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
 
@@ -21,6 +22,9 @@ use crate::threads::share_out;
 pub(crate) trait ProgramSource: fmt::Display + Send + Sync {
     /// How all programs take their weights.
     fn layouts(&self) -> Result<Layouts>;
+
+    /// The weights as the programs take them, where they lie like that already; they are `weights`.
+    fn laid_out(&self, weights: &[WeightArgument]) -> Result<Option<LaidOutWeights>>;
 
     /// Whether a program may take so long that the caller is told of it.
     fn takes_long(&self) -> bool;
@@ -83,6 +87,15 @@ impl Programs {
     /// The tensors of the weights that all programs take.
     pub(crate) fn weights(&self) -> &[WeightArgument] {
         &self.making.writer.weights
+    }
+
+    /// The weights as all programs take them, where they lie like that already.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source.
+    pub(crate) fn laid_out(&self) -> Result<Option<LaidOutWeights>> {
+        self.making.source.laid_out(self.weights())
     }
 
     /// The program for `shape`, made if it is not there, and how long it took to compile.

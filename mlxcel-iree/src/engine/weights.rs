@@ -12,6 +12,7 @@ use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::WeightArgument;
 use mlxcel_iree_kernels::layout::{Packer, matrices};
 use mlxcel_iree_kernels::{Layouts, Panels};
+use mlxcel_iree_target::laid_out::Places;
 use mlxcel_models::{Checkpoint, WeightRef};
 
 use super::pieces::cut;
@@ -38,12 +39,47 @@ pub(crate) fn on_device(
     let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let progress = Progress::new(total(&tensors), options.progress.as_ref());
     let buffers = load(device, checkpoint, &tensors, layouts.is_as_stored(), &control, &progress)?;
-    let arguments: Vec<_> = buffers
-        .iter()
-        .zip(arguments)
-        .map(|(buffer, argument)| Argument::new(buffer, &argument.ty.shape, argument.ty.element))
-        .collect();
-    Constants::new(&arguments)
+    constants(&buffers, arguments)
+}
+
+/// Weights that lie in one place as programs take them: those of a bundle.
+pub(crate) struct LaidOutWeights {
+    pub(crate) content: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    pub(crate) places: Places,
+}
+
+/// The weights of a model where they lie laid out already. On the processor nothing is copied, and processes share the pages.
+///
+/// # Errors
+///
+/// [`ErrorKind::Cancelled`], and those of other devices, which take a copy.
+pub(crate) fn in_place(
+    device: &Device,
+    LaidOutWeights { content, places }: &LaidOutWeights,
+    arguments: &[WeightArgument],
+    options: &LoadOptions,
+) -> Result<Constants> {
+    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    let bytes = arguments.iter().map(|argument| argument.ty.bytes() as u64).sum();
+    let progress = Progress::new(bytes, options.progress.as_ref());
+    let import = |(range, argument): (Range<u64>, &WeightArgument)| {
+        control.check(OPERATION)?;
+        // The content is in memory, so places in it are numbers of this machine.
+        let buffer = device.import(content, range.start as usize..range.end as usize);
+        progress.add(argument.ty.bytes());
+        buffer.map_err(|error| error.with_context("tensor", &argument.tensor.tensor))
+    };
+    let buffers = places.ranges().zip(arguments).map(import).collect::<Result<Vec<_>>>()?;
+    constants(&buffers, arguments)
+}
+
+/// Buffers as the arguments that they are.
+fn constants(buffers: &[Buffer], arguments: &[WeightArgument]) -> Result<Constants> {
+    let argument = |(buffer, argument)| {
+        let WeightArgument { ty, .. }: &WeightArgument = argument;
+        Argument::new(buffer, &ty.shape, ty.element)
+    };
+    Constants::new(&buffers.iter().zip(arguments).map(argument).collect::<Vec<_>>())
 }
 
 /// An argument of programs, and where its bytes are.

@@ -1,8 +1,10 @@
 //! Host memory that local devices compute in: zeroed, aligned as generated code expects, owned by Rust.
 
+use std::fs::File;
+use std::io;
 use std::thread;
 
-use memmap2::MmapMut;
+use memmap2::{Mmap, MmapMut};
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::threads::share_out;
@@ -71,6 +73,25 @@ impl HostMemory {
             Self::Heap { bytes, start, len } => &mut bytes[*start..*start + *len],
             Self::Mapped(map) => map,
         }
+    }
+}
+
+/// The content of a file that is not changed while it is mapped: read-only pages, which processes share.
+pub(crate) struct MappedFile(Mmap);
+
+impl MappedFile {
+    /// Maps all of `file`.
+    pub(crate) fn new(file: &File) -> io::Result<Self> {
+        // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What the type system cannot rule
+        // out is another process that writes to or truncates the file meanwhile; as of a checkpoint's weights, the docs of bundles
+        // demand that files are not modified while a model is open.
+        Ok(Self(unsafe { Mmap::map(file)? }))
+    }
+}
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 

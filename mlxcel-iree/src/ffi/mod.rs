@@ -27,6 +27,6 @@ mod tests;
 pub(crate) use argument::{Argument, Constants};
 pub(crate) use buffer::Buffer;
 pub(crate) use device::{Device, DeviceOptions, Driver};
-pub(crate) use memory::{ALIGNMENT, HostMemory};
+pub(crate) use memory::{ALIGNMENT, HostMemory, MappedFile};
 pub(crate) use profile::DispatchEvent;
 pub(crate) use program::{CallError, Function, Program};

@@ -13,6 +13,50 @@ fn a_bundle_runs_without_compiler_and_cache() {
 }
 
 #[test]
+fn weights_are_laid_out_for_the_one_target_that_wants_them_so() {
+    let bundle = copy(written());
+    let manifest = Bundle::open(bundle.path()).unwrap().manifest().clone();
+    let laid_out = manifest.targets[0].laid_out.clone().expect("there are kernels for this processor");
+    assert!(manifest.targets[1].laid_out.is_none(), "text takes weights as they are stored");
+    assert!(manifest.to_string().contains("mapped from"), "{manifest}");
+    // The checkpoint's own file is there too, and is not what is read.
+    let path = bundle.path().join(&laid_out.file.path);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, vec![0; whole.len()]).unwrap();
+    let error = load_error(&trusting(bundle.path()), bundle.path());
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.context("path").is_some_and(|path| path.ends_with(".bin")), "{error}");
+    fs::write(&path, &whole[1..]).unwrap();
+    assert_eq!(load_error(&trusting(bundle.path()), bundle.path()).kind(), ErrorKind::Corrupt);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(load_error(&trusting(bundle.path()), bundle.path()).kind(), ErrorKind::NotFound);
+    // Opening samples the file, and `verify` reads it.
+    let mut changed = whole;
+    let large = manifest.weights.iter().max_by_key(|weight| weight.shape.iter().product::<usize>()).unwrap();
+    changed[laid_out.places[&large.name] as usize + 300] ^= 1;
+    fs::write(&path, changed).unwrap();
+    let error = Bundle::open(bundle.path()).unwrap().verify().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn bundles_without_laid_out_weights_put_them_into_panels_at_load() {
+    let place = tempfile::tempdir().unwrap();
+    let source = fixture("llama").as_path().into();
+    for (name, options) in [
+        ("as stored", short().with_laid_out_weights(false)),
+        ("without", short().with_weights(false)),
+        ("two", short().with_targets(["llvm-cpu:host", "llvm-cpu:x86-64-v3"])),
+    ] {
+        let folder = place.path().join(name);
+        let manifest = write(&engine(), &source, &folder, &options).unwrap();
+        assert!(manifest.targets.iter().all(|target| target.laid_out.is_none()), "{name}");
+        let engine = without_compiler().with_bundle(&folder);
+        assert_eq!(generate(&engine, &fixture("llama")).unwrap(), ANSWER, "{name}");
+    }
+}
+
+#[test]
 fn a_bundle_claims_what_its_programs_do_and_holds_that_to_its_end() {
     let model = trusting(written()).load(&written().into(), &load_options()).unwrap();
     let capabilities = model.capabilities();
