@@ -1,7 +1,8 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
 //! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
-//! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `test` runs every check that continuous integration runs. They need Rust, a C++ compiler and Python 3
+//! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `generate` makes bindings anew, `test` runs every check that
+//! continuous integration runs. They need Rust, a C++ compiler and Python 3
 //! with pip, and nothing else.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -10,6 +11,7 @@ mod bench;
 mod checks;
 mod demo;
 mod fuzz;
+mod generate;
 mod process;
 mod sanitize;
 mod setup;
@@ -31,7 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Provision cmake, ninja, libclang, the IREE compiler and MLX into .toolchain/
+    /// Unpack the sources of IREE's runtime, and provision the IREE compiler and MLX into .toolchain/
     Setup(setup::Arguments),
     /// Let the bundled model tell a story through the IREE engine
     Demo(demo::Arguments),
@@ -41,6 +43,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Run the tests of what talks to C and C++ under the address and the leak sanitizer
     Sanitize,
+    /// Make the bindings and headers of mlxcel-iree-sys anew
+    Generate,
     /// Run every check: format, architecture, licences, lints, documentation and all tests
     Test(checks::Arguments),
 }
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&workspace, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, &arguments),
         Task::Sanitize => sanitize::run(&workspace),
+        Task::Generate => generate::run(&workspace),
         Task::Test(arguments) => checks::run(&workspace, &arguments),
     });
     match result {

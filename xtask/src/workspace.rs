@@ -8,8 +8,11 @@ use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
 /// Features that need something which not every machine has, or replace what the others test; [`crate::checks`] has a check of
 /// its own for them where there is one.
-const APART: &[(&str, &[&str])] =
-    &[("mlxcel-iree", &["cuda", "dist", "vulkan"]), ("mlxcel-session", &["iree-dist"])];
+const APART: &[(&str, &[&str])] = &[
+    ("mlxcel-iree", &["cuda", "dist", "vulkan"]),
+    ("mlxcel-iree-sys", &["cuda", "dist", "vulkan"]),
+    ("mlxcel-session", &["iree-dist"]),
+];
 
 /// The repository that this program was built from.
 pub(crate) struct Workspace {

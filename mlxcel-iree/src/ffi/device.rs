@@ -13,8 +13,6 @@ use std::thread;
 use mlxcel_core::{Error, ErrorKind, FaultPoint, Faults, Result};
 
 pub(crate) use self::driver::Driver;
-#[cfg(test)]
-pub(super) use self::local::topology_storage;
 use super::handle::Handle;
 use super::profile::{Events, Profiling};
 use super::status::check;
@@ -22,7 +20,7 @@ use super::sys;
 use crate::affinity::Affinity;
 
 /// The most worker threads that the task executor takes (`IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT`).
-const MAX_THREADS: usize = 256;
+pub(super) const MAX_THREADS: usize = 256;
 
 /// How to open a [`Device`].
 #[derive(Clone, Debug, Default)]

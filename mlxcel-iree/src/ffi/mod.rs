@@ -1,5 +1,5 @@
 //! The IREE runtime as safe types: devices, buffers and programs. The runtime is of the release
-//! [`RELEASE`](mlxcel_iree_target::RELEASE): that of the sources in `eerie-sys` 0.5.0, and the only one that `build/version.rs` lets
+//! [`RELEASE`](mlxcel_iree_target::RELEASE): that of the sources in `mlxcel-iree-sys`, and the only one that its build script lets
 //! through as a distribution.
 //!
 //! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a [`handle::Handle`],

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mlxcel_core::ErrorKind;
 use mlxcel_stablehlo::ElementType::{self, F32, I32};
 
-use super::device::topology_storage;
+use super::device::MAX_THREADS;
 use super::*;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
@@ -645,45 +645,15 @@ fn a_device_that_is_not_there_is_an_error_with_the_way_out() {
 }
 
 #[test]
-fn the_hand_written_declarations_match_the_archive() {
-    let mut topology = topology_storage();
-    // SAFETY: the storage is what the test checks, and is far larger than the structure is today.
-    let (begin, last) = unsafe {
-        sys::iree_task_topology_initialize_from_group_count(usize::MAX, &mut *topology);
-        let capacity = sys::iree_task_topology_group_capacity(&*topology);
-        assert_eq!(capacity, 256, "as many threads as DeviceOptions documents");
-        let group = |index| sys::iree_task_topology_get_group(&*topology, index);
-        (group(0) as usize, group(capacity - 1) as usize)
-    };
-    let group_size = (last - begin) / 255;
-    let end = last + group_size - (&raw const *topology).addr();
-    assert!(end <= size_of::<sys::TopologyStorage>(), "the topology takes {end} bytes");
+fn a_topology_has_room_for_as_many_threads_as_the_options_document() {
+    let topology = Box::<sys::iree_task_topology_t>::default();
+    // SAFETY: the topology is all zero, which is one without groups; its capacity is asked for, and nothing else.
+    let capacity = unsafe { sys::iree_task_topology_group_capacity(&*topology) };
+    assert_eq!(capacity, MAX_THREADS);
+    assert_eq!(capacity, topology.groups.len());
+}
 
-    // The C side zeroes all of the options: exactly the bytes of ours must change.
-    #[repr(C)]
-    struct Guarded {
-        options: sys::iree_task_executor_options_t,
-        guard: [u64; 8],
-    }
-    let mut guarded = Guarded {
-        options: sys::iree_task_executor_options_t {
-            scheduling_mode: 1,
-            worker_base_index: 1,
-            worker_spin_ns: 1,
-            worker_stack_size: 1,
-            worker_local_memory_size: 1,
-        },
-        guard: [u64::MAX; 8],
-    };
-    // SAFETY: the options are followed by room that the test checks to be untouched.
-    unsafe { sys::iree_task_executor_options_initialize(&mut guarded.options) };
-    assert_eq!(guarded.options.worker_local_memory_size, 0);
-    assert_eq!(guarded.guard, [u64::MAX; 8]);
-
-    let mut params = [sys::DeviceParamsStorage::default(), sys::DeviceParamsStorage::default()];
-    // SAFETY: each storage is far larger than the structure is today.
-    unsafe {
-        sys::iree_hal_task_device_params_initialize(&mut params[0]);
-        sys::iree_hal_sync_device_params_initialize(&mut params[1]);
-    }
+#[test]
+fn the_runtime_is_of_the_release_that_programs_are_compiled_for() {
+    assert_eq!(mlxcel_iree_sys::VERSION, mlxcel_iree_target::RELEASE);
 }

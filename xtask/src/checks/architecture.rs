@@ -50,6 +50,14 @@ const RULES: &[Rule] = &[
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {
+        name: "mlxcel-iree-sys",
+        layer: 0,
+        may_use: &[],
+        // Declarations of functions in C.
+        unsafe_code: Unsafe::Within(&["bindings"]),
+    },
+    Rule { name: "mlxcel-iree-generate", layer: 5, may_use: &[], unsafe_code: Unsafe::Forbidden },
+    Rule {
         name: "mlxcel-iree-kernels",
         layer: 3,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
@@ -84,6 +92,7 @@ const RULES: &[Rule] = &[
             "mlxcel-stablehlo",
             "mlxcel-graph",
             "mlxcel-iree-kernels",
+            "mlxcel-iree-sys",
             "mlxcel-iree-target",
             "mlxcel-iree-compile",
         ],

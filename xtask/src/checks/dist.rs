@@ -1,25 +1,28 @@
-//! The feature `dist` of mlxcel-iree: the engine on a distribution of IREE's runtime, laid out from the vendored build.
+//! The feature `dist` of mlxcel-iree: the engine on a distribution of IREE's runtime.
 //!
-//! IREE's own install rules say which headers a distribution has, and its build which objects are in the one library of
-//! the runtime; both were written when eerie-sys was built. The device tests then run on that distribution, with no
+//! The distribution is made from the sources that `vendored` compiles, under IREE's own names. The device tests then run on it, with no
 //! source of IREE compiled, and the build script is shown distributions that it must refuse.
 
-mod layout;
 mod refusals;
 
+use std::fs;
 use std::io::{BufReader, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, TargetKind};
 
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{generate, process};
 
 const PACKAGE: &str = "mlxcel-iree";
-/// The crate that builds the runtime from source.
-const VENDORED: &str = "eerie-sys";
+/// The crate with the build script.
+const NATIVE: &str = "mlxcel-iree-sys";
+/// What compiles C.
+const COMPILER: &str = "cc";
+/// Says what a distribution was made from.
+const STAMP: &str = "made-from-sha256";
 /// Where the build script looks for a distribution.
 const VARIABLE: &str = "IREE_DIST";
 /// The crate that compiles programs.
@@ -40,16 +43,17 @@ const RUN_SIDE_TESTS: &str = "bundled_only::";
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     for features in [FEATURES, DOOR, RUN_SIDE] {
-        has_not(workspace, features, VENDORED)?;
+        has_not(workspace, features, COMPILER)?;
     }
     for features in [RUN_SIDE, RUN_SIDE_DOOR] {
         has_not(workspace, features, COMPILE_SIDE)?;
     }
     let distribution = workspace.metadata()?.target_directory.into_std_path_buf().join("iree-dist");
-    layout::lay_out(&vendored_build(workspace)?, &distribution)?;
+    lay_out(workspace, &distribution)?;
 
-    let mut build = workspace.cargo(&["test", "--locked", "--lib", "--no-run"]);
-    build.args(FEATURES).env(VARIABLE, &distribution);
+    // With both features the script can be asked about each.
+    let mut build = workspace.cargo(&["check", "--locked", "--package", NATIVE, "--features", "dist"]);
+    build.env(VARIABLE, &distribution);
     let script = build_script(build)?;
     let refused = refusals::check(&script, &distribution)?;
 
@@ -77,33 +81,31 @@ fn has_not(workspace: &Workspace, features: [&str; 5], unwanted: &str) -> Result
     Ok(())
 }
 
-/// The folder in which eerie-sys has built the runtime, with the features that the other checks build it with.
-fn vendored_build(workspace: &Workspace) -> Result<PathBuf> {
-    let features = workspace.features()?;
-    let command = workspace.cargo(&["check", "--locked", "--workspace", "--features", &features]);
-    let mut found = None;
-    for_each_message(command, |message| {
-        if let Message::BuildScriptExecuted(script) = message
-            && script.package_id.repr.contains(VENDORED)
-        {
-            found = Some(script.out_dir.into_std_path_buf());
-        }
-    })?;
-    found.with_context(|| format!("cargo did not say where {VENDORED} was built"))
+/// Makes the distribution, which is left as it is where its sources have not changed.
+fn lay_out(workspace: &Workspace, distribution: &Path) -> Result<()> {
+    let stamp_at = distribution.join(STAMP);
+    let sources = workspace.root().join(NATIVE).join("iree/.sha256");
+    let stamp = fs::read_to_string(&sources).with_context(|| format!("reading {}", sources.display()))?;
+    if fs::read_to_string(&stamp_at).is_ok_and(|found| found == stamp) {
+        return Ok(());
+    }
+    let mut command = generate::generator(workspace, &["distribution".as_ref(), distribution.as_os_str()]);
+    process::run(&mut command)?;
+    fs::write(&stamp_at, stamp).context("writing the stamp of the distribution")
 }
 
-/// The build script of mlxcel-iree, as `command` compiles it.
+/// The build script, as `command` compiles it.
 fn build_script(command: Command) -> Result<PathBuf> {
     let mut found = None;
     for_each_message(command, |message| {
         if let Message::CompilerArtifact(artifact) = message
-            && artifact.package_id.repr.contains(PACKAGE)
+            && artifact.package_id.repr.contains(NATIVE)
             && artifact.target.kind.contains(&TargetKind::CustomBuild)
         {
             found = artifact.filenames.first().map(|path| path.clone().into_std_path_buf());
         }
     })?;
-    found.with_context(|| format!("cargo did not say where the build script of {PACKAGE} is"))
+    found.with_context(|| format!("cargo did not say where the build script of {NATIVE} is"))
 }
 
 /// Runs a cargo command and passes on what it tells machines; what it tells people is shown.

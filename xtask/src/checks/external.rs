@@ -20,17 +20,11 @@ const MLX: &str = "hello-mlx";
 pub(super) const PACKAGES: [&str; 3] = [PORTABLE, IREE, MLX];
 
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
-const NATIVE: &[&str] = &["eerie-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
+const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
-/// What the package with the IREE engine is told, by paths in `.toolchain/`.
-const IREE_ENVIRONMENT: &[(&str, &str)] = &[
-    ("CMAKE", "bin/cmake"),
-    ("CMAKE_PROGRAM_PATH", "bin"),
-    ("LIBCLANG_PATH", "lib"),
-    ("C_INCLUDE_PATH", "include"),
-    ("MLXCEL_IREE_COMPILER", "bin/iree-compile"),
-];
-const GENERATOR: &str = "CMAKE_GENERATOR";
+/// What the package with the IREE engine is told when it runs, by a path in `.toolchain/`; its build takes a C compiler and nothing
+/// else.
+const IREE_ENVIRONMENT: (&str, &str) = ("MLXCEL_IREE_COMPILER", "bin/iree-compile");
 /// What the package with the MLX engine is told when it is built, likewise, and not when it is run.
 const MLX_ENVIRONMENT: (&str, &str) = ("MLXCEL_MLX_DIR", "mlx");
 /// Where loaders look, and what cargo adds to.
@@ -48,23 +42,16 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let portable = External::prepare(workspace, PORTABLE, outside.path(), &target)?;
     portable.has_no_native_dependency()?;
     portable.tells_a_story(|command| {
-        for (name, _) in IREE_ENVIRONMENT {
-            command.env_remove(name);
-        }
-        command.env_remove(GENERATOR).env_remove(MLX_ENVIRONMENT.0);
+        command.env_remove(IREE_ENVIRONMENT.0).env_remove(MLX_ENVIRONMENT.0);
     })?;
 
     let iree = External::prepare(workspace, IREE, outside.path(), &target)?;
     let toolchain = workspace.toolchain();
     iree.tells_a_story(|command| {
-        // Under `cargo xtask` they are set already, and the same value keeps cargo from building again.
-        for (name, path) in IREE_ENVIRONMENT {
-            if std::env::var_os(name).is_none() {
-                command.env(name, toolchain.join(path));
-            }
-        }
-        if std::env::var_os(GENERATOR).is_none() {
-            command.env(GENERATOR, "Ninja");
+        command.env_remove(MLX_ENVIRONMENT.0);
+        let (name, path) = IREE_ENVIRONMENT;
+        if std::env::var_os(name).is_none() {
+            command.env(name, toolchain.join(path));
         }
     })?;
 
@@ -159,7 +146,7 @@ mod tests {
     #[test]
     fn native_packages_are_seen_in_a_tree() {
         assert!(is_native("cmake v0.1.58"));
-        assert!(is_native("eerie-sys v0.5.0 (*)"));
+        assert!(is_native("mlxcel-iree-sys v0.1.0 (*)"));
         assert!(!is_native("cmake-like v1.0.0"));
         assert!(!is_native(""));
     }

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::setup;
 use crate::workspace::Workspace;
+use crate::{generate, setup};
 
 /// Which checks to run.
 #[derive(clap::Args)]
@@ -36,6 +36,8 @@ enum Check {
     Fmt,
     /// Dependencies between the crates, and where unsafe code may stand
     Arch,
+    /// Bindings and headers of mlxcel-iree-sys, made anew
+    Generated,
     /// The minimum supported Rust version
     Msrv,
     /// Licences and sources of the dependencies
@@ -82,6 +84,7 @@ impl Check {
             Self::Deny => return licences::check(workspace),
             Self::Semver => return semver::check(workspace),
             Self::Fmt => compile::format(workspace),
+            Self::Generated => generate::check(workspace),
             Self::Arch => architecture::check(workspace),
             Self::Lint => compile::lint(workspace),
             Self::Docs => compile::document(workspace),

@@ -1,8 +1,8 @@
-//! Stable names for what the packages and the C compiler keep elsewhere.
+//! The compilers that builds take, and stable names for what the packages keep elsewhere.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -10,28 +10,14 @@ use anyhow::{Context, Result, bail};
 use crate::process;
 
 /// Links in `.toolchain/` and what they point to, relative to the link's folder.
-const LINKS: &[(&str, &str)] = &[
-    // A script around the package's cmake, which says why.
-    ("bin/cmake", "../../xtask/toolchain/cmake"),
-    ("bin/ninja", "../python/bin/ninja"),
-    ("bin/iree-compile", "../python/iree/compiler/_mlir_libs/iree-compile"),
-    ("lib", "python/clang/native"),
-    ("mlx", "python/mlx"),
-];
+const LINKS: &[(&str, &str)] =
+    &[("bin/iree-compile", "../python/iree/compiler/_mlir_libs/iree-compile"), ("mlx", "python/mlx")];
 
-/// Where the C compiler keeps the headers that belong to itself (stddef.h, stdbool.h and their like).
-pub(super) fn compiler_headers() -> Result<PathBuf> {
-    let c = compiler("CC", "cc")?;
+/// Proves that there are a C and a C++ compiler.
+pub(super) fn check_compilers() -> Result<()> {
+    compiler("CC", "cc")?;
     compiler("CXX", "c++")?;
-    let said = process::output(Command::new(&c).arg("-print-file-name=include"))?;
-    let headers = PathBuf::from(said.trim());
-    if !headers.join("stddef.h").is_file() {
-        bail!(
-            "the C compiler `{c}` has no headers of its own at {}: use gcc or clang, or name one in CC",
-            headers.display()
-        );
-    }
-    Ok(headers)
+    Ok(())
 }
 
 /// The compiler that cargo's build scripts will take, proved to run.
@@ -47,11 +33,11 @@ pub(super) fn compiler(variable: &str, default: &str) -> Result<String> {
 }
 
 /// Makes every link point where it should.
-pub(super) fn refresh(toolchain: &Path, headers: &Path) -> Result<()> {
+pub(super) fn refresh(toolchain: &Path) -> Result<()> {
     for (name, target) in LINKS {
         link(&toolchain.join(name), Path::new(target))?;
     }
-    link(&toolchain.join("include"), headers)
+    Ok(())
 }
 
 /// Makes `at` a link to `target`, which is there, relative to the link's folder.
@@ -86,8 +72,8 @@ fn symlink(target: &Path, at: &Path) -> std::io::Result<()> {
 fn symlink(_target: &Path, _at: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(
         ErrorKind::Unsupported,
-        "setup works on Linux and macOS only; install cmake, ninja, libclang and iree-base-compiler==3.13.0 \
-         yourself and name them in CMAKE, LIBCLANG_PATH and MLXCEL_IREE_COMPILER",
+        "setup works on Linux and macOS only; run `cargo xtask setup --sources`, install iree-base-compiler==3.13.0 \
+         yourself and name its iree-compile in MLXCEL_IREE_COMPILER",
     ))
 }
 

@@ -1,17 +1,17 @@
-//! `setup`: what the IREE engine and the MLX engine are built and run with, in `.toolchain/`.
+//! `setup`: what the IREE engine and the MLX engine are built and run with.
 //!
 //! ```text
-//! .toolchain/python/    the packages of toolchain/requirements.txt, unpacked by pip
-//! .toolchain/bin/       cmake, ninja, iree-compile: links into python/
-//! .toolchain/lib        the folder of libclang: a link into python/
-//! .toolchain/mlx        MLX's include/ and lib/: a link into python/
-//! .toolchain/include    the C compiler's own headers: a link to where it keeps them
+//! mlxcel-iree-sys/iree/   the C sources of IREE's runtime, of a package that cargo downloads
+//! .toolchain/python/      the packages of toolchain/requirements.txt, unpacked by pip
+//! .toolchain/bin/         iree-compile: a link into python/
+//! .toolchain/mlx          MLX's include/ and lib/: a link into python/
 //! ```
 //!
-//! `.cargo/config.toml` names these paths. Packages are unpacked beside their place and renamed into it together
+//! `.cargo/config.toml` names the paths in `.toolchain/`. Packages are unpacked beside their place and renamed into it together
 //! with a stamp of the requirements, so an interrupted run leaves nothing that a later one would trust, and a
 //! finished one needs no network again.
 
+mod iree;
 mod links;
 mod openblas;
 mod packages;
@@ -25,18 +25,25 @@ use fs4::FileExt;
 use crate::process;
 use crate::workspace::Workspace;
 
+pub(crate) use iree::upstream as iree_upstream;
 pub(crate) use packages::{Packages, find_python};
 
-/// What to provision beyond what every task needs.
+/// What to provision, if it is not what every task needs.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// Unpack the C sources of IREE's runtime and nothing else: all that a build takes, without Python
+    #[arg(long, conflicts_with = "openblas")]
+    sources: bool,
     /// Also make .toolchain/openblas/mlx: MLX for Linux with OpenBLAS, for products that our own kernels do not compute
     #[arg(long)]
     openblas: bool,
 }
 
-/// Makes `.toolchain/` complete, with what was asked for beyond it.
+/// Makes sources and `.toolchain/` complete, with what was asked for beyond it.
 pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    if arguments.sources {
+        return unpack_sources(workspace);
+    }
     run(workspace)?;
     if arguments.openblas {
         openblas::install(workspace)?;
@@ -44,7 +51,15 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
     Ok(())
 }
 
-/// Makes `.toolchain/` complete; does nothing where it is.
+/// Makes the C sources of IREE's runtime complete; does nothing where they are.
+pub(crate) fn unpack_sources(workspace: &Workspace) -> Result<()> {
+    if iree::unpack(workspace)? {
+        eprintln!("setup: unpacked the C sources of IREE's runtime");
+    }
+    Ok(())
+}
+
+/// Makes sources and `.toolchain/` complete; does nothing where they are.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let toolchain = workspace.toolchain();
     fs::create_dir_all(&toolchain).with_context(|| format!("creating {}", toolchain.display()))?;
@@ -58,9 +73,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
 
     // Asked first: without a compiler the rest, and its download, would be of no use.
-    let headers = links::compiler_headers()?;
+    links::check_compilers()?;
+    unpack_sources(workspace)?;
     let installed = packages::install(workspace)?;
-    links::refresh(&toolchain, &headers)?;
+    links::refresh(&toolchain)?;
     if installed {
         report_versions(workspace)?;
     }
@@ -68,14 +84,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Starts each program once: one that cannot run here (another C library, say) is found now and not midway a build.
+/// Starts the compiler once: if it cannot run here (another C library, say) that is found now and not in the middle of a test.
 fn report_versions(workspace: &Workspace) -> Result<()> {
-    for tool in ["cmake", "ninja", "iree-compile"] {
-        let program = workspace.toolchain().join("bin").join(tool);
-        let said = process::output(Command::new(&program).arg("--version"))
-            .with_context(|| format!("the provisioned {tool} does not run on this machine"))?;
-        let version = said.lines().map(str::trim).find(|line| line.chars().any(|c| c.is_ascii_digit()));
-        eprintln!("setup: {tool}: {}", version.unwrap_or_default());
-    }
+    let program = workspace.toolchain().join("bin/iree-compile");
+    let said = process::output(Command::new(&program).arg("--version"))
+        .context("the provisioned iree-compile does not run on this machine")?;
+    let version = said.lines().map(str::trim).find(|line| line.chars().any(|c| c.is_ascii_digit()));
+    eprintln!("setup: iree-compile: {}", version.unwrap_or_default());
     Ok(())
 }

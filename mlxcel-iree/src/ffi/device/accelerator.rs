@@ -1,59 +1,78 @@
-//! Devices beside the processor, opened through IREE's registry of drivers.
+//! Devices beside the processor, each by a driver that a feature compiles in.
 //!
 //! A driver finds the system's library when it is created (`libcuda`, `libvulkan`), so a program built with one starts on
 //! machines without; there the device is an error.
 
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::super::handle::{Handle, missing};
-use super::super::status::check;
+use super::super::handle::Handle;
 use super::super::sys;
 use super::{Driver, proactor_pool};
 
 const OPERATION: &str = "open a device";
 
-/// The drivers that the linked runtime has.
-struct Registry(NonNull<sys::iree_hal_driver_registry_t>);
-
-impl Registry {
-    fn new() -> Result<Self> {
-        let mut registry = ptr::null_mut();
-        // SAFETY: the allocator is static; on success the registry is ours, and it is live while drivers are registered.
-        unsafe {
-            check(sys::iree_hal_driver_registry_allocate(sys::host_allocator(), &mut registry), OPERATION)?;
-            let registry = Self(NonNull::new(registry).ok_or_else(|| missing(OPERATION))?);
-            check(sys::iree_hal_register_all_available_drivers(registry.0.as_ptr()), OPERATION)?;
-            Ok(registry)
-        }
-    }
-
-    fn driver(&self, driver: Driver) -> Result<Handle<sys::iree_hal_driver_t>> {
-        // SAFETY: the registry is live, the name outlives the call, and a driver that is created is ours.
-        unsafe {
-            Handle::create(OPERATION, |out| {
-                sys::iree_hal_driver_registry_try_create(
-                    self.0.as_ptr(),
-                    sys::string_view(driver.name()),
-                    sys::host_allocator(),
-                    out,
-                )
-            })
-        }
+/// The driver, as IREE's own programs make it where their flags say nothing.
+fn create(driver: Driver) -> Result<Handle<sys::iree_hal_driver_t>> {
+    match driver {
+        #[cfg(feature = "cuda")]
+        Driver::Cuda => cuda(),
+        #[cfg(feature = "vulkan")]
+        Driver::Vulkan => vulkan(),
+        _ => Err(Error::unsupported(OPERATION, "this program was built without the device")
+            .with_context("device", driver)),
     }
 }
 
-impl Drop for Registry {
-    fn drop(&mut self) {
-        // SAFETY: the registry is ours and not used again; drivers do not refer to it.
-        unsafe { sys::iree_hal_driver_registry_free(self.0.as_ptr()) }
+#[cfg(feature = "cuda")]
+fn cuda() -> Result<Handle<sys::iree_hal_driver_t>> {
+    let mut options = sys::iree_hal_cuda_driver_options_t::default();
+    let mut params = sys::iree_hal_cuda_device_params_t::default();
+    // SAFETY: options and parameters are initialised before they are read, which is during the call; a driver that is created is ours.
+    unsafe {
+        sys::iree_hal_cuda_driver_options_initialize(&mut options);
+        sys::iree_hal_cuda_device_params_initialize(&mut params);
+        params.command_buffer_mode =
+            sys::iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_STREAM;
+        Handle::create(OPERATION, |out| {
+            sys::iree_hal_cuda_driver_create(
+                sys::string_view(Driver::Cuda.name()),
+                &options,
+                &params,
+                sys::host_allocator(),
+                out,
+            )
+        })
+    }
+}
+
+#[cfg(feature = "vulkan")]
+fn vulkan() -> Result<Handle<sys::iree_hal_driver_t>> {
+    let mut options = sys::iree_hal_vulkan_driver_options_t::default();
+    // SAFETY: the options are initialised before they are read, which is during the call; without functions the driver takes those of
+    // the system's library; a driver that is created is ours.
+    unsafe {
+        sys::iree_hal_vulkan_driver_options_initialize(&mut options);
+        options.requested_features |=
+            sys::iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_BUFFER_DEVICE_ADDRESSES;
+        options.device_options.flags |=
+            sys::iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_DEDICATED_COMPUTE_QUEUE;
+        Handle::create(OPERATION, |out| {
+            sys::iree_hal_vulkan_driver_create(
+                sys::string_view(Driver::Vulkan.name()),
+                &options,
+                ptr::null_mut(),
+                sys::host_allocator(),
+                out,
+            )
+        })
     }
 }
 
 /// The driver's first device.
 pub(super) fn open(driver: Driver) -> Result<Handle<sys::iree_hal_device_t>> {
-    let hal_driver = Registry::new()?.driver(driver).map_err(|error| explain(driver, error))?;
+    let hal_driver = create(driver).map_err(|error| explain(driver, error))?;
     let proactors = proactor_pool()?;
     let params =
         sys::iree_hal_device_create_params_t { next: ptr::null(), proactor_pool: proactors.as_ptr() };

@@ -15,18 +15,16 @@ const WORKER_STACK_BYTES: usize = 2 * 1024 * 1024;
 
 /// How many physical cores this process may run on, if the system tells.
 pub(super) fn physical_cores() -> Option<usize> {
-    const ANY_NODE: u32 = u32::MAX;
-    const ANY_PERFORMANCE_LEVEL: u32 = 0;
-    const SCATTER: u32 = 1;
-    let mut topology = topology_storage();
-    // SAFETY: the storage is large enough for a topology (checked by a test) and is initialised by the first call
-    // before the others read it.
+    /// `IREE_TASK_TOPOLOGY_NODE_ID_ANY`, a macro.
+    const ANY_NODE: sys::iree_task_topology_node_id_t = sys::iree_task_topology_node_id_t::MAX;
+    let mut topology = Box::<sys::iree_task_topology_t>::default();
+    // SAFETY: the topology is initialised by the first call before the others read it.
     let count = unsafe {
         check(
             sys::iree_task_topology_initialize_from_physical_cores(
                 ANY_NODE,
-                ANY_PERFORMANCE_LEVEL,
-                SCATTER,
+                sys::iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_ANY,
+                sys::iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_SCATTER,
                 MAX_THREADS,
                 &mut *topology,
             ),
@@ -40,30 +38,18 @@ pub(super) fn physical_cores() -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// Zeroed room for a topology, on the heap because of its size.
-pub(in super::super) fn topology_storage() -> Box<sys::TopologyStorage> {
-    Box::new(sys::TopologyStorage([0; 64 * 1024]))
-}
-
 /// A pool of `threads` workers, each on the CPU that `cpus` has for it, or wherever the system puts it.
 fn executor(threads: usize, cpus: Option<&[usize]>) -> Result<Handle<sys::iree_task_executor_t>> {
     const OPERATION: &str = "start the device's threads";
-    let mut topology = topology_storage();
-    let mut options = sys::iree_task_executor_options_t {
-        scheduling_mode: 0,
-        worker_base_index: 0,
-        worker_spin_ns: 0,
-        worker_stack_size: 0,
-        worker_local_memory_size: 0,
-    };
+    let mut topology = Box::<sys::iree_task_topology_t>::default();
+    let mut options = sys::iree_task_executor_options_t::default();
     let cpus: Option<Vec<u32>> = cpus
         .map(|cpus| cpus.iter().map(|&cpu| u32::try_from(cpu)).collect::<Result<_, _>>())
         .transpose()
         .map_err(|error| {
             Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such CPU").with_source(error)
         })?;
-    // SAFETY: topology and options have room for what the C side writes (checked by tests) and are initialised before
-    // they are read; the list of CPUs is read during the call; the executor copies what it needs from both, and one that is
+    // SAFETY: topology and options are initialised before they are read; the list of CPUs is read during the call; the executor copies what it needs from both, and one that is
     // created is ours.
     unsafe {
         match &cpus {
@@ -126,10 +112,10 @@ pub(super) fn open_task_device(
 ) -> Result<(Handle<sys::iree_hal_device_t>, usize)> {
     let parts = LocalParts::new()?;
     let executor = executor(threads, cpus)?;
-    let mut params = sys::DeviceParamsStorage::default();
+    let mut params = sys::iree_hal_task_device_params_t::default();
     let executors = [executor.as_ptr()];
     let mut loaders = [parts.loader.as_ptr()];
-    // SAFETY: the parameters are initialised in storage that is large enough; the arrays hold as many live pointers as
+    // SAFETY: the parameters are initialised before they are read; the arrays hold as many live pointers as
     // the counts say. The device retains executor, loader, allocator and proactors, and is ours when it is created.
     unsafe {
         sys::iree_hal_task_device_params_initialize(&mut params);
@@ -154,9 +140,9 @@ pub(super) fn open_task_device(
 /// A local-sync device.
 pub(super) fn open_sync_device() -> Result<Handle<sys::iree_hal_device_t>> {
     let parts = LocalParts::new()?;
-    let mut params = sys::DeviceParamsStorage::default();
+    let mut params = sys::iree_hal_sync_device_params_t::default();
     let mut loaders = [parts.loader.as_ptr()];
-    // SAFETY: the parameters are initialised in storage that is large enough; the array holds as many live pointers as the count
+    // SAFETY: the parameters are initialised before they are read; the array holds as many live pointers as the count
     // says. The device retains loader, allocator and proactors, and is ours when it is created.
     unsafe {
         sys::iree_hal_sync_device_params_initialize(&mut params);

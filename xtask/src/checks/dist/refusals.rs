@@ -1,4 +1,4 @@
-//! What the build script of mlxcel-iree refuses, and that it says the way out.
+//! What the build script of mlxcel-iree-sys refuses, and that it says the way out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,24 +28,25 @@ pub(super) fn check(script: &Path, distribution: &Path) -> Result<usize> {
         Case { features: &["DIST"], variable: None, words: &[VARIABLE, "3.13.0", "`vendored`"] },
         // Where both are on, the distribution is what was asked for in so many words.
         Case { features: &["DIST", "VENDORED"], variable: None, words: &[VARIABLE] },
-        dist(
-            &spoilt.empty,
-            &[
-                "lib/libiree_runtime_unified.a",
-                "lib/libflatcc_parsing.a",
-                "include/iree/hal/api.h",
-                "missing",
-            ],
-        ),
+        dist(&spoilt.empty, &["lib/libiree_runtime_unified.a", "lib/libflatcc_parsing.a", "missing"]),
         dist(&spoilt.incomplete, &["lib/libflatcc_parsing.a missing"]),
         dist(&spoilt.older, &["IREE 3.12.0", "3.13.0"]),
         dist(&spoilt.newer, &["IREE 3.13.01", "3.13.0"]),
         dist(&spoilt.nameless, &["does not say which release", "version.json"]),
-        dist(&spoilt.headless, &["lacks the header iree/base/api.h"]),
         Case {
             features: &["DIST", "CUDA"],
             variable: Some((VARIABLE, distribution)),
             words: &["feature `cuda`", "built without that driver", "`vendored`"],
+        },
+        Case {
+            features: &["VENDORED"],
+            variable: Some(("CARGO_MANIFEST_DIR", &spoilt.empty)),
+            words: &["C sources are not in", "--package xtask -- setup --sources"],
+        },
+        Case {
+            features: &["VENDORED"],
+            variable: Some(("CARGO_CFG_TARGET_POINTER_WIDTH", Path::new("32"))),
+            words: &["32 bits", "`portable`"],
         },
         Case {
             features: &["VENDORED", "CUDA"],
@@ -72,18 +73,14 @@ struct Spoilt {
     older: PathBuf,
     newer: PathBuf,
     nameless: PathBuf,
-    headless: PathBuf,
 }
 
 impl Spoilt {
     fn make(folder: &Path, distribution: &Path) -> Result<Self> {
         let copy = |name: &str, version: &str| -> Result<_> {
             let copy = folder.join(name);
-            for folder in ["lib", "include/iree/hal"] {
-                fs::create_dir_all(copy.join(folder)).context("creating a distribution")?;
-            }
-            for file in ["lib/libiree_runtime_unified.a", "lib/libflatcc_parsing.a", "include/iree/hal/api.h"]
-            {
+            fs::create_dir_all(copy.join("lib")).context("creating a distribution")?;
+            for file in ["lib/libiree_runtime_unified.a", "lib/libflatcc_parsing.a"] {
                 fs::copy(distribution.join(file), copy.join(file))
                     .with_context(|| format!("copying {file}"))?;
             }
@@ -97,7 +94,6 @@ impl Spoilt {
             older: copy("older", "3.12.0")?,
             newer: copy("newer", "3.13.01")?,
             nameless: copy("nameless", "")?,
-            headless: copy("headless", "3.13.0rc20261016")?,
         };
         fs::create_dir(&spoilt.empty).context("creating a folder")?;
         fs::remove_file(spoilt.incomplete.join("lib/libflatcc_parsing.a")).context("removing a library")?;
@@ -115,7 +111,15 @@ fn refuses(script: &Path, out: &Path, case: &Case<'_>) -> Result<()> {
     for feature in ["CUDA", "DIST", "VENDORED", "VULKAN"] {
         command.env_remove(format!("CARGO_FEATURE_{feature}"));
     }
-    command.env("OUT_DIR", out).env("CARGO_CFG_TARGET_OS", std::env::consts::OS).env("PATH", "");
+    command.env("OUT_DIR", out).env("CARGO_MANIFEST_DIR", out).env("PATH", "");
+    for (name, value) in [
+        ("OS", std::env::consts::OS),
+        ("ENV", "gnu"),
+        ("ARCH", std::env::consts::ARCH),
+        ("POINTER_WIDTH", "64"),
+    ] {
+        command.env(format!("CARGO_CFG_TARGET_{name}"), value);
+    }
     command.envs(case.features.iter().map(|feature| (format!("CARGO_FEATURE_{feature}"), "1")));
     command.envs(case.variable);
     let output = command.stdin(Stdio::null()).output().context("starting the build script")?;

@@ -1,22 +1,32 @@
 //! Where IREE's runtime comes from.
 //!
-//! With the feature `vendored` it is built by the crate `eerie-sys` from the sources in it, and there is nothing to do
-//! here. With `dist` it is linked from the distribution that `IREE_DIST` names, which goes before where both are on.
-//! What a device driver needs to be built is asked for first, in words that say what to install.
+//! With the feature `vendored` it is compiled from the sources in `iree/`. With `dist` it is linked from the distribution that
+//! `IREE_DIST` names, which goes before where both are on. docs.rs, which links nothing, is given neither.
 #![allow(clippy::print_stdout, reason = "how a build script talks to cargo")]
 
+#[cfg(feature = "vendored")]
+mod compile;
+#[cfg(feature = "vendored")]
 mod cuda;
 mod dist;
+#[cfg(feature = "vendored")]
+mod sources;
+#[cfg(feature = "vendored")]
+mod vendored;
 mod version;
 
 use std::env;
 use std::process::ExitCode;
 
-/// The release whose programs this crate compiles and whose interface it is written against.
+/// The release whose interface the bindings are made from.
 const IREE_VERSION: &str = "3.13.0";
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    if env::var_os("DOCS_RS").is_some() {
+        return ExitCode::SUCCESS;
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -29,19 +39,21 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let macos = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "macos");
-    if has_feature("VULKAN") && macos {
+    let system = env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
+    if has_feature("VULKAN") && system == "macos" {
         return Err("the feature `vulkan` is not for macOS, which has no Vulkan of its own".to_owned());
     }
     if has_feature("DIST") {
         return dist::link();
     }
     if !has_feature("VENDORED") {
-        return Err("mlxcel-iree needs IREE's runtime: turn on its feature `vendored` (the default), which builds it, or \
+        return Err("mlxcel-iree-sys needs IREE's runtime: turn on its feature `vendored` (the default), which compiles it, or \
                     `dist`, which links the distribution that IREE_DIST names"
             .to_owned());
     }
-    if has_feature("CUDA") { cuda::find_toolkit() } else { Ok(()) }
+    #[cfg(feature = "vendored")]
+    vendored::build(&system)?;
+    Ok(())
 }
 
 /// Whether a feature is on, by cargo's word at run time: so `cargo xtask test --only dist` can try combinations.

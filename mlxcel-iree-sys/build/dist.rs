@@ -1,9 +1,6 @@
 //! The feature `dist`: IREE's runtime from a distribution, `iree-dist-*.tar.xz` of its releases unpacked, or an
 //! installation of IREE's CMake build.
 
-#[cfg(feature = "dist")]
-mod bindings;
-
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +10,7 @@ const VARIABLE: &str = "IREE_DIST";
 /// The archives of every distribution, in the order in which they need each other.
 const ARCHIVES: [&str; 2] = ["iree_runtime_unified", "flatcc_parsing"];
 
-/// Links the distribution and generates bindings from its headers.
+/// Links the distribution.
 pub(crate) fn link() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed={VARIABLE}");
     let distribution = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(|| {
@@ -22,7 +19,8 @@ pub(crate) fn link() -> Result<(), String> {
              releases and name the folder in {VARIABLE}, or use the feature `vendored` instead"
         )
     })?;
-    let missing: Vec<_> = required().into_iter().filter(|file| !distribution.join(file).is_file()).collect();
+    let required = ARCHIVES.map(|name| format!("lib/{}", file_name(name)));
+    let missing: Vec<_> = required.into_iter().filter(|file| !distribution.join(file).is_file()).collect();
     if !missing.is_empty() {
         return Err(format!(
             "{VARIABLE} names {}, which is no complete IREE distribution: {} missing",
@@ -33,15 +31,7 @@ pub(crate) fn link() -> Result<(), String> {
     version::check(&distribution)?;
     check_drivers(&distribution)?;
     link_archives(&distribution);
-    #[cfg(feature = "dist")]
-    bindings::generate(&distribution.join("include"))?;
     Ok(())
-}
-
-/// The files that every distribution has, relative to it: archives, and one header for all of them.
-fn required() -> Vec<String> {
-    let archives = ARCHIVES.into_iter().map(|name| format!("lib/{}", file_name(name)));
-    archives.chain(["include/iree/hal/api.h".to_owned()]).collect()
 }
 
 /// The file of a static library.

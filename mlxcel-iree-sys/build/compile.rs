@@ -1,0 +1,45 @@
+//! How IREE's C files are compiled.
+
+use std::path::Path;
+
+/// A build of the runtime in the folder `root`, which has IREE's sources in `iree/` and what is generated from them in `generated/`.
+/// Its functions have names of their own, beside those of any other IREE, where `renamed` says so. A build script is told its
+/// platform by cargo; another program names the `host`.
+pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Build {
+    let sources = root.join("iree");
+    let generated = root.join("generated/include");
+    let mut build = cc::Build::new();
+    if let Some(host) = host {
+        build.host(host).target(host).cargo_metadata(false);
+    }
+    build
+        .warnings(false)
+        // A debug build of a program is no reason to run its kernels' scheduler unoptimised.
+        .opt_level(2)
+        .debug(false)
+        .include(&generated)
+        .include(sources.join("runtime/src"))
+        .include(sources.join("third_party/flatcc/include"))
+        .include(sources.join("third_party/vulkan_headers/include"))
+        .include(&sources)
+        .define("NDEBUG", None)
+        .define("IREE_ALLOCATOR_SYSTEM_CTL", "iree_allocator_libc_ctl");
+    let names = root.join("generated/names.h");
+    if build.get_compiler().is_like_msvc() {
+        build.std("c11").flag("/Zc:preprocessor").flag("/bigobj");
+        for name in ["WIN32_LEAN_AND_MEAN", "NOMINMAX", "_USE_MATH_DEFINES", "_CRT_SECURE_NO_WARNINGS"] {
+            build.define(name, None);
+        }
+        if renamed {
+            build.flag(format!("/FI{}", names.display()));
+        }
+    } else {
+        // Statuses name the place in IREE's sources; that of a build is nobody's business.
+        let places = format!("-ffile-prefix-map={}=iree", sources.display());
+        build.std("gnu11").flag_if_supported("-fvisibility=hidden").flag_if_supported(places);
+        if renamed {
+            build.flag("-include").flag(&names);
+        }
+    }
+    build
+}

@@ -1,0 +1,83 @@
+//! The feature `vendored`: IREE's runtime from source, by a C compiler and nothing else.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::sources::{Selection, files};
+use crate::{compile, cuda, has_feature};
+
+/// The archive.
+const LIBRARY: &str = "mlxcel_iree";
+
+pub(crate) fn build(system: &str) -> Result<(), String> {
+    let variable = |name: &str| env::var(name).map_err(|_| format!("cargo did not set {name}"));
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    for folder in ["iree", "generated"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    let environment = variable("CARGO_CFG_TARGET_ENV")?;
+    check_platform(system, &environment, &variable("CARGO_CFG_TARGET_POINTER_WIDTH")?)?;
+    let toolkit = if has_feature("CUDA") { Some(cuda::find_headers()?) } else { None };
+    let files = files(Selection {
+        system,
+        msvc: environment == "msvc",
+        architecture: &variable("CARGO_CFG_TARGET_ARCH")?,
+        cuda: toolkit.is_some(),
+        vulkan: has_feature("VULKAN"),
+    });
+    let sources = root.join("iree");
+    if let Some(missing) = files.iter().find(|file| !sources.join(file).is_file()) {
+        return Err(no_sources(&root, missing));
+    }
+    let mut build = compile::runtime(&root, true, None);
+    build.file(root.join("generated/layout.c")).files(files.iter().map(|file| sources.join(file)));
+    if let Some(toolkit) = toolkit {
+        build.include(toolkit);
+    }
+    build.try_compile(LIBRARY).map_err(|error| {
+        format!(
+            "IREE's runtime could not be compiled: {error}\n\
+             It takes a C compiler (Debian, Ubuntu: `apt install gcc`; Fedora: `dnf install gcc`; macOS: \
+             `xcode-select --install`), or the one that CC names."
+        )
+    })?;
+    let libraries: &[&str] = match system {
+        "windows" => &["advapi32", "bcrypt", "dbghelp", "synchronization", "ws2_32"],
+        "macos" | "ios" => &[],
+        "android" => &["m", "dl"],
+        _ => &["m", "dl", "pthread"],
+    };
+    for library in libraries {
+        println!("cargo::rustc-link-lib={library}");
+    }
+    Ok(())
+}
+
+/// Refuses platforms whose files are not in the list, or whose types are not those of the bindings.
+fn check_platform(system: &str, environment: &str, pointer_width: &str) -> Result<(), String> {
+    let known = match system {
+        "windows" => environment == "msvc",
+        "linux" | "android" | "macos" | "ios" => true,
+        _ => false,
+    };
+    if known && pointer_width == "64" {
+        return Ok(());
+    }
+    Err(format!(
+        "mlxcel-iree-sys builds IREE's runtime for 64-bit Linux, Android, macOS, iOS and Windows (MSVC), and this target is none of \
+         them ({system}, {environment}, {pointer_width} bits); the engine `portable` of mlxcel-session runs everywhere"
+    ))
+}
+
+/// What to run where the sources are not there: in a clone of the repository, or in cargo's checkout of it.
+fn no_sources(root: &Path, missing: &str) -> String {
+    let repository = root.parent().unwrap_or(root);
+    format!(
+        "IREE's C sources are not in {root}: {missing} is missing.\n\
+         The package on crates.io has them, the repository does not. To unpack them run\n\
+         \n    cargo run --manifest-path {manifest} --package xtask -- setup --sources\n\n\
+         once, and build again; in a clone, `cargo xtask setup` does that and the rest.",
+        root = root.join("iree").display(),
+        manifest = repository.join("Cargo.toml").display(),
+    )
+}

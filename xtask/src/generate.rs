@@ -1,0 +1,104 @@
+//! `generate`: what `mlxcel-iree-sys` keeps of IREE's headers, made anew.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+use crate::setup::{self, Packages, find_python};
+use crate::workspace::Workspace;
+
+/// The crate, and its program.
+const CRATE: &str = "mlxcel-iree-sys";
+const GENERATOR: &str = "mlxcel-iree-generate";
+/// What it writes, relative to the crate.
+const WRITTEN: [&str; 2] = ["generated", "src/bindings.rs"];
+
+/// Writes bindings and headers into the crate.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    setup::unpack_sources(workspace)?;
+    generate(workspace, &workspace.root().join(CRATE))
+}
+
+/// Fails where a run would change something.
+pub(crate) fn check(workspace: &Workspace) -> Result<String> {
+    let fresh = tempfile::tempdir().context("making a folder")?;
+    generate(workspace, fresh.path())?;
+    let mut files = 0;
+    for path in WRITTEN {
+        files += compare(&workspace.root().join(CRATE), fresh.path(), Path::new(path))?;
+    }
+    Ok(format!("{files} files are what the headers give"))
+}
+
+/// A command that runs the generator.
+pub(crate) fn generator(workspace: &Workspace, arguments: &[&OsStr]) -> Command {
+    let mut command = workspace.cargo(&["run", "--locked", "--quiet", "--package", GENERATOR, "--"]);
+    command.args(arguments);
+    command
+}
+
+fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
+    let libclang = Packages {
+        name: "libclang",
+        requirements: "xtask/toolchain/libclang.txt",
+        // It is no module of Python's.
+        wheels_for: Some("3.11"),
+        what: "libclang (about 25 MB)",
+    };
+    libclang.install(workspace, find_python).context("pip could not install libclang")?;
+    let upstream = setup::iree_upstream(workspace)?;
+    let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()]);
+    command.env("LIBCLANG_PATH", workspace.toolchain().join("libclang/clang/native"));
+    // PyPI's libclang has no headers of its own (stddef.h, stdbool.h): the C compiler's do.
+    let headers = process::output(Command::new("cc").arg("-print-file-name=include"))?;
+    command.env("C_INCLUDE_PATH", headers.trim());
+    process::run(&mut command)
+}
+
+/// Compares a file, or all of a folder; the number of files.
+fn compare(kept: &Path, fresh: &Path, path: &Path) -> Result<usize> {
+    let (kept_at, fresh_at) = (kept.join(path), fresh.join(path));
+    if !fresh_at.is_dir() {
+        let read = |file: &Path| fs::read(file).with_context(|| format!("reading {}", file.display()));
+        if read(&kept_at)? != read(&fresh_at)? {
+            bail!("{} is not what the headers give: run `cargo xtask generate`", kept_at.display());
+        }
+        return Ok(1);
+    }
+    let names = |folder: &Path| -> Result<Vec<_>> {
+        let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+        let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    };
+    let fresh_names = names(&fresh_at)?;
+    if names(&kept_at)? != fresh_names {
+        bail!("{} has other files than generated ones: run `cargo xtask generate`", kept_at.display());
+    }
+    fresh_names.into_iter().map(|name| compare(kept, fresh, &path.join(name))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_differs_or_is_too_many_is_found() {
+        let [kept, fresh] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for folder in [&kept, &fresh] {
+            fs::create_dir_all(folder.path().join("generated/include")).unwrap();
+            fs::write(folder.path().join("generated/include/a.h"), "int a;").unwrap();
+        }
+        let compare = || compare(kept.path(), fresh.path(), Path::new("generated"));
+        assert_eq!(compare().unwrap(), 1);
+        fs::write(kept.path().join("generated/include/a.h"), "int b;").unwrap();
+        assert!(compare().unwrap_err().to_string().contains("cargo xtask generate"));
+        fs::write(kept.path().join("generated/include/a.h"), "int a;").unwrap();
+        fs::write(kept.path().join("generated/include/b.h"), "").unwrap();
+        assert!(compare().is_err());
+    }
+}
