@@ -25,7 +25,7 @@ pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Bui
         .define("NDEBUG", None)
         .define("IREE_ALLOCATOR_SYSTEM_CTL", "iree_allocator_libc_ctl");
     let names = root.join("generated/names.h");
-    if build.get_compiler().is_like_msvc() {
+    if build.try_get_compiler().is_ok_and(|compiler| compiler.is_like_msvc()) {
         build.std("c11").flag("/Zc:preprocessor").flag("/bigobj");
         for name in ["WIN32_LEAN_AND_MEAN", "NOMINMAX", "_USE_MATH_DEFINES", "_CRT_SECURE_NO_WARNINGS"] {
             build.define(name, None);

@@ -1,10 +1,11 @@
 //! Running other programs, with errors that say which one failed and how.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use cargo_metadata::Message;
 
 /// The command as a person would type it: without its environment and the program's folder.
 fn display(command: &Command) -> String {
@@ -62,6 +63,23 @@ pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> R
     let status = child.wait().with_context(|| format!("waiting for `{}`", display(command)))?;
     if !status.success() {
         bail!("`{}` failed ({status})", display(command));
+    }
+    Ok(())
+}
+
+/// Runs a cargo command and passes on what it tells machines; what it tells people is shown.
+pub(crate) fn for_each_message(mut command: Command, mut see: impl FnMut(Message)) -> Result<()> {
+    command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("starting cargo")?;
+    let mut output = BufReader::new(child.stdout.take().context("cargo has no output")?);
+    for message in Message::parse_stream(&mut output) {
+        see(message.context("reading what cargo says")?);
+    }
+    // To the end, so that cargo never waits for a reader.
+    output.read_to_end(&mut Vec::new()).context("reading what cargo says")?;
+    let status = child.wait().context("waiting for cargo")?;
+    if !status.success() {
+        bail!("cargo failed ({status})");
     }
     Ok(())
 }

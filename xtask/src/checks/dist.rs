@@ -6,9 +6,8 @@
 mod refusals;
 
 use std::fs;
-use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, TargetKind};
@@ -97,7 +96,7 @@ fn lay_out(workspace: &Workspace, distribution: &Path) -> Result<()> {
 /// The build script, as `command` compiles it.
 fn build_script(command: Command) -> Result<PathBuf> {
     let mut found = None;
-    for_each_message(command, |message| {
+    process::for_each_message(command, |message| {
         if let Message::CompilerArtifact(artifact) = message
             && artifact.package_id.repr.contains(NATIVE)
             && artifact.target.kind.contains(&TargetKind::CustomBuild)
@@ -106,21 +105,4 @@ fn build_script(command: Command) -> Result<PathBuf> {
         }
     })?;
     found.with_context(|| format!("cargo did not say where the build script of {NATIVE} is"))
-}
-
-/// Runs a cargo command and passes on what it tells machines; what it tells people is shown.
-fn for_each_message(mut command: Command, mut see: impl FnMut(Message)) -> Result<()> {
-    command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().context("starting cargo")?;
-    let mut output = BufReader::new(child.stdout.take().context("cargo has no output")?);
-    for message in Message::parse_stream(&mut output) {
-        see(message.context("reading what cargo says")?);
-    }
-    // To the end, so that cargo never waits for a reader.
-    output.read_to_end(&mut Vec::new()).context("reading what cargo says")?;
-    let status = child.wait().context("waiting for cargo")?;
-    if !status.success() {
-        bail!("cargo failed ({status})");
-    }
-    Ok(())
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use cargo_metadata::Message;
 
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
@@ -46,15 +47,10 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     })?;
 
     let iree = External::prepare(workspace, IREE, outside.path(), &target)?;
-    let toolchain = workspace.toolchain();
-    iree.tells_a_story(|command| {
-        command.env_remove(MLX_ENVIRONMENT.0);
-        let (name, path) = IREE_ENVIRONMENT;
-        if std::env::var_os(name).is_none() {
-            command.env(name, toolchain.join(path));
-        }
-    })?;
+    iree.tells_a_story_through_iree(workspace)?;
+    iree.is_built_once()?;
 
+    let toolchain = workspace.toolchain();
     let mlx = External::prepare(workspace, MLX, outside.path(), &target)?;
     mlx.tells_a_story(|command| {
         let (name, path) = MLX_ENVIRONMENT;
@@ -67,7 +63,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
 }
 
 /// One of the packages.
-struct External {
+pub(super) struct External {
     name: &'static str,
     manifest: PathBuf,
     model: PathBuf,
@@ -76,7 +72,12 @@ struct External {
 }
 
 impl External {
-    fn prepare(workspace: &Workspace, name: &'static str, outside: &Path, target: &Path) -> Result<Self> {
+    pub(super) fn prepare(
+        workspace: &Workspace,
+        name: &'static str,
+        outside: &Path,
+        target: &Path,
+    ) -> Result<Self> {
         let folder = workspace.root().join("tests-external").join(name);
         // The versions that the workspace is tested with; cargo drops what is not needed.
         fs::copy(workspace.root().join("Cargo.lock"), folder.join("Cargo.lock"))
@@ -120,6 +121,35 @@ impl External {
         command.arg("--").arg(&self.model).env_remove(BACKEND);
         environment(&mut command);
         process::run(&mut command).with_context(|| format!("the external package {}", self.name))
+    }
+
+    /// The same with the compiler of programs at hand, which the build does not ask for.
+    pub(super) fn tells_a_story_through_iree(&self, workspace: &Workspace) -> Result<()> {
+        self.tells_a_story(|command| {
+            command.env_remove(MLX_ENVIRONMENT.0);
+            let (name, path) = IREE_ENVIRONMENT;
+            if std::env::var_os(name).is_none() {
+                command.env(name, workspace.toolchain().join(path));
+            }
+        })
+    }
+
+    /// A second build finds everything done: no script of a package asks to run again.
+    fn is_built_once(&self) -> Result<()> {
+        let mut again = Vec::new();
+        let mut command = self.cargo("build");
+        command.env_remove(MLX_ENVIRONMENT.0);
+        process::for_each_message(command, |message| {
+            if let Message::CompilerArtifact(artifact) = message
+                && !artifact.fresh
+            {
+                again.push(artifact.target.name);
+            }
+        })?;
+        if !again.is_empty() {
+            bail!("a second build of {} compiles again: {}", self.name, again.join(", "));
+        }
+        Ok(())
     }
 
     /// Runs the program that was built without cargo, which helps loaders, and without any of our variables.

@@ -3,6 +3,7 @@
 //! Cheap checks go first and the tests last. A failed check does not stop the others: one run shows everything.
 
 mod architecture;
+mod beside;
 mod bundle;
 mod compile;
 mod dist;
@@ -50,6 +51,8 @@ enum Check {
     Docs,
     /// Packages outside the workspace, built as a user's are
     External,
+    /// Another IREE in the same program
+    Beside,
     /// An engine outside the workspace, proved on our packages
     Package,
     /// All tests, those in the documentation included
@@ -80,6 +83,7 @@ fn in_ci() -> bool {
 impl Check {
     fn run(self, workspace: &Workspace) -> Result<Done> {
         let checked = match self {
+            Self::Beside => return beside::check(workspace),
             Self::Msrv => return msrv::check(workspace),
             Self::Deny => return licences::check(workspace),
             Self::Semver => return semver::check(workspace),
