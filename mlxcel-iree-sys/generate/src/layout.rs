@@ -29,7 +29,7 @@ pub(super) fn checks(bindings: &str) -> String {
 /// The condition in C for `Size of T"][… - 8usize];` and its like; types without a name in C have none.
 fn assertion(check: &str) -> Option<String> {
     let (what, rest) = check.split_once("\"]")?;
-    let number = rest.split_once("usize]")?.0.rsplit_once("- ")?.1;
+    let number = rest.split_once("usize")?.0.rsplit_once("- ")?.1;
     if what.contains("__bindgen") {
         return None;
     }
