@@ -221,12 +221,8 @@ fn a_flipped_bit_is_refused_in_one_line() {
 fn a_bundle_holds_the_contract() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
-    let options = BundleOptions::default()
-        .with_precision(Precision::Exact)
-        .with_capacity(300)
-        .with_sequences(2)
-        .with_every_position(true)
-        .with_hidden_states(true);
+    let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(300).with_sequences(2);
+    let options = BundleOptions::from(load).with_every_position(true).with_hidden_states(true);
     let engine = IreeBackend::new().with_cache_dir(cache_dir());
     let source = Fixture::named("llama").path.into();
     let manifest = mlxcel_session::iree::bundle::write(&engine, &source, &folder, &options).unwrap();

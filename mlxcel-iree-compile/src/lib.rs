@@ -38,6 +38,7 @@ mod programs;
 #[cfg(test)]
 mod testing;
 mod toolchain;
+mod wanted;
 
 pub use artifact::{Artifact, Artifacts};
 pub use programs::ProgramCompiler;

@@ -105,7 +105,11 @@ impl Places {
 
     /// What a manifest says of weights that lie like this in `file`.
     pub fn describe(self, file: FileEntry, samples: String) -> LaidOut {
-        LaidOut { file, places: self.ranges.into_iter().map(|(name, start, _)| (name, start)).collect(), samples }
+        LaidOut {
+            file,
+            places: self.ranges.into_iter().map(|(name, start, _)| (name, start)).collect(),
+            samples,
+        }
     }
 }
 
@@ -116,7 +120,8 @@ impl LaidOut {
     /// [`ErrorKind::Corrupt`] for a weight that is not in the file, or samples that differ.
     pub fn check(&self, weights: &[WeightArgument], content: &[u8]) -> Result<Places> {
         let corrupt = |message: &'static str| {
-            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", self.file.path.escape_debug())
+            Error::new(ErrorKind::Corrupt, OPERATION, message)
+                .with_context("path", self.file.path.escape_debug())
         };
         if content.len() as u64 != self.file.bytes {
             return Err(corrupt("the file of laid-out weights has not the size that it had"));
@@ -124,9 +129,9 @@ impl LaidOut {
         let places = Places::told(self, weights)?;
         let found = places.sample(|at, buffer| {
             let range = usize::try_from(at).ok().and_then(|at| content.get(at..at + buffer.len()));
-            range.map(|bytes| buffer.copy_from_slice(bytes)).ok_or_else(|| {
-                corrupt("the file of laid-out weights has no place for a weight")
-            })
+            range
+                .map(|bytes| buffer.copy_from_slice(bytes))
+                .ok_or_else(|| corrupt("the file of laid-out weights has no place for a weight"))
         })?;
         if !found.eq_ignore_ascii_case(&self.samples) {
             return Err(corrupt("the laid-out weights are not those that were bundled"));

@@ -48,7 +48,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("bundle");
         let toolchain = Toolchain { cache_dir: Some(place.path().join("cache")), ..Toolchain::default() };
-        let wanted = BundleOptions::default().with_precision(Precision::Exact).with_capacity(150);
+        let wanted = BundleOptions::from(options.clone().with_capacity(150));
         let source = checkpoint.as_path().into();
         write(&toolchain, &ProgramOptions::default(), &source, &folder, &wanted).unwrap();
         // Without the cache nothing says that this machine wrote it.

@@ -10,7 +10,7 @@ use clap::Parser;
 use mlxcel_examples::{Failure, Progress, bundled, launch};
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
-use mlxcel_session::{ModelSource, Precision};
+use mlxcel_session::{LoadOptions, ModelSource, Precision};
 use serde::Serialize;
 
 /// Write a model with its programs compiled, in a folder that runs without a compiler: `generate --model DIR`.
@@ -103,10 +103,10 @@ fn source(arguments: &Arguments) -> ModelSource {
 
 fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let progress = Progress::new();
-    let mut options = InspectOptions::default().with_precision(arguments.precision);
-    options.capacity = arguments.context;
-    options.progress = progress.reporter();
-    options.target = Some(arguments.target.parse()?);
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.capacity = arguments.context;
+    load.progress = progress.reporter();
+    let options = InspectOptions::from(load).with_target(arguments.target.parse()?);
     let inspected = inspect(&mlxcel_examples::iree(), &source(arguments), folder, &options);
     progress.close();
     let summaries = inspected?;
@@ -126,16 +126,16 @@ fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
 fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let started = Instant::now();
     let progress = Progress::new();
-    let mut options = BundleOptions::default()
+    let mut load =
+        LoadOptions::default().with_precision(arguments.precision).with_sequences(arguments.sequences);
+    load.capacity = arguments.context;
+    load.progress = progress.reporter();
+    let options = BundleOptions::from(load)
         .with_targets(split_targets(&arguments.target)?)
-        .with_precision(arguments.precision)
-        .with_sequences(arguments.sequences)
         .with_every_position(arguments.every_position)
         .with_hidden_states(arguments.hidden_states)
         .with_weights(!arguments.no_weights)
         .with_replace(arguments.force);
-    options.capacity = arguments.context;
-    options.progress = progress.reporter();
     let written = bundle::write(&mlxcel_examples::iree(), &source(arguments), folder, &options);
     progress.close();
     let manifest = written?;

@@ -37,10 +37,8 @@ fn written() -> Result<(TempDir, Vec<u8>)> {
         mlxcel_core::Error::new(mlxcel_core::ErrorKind::Io, "fuzz", "no folder").with_source(error)
     })?;
     let folder = place.path().join("bundle");
-    let options = BundleOptions::default()
-        .with_precision(Precision::Exact)
-        .with_capacity(150)
-        .with_targets([STABLEHLO]);
+    let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(150);
+    let options = BundleOptions::from(load).with_targets([STABLEHLO]);
     write(&engine(), &fixture("llama").into(), &folder, &options)?;
     let text = fs::read(folder.join("bundle.json")).unwrap_or_default();
     Ok((place, text))

@@ -1,21 +1,23 @@
 //! What a bundle is written with.
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, Precision, ProgressFn, Result};
+use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 
-/// What [`write()`](super::write) is asked for; start from [`BundleOptions::default`].
-#[derive(Clone)]
+/// What [`write()`](super::write) is asked for; start from [`BundleOptions::default`], or from what the model is to be opened with
+/// (`BundleOptions::from`).
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BundleOptions {
-    /// What to compile for: targets as [`CompileTarget`](mlxcel_iree_target::CompileTarget) reads them, such as `llvm-cpu:x86-64-v3`, or
-    /// [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); this machine's processor where none is given.
+    /// What models are to be opened with from the bundle: the rounding of its programs, the most tokens that one sequence may hold (the
+    /// model's own limit where none is given; each doubling beyond 1,024 takes programs of its own), how many sequences a session may
+    /// hold at once (1 where none is given; programs are needed for each number of rows).
+    ///
+    /// Its `progress` is told how many programs are compiled, then how many bytes of the checkpoint are copied; its `cancel` stops writing
+    /// at the next boundary, and nothing is left behind. Threads, device and what is prepared are for whoever opens the bundle to
+    /// say, and refused here.
+    pub load: LoadOptions,
+    /// What to compile for: targets as [`CompileTarget`](mlxcel_iree_target::CompileTarget) reads them, such as `llvm-cpu:x86-64-v3`,
+    /// or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); this machine's processor where none is given.
     pub targets: Vec<String>,
-    /// Which rounding the programs have.
-    pub precision: Precision,
-    /// The most tokens that one sequence may hold; the model's own limit where none is given. Each doubling beyond 1,024 takes
-    /// programs of its own.
-    pub capacity: Option<usize>,
-    /// How many sequences a session may hold at once, 1 by default. Programs are needed for each number of rows.
-    pub sequences: usize,
     /// Whether results at every position may be asked for ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)): half as
     /// many programs more. Not by default.
     pub every_position: bool,
@@ -29,27 +31,26 @@ pub struct BundleOptions {
     pub laid_out_weights: bool,
     /// Whether a bundle that is there already is replaced; it is an error by default.
     pub replace: bool,
-    /// Told how many programs are compiled, then how many bytes of the checkpoint are copied.
-    pub progress: Option<ProgressFn>,
-    /// Stops writing at the next boundary; nothing is left behind.
-    pub cancel: Option<CancelToken>,
 }
 
-impl Default for BundleOptions {
-    fn default() -> Self {
+impl From<LoadOptions> for BundleOptions {
+    /// A bundle to be opened with `load`, for this machine's processor.
+    fn from(load: LoadOptions) -> Self {
         Self {
+            load,
             targets: Vec::new(),
-            precision: Precision::default(),
-            capacity: None,
-            sequences: 1,
             every_position: false,
             hidden_states: false,
             weights: true,
             laid_out_weights: true,
             replace: false,
-            progress: None,
-            cancel: None,
         }
+    }
+}
+
+impl Default for BundleOptions {
+    fn default() -> Self {
+        Self::from(LoadOptions::default())
     }
 }
 
@@ -58,27 +59,6 @@ impl BundleOptions {
     #[must_use]
     pub fn with_targets(mut self, targets: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.targets = targets.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// Sets the rounding.
-    #[must_use]
-    pub fn with_precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
-    }
-
-    /// Sets the most tokens that one sequence may hold.
-    #[must_use]
-    pub fn with_capacity(mut self, tokens: usize) -> Self {
-        self.capacity = Some(tokens);
-        self
-    }
-
-    /// Sets how many sequences a session may hold at once.
-    #[must_use]
-    pub fn with_sequences(mut self, sequences: usize) -> Self {
-        self.sequences = sequences;
         self
     }
 
@@ -115,41 +95,6 @@ impl BundleOptions {
     pub fn with_replace(mut self, replace: bool) -> Self {
         self.replace = replace;
         self
-    }
-
-    /// Sets who is told about long work.
-    #[must_use]
-    pub fn with_progress(
-        mut self,
-        progress: impl Fn(mlxcel_core::LoadProgress) + Send + Sync + 'static,
-    ) -> Self {
-        self.progress = Some(std::sync::Arc::new(progress));
-        self
-    }
-
-    /// Sets what stops writing.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
-    }
-}
-
-impl std::fmt::Debug for BundleOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BundleOptions")
-            .field("targets", &self.targets)
-            .field("precision", &self.precision)
-            .field("capacity", &self.capacity)
-            .field("sequences", &self.sequences)
-            .field("every_position", &self.every_position)
-            .field("hidden_states", &self.hidden_states)
-            .field("weights", &self.weights)
-            .field("laid_out_weights", &self.laid_out_weights)
-            .field("replace", &self.replace)
-            .field("progress", &self.progress.is_some())
-            .field("cancel", &self.cancel)
-            .finish()
     }
 }
 

@@ -95,12 +95,7 @@ pub(super) struct StagedFile {
 
 impl StagedFile {
     /// Writes `content` behind what was written; `wrote` is told of each block's size.
-    pub(super) fn write(
-        &mut self,
-        content: &[u8],
-        control: &Control<'_>,
-        wrote: &dyn Fn(u64),
-    ) -> Result<()> {
+    pub(super) fn write(&mut self, content: &[u8], control: &Control<'_>, wrote: &dyn Fn(u64)) -> Result<()> {
         for block in content.chunks(BLOCK) {
             control.check(OPERATION)?;
             self.append(block)?;

@@ -106,7 +106,7 @@ impl BundleTarget {
     /// The content of a program's file.
     pub(super) fn make(&self, shape: &ProgramShape, options: &BundleOptions) -> Result<Vec<u8>> {
         match &self.programs {
-            Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.cancel.as_ref())?.bytes),
+            Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.load.cancel.as_ref())?.bytes),
             Programs::Text(writer) => Ok(export(&writer.program(shape)?.module)?.into_bytes()),
         }
     }

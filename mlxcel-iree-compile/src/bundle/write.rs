@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter, WeightArgument};
+use mlxcel_graph::{ProgramShape, ProgramWriter, WeightArgument};
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, Target};
 use mlxcel_iree_target::{ProgramOptions, describe};
 use mlxcel_models::Checkpoint;
@@ -16,6 +16,7 @@ use super::staging::{OPERATION, Staging};
 use super::targets::{BundleTarget, plain_name};
 use super::{BundleOptions, laid_out, record};
 use crate::Toolchain;
+use crate::wanted::graph_options;
 
 /// Writes a bundle of the model in `source` to the folder `destination`, compiling with the compiler and the cache of
 /// `toolchain` what `wanted` and `options` ask for, and answers its manifest.
@@ -52,18 +53,14 @@ pub fn write(
     destination: impl AsRef<Path>,
     options: &BundleOptions,
 ) -> Result<Manifest> {
-    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    let control = options.load.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let staging = Staging::begin(destination.as_ref(), options.replace)?;
     let checkpoint = Checkpoint::from_source(source)?;
     checkpoint.expect_folder()?;
     let decoder = checkpoint.decoder()?;
-    let mut graph = GraphModelOptions::default();
-    graph.precision = options.precision;
-    graph.capacity = options.capacity;
-    graph.sequences = options.sequences;
+    let mut graph = graph_options(&options.load, wanted, OPERATION)?;
     graph.every_position = options.every_position;
     graph.hidden_states = options.hidden_states;
-    graph.kv_cache = wanted.kv_cache;
     let targets = BundleTarget::all(toolchain, wanted, options, &decoder, &mut graph)?;
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;
     let shapes = graph.programs(&decoder)?;
@@ -73,7 +70,7 @@ pub fn write(
     let mut manifest = Manifest::new(model, &decoder, &writer.weights, &graph, programs)?;
     manifest.targets = compile(&targets, &shapes, &staging, options, &control)?;
     if targets.iter().any(BundleTarget::is_compiled) {
-        manifest.compiler = toolchain.release_revision(options.cancel.as_ref())?;
+        manifest.compiler = toolchain.release_revision(options.load.cancel.as_ref())?;
     }
     let laid_out = in_panels(&mut manifest.targets).filter(|_| options.weights && options.laid_out_weights);
     let laid_out = laid_out.map(|target| (target, &writer.weights[..]));
@@ -99,7 +96,7 @@ fn compile(
         targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
     let total = work.len() as u64;
     let report = |done: usize| {
-        if let Some(progress) = &options.progress {
+        if let Some(progress) = &options.load.progress {
             progress(LoadProgress::new(LoadStage::Compile, done as u64, total));
         }
     };
@@ -192,7 +189,7 @@ fn copy_checkpoint(
     let done = std::cell::Cell::new(0);
     let wrote = |bytes: u64| {
         done.set(done.get() + bytes);
-        if let Some(progress) = &options.progress {
+        if let Some(progress) = &options.load.progress {
             progress(LoadProgress::new(LoadStage::Weights, done.get(), total));
         }
     };

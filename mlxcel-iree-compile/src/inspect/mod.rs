@@ -31,41 +31,43 @@ mod summary;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mlxcel_core::{
-    CancelToken, Control, Error, ErrorKind, LoadProgress, LoadStage, ModelSource, Precision, ProgressFn,
-    Result,
-};
-use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter};
+use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, ModelSource, Result};
+use mlxcel_graph::{ProgramShape, ProgramWriter};
 use mlxcel_iree_kernels::{Lowered, attends_in_use};
 use mlxcel_iree_target::describe::file_stem;
 use mlxcel_iree_target::{CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::compiler::CompileOptions;
+use crate::wanted::graph_options;
 use crate::{HERE, ProgramCompiler, Toolchain};
 
 pub use summary::{Dispatch, Summary};
 
 const OPERATION: &str = "inspect programs";
 
-/// What [`inspect`] is asked for; start from [`InspectOptions::default`].
-#[derive(Clone, Default)]
+/// What [`inspect`] is asked for; start from [`InspectOptions::default`], or from what the model is to be opened with
+/// (`InspectOptions::from`).
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct InspectOptions {
+    /// What the model is to be opened with: the rounding of its programs, the most tokens that one sequence may hold (the model's own
+    /// limit where none is given), and, where all programs are wanted, how many sequences a session may hold at once (one where none is
+    /// given).
+    ///
+    /// Its `progress` is told how many programs are compiled; its `cancel` stops at the next boundary. Threads, device and what is
+    /// prepared are of running, and refused here.
+    pub load: LoadOptions,
     /// What to compile for; what the engine would choose where none is given.
     pub target: Option<CompileTarget>,
-    /// Which rounding the programs have.
-    pub precision: Precision,
-    /// The most tokens that one sequence may hold; the model's own limit where none is given.
-    pub capacity: Option<usize>,
-    /// How many sequences a session may hold at once, where all programs are wanted; one where none is given.
-    pub sequences: Option<usize>,
     /// Whether every program is wanted that sessions can ask for, or the two that every generation begins with.
     pub all_programs: bool,
-    /// Told how many programs are compiled.
-    pub progress: Option<ProgressFn>,
-    /// Stops at the next boundary.
-    pub cancel: Option<CancelToken>,
+}
+
+impl From<LoadOptions> for InspectOptions {
+    fn from(load: LoadOptions) -> Self {
+        Self { load, ..Self::default() }
+    }
 }
 
 impl InspectOptions {
@@ -76,60 +78,11 @@ impl InspectOptions {
         self
     }
 
-    /// Sets the rounding.
-    #[must_use]
-    pub fn with_precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
-    }
-
-    /// Sets the most tokens that one sequence may hold.
-    #[must_use]
-    pub fn with_capacity(mut self, tokens: usize) -> Self {
-        self.capacity = Some(tokens);
-        self
-    }
-
-    /// Sets how many sequences a session may hold at once.
-    #[must_use]
-    pub fn with_sequences(mut self, sequences: usize) -> Self {
-        self.sequences = Some(sequences);
-        self
-    }
-
     /// Sets whether every program is wanted.
     #[must_use]
     pub fn with_all_programs(mut self, all: bool) -> Self {
         self.all_programs = all;
         self
-    }
-
-    /// Sets who is told about long work.
-    #[must_use]
-    pub fn with_progress(mut self, progress: impl Fn(LoadProgress) + Send + Sync + 'static) -> Self {
-        self.progress = Some(std::sync::Arc::new(progress));
-        self
-    }
-
-    /// Sets what stops the work.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
-    }
-}
-
-impl std::fmt::Debug for InspectOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("InspectOptions")
-            .field("target", &self.target)
-            .field("precision", &self.precision)
-            .field("capacity", &self.capacity)
-            .field("sequences", &self.sequences)
-            .field("all_programs", &self.all_programs)
-            .field("progress", &self.progress.is_some())
-            .field("cancel", &self.cancel)
-            .finish()
     }
 }
 
@@ -148,13 +101,9 @@ pub fn inspect(
     destination: impl AsRef<Path>,
     options: &InspectOptions,
 ) -> Result<Vec<Summary>> {
-    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    let control = options.load.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let decoder = Checkpoint::from_source(source)?.decoder()?;
-    let mut graph = GraphModelOptions::default();
-    graph.precision = options.precision;
-    graph.capacity = options.capacity;
-    graph.sequences = options.sequences.unwrap_or(1);
-    graph.kv_cache = wanted.kv_cache;
+    let mut graph = graph_options(&options.load, wanted, OPERATION)?;
     let target = wanted.resolve(options.target.as_ref(), HERE)?;
     if attends_in_use(&decoder, target.hardware()?) {
         graph = graph.for_kernels();
@@ -167,7 +116,7 @@ pub fn inspect(
     };
     let folder = Folder::new(destination.as_ref())?;
     let report = |done: usize| {
-        if let Some(progress) = &options.progress {
+        if let Some(progress) = &options.load.progress {
             progress(LoadProgress::new(LoadStage::Compile, done as u64, shapes.len() as u64));
         }
     };
@@ -208,7 +157,8 @@ fn one(
         "--iree-scheduling-dump-statistics-format=json".to_owned(),
     ]);
     let binary = toolchain.compiler()?;
-    let compile = |how: &CompileOptions| compiler.compile_text(&binary, &text, how, options.cancel.as_ref());
+    let compile =
+        |how: &CompileOptions| compiler.compile_text(&binary, &text, how, options.load.cancel.as_ref());
     // Where kernels are dumped, diagnostics point into the dump; asked again, the compiler names the operation of the graph.
     let vmfb = compile(&how).map_err(|error| match error.kind() {
         ErrorKind::Compile => compile(&compiler.options()).err().unwrap_or(error),

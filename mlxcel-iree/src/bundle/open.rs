@@ -303,7 +303,9 @@ impl ProgramSource for BundledPrograms {
     }
 
     fn laid_out(&self, weights: &[WeightArgument]) -> Result<Option<LaidOutWeights>> {
-        let Some(laid_out) = self.target().and_then(|target| target.laid_out.as_ref()) else { return Ok(None) };
+        let Some(laid_out) = self.target().and_then(|target| target.laid_out.as_ref()) else {
+            return Ok(None);
+        };
         let content = self.bundle.source.map(&laid_out.file)?;
         let places = laid_out.check(weights, (*content).as_ref())?;
         Ok(Some(LaidOutWeights { content, places }))

@@ -82,10 +82,11 @@ fn options_choose_what_is_in_a_bundle() {
     let place = tempfile::tempdir().unwrap();
     let progress = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = std::sync::Arc::clone(&progress);
-    let options = short()
+    let load = load_options()
+        .with_capacity(150)
         .with_sequences(2)
-        .with_every_position(true)
         .with_progress(move |step| seen.lock().unwrap().push((step.stage, step.done, step.total)));
+    let options = BundleOptions::from(load).with_every_position(true);
     let folder = place.path().join("bundle");
     let manifest = write(&engine(), &fixture("llama").into(), &folder, &options).unwrap();
     let names: BTreeSet<_> = manifest.programs.iter().map(|program| program.name.clone()).collect();
@@ -165,7 +166,8 @@ fn a_cancelled_or_failed_bundle_leaves_nothing() {
     let cancel = CancelToken::new();
     cancel.cancel();
     let source = fixture("llama").into();
-    let error = write(&without_compiler(), &source, &folder, &short().with_cancel(cancel)).unwrap_err();
+    let error =
+        write(&without_compiler(), &source, &folder, &load_options().with_cancel(cancel).into()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     let error = write(&without_compiler(), &source, &folder, &short()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Toolchain);

@@ -14,7 +14,8 @@ fn text_bundle(options: &BundleOptions) -> (TempDir, Manifest) {
 
 #[test]
 fn what_is_written_is_what_is_read() {
-    let (place, manifest) = text_bundle(&short().with_sequences(2).with_every_position(true));
+    let load = load_options().with_capacity(150).with_sequences(2);
+    let (place, manifest) = text_bundle(&BundleOptions::from(load).with_every_position(true));
     let bundle = Bundle::open(place.path().join("bundle")).unwrap();
     assert_eq!(*bundle.manifest(), manifest);
     bundle.verify().unwrap();
@@ -147,9 +148,10 @@ fn requests_that_make_no_sense_are_refused_by_name() {
         error
     };
     let field = |options: BundleOptions| refused(options).context("field").unwrap_or_default().to_owned();
-    assert_eq!(field(short().with_capacity(513)), "capacity");
-    assert_eq!(field(short().with_capacity(0)), "capacity");
-    assert_eq!(field(short().with_sequences(0)), "sequences");
+    assert_eq!(field(load_options().with_capacity(513).into()), "capacity");
+    assert_eq!(field(load_options().with_capacity(0).into()), "capacity");
+    assert_eq!(field(load_options().with_sequences(0).into()), "sequences");
+    assert_eq!(field(load_options().with_threads(2).into()), "threads");
     let error = refused(short().with_targets([STABLEHLO, STABLEHLO]));
     assert_eq!((error.kind(), error.context("target")), (ErrorKind::InvalidInput, Some(STABLEHLO)));
     let error = refused(short().with_targets(["llvm-cpu:x86-64-v3", "LLVM-CPU:x86_64/x86-64-v3"]));

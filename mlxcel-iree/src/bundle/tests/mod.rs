@@ -39,7 +39,7 @@ pub(super) fn trusting(bundle: &Path) -> IreeBackend {
 
 /// A short bundle: one cache length, one sequence.
 pub(super) fn short() -> BundleOptions {
-    BundleOptions::default().with_precision(Precision::Exact).with_capacity(150)
+    BundleOptions::from(load_options().with_capacity(150))
 }
 
 /// What tests share, beside their program: what they compile, and a bundle.
