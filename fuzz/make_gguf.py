@@ -19,6 +19,8 @@ def values(name, shape):
     made = rng.standard_normal(shape).astype(np.float32) * 0.1
     if name.endswith("norm.weight"):
         return made + 1
+    if name == "rope_freqs.weight":
+        return np.abs(made) + 1
     return -np.exp(made) if name.endswith("ssm_a") else made
 
 

@@ -30,7 +30,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model, such as a Hugging Face checkpoint folder, with the engine that [`select_backend`] chooses.
+    /// Opens a model, such as a Hugging Face checkpoint folder or a GGUF file, with the engine that [`select_backend`] chooses.
     ///
     /// # Errors
     ///

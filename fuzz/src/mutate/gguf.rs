@@ -113,7 +113,8 @@ fn change_entry(entry: &mut Entry<'_>, rng: &mut Rng) {
         }
         // A whole number stays one.
         4 if matches!(entry.kind, 4 | 5) => {
-            *value = (rng.u32(..=1 << rng.u8(..=20))).to_le_bytes().to_vec();
+            let most = 1 << rng.u8(..=20);
+            *value = rng.u32(..=most).to_le_bytes().to_vec();
         }
         // The count of an array.
         5 if entry.kind == 9 => put(value, 4, interesting(rng)),

@@ -39,7 +39,7 @@ struct Inner {
 
 impl Tokenizer {
     /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and beside it, where they are, `tokenizer_config.json`,
-    /// `special_tokens_map.json` and `chat_template.jinja`.
+    /// `special_tokens_map.json` and `chat_template.jinja`. Or that of a GGUF file, which has all of it in its metadata.
     ///
     /// # Errors
     ///
