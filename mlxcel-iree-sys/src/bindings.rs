@@ -2641,6 +2641,8 @@ unsafe extern "C" {
     pub fn iree_hal_buffer_release(buffer: *mut iree_hal_buffer_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_allocated_buffer")]
     pub fn iree_hal_buffer_allocated_buffer(buffer: *const iree_hal_buffer_t) -> *mut iree_hal_buffer_t;
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_allowed_access")]
+    pub fn iree_hal_buffer_allowed_access(buffer: *const iree_hal_buffer_t) -> iree_hal_memory_access_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_byte_offset")]
     pub fn iree_hal_buffer_byte_offset(buffer: *const iree_hal_buffer_t) -> iree_device_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_byte_length")]

@@ -34,7 +34,7 @@ const FUNCTIONS: &[&str] = &[
     "iree_async_frontier_tracker_(create|release|retain)",
     "iree_async_proactor_pool_(create|options_default|release|retain)",
     "iree_hal_allocator_(allocate_buffer|create_heap|import_buffer|release|retain)",
-    "iree_hal_buffer_(allocated_buffer|byte_length|byte_offset|release|retain|subspan)",
+    "iree_hal_buffer_(allocated_buffer|allowed_access|byte_length|byte_offset|release|retain|subspan)",
     "iree_hal_buffer_view_(buffer|create|element_type|release|retain|retain_ref|shape_dims|shape_rank)",
     "iree_hal_cuda_(device_params|driver_options)_initialize",
     "iree_hal_cuda_driver_create",
