@@ -34,7 +34,10 @@ pub type iree_hal_buffer_usage_t = u32;
 pub type iree_hal_transfer_buffer_flags_t = u32;
 pub type iree_hal_buffer_placement_flags_t = u32;
 pub type iree_hal_buffer_release_fn_t = ::core::option::Option<
-    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void, buffer: *mut iree_hal_buffer_t),
+    unsafe extern "C" fn(
+        user_data: *mut ::core::ffi::c_void,
+        buffer: *mut iree_hal_buffer_t,
+    ),
 >;
 pub type iree_hal_external_buffer_type_e = ::core::ffi::c_uint;
 pub type iree_hal_external_buffer_flags_t = u32;
@@ -72,8 +75,9 @@ pub type iree_vm_ref_type_t = usize;
 pub type iree_vm_function_linkage_e = ::core::ffi::c_uint;
 pub type iree_vm_invocation_flags_t = u32;
 pub type iree_vm_context_flags_t = u32;
-pub type iree_hal_module_debug_sink_release_callback_fn_t =
-    ::core::option::Option<unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void)>;
+pub type iree_hal_module_debug_sink_release_callback_fn_t = ::core::option::Option<
+    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
+>;
 pub type iree_hal_module_buffer_view_trace_callback_fn_t = ::core::option::Option<
     unsafe extern "C" fn(
         user_data: *mut ::core::ffi::c_void,
@@ -329,7 +333,10 @@ pub struct iree_async_proactor_pool_runner_factory_t {
         ),
     >,
     pub destroy: ::core::option::Option<
-        unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void, runner: *mut ::core::ffi::c_void),
+        unsafe extern "C" fn(
+            user_data: *mut ::core::ffi::c_void,
+            runner: *mut ::core::ffi::c_void,
+        ),
     >,
 }
 #[repr(C)]
@@ -559,7 +566,9 @@ pub struct iree_hal_profile_chunk_metadata_t {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct iree_hal_profile_sink_vtable_t {
-    pub destroy: ::core::option::Option<unsafe extern "C" fn(sink: *mut iree_hal_profile_sink_t)>,
+    pub destroy: ::core::option::Option<
+        unsafe extern "C" fn(sink: *mut iree_hal_profile_sink_t),
+    >,
     pub begin_session: ::core::option::Option<
         unsafe extern "C" fn(
             sink: *mut iree_hal_profile_sink_t,
@@ -788,19 +797,33 @@ pub struct iree_hal_module_device_policy_t {
 pub const IREE_VM_TYPE_CAPACITY_DEFAULT: u32 = 32;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_string_view_t"][::core::mem::size_of::<iree_string_view_t>() - 16usize];
-    ["Alignment of iree_string_view_t"][::core::mem::align_of::<iree_string_view_t>() - 8usize];
-    ["Offset of field: iree_string_view_t::data"][::core::mem::offset_of!(iree_string_view_t, data) - 0usize];
-    ["Offset of field: iree_string_view_t::size"][::core::mem::offset_of!(iree_string_view_t, size) - 8usize];
+    [
+        "Size of iree_string_view_t",
+    ][::core::mem::size_of::<iree_string_view_t>() - 16usize];
+    [
+        "Alignment of iree_string_view_t",
+    ][::core::mem::align_of::<iree_string_view_t>() - 8usize];
+    [
+        "Offset of field: iree_string_view_t::data",
+    ][::core::mem::offset_of!(iree_string_view_t, data) - 0usize];
+    [
+        "Offset of field: iree_string_view_t::size",
+    ][::core::mem::offset_of!(iree_string_view_t, size) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_string_view_list_t"][::core::mem::size_of::<iree_string_view_list_t>() - 16usize];
-    ["Alignment of iree_string_view_list_t"][::core::mem::align_of::<iree_string_view_list_t>() - 8usize];
-    ["Offset of field: iree_string_view_list_t::count"]
-        [::core::mem::offset_of!(iree_string_view_list_t, count) - 0usize];
-    ["Offset of field: iree_string_view_list_t::values"]
-        [::core::mem::offset_of!(iree_string_view_list_t, values) - 8usize];
+    [
+        "Size of iree_string_view_list_t",
+    ][::core::mem::size_of::<iree_string_view_list_t>() - 16usize];
+    [
+        "Alignment of iree_string_view_list_t",
+    ][::core::mem::align_of::<iree_string_view_list_t>() - 8usize];
+    [
+        "Offset of field: iree_string_view_list_t::count",
+    ][::core::mem::offset_of!(iree_string_view_list_t, count) - 0usize];
+    [
+        "Offset of field: iree_string_view_list_t::values",
+    ][::core::mem::offset_of!(iree_string_view_list_t, values) - 8usize];
 };
 pub const iree_status_code_e_IREE_STATUS_OK: iree_status_code_e = 0;
 pub const iree_status_code_e_IREE_STATUS_CANCELLED: iree_status_code_e = 1;
@@ -824,12 +847,18 @@ pub const iree_status_code_e_IREE_STATUS_INCOMPATIBLE: iree_status_code_e = 18;
 pub const iree_status_code_e_IREE_STATUS_CODE_MASK: iree_status_code_e = 31;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_const_byte_span_t"][::core::mem::size_of::<iree_const_byte_span_t>() - 16usize];
-    ["Alignment of iree_const_byte_span_t"][::core::mem::align_of::<iree_const_byte_span_t>() - 8usize];
-    ["Offset of field: iree_const_byte_span_t::data"]
-        [::core::mem::offset_of!(iree_const_byte_span_t, data) - 0usize];
-    ["Offset of field: iree_const_byte_span_t::data_length"]
-        [::core::mem::offset_of!(iree_const_byte_span_t, data_length) - 8usize];
+    [
+        "Size of iree_const_byte_span_t",
+    ][::core::mem::size_of::<iree_const_byte_span_t>() - 16usize];
+    [
+        "Alignment of iree_const_byte_span_t",
+    ][::core::mem::align_of::<iree_const_byte_span_t>() - 8usize];
+    [
+        "Offset of field: iree_const_byte_span_t::data",
+    ][::core::mem::offset_of!(iree_const_byte_span_t, data) - 0usize];
+    [
+        "Offset of field: iree_const_byte_span_t::data_length",
+    ][::core::mem::offset_of!(iree_const_byte_span_t, data_length) - 8usize];
 };
 pub const iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_MALLOC: iree_allocator_command_e = 0;
 pub const iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_CALLOC: iree_allocator_command_e = 1;
@@ -838,9 +867,15 @@ pub const iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_FREE: iree_allocator_c
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_allocator_t"][::core::mem::size_of::<iree_allocator_t>() - 16usize];
-    ["Alignment of iree_allocator_t"][::core::mem::align_of::<iree_allocator_t>() - 8usize];
-    ["Offset of field: iree_allocator_t::self_"][::core::mem::offset_of!(iree_allocator_t, self_) - 0usize];
-    ["Offset of field: iree_allocator_t::ctl"][::core::mem::offset_of!(iree_allocator_t, ctl) - 8usize];
+    [
+        "Alignment of iree_allocator_t",
+    ][::core::mem::align_of::<iree_allocator_t>() - 8usize];
+    [
+        "Offset of field: iree_allocator_t::self_",
+    ][::core::mem::offset_of!(iree_allocator_t, self_) - 0usize];
+    [
+        "Offset of field: iree_allocator_t::ctl",
+    ][::core::mem::offset_of!(iree_allocator_t, ctl) - 8usize];
 };
 pub const iree_timeout_type_e_IREE_TIMEOUT_ABSOLUTE: iree_timeout_type_e = 0;
 pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
@@ -848,378 +883,574 @@ pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
 const _: () = {
     ["Size of iree_timeout_t"][::core::mem::size_of::<iree_timeout_t>() - 16usize];
     ["Alignment of iree_timeout_t"][::core::mem::align_of::<iree_timeout_t>() - 8usize];
-    ["Offset of field: iree_timeout_t::type_"][::core::mem::offset_of!(iree_timeout_t, type_) - 0usize];
-    ["Offset of field: iree_timeout_t::nanos"][::core::mem::offset_of!(iree_timeout_t, nanos) - 8usize];
+    [
+        "Offset of field: iree_timeout_t::type_",
+    ][::core::mem::offset_of!(iree_timeout_t, type_) - 0usize];
+    [
+        "Offset of field: iree_timeout_t::nanos",
+    ][::core::mem::offset_of!(iree_timeout_t, nanos) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_frontier_t"][::core::mem::size_of::<iree_async_frontier_t>() - 8usize];
-    ["Alignment of iree_async_frontier_t"][::core::mem::align_of::<iree_async_frontier_t>() - 8usize];
+    [
+        "Size of iree_async_frontier_t",
+    ][::core::mem::size_of::<iree_async_frontier_t>() - 8usize];
+    [
+        "Alignment of iree_async_frontier_t",
+    ][::core::mem::align_of::<iree_async_frontier_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_frontier_tracker_options_t"]
-        [::core::mem::size_of::<iree_async_frontier_tracker_options_t>() - 8usize];
-    ["Alignment of iree_async_frontier_tracker_options_t"]
-        [::core::mem::align_of::<iree_async_frontier_tracker_options_t>() - 4usize];
-    ["Offset of field: iree_async_frontier_tracker_options_t::axis_table_capacity"]
-        [::core::mem::offset_of!(iree_async_frontier_tracker_options_t, axis_table_capacity) - 0usize];
-    ["Offset of field: iree_async_frontier_tracker_options_t::session_epoch"]
-        [::core::mem::offset_of!(iree_async_frontier_tracker_options_t, session_epoch) - 4usize];
-    ["Offset of field: iree_async_frontier_tracker_options_t::machine_index"]
-        [::core::mem::offset_of!(iree_async_frontier_tracker_options_t, machine_index) - 5usize];
+    [
+        "Size of iree_async_frontier_tracker_options_t",
+    ][::core::mem::size_of::<iree_async_frontier_tracker_options_t>() - 8usize];
+    [
+        "Alignment of iree_async_frontier_tracker_options_t",
+    ][::core::mem::align_of::<iree_async_frontier_tracker_options_t>() - 4usize];
+    [
+        "Offset of field: iree_async_frontier_tracker_options_t::axis_table_capacity",
+    ][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, axis_table_capacity)
+        - 0usize];
+    [
+        "Offset of field: iree_async_frontier_tracker_options_t::session_epoch",
+    ][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, session_epoch)
+        - 4usize];
+    [
+        "Offset of field: iree_async_frontier_tracker_options_t::machine_index",
+    ][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, machine_index)
+        - 5usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_operation_t"][::core::mem::size_of::<iree_async_operation_t>() - 56usize];
-    ["Alignment of iree_async_operation_t"][::core::mem::align_of::<iree_async_operation_t>() - 8usize];
+    [
+        "Size of iree_async_operation_t",
+    ][::core::mem::size_of::<iree_async_operation_t>() - 56usize];
+    [
+        "Alignment of iree_async_operation_t",
+    ][::core::mem::align_of::<iree_async_operation_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_primitive_value_t"][::core::mem::size_of::<iree_async_primitive_value_t>() - 4usize];
-    ["Alignment of iree_async_primitive_value_t"]
-        [::core::mem::align_of::<iree_async_primitive_value_t>() - 4usize];
-    ["Offset of field: iree_async_primitive_value_t::reserved"]
-        [::core::mem::offset_of!(iree_async_primitive_value_t, reserved) - 0usize];
-    ["Offset of field: iree_async_primitive_value_t::fd"]
-        [::core::mem::offset_of!(iree_async_primitive_value_t, fd) - 0usize];
+    [
+        "Size of iree_async_primitive_value_t",
+    ][::core::mem::size_of::<iree_async_primitive_value_t>() - 4usize];
+    [
+        "Alignment of iree_async_primitive_value_t",
+    ][::core::mem::align_of::<iree_async_primitive_value_t>() - 4usize];
+    [
+        "Offset of field: iree_async_primitive_value_t::reserved",
+    ][::core::mem::offset_of!(iree_async_primitive_value_t, reserved) - 0usize];
+    [
+        "Offset of field: iree_async_primitive_value_t::fd",
+    ][::core::mem::offset_of!(iree_async_primitive_value_t, fd) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_primitive_t"][::core::mem::size_of::<iree_async_primitive_t>() - 8usize];
-    ["Alignment of iree_async_primitive_t"][::core::mem::align_of::<iree_async_primitive_t>() - 4usize];
-    ["Offset of field: iree_async_primitive_t::type_"]
-        [::core::mem::offset_of!(iree_async_primitive_t, type_) - 0usize];
-    ["Offset of field: iree_async_primitive_t::value"]
-        [::core::mem::offset_of!(iree_async_primitive_t, value) - 4usize];
+    [
+        "Size of iree_async_primitive_t",
+    ][::core::mem::size_of::<iree_async_primitive_t>() - 8usize];
+    [
+        "Alignment of iree_async_primitive_t",
+    ][::core::mem::align_of::<iree_async_primitive_t>() - 4usize];
+    [
+        "Offset of field: iree_async_primitive_t::type_",
+    ][::core::mem::offset_of!(iree_async_primitive_t, type_) - 0usize];
+    [
+        "Offset of field: iree_async_primitive_t::value",
+    ][::core::mem::offset_of!(iree_async_primitive_t, value) - 4usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>() - 16usize];
-    ["Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::lkey"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, lkey) - 0usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::rkey"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, rkey) - 4usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::mr"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, mr) - 8usize];
+    [
+        "Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>()
+        - 16usize];
+    [
+        "Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::lkey",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, lkey)
+        - 0usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::rkey",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, rkey)
+        - 4usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::mr",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, mr)
+        - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>() - 4usize];
-    ["Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>() - 2usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::buffer_group_id"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_2, buffer_group_id) - 0usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::base_buffer_index"][::core::mem::offset_of!(
-        iree_async_region_t__bindgen_ty_1__bindgen_ty_2,
-        base_buffer_index
+    [
+        "Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>()
+        - 4usize];
+    [
+        "Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>()
+        - 2usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::buffer_group_id",
+    ][::core::mem::offset_of!(
+        iree_async_region_t__bindgen_ty_1__bindgen_ty_2, buffer_group_id
+    ) - 0usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::base_buffer_index",
+    ][::core::mem::offset_of!(
+        iree_async_region_t__bindgen_ty_1__bindgen_ty_2, base_buffer_index
     ) - 2usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>() - 16usize];
-    ["Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::fd"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, fd) - 0usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::offset"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, offset) - 8usize];
+    [
+        "Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>()
+        - 16usize];
+    [
+        "Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::fd",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, fd)
+        - 0usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::offset",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, offset)
+        - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_region_t__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_region_t__bindgen_ty_1>() - 32usize];
-    ["Alignment of iree_async_region_t__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_region_t__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1::rdma"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, rdma) - 0usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1::iouring"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, iouring) - 0usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1::dmabuf"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, dmabuf) - 0usize];
-    ["Offset of field: iree_async_region_t__bindgen_ty_1::opaque"]
-        [::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, opaque) - 0usize];
+    [
+        "Size of iree_async_region_t__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1>() - 32usize];
+    [
+        "Alignment of iree_async_region_t__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1::rdma",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, rdma) - 0usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1::iouring",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, iouring) - 0usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1::dmabuf",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, dmabuf) - 0usize];
+    [
+        "Offset of field: iree_async_region_t__bindgen_ty_1::opaque",
+    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, opaque) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_region_t"][::core::mem::size_of::<iree_async_region_t>() - 120usize];
-    ["Alignment of iree_async_region_t"][::core::mem::align_of::<iree_async_region_t>() - 8usize];
+    [
+        "Size of iree_async_region_t",
+    ][::core::mem::size_of::<iree_async_region_t>() - 120usize];
+    [
+        "Alignment of iree_async_region_t",
+    ][::core::mem::align_of::<iree_async_region_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>() - 32usize];
-    ["Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::primitive"]
-        [::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, primitive) - 0usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::signal_primitive"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1,
-        signal_primitive
-    ) - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::drain_buffer"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1,
-        drain_buffer
-    ) - 16usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::futex_relay_count"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1,
-        futex_relay_count
-    )
-        - 24usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>() - 32usize];
-    ["Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::primitive"]
-        [::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, primitive) - 0usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::signal_primitive"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2,
-        signal_primitive
-    ) - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::pending_waits"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2,
-        pending_waits
-    ) - 16usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::relay_list"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2,
-        relay_list
-    ) - 24usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>() - 56usize];
-    ["Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::pending_waits"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        pending_waits
+    [
+        "Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>()
+        - 32usize];
+    [
+        "Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::primitive",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, primitive
     ) - 0usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::next_with_waits"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        next_with_waits
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::signal_primitive",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, signal_primitive
     ) - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::in_wait_list"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        in_wait_list
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::drain_buffer",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, drain_buffer
     ) - 16usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::relay_list"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        relay_list
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::futex_relay_count",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, futex_relay_count
     ) - 24usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::signal_handle"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        signal_handle
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>()
+        - 32usize];
+    [
+        "Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::primitive",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, primitive
+    ) - 0usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::signal_primitive",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, signal_primitive
+    ) - 8usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::pending_waits",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, pending_waits
+    ) - 16usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::relay_list",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, relay_list
+    ) - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>()
+        - 56usize];
+    [
+        "Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::pending_waits",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, pending_waits
+    ) - 0usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::next_with_waits",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, next_with_waits
+    ) - 8usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::in_wait_list",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, in_wait_list
+    ) - 16usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::relay_list",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, relay_list
+    ) - 24usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::signal_handle",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, signal_handle
     ) - 32usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wait_registration"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        wait_registration
-    )
-        - 40usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wake_handle"][::core::mem::offset_of!(
-        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3,
-        wake_handle
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wait_registration",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, wait_registration
+    ) - 40usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wake_handle",
+    ][::core::mem::offset_of!(
+        iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, wake_handle
     ) - 48usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_notification_t__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1>() - 56usize];
-    ["Alignment of iree_async_notification_t__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1::io_uring"]
-        [::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, io_uring) - 0usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1::posix"]
-        [::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, posix) - 0usize];
-    ["Offset of field: iree_async_notification_t__bindgen_ty_1::iocp"]
-        [::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, iocp) - 0usize];
+    [
+        "Size of iree_async_notification_t__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1>() - 56usize];
+    [
+        "Alignment of iree_async_notification_t__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1::io_uring",
+    ][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, io_uring)
+        - 0usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1::posix",
+    ][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, posix) - 0usize];
+    [
+        "Offset of field: iree_async_notification_t__bindgen_ty_1::iocp",
+    ][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, iocp) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_notification_t"][::core::mem::size_of::<iree_async_notification_t>() - 104usize];
-    ["Alignment of iree_async_notification_t"][::core::mem::align_of::<iree_async_notification_t>() - 8usize];
+    [
+        "Size of iree_async_notification_t",
+    ][::core::mem::size_of::<iree_async_notification_t>() - 104usize];
+    [
+        "Alignment of iree_async_notification_t",
+    ][::core::mem::align_of::<iree_async_notification_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>() - 16usize];
-    ["Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::state"]
-        [::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, state) - 0usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::write_buffer"]
-        [::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, write_buffer) - 8usize];
+    [
+        "Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>()
+        - 16usize];
+    [
+        "Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::state",
+    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, state)
+        - 0usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::write_buffer",
+    ][::core::mem::offset_of!(
+        iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, write_buffer
+    ) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    ["Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_2::notification_relay_next"][::core::mem::offset_of!(
-        iree_async_relay_t__bindgen_ty_1__bindgen_ty_2,
-        notification_relay_next
+    [
+        "Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
+    [
+        "Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_2::notification_relay_next",
+    ][::core::mem::offset_of!(
+        iree_async_relay_t__bindgen_ty_1__bindgen_ty_2, notification_relay_next
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
-    ["Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_3::notification_relay_next"][::core::mem::offset_of!(
-        iree_async_relay_t__bindgen_ty_1__bindgen_ty_3,
-        notification_relay_next
+    [
+        "Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
+    [
+        "Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>()
+        - 8usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_3::notification_relay_next",
+    ][::core::mem::offset_of!(
+        iree_async_relay_t__bindgen_ty_1__bindgen_ty_3, notification_relay_next
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_relay_t__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1>() - 16usize];
-    ["Alignment of iree_async_relay_t__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1::io_uring"]
-        [::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, io_uring) - 0usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1::posix"]
-        [::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, posix) - 0usize];
-    ["Offset of field: iree_async_relay_t__bindgen_ty_1::iocp"]
-        [::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, iocp) - 0usize];
+    [
+        "Size of iree_async_relay_t__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1>() - 16usize];
+    [
+        "Alignment of iree_async_relay_t__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1::io_uring",
+    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, io_uring) - 0usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1::posix",
+    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, posix) - 0usize];
+    [
+        "Offset of field: iree_async_relay_t__bindgen_ty_1::iocp",
+    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, iocp) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_relay_t"][::core::mem::size_of::<iree_async_relay_t>() - 128usize];
-    ["Alignment of iree_async_relay_t"][::core::mem::align_of::<iree_async_relay_t>() - 8usize];
+    [
+        "Size of iree_async_relay_t",
+    ][::core::mem::size_of::<iree_async_relay_t>() - 128usize];
+    [
+        "Alignment of iree_async_relay_t",
+    ][::core::mem::align_of::<iree_async_relay_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_thread_affinity_t"][::core::mem::size_of::<iree_thread_affinity_t>() - 8usize];
-    ["Alignment of iree_thread_affinity_t"][::core::mem::align_of::<iree_thread_affinity_t>() - 4usize];
+    [
+        "Size of iree_thread_affinity_t",
+    ][::core::mem::size_of::<iree_thread_affinity_t>() - 8usize];
+    [
+        "Alignment of iree_thread_affinity_t",
+    ][::core::mem::align_of::<iree_thread_affinity_t>() - 4usize];
 };
 pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_EXPLICIT_HUGE_PAGES: iree_numa_alloc_method_e = 0;
-pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_TRANSPARENT_HUGE_PAGES: iree_numa_alloc_method_e =
-    1;
+pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_TRANSPARENT_HUGE_PAGES: iree_numa_alloc_method_e = 1;
 pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_MMAP: iree_numa_alloc_method_e = 2;
 pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_STANDARD: iree_numa_alloc_method_e = 3;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_numa_alloc_info_t"][::core::mem::size_of::<iree_numa_alloc_info_t>() - 24usize];
-    ["Alignment of iree_numa_alloc_info_t"][::core::mem::align_of::<iree_numa_alloc_info_t>() - 8usize];
-    ["Offset of field: iree_numa_alloc_info_t::allocated_size"]
-        [::core::mem::offset_of!(iree_numa_alloc_info_t, allocated_size) - 0usize];
-    ["Offset of field: iree_numa_alloc_info_t::huge_page_size"]
-        [::core::mem::offset_of!(iree_numa_alloc_info_t, huge_page_size) - 8usize];
-    ["Offset of field: iree_numa_alloc_info_t::method"]
-        [::core::mem::offset_of!(iree_numa_alloc_info_t, method) - 16usize];
+    [
+        "Size of iree_numa_alloc_info_t",
+    ][::core::mem::size_of::<iree_numa_alloc_info_t>() - 24usize];
+    [
+        "Alignment of iree_numa_alloc_info_t",
+    ][::core::mem::align_of::<iree_numa_alloc_info_t>() - 8usize];
+    [
+        "Offset of field: iree_numa_alloc_info_t::allocated_size",
+    ][::core::mem::offset_of!(iree_numa_alloc_info_t, allocated_size) - 0usize];
+    [
+        "Offset of field: iree_numa_alloc_info_t::huge_page_size",
+    ][::core::mem::offset_of!(iree_numa_alloc_info_t, huge_page_size) - 8usize];
+    [
+        "Offset of field: iree_numa_alloc_info_t::method",
+    ][::core::mem::offset_of!(iree_numa_alloc_info_t, method) - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 24usize];
-    ["Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_1::alloc_info"]
-        [::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_1, alloc_info) - 0usize];
+    [
+        "Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 24usize];
+    [
+        "Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_1::alloc_info",
+    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_1, alloc_info)
+        - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 16usize];
-    ["Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    ["Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_ptr"]
-        [::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_ptr) - 0usize];
-    ["Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_length"]
-        [::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_length) - 8usize];
+    [
+        "Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 16usize];
+    [
+        "Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
+    [
+        "Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_ptr",
+    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_ptr)
+        - 0usize];
+    [
+        "Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_length",
+    ][::core::mem::offset_of!(
+        iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_length
+    ) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_slab_t__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1>() - 24usize];
-    ["Alignment of iree_async_slab_t__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_async_slab_t__bindgen_ty_1::numa"]
-        [::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, numa) - 0usize];
-    ["Offset of field: iree_async_slab_t__bindgen_ty_1::dmabuf"]
-        [::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, dmabuf) - 0usize];
+    [
+        "Size of iree_async_slab_t__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1>() - 24usize];
+    [
+        "Alignment of iree_async_slab_t__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_async_slab_t__bindgen_ty_1::numa",
+    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, numa) - 0usize];
+    [
+        "Offset of field: iree_async_slab_t__bindgen_ty_1::dmabuf",
+    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, dmabuf) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_async_slab_t"][::core::mem::size_of::<iree_async_slab_t>() - 88usize];
-    ["Alignment of iree_async_slab_t"][::core::mem::align_of::<iree_async_slab_t>() - 8usize];
+    [
+        "Alignment of iree_async_slab_t",
+    ][::core::mem::align_of::<iree_async_slab_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_socket_t"][::core::mem::size_of::<iree_async_socket_t>() - 48usize];
-    ["Alignment of iree_async_socket_t"][::core::mem::align_of::<iree_async_socket_t>() - 8usize];
+    [
+        "Size of iree_async_socket_t",
+    ][::core::mem::size_of::<iree_async_socket_t>() - 48usize];
+    [
+        "Alignment of iree_async_socket_t",
+    ][::core::mem::align_of::<iree_async_socket_t>() - 8usize];
 };
-pub const iree_async_proactor_threading_mode_e_IREE_ASYNC_PROACTOR_THREADING_SAME_THREAD:
-    iree_async_proactor_threading_mode_e = 0;
-pub const iree_async_proactor_threading_mode_e_IREE_ASYNC_PROACTOR_THREADING_CROSS_THREAD:
-    iree_async_proactor_threading_mode_e = 1;
+pub const iree_async_proactor_threading_mode_e_IREE_ASYNC_PROACTOR_THREADING_SAME_THREAD: iree_async_proactor_threading_mode_e = 0;
+pub const iree_async_proactor_threading_mode_e_IREE_ASYNC_PROACTOR_THREADING_CROSS_THREAD: iree_async_proactor_threading_mode_e = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_proactor_options_t"]
-        [::core::mem::size_of::<iree_async_proactor_options_t>() - 48usize];
-    ["Alignment of iree_async_proactor_options_t"]
-        [::core::mem::align_of::<iree_async_proactor_options_t>() - 8usize];
-    ["Offset of field: iree_async_proactor_options_t::max_concurrent_operations"]
-        [::core::mem::offset_of!(iree_async_proactor_options_t, max_concurrent_operations) - 0usize];
-    ["Offset of field: iree_async_proactor_options_t::debug_name"]
-        [::core::mem::offset_of!(iree_async_proactor_options_t, debug_name) - 8usize];
-    ["Offset of field: iree_async_proactor_options_t::allowed_capabilities"]
-        [::core::mem::offset_of!(iree_async_proactor_options_t, allowed_capabilities) - 24usize];
-    ["Offset of field: iree_async_proactor_options_t::message_pool_capacity"]
-        [::core::mem::offset_of!(iree_async_proactor_options_t, message_pool_capacity) - 32usize];
-    ["Offset of field: iree_async_proactor_options_t::threading_mode"]
-        [::core::mem::offset_of!(iree_async_proactor_options_t, threading_mode) - 40usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_async_proactor_t"][::core::mem::size_of::<iree_async_proactor_t>() - 40usize];
-    ["Alignment of iree_async_proactor_t"][::core::mem::align_of::<iree_async_proactor_t>() - 8usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_async_proactor_pool_runner_factory_t"]
-        [::core::mem::size_of::<iree_async_proactor_pool_runner_factory_t>() - 32usize];
-    ["Alignment of iree_async_proactor_pool_runner_factory_t"]
-        [::core::mem::align_of::<iree_async_proactor_pool_runner_factory_t>() - 8usize];
-    ["Offset of field: iree_async_proactor_pool_runner_factory_t::user_data"]
-        [::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, user_data) - 0usize];
-    ["Offset of field: iree_async_proactor_pool_runner_factory_t::create"]
-        [::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, create) - 8usize];
-    ["Offset of field: iree_async_proactor_pool_runner_factory_t::request_stop"]
-        [::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, request_stop) - 16usize];
-    ["Offset of field: iree_async_proactor_pool_runner_factory_t::destroy"]
-        [::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, destroy) - 24usize];
+    [
+        "Size of iree_async_proactor_options_t",
+    ][::core::mem::size_of::<iree_async_proactor_options_t>() - 48usize];
+    [
+        "Alignment of iree_async_proactor_options_t",
+    ][::core::mem::align_of::<iree_async_proactor_options_t>() - 8usize];
+    [
+        "Offset of field: iree_async_proactor_options_t::max_concurrent_operations",
+    ][::core::mem::offset_of!(iree_async_proactor_options_t, max_concurrent_operations)
+        - 0usize];
+    [
+        "Offset of field: iree_async_proactor_options_t::debug_name",
+    ][::core::mem::offset_of!(iree_async_proactor_options_t, debug_name) - 8usize];
+    [
+        "Offset of field: iree_async_proactor_options_t::allowed_capabilities",
+    ][::core::mem::offset_of!(iree_async_proactor_options_t, allowed_capabilities)
+        - 24usize];
+    [
+        "Offset of field: iree_async_proactor_options_t::message_pool_capacity",
+    ][::core::mem::offset_of!(iree_async_proactor_options_t, message_pool_capacity)
+        - 32usize];
+    [
+        "Offset of field: iree_async_proactor_options_t::threading_mode",
+    ][::core::mem::offset_of!(iree_async_proactor_options_t, threading_mode) - 40usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_proactor_pool_options_t"]
-        [::core::mem::size_of::<iree_async_proactor_pool_options_t>() - 80usize];
-    ["Alignment of iree_async_proactor_pool_options_t"]
-        [::core::mem::align_of::<iree_async_proactor_pool_options_t>() - 8usize];
-    ["Offset of field: iree_async_proactor_pool_options_t::proactor_options"]
-        [::core::mem::offset_of!(iree_async_proactor_pool_options_t, proactor_options) - 0usize];
-    ["Offset of field: iree_async_proactor_pool_options_t::runner"]
-        [::core::mem::offset_of!(iree_async_proactor_pool_options_t, runner) - 48usize];
+    [
+        "Size of iree_async_proactor_t",
+    ][::core::mem::size_of::<iree_async_proactor_t>() - 40usize];
+    [
+        "Alignment of iree_async_proactor_t",
+    ][::core::mem::align_of::<iree_async_proactor_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_resource_t"][::core::mem::size_of::<iree_hal_resource_t>() - 16usize];
-    ["Alignment of iree_hal_resource_t"][::core::mem::align_of::<iree_hal_resource_t>() - 8usize];
-    ["Offset of field: iree_hal_resource_t::ref_count"]
-        [::core::mem::offset_of!(iree_hal_resource_t, ref_count) - 0usize];
-    ["Offset of field: iree_hal_resource_t::vtable"]
-        [::core::mem::offset_of!(iree_hal_resource_t, vtable) - 8usize];
+    [
+        "Size of iree_async_proactor_pool_runner_factory_t",
+    ][::core::mem::size_of::<iree_async_proactor_pool_runner_factory_t>() - 32usize];
+    [
+        "Alignment of iree_async_proactor_pool_runner_factory_t",
+    ][::core::mem::align_of::<iree_async_proactor_pool_runner_factory_t>() - 8usize];
+    [
+        "Offset of field: iree_async_proactor_pool_runner_factory_t::user_data",
+    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, user_data)
+        - 0usize];
+    [
+        "Offset of field: iree_async_proactor_pool_runner_factory_t::create",
+    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, create)
+        - 8usize];
+    [
+        "Offset of field: iree_async_proactor_pool_runner_factory_t::request_stop",
+    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, request_stop)
+        - 16usize];
+    [
+        "Offset of field: iree_async_proactor_pool_runner_factory_t::destroy",
+    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, destroy)
+        - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_async_proactor_pool_options_t",
+    ][::core::mem::size_of::<iree_async_proactor_pool_options_t>() - 80usize];
+    [
+        "Alignment of iree_async_proactor_pool_options_t",
+    ][::core::mem::align_of::<iree_async_proactor_pool_options_t>() - 8usize];
+    [
+        "Offset of field: iree_async_proactor_pool_options_t::proactor_options",
+    ][::core::mem::offset_of!(iree_async_proactor_pool_options_t, proactor_options)
+        - 0usize];
+    [
+        "Offset of field: iree_async_proactor_pool_options_t::runner",
+    ][::core::mem::offset_of!(iree_async_proactor_pool_options_t, runner) - 48usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_resource_t",
+    ][::core::mem::size_of::<iree_hal_resource_t>() - 16usize];
+    [
+        "Alignment of iree_hal_resource_t",
+    ][::core::mem::align_of::<iree_hal_resource_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_resource_t::ref_count",
+    ][::core::mem::offset_of!(iree_hal_resource_t, ref_count) - 0usize];
+    [
+        "Offset of field: iree_hal_resource_t::vtable",
+    ][::core::mem::offset_of!(iree_hal_resource_t, vtable) - 8usize];
 };
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_NONE: iree_hal_memory_type_bits_t = 0;
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_OPTIMAL: iree_hal_memory_type_bits_t = 1;
@@ -1230,311 +1461,407 @@ pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_HOST_LOCAL: iree_hal_
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_OPTIMAL_FOR_HOST: iree_hal_memory_type_bits_t = 71;
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE: iree_hal_memory_type_bits_t = 16;
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL: iree_hal_memory_type_bits_t = 48;
-pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_OPTIMAL_FOR_DEVICE: iree_hal_memory_type_bits_t =
-    49;
+pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_OPTIMAL_FOR_DEVICE: iree_hal_memory_type_bits_t = 49;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_NONE: iree_hal_memory_access_bits_t = 0;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_READ: iree_hal_memory_access_bits_t = 1;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_WRITE: iree_hal_memory_access_bits_t = 2;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_DISCARD: iree_hal_memory_access_bits_t = 4;
-pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_DISCARD_WRITE: iree_hal_memory_access_bits_t =
-    6;
+pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_DISCARD_WRITE: iree_hal_memory_access_bits_t = 6;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_MAY_ALIAS: iree_hal_memory_access_bits_t = 8;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_UNALIGNED: iree_hal_memory_access_bits_t = 16;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_ANY: iree_hal_memory_access_bits_t = 32;
 pub const iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_ALL: iree_hal_memory_access_bits_t = 7;
 pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_NONE: iree_hal_buffer_usage_bits_t = 0;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE: iree_hal_buffer_usage_bits_t =
-    1;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET: iree_hal_buffer_usage_bits_t =
-    2;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE: iree_hal_buffer_usage_bits_t = 1;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET: iree_hal_buffer_usage_bits_t = 2;
 pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_TRANSFER: iree_hal_buffer_usage_bits_t = 3;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS:
-    iree_hal_buffer_usage_bits_t = 256;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ:
-    iree_hal_buffer_usage_bits_t = 512;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_READ:
-    iree_hal_buffer_usage_bits_t = 1024;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_WRITE:
-    iree_hal_buffer_usage_bits_t = 2048;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE: iree_hal_buffer_usage_bits_t =
-    3072;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE_READ:
-    iree_hal_buffer_usage_bits_t = 4096;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE_WRITE:
-    iree_hal_buffer_usage_bits_t = 8192;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE: iree_hal_buffer_usage_bits_t =
-    12288;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS: iree_hal_buffer_usage_bits_t = 256;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ: iree_hal_buffer_usage_bits_t = 512;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_READ: iree_hal_buffer_usage_bits_t = 1024;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_WRITE: iree_hal_buffer_usage_bits_t = 2048;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE: iree_hal_buffer_usage_bits_t = 3072;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE_READ: iree_hal_buffer_usage_bits_t = 4096;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE_WRITE: iree_hal_buffer_usage_bits_t = 8192;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE: iree_hal_buffer_usage_bits_t = 12288;
 pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DISPATCH: iree_hal_buffer_usage_bits_t = 16128;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_EXPORT: iree_hal_buffer_usage_bits_t =
-    65536;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE: iree_hal_buffer_usage_bits_t =
-    131072;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT:
-    iree_hal_buffer_usage_bits_t = 262144;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_IMMUTABLE: iree_hal_buffer_usage_bits_t =
-    524288;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED: iree_hal_buffer_usage_bits_t =
-    16777216;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT:
-    iree_hal_buffer_usage_bits_t = 33554432;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL: iree_hal_buffer_usage_bits_t =
-    67108864;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM:
-    iree_hal_buffer_usage_bits_t = 134217728;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_SEQUENTIAL_WRITE:
-    iree_hal_buffer_usage_bits_t = 268435456;
-pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING: iree_hal_buffer_usage_bits_t =
-    150994944;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_EXPORT: iree_hal_buffer_usage_bits_t = 65536;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE: iree_hal_buffer_usage_bits_t = 131072;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT: iree_hal_buffer_usage_bits_t = 262144;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_SHARING_IMMUTABLE: iree_hal_buffer_usage_bits_t = 524288;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED: iree_hal_buffer_usage_bits_t = 16777216;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT: iree_hal_buffer_usage_bits_t = 33554432;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL: iree_hal_buffer_usage_bits_t = 67108864;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM: iree_hal_buffer_usage_bits_t = 134217728;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_SEQUENTIAL_WRITE: iree_hal_buffer_usage_bits_t = 268435456;
+pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING: iree_hal_buffer_usage_bits_t = 150994944;
 pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DEFAULT: iree_hal_buffer_usage_bits_t = 3075;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_buffer_placement_t"][::core::mem::size_of::<iree_hal_buffer_placement_t>() - 24usize];
-    ["Alignment of iree_hal_buffer_placement_t"]
-        [::core::mem::align_of::<iree_hal_buffer_placement_t>() - 8usize];
-    ["Offset of field: iree_hal_buffer_placement_t::device"]
-        [::core::mem::offset_of!(iree_hal_buffer_placement_t, device) - 0usize];
-    ["Offset of field: iree_hal_buffer_placement_t::queue_affinity"]
-        [::core::mem::offset_of!(iree_hal_buffer_placement_t, queue_affinity) - 8usize];
-    ["Offset of field: iree_hal_buffer_placement_t::flags"]
-        [::core::mem::offset_of!(iree_hal_buffer_placement_t, flags) - 16usize];
-    ["Offset of field: iree_hal_buffer_placement_t::reserved"]
-        [::core::mem::offset_of!(iree_hal_buffer_placement_t, reserved) - 20usize];
+    [
+        "Size of iree_hal_buffer_placement_t",
+    ][::core::mem::size_of::<iree_hal_buffer_placement_t>() - 24usize];
+    [
+        "Alignment of iree_hal_buffer_placement_t",
+    ][::core::mem::align_of::<iree_hal_buffer_placement_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_buffer_placement_t::device",
+    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, device) - 0usize];
+    [
+        "Offset of field: iree_hal_buffer_placement_t::queue_affinity",
+    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, queue_affinity) - 8usize];
+    [
+        "Offset of field: iree_hal_buffer_placement_t::flags",
+    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, flags) - 16usize];
+    [
+        "Offset of field: iree_hal_buffer_placement_t::reserved",
+    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, reserved) - 20usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_buffer_params_t"][::core::mem::size_of::<iree_hal_buffer_params_t>() - 32usize];
-    ["Alignment of iree_hal_buffer_params_t"][::core::mem::align_of::<iree_hal_buffer_params_t>() - 8usize];
-    ["Offset of field: iree_hal_buffer_params_t::usage"]
-        [::core::mem::offset_of!(iree_hal_buffer_params_t, usage) - 0usize];
-    ["Offset of field: iree_hal_buffer_params_t::access"]
-        [::core::mem::offset_of!(iree_hal_buffer_params_t, access) - 4usize];
-    ["Offset of field: iree_hal_buffer_params_t::type_"]
-        [::core::mem::offset_of!(iree_hal_buffer_params_t, type_) - 8usize];
-    ["Offset of field: iree_hal_buffer_params_t::queue_affinity"]
-        [::core::mem::offset_of!(iree_hal_buffer_params_t, queue_affinity) - 16usize];
-    ["Offset of field: iree_hal_buffer_params_t::min_alignment"]
-        [::core::mem::offset_of!(iree_hal_buffer_params_t, min_alignment) - 24usize];
+    [
+        "Size of iree_hal_buffer_params_t",
+    ][::core::mem::size_of::<iree_hal_buffer_params_t>() - 32usize];
+    [
+        "Alignment of iree_hal_buffer_params_t",
+    ][::core::mem::align_of::<iree_hal_buffer_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_buffer_params_t::usage",
+    ][::core::mem::offset_of!(iree_hal_buffer_params_t, usage) - 0usize];
+    [
+        "Offset of field: iree_hal_buffer_params_t::access",
+    ][::core::mem::offset_of!(iree_hal_buffer_params_t, access) - 4usize];
+    [
+        "Offset of field: iree_hal_buffer_params_t::type_",
+    ][::core::mem::offset_of!(iree_hal_buffer_params_t, type_) - 8usize];
+    [
+        "Offset of field: iree_hal_buffer_params_t::queue_affinity",
+    ][::core::mem::offset_of!(iree_hal_buffer_params_t, queue_affinity) - 16usize];
+    [
+        "Offset of field: iree_hal_buffer_params_t::min_alignment",
+    ][::core::mem::offset_of!(iree_hal_buffer_params_t, min_alignment) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_buffer_release_callback_t"]
-        [::core::mem::size_of::<iree_hal_buffer_release_callback_t>() - 16usize];
-    ["Alignment of iree_hal_buffer_release_callback_t"]
-        [::core::mem::align_of::<iree_hal_buffer_release_callback_t>() - 8usize];
-    ["Offset of field: iree_hal_buffer_release_callback_t::fn_"]
-        [::core::mem::offset_of!(iree_hal_buffer_release_callback_t, fn_) - 0usize];
-    ["Offset of field: iree_hal_buffer_release_callback_t::user_data"]
-        [::core::mem::offset_of!(iree_hal_buffer_release_callback_t, user_data) - 8usize];
+    [
+        "Size of iree_hal_buffer_release_callback_t",
+    ][::core::mem::size_of::<iree_hal_buffer_release_callback_t>() - 16usize];
+    [
+        "Alignment of iree_hal_buffer_release_callback_t",
+    ][::core::mem::align_of::<iree_hal_buffer_release_callback_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_buffer_release_callback_t::fn_",
+    ][::core::mem::offset_of!(iree_hal_buffer_release_callback_t, fn_) - 0usize];
+    [
+        "Offset of field: iree_hal_buffer_release_callback_t::user_data",
+    ][::core::mem::offset_of!(iree_hal_buffer_release_callback_t, user_data) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_buffer_t"][::core::mem::size_of::<iree_hal_buffer_t>() - 104usize];
-    ["Alignment of iree_hal_buffer_t"][::core::mem::align_of::<iree_hal_buffer_t>() - 8usize];
-    ["Offset of field: iree_hal_buffer_t::resource"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, resource) - 0usize];
-    ["Offset of field: iree_hal_buffer_t::allocated_buffer"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, allocated_buffer) - 16usize];
-    ["Offset of field: iree_hal_buffer_t::allocation_size"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, allocation_size) - 24usize];
-    ["Offset of field: iree_hal_buffer_t::byte_offset"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, byte_offset) - 32usize];
-    ["Offset of field: iree_hal_buffer_t::byte_length"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, byte_length) - 40usize];
-    ["Offset of field: iree_hal_buffer_t::placement"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, placement) - 48usize];
-    ["Offset of field: iree_hal_buffer_t::pooling_allocator"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, pooling_allocator) - 72usize];
-    ["Offset of field: iree_hal_buffer_t::preserve_count"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, preserve_count) - 80usize];
-    ["Offset of field: iree_hal_buffer_t::memory_type"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, memory_type) - 84usize];
-    ["Offset of field: iree_hal_buffer_t::allowed_usage"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, allowed_usage) - 88usize];
-    ["Offset of field: iree_hal_buffer_t::allowed_access"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, allowed_access) - 92usize];
-    ["Offset of field: iree_hal_buffer_t::reserved"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, reserved) - 94usize];
-    ["Offset of field: iree_hal_buffer_t::flags"]
-        [::core::mem::offset_of!(iree_hal_buffer_t, flags) - 96usize];
+    [
+        "Size of iree_hal_buffer_t",
+    ][::core::mem::size_of::<iree_hal_buffer_t>() - 104usize];
+    [
+        "Alignment of iree_hal_buffer_t",
+    ][::core::mem::align_of::<iree_hal_buffer_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_buffer_t::resource",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, resource) - 0usize];
+    [
+        "Offset of field: iree_hal_buffer_t::allocated_buffer",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, allocated_buffer) - 16usize];
+    [
+        "Offset of field: iree_hal_buffer_t::allocation_size",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, allocation_size) - 24usize];
+    [
+        "Offset of field: iree_hal_buffer_t::byte_offset",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, byte_offset) - 32usize];
+    [
+        "Offset of field: iree_hal_buffer_t::byte_length",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, byte_length) - 40usize];
+    [
+        "Offset of field: iree_hal_buffer_t::placement",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, placement) - 48usize];
+    [
+        "Offset of field: iree_hal_buffer_t::pooling_allocator",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, pooling_allocator) - 72usize];
+    [
+        "Offset of field: iree_hal_buffer_t::preserve_count",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, preserve_count) - 80usize];
+    [
+        "Offset of field: iree_hal_buffer_t::memory_type",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, memory_type) - 84usize];
+    [
+        "Offset of field: iree_hal_buffer_t::allowed_usage",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, allowed_usage) - 88usize];
+    [
+        "Offset of field: iree_hal_buffer_t::allowed_access",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, allowed_access) - 92usize];
+    [
+        "Offset of field: iree_hal_buffer_t::reserved",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, reserved) - 94usize];
+    [
+        "Offset of field: iree_hal_buffer_t::flags",
+    ][::core::mem::offset_of!(iree_hal_buffer_t, flags) - 96usize];
 };
-pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_NONE:
-    iree_hal_external_buffer_type_e = 0;
-pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION:
-    iree_hal_external_buffer_type_e = 1;
-pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION:
-    iree_hal_external_buffer_type_e = 2;
-pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD:
-    iree_hal_external_buffer_type_e = 3;
-pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32:
-    iree_hal_external_buffer_type_e = 4;
+pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_NONE: iree_hal_external_buffer_type_e = 0;
+pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION: iree_hal_external_buffer_type_e = 1;
+pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION: iree_hal_external_buffer_type_e = 2;
+pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD: iree_hal_external_buffer_type_e = 3;
+pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32: iree_hal_external_buffer_type_e = 4;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1::ptr"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1, ptr) - 0usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2"]
-        [::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2::ptr"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2, ptr) - 0usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>() - 4usize];
-    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3"]
-        [::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>() - 4usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3::fd"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3, fd) - 0usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4"]
-        [::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>() - 8usize];
-    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4"]
-        [::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>() - 8usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4::handle"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4, handle) - 0usize];
+    [
+        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>()
+        - 8usize];
+    [
+        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>()
+        - 8usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1::ptr",
+    ][::core::mem::offset_of!(
+        iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1, ptr
+    ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_external_buffer_t__bindgen_ty_1"]
-        [::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
-    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1"]
-        [::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::host_allocation"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, host_allocation) - 0usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::device_allocation"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, device_allocation) - 0usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_fd"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_fd) - 0usize];
-    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_win32"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_win32) - 0usize];
+    [
+        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>()
+        - 8usize];
+    [
+        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2",
+    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>()
+        - 8usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2::ptr",
+    ][::core::mem::offset_of!(
+        iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2, ptr
+    ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_external_buffer_t"][::core::mem::size_of::<iree_hal_external_buffer_t>() - 24usize];
-    ["Alignment of iree_hal_external_buffer_t"]
-        [::core::mem::align_of::<iree_hal_external_buffer_t>() - 8usize];
-    ["Offset of field: iree_hal_external_buffer_t::type_"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t, type_) - 0usize];
-    ["Offset of field: iree_hal_external_buffer_t::flags"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t, flags) - 4usize];
-    ["Offset of field: iree_hal_external_buffer_t::size"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t, size) - 8usize];
-    ["Offset of field: iree_hal_external_buffer_t::handle"]
-        [::core::mem::offset_of!(iree_hal_external_buffer_t, handle) - 16usize];
+    [
+        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>()
+        - 4usize];
+    [
+        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3",
+    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>()
+        - 4usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3::fd",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3, fd)
+        - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_async_semaphore_t"][::core::mem::size_of::<iree_async_semaphore_t>() - 96usize];
-    ["Alignment of iree_async_semaphore_t"][::core::mem::align_of::<iree_async_semaphore_t>() - 8usize];
+    [
+        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4",
+    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>()
+        - 8usize];
+    [
+        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4",
+    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>()
+        - 8usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4::handle",
+    ][::core::mem::offset_of!(
+        iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4, handle
+    ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_semaphore_list_t"][::core::mem::size_of::<iree_hal_semaphore_list_t>() - 24usize];
-    ["Alignment of iree_hal_semaphore_list_t"][::core::mem::align_of::<iree_hal_semaphore_list_t>() - 8usize];
-    ["Offset of field: iree_hal_semaphore_list_t::count"]
-        [::core::mem::offset_of!(iree_hal_semaphore_list_t, count) - 0usize];
-    ["Offset of field: iree_hal_semaphore_list_t::semaphores"]
-        [::core::mem::offset_of!(iree_hal_semaphore_list_t, semaphores) - 8usize];
-    ["Offset of field: iree_hal_semaphore_list_t::payload_values"]
-        [::core::mem::offset_of!(iree_hal_semaphore_list_t, payload_values) - 16usize];
+    [
+        "Size of iree_hal_external_buffer_t__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
+    [
+        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::host_allocation",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, host_allocation)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::device_allocation",
+    ][::core::mem::offset_of!(
+        iree_hal_external_buffer_t__bindgen_ty_1, device_allocation
+    ) - 0usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_fd",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_fd)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_win32",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_win32)
+        - 0usize];
 };
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_NONE:
-    iree_hal_device_profiling_data_family_bits_t = 0;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS:
-    iree_hal_device_profiling_data_family_bits_t = 1;
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_external_buffer_t",
+    ][::core::mem::size_of::<iree_hal_external_buffer_t>() - 24usize];
+    [
+        "Alignment of iree_hal_external_buffer_t",
+    ][::core::mem::align_of::<iree_hal_external_buffer_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t::type_",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t, type_) - 0usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t::flags",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t, flags) - 4usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t::size",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t, size) - 8usize];
+    [
+        "Offset of field: iree_hal_external_buffer_t::handle",
+    ][::core::mem::offset_of!(iree_hal_external_buffer_t, handle) - 16usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_async_semaphore_t",
+    ][::core::mem::size_of::<iree_async_semaphore_t>() - 96usize];
+    [
+        "Alignment of iree_async_semaphore_t",
+    ][::core::mem::align_of::<iree_async_semaphore_t>() - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_semaphore_list_t",
+    ][::core::mem::size_of::<iree_hal_semaphore_list_t>() - 24usize];
+    [
+        "Alignment of iree_hal_semaphore_list_t",
+    ][::core::mem::align_of::<iree_hal_semaphore_list_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_semaphore_list_t::count",
+    ][::core::mem::offset_of!(iree_hal_semaphore_list_t, count) - 0usize];
+    [
+        "Offset of field: iree_hal_semaphore_list_t::semaphores",
+    ][::core::mem::offset_of!(iree_hal_semaphore_list_t, semaphores) - 8usize];
+    [
+        "Offset of field: iree_hal_semaphore_list_t::payload_values",
+    ][::core::mem::offset_of!(iree_hal_semaphore_list_t, payload_values) - 16usize];
+};
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_NONE: iree_hal_device_profiling_data_family_bits_t = 0;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS: iree_hal_device_profiling_data_family_bits_t = 1;
 pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_HOST_EXECUTION_EVENTS: iree_hal_device_profiling_data_family_bits_t = 2;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS:
-    iree_hal_device_profiling_data_family_bits_t = 4;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS:
-    iree_hal_device_profiling_data_family_bits_t = 8;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_COUNTER_SAMPLES:
-    iree_hal_device_profiling_data_family_bits_t = 16;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_EXECUTABLE_METADATA:
-    iree_hal_device_profiling_data_family_bits_t = 32;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_EXECUTABLE_TRACES:
-    iree_hal_device_profiling_data_family_bits_t = 64;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_MEMORY_EVENTS:
-    iree_hal_device_profiling_data_family_bits_t = 128;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_METRICS:
-    iree_hal_device_profiling_data_family_bits_t = 256;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS: iree_hal_device_profiling_data_family_bits_t = 4;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS: iree_hal_device_profiling_data_family_bits_t = 8;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_COUNTER_SAMPLES: iree_hal_device_profiling_data_family_bits_t = 16;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_EXECUTABLE_METADATA: iree_hal_device_profiling_data_family_bits_t = 32;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_EXECUTABLE_TRACES: iree_hal_device_profiling_data_family_bits_t = 64;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_MEMORY_EVENTS: iree_hal_device_profiling_data_family_bits_t = 128;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_METRICS: iree_hal_device_profiling_data_family_bits_t = 256;
 pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_COMMAND_REGION_EVENTS: iree_hal_device_profiling_data_family_bits_t = 512;
-pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_COUNTER_RANGES:
-    iree_hal_device_profiling_data_family_bits_t = 1024;
+pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_COUNTER_RANGES: iree_hal_device_profiling_data_family_bits_t = 1024;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_profile_capture_filter_t"]
-        [::core::mem::size_of::<iree_hal_profile_capture_filter_t>() - 48usize];
-    ["Alignment of iree_hal_profile_capture_filter_t"]
-        [::core::mem::align_of::<iree_hal_profile_capture_filter_t>() - 8usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::flags"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, flags) - 0usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::executable_function_pattern"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, executable_function_pattern) - 8usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::command_buffer_id"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_buffer_id) - 24usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::command_index"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_index) - 32usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::physical_device_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, physical_device_ordinal) - 36usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::queue_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, queue_ordinal) - 40usize];
-    ["Offset of field: iree_hal_profile_capture_filter_t::reserved0"]
-        [::core::mem::offset_of!(iree_hal_profile_capture_filter_t, reserved0) - 44usize];
+    [
+        "Size of iree_hal_profile_capture_filter_t",
+    ][::core::mem::size_of::<iree_hal_profile_capture_filter_t>() - 48usize];
+    [
+        "Alignment of iree_hal_profile_capture_filter_t",
+    ][::core::mem::align_of::<iree_hal_profile_capture_filter_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, flags) - 0usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::executable_function_pattern",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_capture_filter_t, executable_function_pattern
+    ) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::command_buffer_id",
+    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_buffer_id)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::command_index",
+    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_index)
+        - 32usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::physical_device_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, physical_device_ordinal)
+        - 36usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::queue_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, queue_ordinal)
+        - 40usize];
+    [
+        "Offset of field: iree_hal_profile_capture_filter_t::reserved0",
+    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, reserved0) - 44usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_profile_counter_set_selection_t"]
-        [::core::mem::size_of::<iree_hal_profile_counter_set_selection_t>() - 40usize];
-    ["Alignment of iree_hal_profile_counter_set_selection_t"]
-        [::core::mem::align_of::<iree_hal_profile_counter_set_selection_t>() - 8usize];
-    ["Offset of field: iree_hal_profile_counter_set_selection_t::flags"]
-        [::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, flags) - 0usize];
-    ["Offset of field: iree_hal_profile_counter_set_selection_t::name"]
-        [::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, name) - 8usize];
-    ["Offset of field: iree_hal_profile_counter_set_selection_t::counter_name_count"]
-        [::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, counter_name_count) - 24usize];
-    ["Offset of field: iree_hal_profile_counter_set_selection_t::counter_names"]
-        [::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, counter_names) - 32usize];
+    [
+        "Size of iree_hal_profile_counter_set_selection_t",
+    ][::core::mem::size_of::<iree_hal_profile_counter_set_selection_t>() - 40usize];
+    [
+        "Alignment of iree_hal_profile_counter_set_selection_t",
+    ][::core::mem::align_of::<iree_hal_profile_counter_set_selection_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_counter_set_selection_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, flags) - 0usize];
+    [
+        "Offset of field: iree_hal_profile_counter_set_selection_t::name",
+    ][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, name) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_counter_set_selection_t::counter_name_count",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_counter_set_selection_t, counter_name_count
+    ) - 24usize];
+    [
+        "Offset of field: iree_hal_profile_counter_set_selection_t::counter_names",
+    ][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, counter_names)
+        - 32usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_device_profiling_options_t"]
-        [::core::mem::size_of::<iree_hal_device_profiling_options_t>() - 88usize];
-    ["Alignment of iree_hal_device_profiling_options_t"]
-        [::core::mem::align_of::<iree_hal_device_profiling_options_t>() - 8usize];
-    ["Offset of field: iree_hal_device_profiling_options_t::flags"]
-        [::core::mem::offset_of!(iree_hal_device_profiling_options_t, flags) - 0usize];
-    ["Offset of field: iree_hal_device_profiling_options_t::data_families"]
-        [::core::mem::offset_of!(iree_hal_device_profiling_options_t, data_families) - 8usize];
-    ["Offset of field: iree_hal_device_profiling_options_t::sink"]
-        [::core::mem::offset_of!(iree_hal_device_profiling_options_t, sink) - 16usize];
-    ["Offset of field: iree_hal_device_profiling_options_t::capture_filter"]
-        [::core::mem::offset_of!(iree_hal_device_profiling_options_t, capture_filter) - 24usize];
-    ["Offset of field: iree_hal_device_profiling_options_t::counter_set_count"]
-        [::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_set_count) - 72usize];
-    ["Offset of field: iree_hal_device_profiling_options_t::counter_sets"]
-        [::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_sets) - 80usize];
+    [
+        "Size of iree_hal_device_profiling_options_t",
+    ][::core::mem::size_of::<iree_hal_device_profiling_options_t>() - 88usize];
+    [
+        "Alignment of iree_hal_device_profiling_options_t",
+    ][::core::mem::align_of::<iree_hal_device_profiling_options_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_device_profiling_options_t::flags",
+    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, flags) - 0usize];
+    [
+        "Offset of field: iree_hal_device_profiling_options_t::data_families",
+    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, data_families)
+        - 8usize];
+    [
+        "Offset of field: iree_hal_device_profiling_options_t::sink",
+    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, sink) - 16usize];
+    [
+        "Offset of field: iree_hal_device_profiling_options_t::capture_filter",
+    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, capture_filter)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_device_profiling_options_t::counter_set_count",
+    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_set_count)
+        - 72usize];
+    [
+        "Offset of field: iree_hal_device_profiling_options_t::counter_sets",
+    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_sets)
+        - 80usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_device_create_params_t"]
-        [::core::mem::size_of::<iree_hal_device_create_params_t>() - 16usize];
-    ["Alignment of iree_hal_device_create_params_t"]
-        [::core::mem::align_of::<iree_hal_device_create_params_t>() - 8usize];
-    ["Offset of field: iree_hal_device_create_params_t::next"]
-        [::core::mem::offset_of!(iree_hal_device_create_params_t, next) - 0usize];
-    ["Offset of field: iree_hal_device_create_params_t::proactor_pool"]
-        [::core::mem::offset_of!(iree_hal_device_create_params_t, proactor_pool) - 8usize];
+    [
+        "Size of iree_hal_device_create_params_t",
+    ][::core::mem::size_of::<iree_hal_device_create_params_t>() - 16usize];
+    [
+        "Alignment of iree_hal_device_create_params_t",
+    ][::core::mem::align_of::<iree_hal_device_create_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_device_create_params_t::next",
+    ][::core::mem::offset_of!(iree_hal_device_create_params_t, next) - 0usize];
+    [
+        "Offset of field: iree_hal_device_create_params_t::proactor_pool",
+    ][::core::mem::offset_of!(iree_hal_device_create_params_t, proactor_pool) - 8usize];
 };
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_NONE: iree_hal_element_types_t = 0;
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_OPAQUE_8: iree_hal_element_types_t = 8;
@@ -1561,429 +1888,583 @@ pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_16: iree_hal_elem
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_32: iree_hal_element_types_t = 553648160;
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_64: iree_hal_element_types_t = 553648192;
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_BFLOAT_16: iree_hal_element_types_t = 570425360;
-pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_COMPLEX_FLOAT_64: iree_hal_element_types_t =
-    587202624;
-pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_COMPLEX_FLOAT_128: iree_hal_element_types_t =
-    587202688;
+pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_COMPLEX_FLOAT_64: iree_hal_element_types_t = 587202624;
+pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_COMPLEX_FLOAT_128: iree_hal_element_types_t = 587202688;
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E5M2: iree_hal_element_types_t = 603979784;
-pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E4M3_FN: iree_hal_element_types_t =
-    620757000;
-pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E5M2_FNUZ: iree_hal_element_types_t =
-    637534216;
-pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E4M3_FNUZ: iree_hal_element_types_t =
-    654311432;
-pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E8M0_FNU: iree_hal_element_types_t =
-    671088648;
+pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E4M3_FN: iree_hal_element_types_t = 620757000;
+pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E5M2_FNUZ: iree_hal_element_types_t = 637534216;
+pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E4M3_FNUZ: iree_hal_element_types_t = 654311432;
+pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_8_E8M0_FNU: iree_hal_element_types_t = 671088648;
 pub const iree_hal_encoding_types_t_IREE_HAL_ENCODING_TYPE_OPAQUE: iree_hal_encoding_types_t = 0;
 pub const iree_hal_encoding_types_t_IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR: iree_hal_encoding_types_t = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_profile_executable_function_record_t"]
-        [::core::mem::size_of::<iree_hal_profile_executable_function_record_t>() - 64usize];
-    ["Alignment of iree_hal_profile_executable_function_record_t"]
-        [::core::mem::align_of::<iree_hal_profile_executable_function_record_t>() - 8usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::record_length"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, record_length) - 0usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::flags"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, flags) - 4usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::executable_id"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, executable_id) - 8usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::function_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, function_ordinal) - 16usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::constant_count"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, constant_count) - 20usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::binding_count"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, binding_count) - 24usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::parameter_count"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, parameter_count) - 28usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::workgroup_size"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, workgroup_size) - 32usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::name_length"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, name_length) - 44usize];
-    ["Offset of field: iree_hal_profile_executable_function_record_t::function_hash"]
-        [::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, function_hash) - 48usize];
+    [
+        "Size of iree_hal_profile_executable_function_record_t",
+    ][::core::mem::size_of::<iree_hal_profile_executable_function_record_t>() - 64usize];
+    [
+        "Alignment of iree_hal_profile_executable_function_record_t",
+    ][::core::mem::align_of::<iree_hal_profile_executable_function_record_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::record_length",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, record_length
+    ) - 0usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, flags)
+        - 4usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::executable_id",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, executable_id
+    ) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::function_ordinal",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, function_ordinal
+    ) - 16usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::constant_count",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, constant_count
+    ) - 20usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::binding_count",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, binding_count
+    ) - 24usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::parameter_count",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, parameter_count
+    ) - 28usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::workgroup_size",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, workgroup_size
+    ) - 32usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::name_length",
+    ][::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, name_length)
+        - 44usize];
+    [
+        "Offset of field: iree_hal_profile_executable_function_record_t::function_hash",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_executable_function_record_t, function_hash
+    ) - 48usize];
 };
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_NONE:
-    iree_hal_profile_queue_event_type_e = 0;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER:
-    iree_hal_profile_queue_event_type_e = 1;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH:
-    iree_hal_profile_queue_event_type_e = 2;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE:
-    iree_hal_profile_queue_event_type_e = 3;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY:
-    iree_hal_profile_queue_event_type_e = 4;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL:
-    iree_hal_profile_queue_event_type_e = 5;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE:
-    iree_hal_profile_queue_event_type_e = 6;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_READ:
-    iree_hal_profile_queue_event_type_e = 7;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_WRITE:
-    iree_hal_profile_queue_event_type_e = 8;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA:
-    iree_hal_profile_queue_event_type_e = 9;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA:
-    iree_hal_profile_queue_event_type_e = 10;
-pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL:
-    iree_hal_profile_queue_event_type_e = 11;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_NONE: iree_hal_profile_queue_event_type_e = 0;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER: iree_hal_profile_queue_event_type_e = 1;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH: iree_hal_profile_queue_event_type_e = 2;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE: iree_hal_profile_queue_event_type_e = 3;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY: iree_hal_profile_queue_event_type_e = 4;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL: iree_hal_profile_queue_event_type_e = 5;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE: iree_hal_profile_queue_event_type_e = 6;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_READ: iree_hal_profile_queue_event_type_e = 7;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_WRITE: iree_hal_profile_queue_event_type_e = 8;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA: iree_hal_profile_queue_event_type_e = 9;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA: iree_hal_profile_queue_event_type_e = 10;
+pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL: iree_hal_profile_queue_event_type_e = 11;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_profile_host_execution_event_t"]
-        [::core::mem::size_of::<iree_hal_profile_host_execution_event_t>() - 152usize];
-    ["Alignment of iree_hal_profile_host_execution_event_t"]
-        [::core::mem::align_of::<iree_hal_profile_host_execution_event_t>() - 8usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::record_length"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, record_length) - 0usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::type_"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, type_) - 4usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::flags"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, flags) - 8usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::status_code"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, status_code) - 12usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::event_id"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, event_id) - 16usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::submission_id"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, submission_id) - 24usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::command_buffer_id"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_buffer_id) - 32usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::executable_id"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, executable_id) - 40usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::allocation_id"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, allocation_id) - 48usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::stream_id"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, stream_id) - 56usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::physical_device_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, physical_device_ordinal) - 64usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::queue_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, queue_ordinal) - 68usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::command_index"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_index) - 72usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::function_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, function_ordinal) - 76usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::workgroup_count"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_count) - 80usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::workgroup_size"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_size) - 92usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::start_host_time_ns"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, start_host_time_ns) - 104usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::end_host_time_ns"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, end_host_time_ns) - 112usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::payload_length"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, payload_length) - 120usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::tile_count"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, tile_count) - 128usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::tile_duration_sum_ns"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, tile_duration_sum_ns) - 136usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::operation_count"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, operation_count) - 144usize];
-    ["Offset of field: iree_hal_profile_host_execution_event_t::reserved0"]
-        [::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, reserved0) - 148usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_profile_chunk_metadata_t"]
-        [::core::mem::size_of::<iree_hal_profile_chunk_metadata_t>() - 96usize];
-    ["Alignment of iree_hal_profile_chunk_metadata_t"]
-        [::core::mem::align_of::<iree_hal_profile_chunk_metadata_t>() - 8usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::content_type"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, content_type) - 0usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::name"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, name) - 16usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::session_id"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, session_id) - 32usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::stream_id"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, stream_id) - 40usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::event_id"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, event_id) - 48usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::executable_id"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, executable_id) - 56usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::command_buffer_id"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, command_buffer_id) - 64usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::physical_device_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, physical_device_ordinal) - 72usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::queue_ordinal"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, queue_ordinal) - 76usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::flags"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, flags) - 80usize];
-    ["Offset of field: iree_hal_profile_chunk_metadata_t::dropped_record_count"]
-        [::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, dropped_record_count) - 88usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_profile_sink_vtable_t"]
-        [::core::mem::size_of::<iree_hal_profile_sink_vtable_t>() - 32usize];
-    ["Alignment of iree_hal_profile_sink_vtable_t"]
-        [::core::mem::align_of::<iree_hal_profile_sink_vtable_t>() - 8usize];
-    ["Offset of field: iree_hal_profile_sink_vtable_t::destroy"]
-        [::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, destroy) - 0usize];
-    ["Offset of field: iree_hal_profile_sink_vtable_t::begin_session"]
-        [::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, begin_session) - 8usize];
-    ["Offset of field: iree_hal_profile_sink_vtable_t::write"]
-        [::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, write) - 16usize];
-    ["Offset of field: iree_hal_profile_sink_vtable_t::end_session"]
-        [::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, end_session) - 24usize];
-};
-pub const iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_GRAPH:
-    iree_hal_cuda_command_buffer_mode_e = 0;
-pub const iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_STREAM:
-    iree_hal_cuda_command_buffer_mode_e = 1;
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_cuda_memory_pool_params_t"]
-        [::core::mem::size_of::<iree_hal_cuda_memory_pool_params_t>() - 16usize];
-    ["Alignment of iree_hal_cuda_memory_pool_params_t"]
-        [::core::mem::align_of::<iree_hal_cuda_memory_pool_params_t>() - 8usize];
-    ["Offset of field: iree_hal_cuda_memory_pool_params_t::minimum_capacity"]
-        [::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, minimum_capacity) - 0usize];
-    ["Offset of field: iree_hal_cuda_memory_pool_params_t::release_threshold"]
-        [::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, release_threshold) - 8usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_hal_cuda_memory_pooling_params_t"]
-        [::core::mem::size_of::<iree_hal_cuda_memory_pooling_params_t>() - 32usize];
-    ["Alignment of iree_hal_cuda_memory_pooling_params_t"]
-        [::core::mem::align_of::<iree_hal_cuda_memory_pooling_params_t>() - 8usize];
-    ["Offset of field: iree_hal_cuda_memory_pooling_params_t::device_local"]
-        [::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, device_local) - 0usize];
-    ["Offset of field: iree_hal_cuda_memory_pooling_params_t::other"]
-        [::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, other) - 16usize];
+    [
+        "Size of iree_hal_profile_host_execution_event_t",
+    ][::core::mem::size_of::<iree_hal_profile_host_execution_event_t>() - 152usize];
+    [
+        "Alignment of iree_hal_profile_host_execution_event_t",
+    ][::core::mem::align_of::<iree_hal_profile_host_execution_event_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::record_length",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, record_length)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::type_",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, type_) - 4usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, flags) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::status_code",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, status_code)
+        - 12usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::event_id",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, event_id)
+        - 16usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::submission_id",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, submission_id)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::command_buffer_id",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_buffer_id)
+        - 32usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::executable_id",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, executable_id)
+        - 40usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::allocation_id",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, allocation_id)
+        - 48usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::stream_id",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, stream_id)
+        - 56usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::physical_device_ordinal",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_host_execution_event_t, physical_device_ordinal
+    ) - 64usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::queue_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, queue_ordinal)
+        - 68usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::command_index",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_index)
+        - 72usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::function_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, function_ordinal)
+        - 76usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::workgroup_count",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_count)
+        - 80usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::workgroup_size",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_size)
+        - 92usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::start_host_time_ns",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_host_execution_event_t, start_host_time_ns
+    ) - 104usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::end_host_time_ns",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, end_host_time_ns)
+        - 112usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::payload_length",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, payload_length)
+        - 120usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::tile_count",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, tile_count)
+        - 128usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::tile_duration_sum_ns",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_host_execution_event_t, tile_duration_sum_ns
+    ) - 136usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::operation_count",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, operation_count)
+        - 144usize];
+    [
+        "Offset of field: iree_hal_profile_host_execution_event_t::reserved0",
+    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, reserved0)
+        - 148usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_cuda_device_params_t"]
-        [::core::mem::size_of::<iree_hal_cuda_device_params_t>() - 72usize];
-    ["Alignment of iree_hal_cuda_device_params_t"]
-        [::core::mem::align_of::<iree_hal_cuda_device_params_t>() - 8usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::queue_count"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, queue_count) - 0usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::arena_block_size"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, arena_block_size) - 8usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::event_pool_capacity"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, event_pool_capacity) - 16usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::command_buffer_mode"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, command_buffer_mode) - 24usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::stream_tracing"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, stream_tracing) - 28usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::async_allocations"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, async_allocations) - 32usize];
-    ["Offset of field: iree_hal_cuda_device_params_t::memory_pools"]
-        [::core::mem::offset_of!(iree_hal_cuda_device_params_t, memory_pools) - 40usize];
+    [
+        "Size of iree_hal_profile_chunk_metadata_t",
+    ][::core::mem::size_of::<iree_hal_profile_chunk_metadata_t>() - 96usize];
+    [
+        "Alignment of iree_hal_profile_chunk_metadata_t",
+    ][::core::mem::align_of::<iree_hal_profile_chunk_metadata_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::content_type",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, content_type) - 0usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::name",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, name) - 16usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::session_id",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, session_id) - 32usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::stream_id",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, stream_id) - 40usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::event_id",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, event_id) - 48usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::executable_id",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, executable_id)
+        - 56usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::command_buffer_id",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, command_buffer_id)
+        - 64usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::physical_device_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, physical_device_ordinal)
+        - 72usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::queue_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, queue_ordinal)
+        - 76usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, flags) - 80usize];
+    [
+        "Offset of field: iree_hal_profile_chunk_metadata_t::dropped_record_count",
+    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, dropped_record_count)
+        - 88usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_cuda_driver_options_t"]
-        [::core::mem::size_of::<iree_hal_cuda_driver_options_t>() - 4usize];
-    ["Alignment of iree_hal_cuda_driver_options_t"]
-        [::core::mem::align_of::<iree_hal_cuda_driver_options_t>() - 4usize];
-    ["Offset of field: iree_hal_cuda_driver_options_t::default_device_index"]
-        [::core::mem::offset_of!(iree_hal_cuda_driver_options_t, default_device_index) - 0usize];
+    [
+        "Size of iree_hal_profile_sink_vtable_t",
+    ][::core::mem::size_of::<iree_hal_profile_sink_vtable_t>() - 32usize];
+    [
+        "Alignment of iree_hal_profile_sink_vtable_t",
+    ][::core::mem::align_of::<iree_hal_profile_sink_vtable_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_sink_vtable_t::destroy",
+    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, destroy) - 0usize];
+    [
+        "Offset of field: iree_hal_profile_sink_vtable_t::begin_session",
+    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, begin_session) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_sink_vtable_t::write",
+    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, write) - 16usize];
+    [
+        "Offset of field: iree_hal_profile_sink_vtable_t::end_session",
+    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, end_session) - 24usize];
+};
+pub const iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_GRAPH: iree_hal_cuda_command_buffer_mode_e = 0;
+pub const iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_STREAM: iree_hal_cuda_command_buffer_mode_e = 1;
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_cuda_memory_pool_params_t",
+    ][::core::mem::size_of::<iree_hal_cuda_memory_pool_params_t>() - 16usize];
+    [
+        "Alignment of iree_hal_cuda_memory_pool_params_t",
+    ][::core::mem::align_of::<iree_hal_cuda_memory_pool_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_cuda_memory_pool_params_t::minimum_capacity",
+    ][::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, minimum_capacity)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_cuda_memory_pool_params_t::release_threshold",
+    ][::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, release_threshold)
+        - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_executable_loader_t"]
-        [::core::mem::size_of::<iree_hal_executable_loader_t>() - 32usize];
-    ["Alignment of iree_hal_executable_loader_t"]
-        [::core::mem::align_of::<iree_hal_executable_loader_t>() - 8usize];
+    [
+        "Size of iree_hal_cuda_memory_pooling_params_t",
+    ][::core::mem::size_of::<iree_hal_cuda_memory_pooling_params_t>() - 32usize];
+    [
+        "Alignment of iree_hal_cuda_memory_pooling_params_t",
+    ][::core::mem::align_of::<iree_hal_cuda_memory_pooling_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_cuda_memory_pooling_params_t::device_local",
+    ][::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, device_local)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_cuda_memory_pooling_params_t::other",
+    ][::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, other) - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_sync_device_params_t"]
-        [::core::mem::size_of::<iree_hal_sync_device_params_t>() - 8usize];
-    ["Alignment of iree_hal_sync_device_params_t"]
-        [::core::mem::align_of::<iree_hal_sync_device_params_t>() - 8usize];
-    ["Offset of field: iree_hal_sync_device_params_t::arena_block_size"]
-        [::core::mem::offset_of!(iree_hal_sync_device_params_t, arena_block_size) - 0usize];
+    [
+        "Size of iree_hal_cuda_device_params_t",
+    ][::core::mem::size_of::<iree_hal_cuda_device_params_t>() - 72usize];
+    [
+        "Alignment of iree_hal_cuda_device_params_t",
+    ][::core::mem::align_of::<iree_hal_cuda_device_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::queue_count",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, queue_count) - 0usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::arena_block_size",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, arena_block_size) - 8usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::event_pool_capacity",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, event_pool_capacity)
+        - 16usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::command_buffer_mode",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, command_buffer_mode)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::stream_tracing",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, stream_tracing) - 28usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::async_allocations",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, async_allocations)
+        - 32usize];
+    [
+        "Offset of field: iree_hal_cuda_device_params_t::memory_pools",
+    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, memory_pools) - 40usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_task_affinity_set_t"][::core::mem::size_of::<iree_task_affinity_set_t>() - 32usize];
-    ["Alignment of iree_task_affinity_set_t"][::core::mem::align_of::<iree_task_affinity_set_t>() - 8usize];
-    ["Offset of field: iree_task_affinity_set_t::words"]
-        [::core::mem::offset_of!(iree_task_affinity_set_t, words) - 0usize];
+    [
+        "Size of iree_hal_cuda_driver_options_t",
+    ][::core::mem::size_of::<iree_hal_cuda_driver_options_t>() - 4usize];
+    [
+        "Alignment of iree_hal_cuda_driver_options_t",
+    ][::core::mem::align_of::<iree_hal_cuda_driver_options_t>() - 4usize];
+    [
+        "Offset of field: iree_hal_cuda_driver_options_t::default_device_index",
+    ][::core::mem::offset_of!(iree_hal_cuda_driver_options_t, default_device_index)
+        - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_task_topology_caches_t"][::core::mem::size_of::<iree_task_topology_caches_t>() - 12usize];
-    ["Alignment of iree_task_topology_caches_t"]
-        [::core::mem::align_of::<iree_task_topology_caches_t>() - 4usize];
-    ["Offset of field: iree_task_topology_caches_t::l1_data"]
-        [::core::mem::offset_of!(iree_task_topology_caches_t, l1_data) - 0usize];
-    ["Offset of field: iree_task_topology_caches_t::l2_data"]
-        [::core::mem::offset_of!(iree_task_topology_caches_t, l2_data) - 4usize];
-    ["Offset of field: iree_task_topology_caches_t::l3_data"]
-        [::core::mem::offset_of!(iree_task_topology_caches_t, l3_data) - 8usize];
+    [
+        "Size of iree_hal_executable_loader_t",
+    ][::core::mem::size_of::<iree_hal_executable_loader_t>() - 32usize];
+    [
+        "Alignment of iree_hal_executable_loader_t",
+    ][::core::mem::align_of::<iree_hal_executable_loader_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_task_topology_group_t"][::core::mem::size_of::<iree_task_topology_group_t>() - 88usize];
-    ["Alignment of iree_task_topology_group_t"]
-        [::core::mem::align_of::<iree_task_topology_group_t>() - 8usize];
-    ["Offset of field: iree_task_topology_group_t::group_index"]
-        [::core::mem::offset_of!(iree_task_topology_group_t, group_index) - 0usize];
-    ["Offset of field: iree_task_topology_group_t::name"]
-        [::core::mem::offset_of!(iree_task_topology_group_t, name) - 1usize];
-    ["Offset of field: iree_task_topology_group_t::processor_index"]
-        [::core::mem::offset_of!(iree_task_topology_group_t, processor_index) - 32usize];
-    ["Offset of field: iree_task_topology_group_t::caches"]
-        [::core::mem::offset_of!(iree_task_topology_group_t, caches) - 36usize];
-    ["Offset of field: iree_task_topology_group_t::ideal_thread_affinity"]
-        [::core::mem::offset_of!(iree_task_topology_group_t, ideal_thread_affinity) - 48usize];
-    ["Offset of field: iree_task_topology_group_t::constructive_sharing_mask"]
-        [::core::mem::offset_of!(iree_task_topology_group_t, constructive_sharing_mask) - 56usize];
+    [
+        "Size of iree_hal_sync_device_params_t",
+    ][::core::mem::size_of::<iree_hal_sync_device_params_t>() - 8usize];
+    [
+        "Alignment of iree_hal_sync_device_params_t",
+    ][::core::mem::align_of::<iree_hal_sync_device_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_sync_device_params_t::arena_block_size",
+    ][::core::mem::offset_of!(iree_hal_sync_device_params_t, arena_block_size) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_task_topology_t"][::core::mem::size_of::<iree_task_topology_t>() - 22544usize];
-    ["Alignment of iree_task_topology_t"][::core::mem::align_of::<iree_task_topology_t>() - 8usize];
-    ["Offset of field: iree_task_topology_t::numa_node_id"]
-        [::core::mem::offset_of!(iree_task_topology_t, numa_node_id) - 0usize];
-    ["Offset of field: iree_task_topology_t::group_count"]
-        [::core::mem::offset_of!(iree_task_topology_t, group_count) - 8usize];
-    ["Offset of field: iree_task_topology_t::groups"]
-        [::core::mem::offset_of!(iree_task_topology_t, groups) - 16usize];
-};
-pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_ANY:
-    iree_task_topology_performance_level_e = 0;
-pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_LOW:
-    iree_task_topology_performance_level_e = 1;
-pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_HIGH:
-    iree_task_topology_performance_level_e = 2;
-pub const iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_COMPACT:
-    iree_task_topology_distribution_e = 0;
-pub const iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_SCATTER:
-    iree_task_topology_distribution_e = 1;
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iree_task_executor_options_t"]
-        [::core::mem::size_of::<iree_task_executor_options_t>() - 40usize];
-    ["Alignment of iree_task_executor_options_t"]
-        [::core::mem::align_of::<iree_task_executor_options_t>() - 8usize];
-    ["Offset of field: iree_task_executor_options_t::scheduling_mode"]
-        [::core::mem::offset_of!(iree_task_executor_options_t, scheduling_mode) - 0usize];
-    ["Offset of field: iree_task_executor_options_t::worker_base_index"]
-        [::core::mem::offset_of!(iree_task_executor_options_t, worker_base_index) - 8usize];
-    ["Offset of field: iree_task_executor_options_t::worker_spin_ns"]
-        [::core::mem::offset_of!(iree_task_executor_options_t, worker_spin_ns) - 16usize];
-    ["Offset of field: iree_task_executor_options_t::worker_stack_size"]
-        [::core::mem::offset_of!(iree_task_executor_options_t, worker_stack_size) - 24usize];
-    ["Offset of field: iree_task_executor_options_t::worker_local_memory_size"]
-        [::core::mem::offset_of!(iree_task_executor_options_t, worker_local_memory_size) - 32usize];
+    [
+        "Size of iree_task_affinity_set_t",
+    ][::core::mem::size_of::<iree_task_affinity_set_t>() - 32usize];
+    [
+        "Alignment of iree_task_affinity_set_t",
+    ][::core::mem::align_of::<iree_task_affinity_set_t>() - 8usize];
+    [
+        "Offset of field: iree_task_affinity_set_t::words",
+    ][::core::mem::offset_of!(iree_task_affinity_set_t, words) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_task_device_params_t"]
-        [::core::mem::size_of::<iree_hal_task_device_params_t>() - 24usize];
-    ["Alignment of iree_hal_task_device_params_t"]
-        [::core::mem::align_of::<iree_hal_task_device_params_t>() - 8usize];
-    ["Offset of field: iree_hal_task_device_params_t::arena_block_size"]
-        [::core::mem::offset_of!(iree_hal_task_device_params_t, arena_block_size) - 0usize];
-    ["Offset of field: iree_hal_task_device_params_t::queue_scope_flags"]
-        [::core::mem::offset_of!(iree_hal_task_device_params_t, queue_scope_flags) - 8usize];
-    ["Offset of field: iree_hal_task_device_params_t::inline_transfer_threshold"]
-        [::core::mem::offset_of!(iree_hal_task_device_params_t, inline_transfer_threshold) - 16usize];
+    [
+        "Size of iree_task_topology_caches_t",
+    ][::core::mem::size_of::<iree_task_topology_caches_t>() - 12usize];
+    [
+        "Alignment of iree_task_topology_caches_t",
+    ][::core::mem::align_of::<iree_task_topology_caches_t>() - 4usize];
+    [
+        "Offset of field: iree_task_topology_caches_t::l1_data",
+    ][::core::mem::offset_of!(iree_task_topology_caches_t, l1_data) - 0usize];
+    [
+        "Offset of field: iree_task_topology_caches_t::l2_data",
+    ][::core::mem::offset_of!(iree_task_topology_caches_t, l2_data) - 4usize];
+    [
+        "Offset of field: iree_task_topology_caches_t::l3_data",
+    ][::core::mem::offset_of!(iree_task_topology_caches_t, l3_data) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_task_topology_group_t",
+    ][::core::mem::size_of::<iree_task_topology_group_t>() - 88usize];
+    [
+        "Alignment of iree_task_topology_group_t",
+    ][::core::mem::align_of::<iree_task_topology_group_t>() - 8usize];
+    [
+        "Offset of field: iree_task_topology_group_t::group_index",
+    ][::core::mem::offset_of!(iree_task_topology_group_t, group_index) - 0usize];
+    [
+        "Offset of field: iree_task_topology_group_t::name",
+    ][::core::mem::offset_of!(iree_task_topology_group_t, name) - 1usize];
+    [
+        "Offset of field: iree_task_topology_group_t::processor_index",
+    ][::core::mem::offset_of!(iree_task_topology_group_t, processor_index) - 32usize];
+    [
+        "Offset of field: iree_task_topology_group_t::caches",
+    ][::core::mem::offset_of!(iree_task_topology_group_t, caches) - 36usize];
+    [
+        "Offset of field: iree_task_topology_group_t::ideal_thread_affinity",
+    ][::core::mem::offset_of!(iree_task_topology_group_t, ideal_thread_affinity)
+        - 48usize];
+    [
+        "Offset of field: iree_task_topology_group_t::constructive_sharing_mask",
+    ][::core::mem::offset_of!(iree_task_topology_group_t, constructive_sharing_mask)
+        - 56usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_task_topology_t",
+    ][::core::mem::size_of::<iree_task_topology_t>() - 22544usize];
+    [
+        "Alignment of iree_task_topology_t",
+    ][::core::mem::align_of::<iree_task_topology_t>() - 8usize];
+    [
+        "Offset of field: iree_task_topology_t::numa_node_id",
+    ][::core::mem::offset_of!(iree_task_topology_t, numa_node_id) - 0usize];
+    [
+        "Offset of field: iree_task_topology_t::group_count",
+    ][::core::mem::offset_of!(iree_task_topology_t, group_count) - 8usize];
+    [
+        "Offset of field: iree_task_topology_t::groups",
+    ][::core::mem::offset_of!(iree_task_topology_t, groups) - 16usize];
+};
+pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_ANY: iree_task_topology_performance_level_e = 0;
+pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_LOW: iree_task_topology_performance_level_e = 1;
+pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_HIGH: iree_task_topology_performance_level_e = 2;
+pub const iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_COMPACT: iree_task_topology_distribution_e = 0;
+pub const iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_SCATTER: iree_task_topology_distribution_e = 1;
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_task_executor_options_t",
+    ][::core::mem::size_of::<iree_task_executor_options_t>() - 40usize];
+    [
+        "Alignment of iree_task_executor_options_t",
+    ][::core::mem::align_of::<iree_task_executor_options_t>() - 8usize];
+    [
+        "Offset of field: iree_task_executor_options_t::scheduling_mode",
+    ][::core::mem::offset_of!(iree_task_executor_options_t, scheduling_mode) - 0usize];
+    [
+        "Offset of field: iree_task_executor_options_t::worker_base_index",
+    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_base_index) - 8usize];
+    [
+        "Offset of field: iree_task_executor_options_t::worker_spin_ns",
+    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_spin_ns) - 16usize];
+    [
+        "Offset of field: iree_task_executor_options_t::worker_stack_size",
+    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_stack_size)
+        - 24usize];
+    [
+        "Offset of field: iree_task_executor_options_t::worker_local_memory_size",
+    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_local_memory_size)
+        - 32usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_task_device_params_t",
+    ][::core::mem::size_of::<iree_hal_task_device_params_t>() - 24usize];
+    [
+        "Alignment of iree_hal_task_device_params_t",
+    ][::core::mem::align_of::<iree_hal_task_device_params_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_task_device_params_t::arena_block_size",
+    ][::core::mem::offset_of!(iree_hal_task_device_params_t, arena_block_size) - 0usize];
+    [
+        "Offset of field: iree_hal_task_device_params_t::queue_scope_flags",
+    ][::core::mem::offset_of!(iree_hal_task_device_params_t, queue_scope_flags)
+        - 8usize];
+    [
+        "Offset of field: iree_hal_task_device_params_t::inline_transfer_threshold",
+    ][::core::mem::offset_of!(iree_hal_task_device_params_t, inline_transfer_threshold)
+        - 16usize];
 };
 pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_NONE: iree_hal_vulkan_feature_bits_t = 0;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_ROBUST_BUFFER_ACCESS:
-    iree_hal_vulkan_feature_bits_t = 8;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SPARSE_BINDING:
-    iree_hal_vulkan_feature_bits_t = 16;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SPARSE_RESIDENCY_ALIASED:
-    iree_hal_vulkan_feature_bits_t = 48;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_BUFFER_DEVICE_ADDRESSES:
-    iree_hal_vulkan_feature_bits_t = 64;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_TIMELINE_SEMAPHORES:
-    iree_hal_vulkan_feature_bits_t = 128;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SYNCHRONIZATION2:
-    iree_hal_vulkan_feature_bits_t = 256;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SCALAR_BLOCK_LAYOUT:
-    iree_hal_vulkan_feature_bits_t = 512;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SUBGROUP_SIZE_CONTROL:
-    iree_hal_vulkan_feature_bits_t = 1024;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_COOPERATIVE_MATRIX:
-    iree_hal_vulkan_feature_bits_t = 2048;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_STORAGE_BUFFER_8BIT_ACCESS:
-    iree_hal_vulkan_feature_bits_t = 4096;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_FLOAT16:
-    iree_hal_vulkan_feature_bits_t = 8192;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_FLOAT64:
-    iree_hal_vulkan_feature_bits_t = 16384;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INT8:
-    iree_hal_vulkan_feature_bits_t = 32768;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INT16:
-    iree_hal_vulkan_feature_bits_t = 65536;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INT64:
-    iree_hal_vulkan_feature_bits_t = 131072;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INTEGER_DOT_PRODUCT:
-    iree_hal_vulkan_feature_bits_t = 262144;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_VULKAN_MEMORY_MODEL:
-    iree_hal_vulkan_feature_bits_t = 524288;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_VULKAN_MEMORY_MODEL_DEVICE_SCOPE:
-    iree_hal_vulkan_feature_bits_t = 1048576;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_STORAGE_BUFFER_16BIT_ACCESS:
-    iree_hal_vulkan_feature_bits_t = 2097152;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_BFLOAT16_TYPE:
-    iree_hal_vulkan_feature_bits_t = 4194304;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_BFLOAT16_DOT_PRODUCT:
-    iree_hal_vulkan_feature_bits_t = 8388608;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_BFLOAT16_COOPERATIVE_MATRIX:
-    iree_hal_vulkan_feature_bits_t = 16777216;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_REQUIRED_BASELINE:
-    iree_hal_vulkan_feature_bits_t = 896;
-pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ALL_RECOGNIZED:
-    iree_hal_vulkan_feature_bits_t = 33554424;
-pub const iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_NONE:
-    iree_hal_vulkan_device_flag_bits_t = 0;
-pub const iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_DEDICATED_COMPUTE_QUEUE:
-    iree_hal_vulkan_device_flag_bits_t = 1;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_ROBUST_BUFFER_ACCESS: iree_hal_vulkan_feature_bits_t = 8;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SPARSE_BINDING: iree_hal_vulkan_feature_bits_t = 16;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SPARSE_RESIDENCY_ALIASED: iree_hal_vulkan_feature_bits_t = 48;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_BUFFER_DEVICE_ADDRESSES: iree_hal_vulkan_feature_bits_t = 64;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_TIMELINE_SEMAPHORES: iree_hal_vulkan_feature_bits_t = 128;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SYNCHRONIZATION2: iree_hal_vulkan_feature_bits_t = 256;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SCALAR_BLOCK_LAYOUT: iree_hal_vulkan_feature_bits_t = 512;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SUBGROUP_SIZE_CONTROL: iree_hal_vulkan_feature_bits_t = 1024;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_COOPERATIVE_MATRIX: iree_hal_vulkan_feature_bits_t = 2048;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_STORAGE_BUFFER_8BIT_ACCESS: iree_hal_vulkan_feature_bits_t = 4096;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_FLOAT16: iree_hal_vulkan_feature_bits_t = 8192;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_FLOAT64: iree_hal_vulkan_feature_bits_t = 16384;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INT8: iree_hal_vulkan_feature_bits_t = 32768;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INT16: iree_hal_vulkan_feature_bits_t = 65536;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INT64: iree_hal_vulkan_feature_bits_t = 131072;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_INTEGER_DOT_PRODUCT: iree_hal_vulkan_feature_bits_t = 262144;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_VULKAN_MEMORY_MODEL: iree_hal_vulkan_feature_bits_t = 524288;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_VULKAN_MEMORY_MODEL_DEVICE_SCOPE: iree_hal_vulkan_feature_bits_t = 1048576;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_STORAGE_BUFFER_16BIT_ACCESS: iree_hal_vulkan_feature_bits_t = 2097152;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_BFLOAT16_TYPE: iree_hal_vulkan_feature_bits_t = 4194304;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_BFLOAT16_DOT_PRODUCT: iree_hal_vulkan_feature_bits_t = 8388608;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_SHADER_BFLOAT16_COOPERATIVE_MATRIX: iree_hal_vulkan_feature_bits_t = 16777216;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_REQUIRED_BASELINE: iree_hal_vulkan_feature_bits_t = 896;
+pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ALL_RECOGNIZED: iree_hal_vulkan_feature_bits_t = 33554424;
+pub const iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_NONE: iree_hal_vulkan_device_flag_bits_t = 0;
+pub const iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_DEDICATED_COMPUTE_QUEUE: iree_hal_vulkan_device_flag_bits_t = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_vulkan_device_options_t"]
-        [::core::mem::size_of::<iree_hal_vulkan_device_options_t>() - 32usize];
-    ["Alignment of iree_hal_vulkan_device_options_t"]
-        [::core::mem::align_of::<iree_hal_vulkan_device_options_t>() - 8usize];
-    ["Offset of field: iree_hal_vulkan_device_options_t::flags"]
-        [::core::mem::offset_of!(iree_hal_vulkan_device_options_t, flags) - 0usize];
-    ["Offset of field: iree_hal_vulkan_device_options_t::dispatch_abis"]
-        [::core::mem::offset_of!(iree_hal_vulkan_device_options_t, dispatch_abis) - 4usize];
-    ["Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_instances"]
-        [::core::mem::offset_of!(iree_hal_vulkan_device_options_t, max_cached_bda_replay_instances) - 8usize];
-    ["Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_publication_bytes"][::core::mem::offset_of!(
-        iree_hal_vulkan_device_options_t,
-        max_cached_bda_replay_publication_bytes
-    )
-        - 16usize];
-    ["Offset of field: iree_hal_vulkan_device_options_t::retained_cached_bda_replay_instances"][::core::mem::offset_of!(
-        iree_hal_vulkan_device_options_t,
-        retained_cached_bda_replay_instances
+    [
+        "Size of iree_hal_vulkan_device_options_t",
+    ][::core::mem::size_of::<iree_hal_vulkan_device_options_t>() - 32usize];
+    [
+        "Alignment of iree_hal_vulkan_device_options_t",
+    ][::core::mem::align_of::<iree_hal_vulkan_device_options_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_vulkan_device_options_t::flags",
+    ][::core::mem::offset_of!(iree_hal_vulkan_device_options_t, flags) - 0usize];
+    [
+        "Offset of field: iree_hal_vulkan_device_options_t::dispatch_abis",
+    ][::core::mem::offset_of!(iree_hal_vulkan_device_options_t, dispatch_abis) - 4usize];
+    [
+        "Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_instances",
+    ][::core::mem::offset_of!(
+        iree_hal_vulkan_device_options_t, max_cached_bda_replay_instances
+    ) - 8usize];
+    [
+        "Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_publication_bytes",
+    ][::core::mem::offset_of!(
+        iree_hal_vulkan_device_options_t, max_cached_bda_replay_publication_bytes
+    ) - 16usize];
+    [
+        "Offset of field: iree_hal_vulkan_device_options_t::retained_cached_bda_replay_instances",
+    ][::core::mem::offset_of!(
+        iree_hal_vulkan_device_options_t, retained_cached_bda_replay_instances
     ) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_vulkan_driver_options_t"]
-        [::core::mem::size_of::<iree_hal_vulkan_driver_options_t>() - 64usize];
-    ["Alignment of iree_hal_vulkan_driver_options_t"]
-        [::core::mem::align_of::<iree_hal_vulkan_driver_options_t>() - 8usize];
-    ["Offset of field: iree_hal_vulkan_driver_options_t::libvulkan_search_paths"]
-        [::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, libvulkan_search_paths) - 0usize];
-    ["Offset of field: iree_hal_vulkan_driver_options_t::api_version"]
-        [::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, api_version) - 16usize];
-    ["Offset of field: iree_hal_vulkan_driver_options_t::request_flags"]
-        [::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, request_flags) - 20usize];
-    ["Offset of field: iree_hal_vulkan_driver_options_t::requested_features"]
-        [::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, requested_features) - 24usize];
-    ["Offset of field: iree_hal_vulkan_driver_options_t::debug_verbosity"]
-        [::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, debug_verbosity) - 28usize];
-    ["Offset of field: iree_hal_vulkan_driver_options_t::device_options"]
-        [::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, device_options) - 32usize];
+    [
+        "Size of iree_hal_vulkan_driver_options_t",
+    ][::core::mem::size_of::<iree_hal_vulkan_driver_options_t>() - 64usize];
+    [
+        "Alignment of iree_hal_vulkan_driver_options_t",
+    ][::core::mem::align_of::<iree_hal_vulkan_driver_options_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_vulkan_driver_options_t::libvulkan_search_paths",
+    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, libvulkan_search_paths)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_vulkan_driver_options_t::api_version",
+    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, api_version) - 16usize];
+    [
+        "Offset of field: iree_hal_vulkan_driver_options_t::request_flags",
+    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, request_flags)
+        - 20usize];
+    [
+        "Offset of field: iree_hal_vulkan_driver_options_t::requested_features",
+    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, requested_features)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_vulkan_driver_options_t::debug_verbosity",
+    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, debug_verbosity)
+        - 28usize];
+    [
+        "Offset of field: iree_hal_vulkan_driver_options_t::device_options",
+    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, device_options)
+        - 32usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_vm_ref_t"][::core::mem::size_of::<iree_vm_ref_t>() - 16usize];
     ["Alignment of iree_vm_ref_t"][::core::mem::align_of::<iree_vm_ref_t>() - 8usize];
-    ["Offset of field: iree_vm_ref_t::ptr"][::core::mem::offset_of!(iree_vm_ref_t, ptr) - 0usize];
-    ["Offset of field: iree_vm_ref_t::type_"][::core::mem::offset_of!(iree_vm_ref_t, type_) - 8usize];
+    [
+        "Offset of field: iree_vm_ref_t::ptr",
+    ][::core::mem::offset_of!(iree_vm_ref_t, ptr) - 0usize];
+    [
+        "Offset of field: iree_vm_ref_t::type_",
+    ][::core::mem::offset_of!(iree_vm_ref_t, type_) - 8usize];
 };
 pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_INTERNAL: iree_vm_function_linkage_e = 0;
 pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_IMPORT: iree_vm_function_linkage_e = 1;
@@ -1992,102 +2473,152 @@ pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_IMPORT_OPTIONAL: i
 pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_EXPORT_OPTIONAL: iree_vm_function_linkage_e = 4;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_vm_function_t"][::core::mem::size_of::<iree_vm_function_t>() - 16usize];
-    ["Alignment of iree_vm_function_t"][::core::mem::align_of::<iree_vm_function_t>() - 8usize];
-    ["Offset of field: iree_vm_function_t::module"]
-        [::core::mem::offset_of!(iree_vm_function_t, module) - 0usize];
-    ["Offset of field: iree_vm_function_t::linkage"]
-        [::core::mem::offset_of!(iree_vm_function_t, linkage) - 8usize];
-    ["Offset of field: iree_vm_function_t::ordinal"]
-        [::core::mem::offset_of!(iree_vm_function_t, ordinal) - 10usize];
+    [
+        "Size of iree_vm_function_t",
+    ][::core::mem::size_of::<iree_vm_function_t>() - 16usize];
+    [
+        "Alignment of iree_vm_function_t",
+    ][::core::mem::align_of::<iree_vm_function_t>() - 8usize];
+    [
+        "Offset of field: iree_vm_function_t::module",
+    ][::core::mem::offset_of!(iree_vm_function_t, module) - 0usize];
+    [
+        "Offset of field: iree_vm_function_t::linkage",
+    ][::core::mem::offset_of!(iree_vm_function_t, linkage) - 8usize];
+    [
+        "Offset of field: iree_vm_function_t::ordinal",
+    ][::core::mem::offset_of!(iree_vm_function_t, ordinal) - 10usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_vm_function_signature_t"]
-        [::core::mem::size_of::<iree_vm_function_signature_t>() - 16usize];
-    ["Alignment of iree_vm_function_signature_t"]
-        [::core::mem::align_of::<iree_vm_function_signature_t>() - 8usize];
-    ["Offset of field: iree_vm_function_signature_t::calling_convention"]
-        [::core::mem::offset_of!(iree_vm_function_signature_t, calling_convention) - 0usize];
+    [
+        "Size of iree_vm_function_signature_t",
+    ][::core::mem::size_of::<iree_vm_function_signature_t>() - 16usize];
+    [
+        "Alignment of iree_vm_function_signature_t",
+    ][::core::mem::align_of::<iree_vm_function_signature_t>() - 8usize];
+    [
+        "Offset of field: iree_vm_function_signature_t::calling_convention",
+    ][::core::mem::offset_of!(iree_vm_function_signature_t, calling_convention)
+        - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_vm_module_t"][::core::mem::size_of::<iree_vm_module_t>() - 144usize];
-    ["Alignment of iree_vm_module_t"][::core::mem::align_of::<iree_vm_module_t>() - 8usize];
+    [
+        "Alignment of iree_vm_module_t",
+    ][::core::mem::align_of::<iree_vm_module_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_vm_type_def_t"][::core::mem::size_of::<iree_vm_type_def_t>() - 8usize];
-    ["Alignment of iree_vm_type_def_t"][::core::mem::align_of::<iree_vm_type_def_t>() - 8usize];
+    [
+        "Size of iree_vm_type_def_t",
+    ][::core::mem::size_of::<iree_vm_type_def_t>() - 8usize];
+    [
+        "Alignment of iree_vm_type_def_t",
+    ][::core::mem::align_of::<iree_vm_type_def_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_module_debug_sink_release_callback_t"]
-        [::core::mem::size_of::<iree_hal_module_debug_sink_release_callback_t>() - 16usize];
-    ["Alignment of iree_hal_module_debug_sink_release_callback_t"]
-        [::core::mem::align_of::<iree_hal_module_debug_sink_release_callback_t>() - 8usize];
-    ["Offset of field: iree_hal_module_debug_sink_release_callback_t::fn_"]
-        [::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, fn_) - 0usize];
-    ["Offset of field: iree_hal_module_debug_sink_release_callback_t::user_data"]
-        [::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, user_data) - 8usize];
+    [
+        "Size of iree_hal_module_debug_sink_release_callback_t",
+    ][::core::mem::size_of::<iree_hal_module_debug_sink_release_callback_t>() - 16usize];
+    [
+        "Alignment of iree_hal_module_debug_sink_release_callback_t",
+    ][::core::mem::align_of::<iree_hal_module_debug_sink_release_callback_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_module_debug_sink_release_callback_t::fn_",
+    ][::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, fn_)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_module_debug_sink_release_callback_t::user_data",
+    ][::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, user_data)
+        - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_module_buffer_view_trace_callback_t"]
-        [::core::mem::size_of::<iree_hal_module_buffer_view_trace_callback_t>() - 16usize];
-    ["Alignment of iree_hal_module_buffer_view_trace_callback_t"]
-        [::core::mem::align_of::<iree_hal_module_buffer_view_trace_callback_t>() - 8usize];
-    ["Offset of field: iree_hal_module_buffer_view_trace_callback_t::fn_"]
-        [::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, fn_) - 0usize];
-    ["Offset of field: iree_hal_module_buffer_view_trace_callback_t::user_data"]
-        [::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, user_data) - 8usize];
+    [
+        "Size of iree_hal_module_buffer_view_trace_callback_t",
+    ][::core::mem::size_of::<iree_hal_module_buffer_view_trace_callback_t>() - 16usize];
+    [
+        "Alignment of iree_hal_module_buffer_view_trace_callback_t",
+    ][::core::mem::align_of::<iree_hal_module_buffer_view_trace_callback_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_module_buffer_view_trace_callback_t::fn_",
+    ][::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, fn_)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_module_buffer_view_trace_callback_t::user_data",
+    ][::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, user_data)
+        - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_module_debug_sink_t"]
-        [::core::mem::size_of::<iree_hal_module_debug_sink_t>() - 32usize];
-    ["Alignment of iree_hal_module_debug_sink_t"]
-        [::core::mem::align_of::<iree_hal_module_debug_sink_t>() - 8usize];
-    ["Offset of field: iree_hal_module_debug_sink_t::release"]
-        [::core::mem::offset_of!(iree_hal_module_debug_sink_t, release) - 0usize];
-    ["Offset of field: iree_hal_module_debug_sink_t::buffer_view_trace"]
-        [::core::mem::offset_of!(iree_hal_module_debug_sink_t, buffer_view_trace) - 16usize];
+    [
+        "Size of iree_hal_module_debug_sink_t",
+    ][::core::mem::size_of::<iree_hal_module_debug_sink_t>() - 32usize];
+    [
+        "Alignment of iree_hal_module_debug_sink_t",
+    ][::core::mem::align_of::<iree_hal_module_debug_sink_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_module_debug_sink_t::release",
+    ][::core::mem::offset_of!(iree_hal_module_debug_sink_t, release) - 0usize];
+    [
+        "Offset of field: iree_hal_module_debug_sink_t::buffer_view_trace",
+    ][::core::mem::offset_of!(iree_hal_module_debug_sink_t, buffer_view_trace)
+        - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_device_queue_affinity_pair_t"]
-        [::core::mem::size_of::<iree_hal_device_queue_affinity_pair_t>() - 16usize];
-    ["Alignment of iree_hal_device_queue_affinity_pair_t"]
-        [::core::mem::align_of::<iree_hal_device_queue_affinity_pair_t>() - 8usize];
-    ["Offset of field: iree_hal_device_queue_affinity_pair_t::device"]
-        [::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, device) - 0usize];
-    ["Offset of field: iree_hal_device_queue_affinity_pair_t::queue_affinity"]
-        [::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, queue_affinity) - 8usize];
+    [
+        "Size of iree_hal_device_queue_affinity_pair_t",
+    ][::core::mem::size_of::<iree_hal_device_queue_affinity_pair_t>() - 16usize];
+    [
+        "Alignment of iree_hal_device_queue_affinity_pair_t",
+    ][::core::mem::align_of::<iree_hal_device_queue_affinity_pair_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_device_queue_affinity_pair_t::device",
+    ][::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, device) - 0usize];
+    [
+        "Offset of field: iree_hal_device_queue_affinity_pair_t::queue_affinity",
+    ][::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, queue_affinity)
+        - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_module_device_allocator_select_callback_t"]
-        [::core::mem::size_of::<iree_hal_module_device_allocator_select_callback_t>() - 16usize];
-    ["Alignment of iree_hal_module_device_allocator_select_callback_t"]
-        [::core::mem::align_of::<iree_hal_module_device_allocator_select_callback_t>() - 8usize];
-    ["Offset of field: iree_hal_module_device_allocator_select_callback_t::fn_"]
-        [::core::mem::offset_of!(iree_hal_module_device_allocator_select_callback_t, fn_) - 0usize];
-    ["Offset of field: iree_hal_module_device_allocator_select_callback_t::user_data"]
-        [::core::mem::offset_of!(iree_hal_module_device_allocator_select_callback_t, user_data) - 8usize];
+    [
+        "Size of iree_hal_module_device_allocator_select_callback_t",
+    ][::core::mem::size_of::<iree_hal_module_device_allocator_select_callback_t>()
+        - 16usize];
+    [
+        "Alignment of iree_hal_module_device_allocator_select_callback_t",
+    ][::core::mem::align_of::<iree_hal_module_device_allocator_select_callback_t>()
+        - 8usize];
+    [
+        "Offset of field: iree_hal_module_device_allocator_select_callback_t::fn_",
+    ][::core::mem::offset_of!(iree_hal_module_device_allocator_select_callback_t, fn_)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_module_device_allocator_select_callback_t::user_data",
+    ][::core::mem::offset_of!(
+        iree_hal_module_device_allocator_select_callback_t, user_data
+    ) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_module_device_policy_t"]
-        [::core::mem::size_of::<iree_hal_module_device_policy_t>() - 16usize];
-    ["Alignment of iree_hal_module_device_policy_t"]
-        [::core::mem::align_of::<iree_hal_module_device_policy_t>() - 8usize];
-    ["Offset of field: iree_hal_module_device_policy_t::allocator_select"]
-        [::core::mem::offset_of!(iree_hal_module_device_policy_t, allocator_select) - 0usize];
+    [
+        "Size of iree_hal_module_device_policy_t",
+    ][::core::mem::size_of::<iree_hal_module_device_policy_t>() - 16usize];
+    [
+        "Alignment of iree_hal_module_device_policy_t",
+    ][::core::mem::align_of::<iree_hal_module_device_policy_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_module_device_policy_t::allocator_select",
+    ][::core::mem::offset_of!(iree_hal_module_device_policy_t, allocator_select)
+        - 0usize];
 };
-pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE: iree_vm_bytecode_module_flags_e =
-    0;
-pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_ALLOW_PLACEHOLDER_TYPES:
-    iree_vm_bytecode_module_flags_e = 1;
+pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE: iree_vm_bytecode_module_flags_e = 0;
+pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_ALLOW_PLACEHOLDER_TYPES: iree_vm_bytecode_module_flags_e = 1;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union iree_async_primitive_value_t {
@@ -2571,17 +3102,17 @@ impl Default for iree_hal_module_device_policy_t {
         }
     }
 }
-pub use self::iree_allocator_command_e as iree_allocator_command_t;
-pub use self::iree_async_proactor_threading_mode_e as iree_async_proactor_threading_mode_t;
-pub use self::iree_hal_cuda_command_buffer_mode_e as iree_hal_cuda_command_buffer_mode_t;
-pub use self::iree_hal_external_buffer_type_e as iree_hal_external_buffer_type_t;
-pub use self::iree_numa_alloc_method_e as iree_numa_alloc_method_t;
 pub use self::iree_status_code_e as iree_status_code_t;
-pub use self::iree_task_topology_distribution_e as iree_task_topology_distribution_t;
-pub use self::iree_task_topology_performance_level_e as iree_task_topology_performance_level_t;
+pub use self::iree_allocator_command_e as iree_allocator_command_t;
 pub use self::iree_timeout_type_e as iree_timeout_type_t;
-pub use self::iree_vm_bytecode_module_flags_e as iree_vm_bytecode_module_flags_t;
+pub use self::iree_numa_alloc_method_e as iree_numa_alloc_method_t;
+pub use self::iree_async_proactor_threading_mode_e as iree_async_proactor_threading_mode_t;
+pub use self::iree_hal_external_buffer_type_e as iree_hal_external_buffer_type_t;
+pub use self::iree_hal_cuda_command_buffer_mode_e as iree_hal_cuda_command_buffer_mode_t;
+pub use self::iree_task_topology_performance_level_e as iree_task_topology_performance_level_t;
+pub use self::iree_task_topology_distribution_e as iree_task_topology_distribution_t;
 pub use self::iree_vm_function_linkage_e as iree_vm_function_linkage_t;
+pub use self::iree_vm_bytecode_module_flags_e as iree_vm_bytecode_module_flags_t;
 unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_status_free")]
     pub fn iree_status_free(status: iree_status_t);
@@ -2595,7 +3126,10 @@ unsafe extern "C" {
         out_buffer_length: *mut iree_host_size_t,
     ) -> bool;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_allocator_free")]
-    pub fn iree_allocator_free(allocator: iree_allocator_t, ptr: *mut ::core::ffi::c_void);
+    pub fn iree_allocator_free(
+        allocator: iree_allocator_t,
+        ptr: *mut ::core::ffi::c_void,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_allocator_libc_ctl")]
     pub fn iree_allocator_libc_ctl(
         self_: *mut ::core::ffi::c_void,
@@ -2610,9 +3144,13 @@ unsafe extern "C" {
         out_tracker: *mut *mut iree_async_frontier_tracker_t,
     ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_async_frontier_tracker_retain")]
-    pub fn iree_async_frontier_tracker_retain(tracker: *mut iree_async_frontier_tracker_t);
+    pub fn iree_async_frontier_tracker_retain(
+        tracker: *mut iree_async_frontier_tracker_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_async_frontier_tracker_release")]
-    pub fn iree_async_frontier_tracker_release(tracker: *mut iree_async_frontier_tracker_t);
+    pub fn iree_async_frontier_tracker_release(
+        tracker: *mut iree_async_frontier_tracker_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_async_proactor_pool_options_default")]
     pub fn iree_async_proactor_pool_options_default() -> iree_async_proactor_pool_options_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_async_proactor_pool_create")]
@@ -2640,13 +3178,21 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_release")]
     pub fn iree_hal_buffer_release(buffer: *mut iree_hal_buffer_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_allocated_buffer")]
-    pub fn iree_hal_buffer_allocated_buffer(buffer: *const iree_hal_buffer_t) -> *mut iree_hal_buffer_t;
-    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_allowed_access")]
-    pub fn iree_hal_buffer_allowed_access(buffer: *const iree_hal_buffer_t) -> iree_hal_memory_access_t;
+    pub fn iree_hal_buffer_allocated_buffer(
+        buffer: *const iree_hal_buffer_t,
+    ) -> *mut iree_hal_buffer_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_byte_offset")]
-    pub fn iree_hal_buffer_byte_offset(buffer: *const iree_hal_buffer_t) -> iree_device_size_t;
+    pub fn iree_hal_buffer_byte_offset(
+        buffer: *const iree_hal_buffer_t,
+    ) -> iree_device_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_byte_length")]
-    pub fn iree_hal_buffer_byte_length(buffer: *const iree_hal_buffer_t) -> iree_device_size_t;
+    pub fn iree_hal_buffer_byte_length(
+        buffer: *const iree_hal_buffer_t,
+    ) -> iree_device_size_t;
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_allowed_access")]
+    pub fn iree_hal_buffer_allowed_access(
+        buffer: *const iree_hal_buffer_t,
+    ) -> iree_hal_memory_access_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_allocator_retain")]
     pub fn iree_hal_allocator_retain(allocator: *mut iree_hal_allocator_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_allocator_release")]
@@ -2708,7 +3254,9 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_release")]
     pub fn iree_hal_device_release(device: *mut iree_hal_device_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_allocator")]
-    pub fn iree_hal_device_allocator(device: *mut iree_hal_device_t) -> *mut iree_hal_allocator_t;
+    pub fn iree_hal_device_allocator(
+        device: *mut iree_hal_device_t,
+    ) -> *mut iree_hal_allocator_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_queue_barrier")]
     pub fn iree_hal_device_queue_barrier(
         device: *mut iree_hal_device_t,
@@ -2723,9 +3271,13 @@ unsafe extern "C" {
         options: *const iree_hal_device_profiling_options_t,
     ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_profiling_flush")]
-    pub fn iree_hal_device_profiling_flush(device: *mut iree_hal_device_t) -> iree_status_t;
+    pub fn iree_hal_device_profiling_flush(
+        device: *mut iree_hal_device_t,
+    ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_profiling_end")]
-    pub fn iree_hal_device_profiling_end(device: *mut iree_hal_device_t) -> iree_status_t;
+    pub fn iree_hal_device_profiling_end(
+        device: *mut iree_hal_device_t,
+    ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_transfer_h2d")]
     pub fn iree_hal_device_transfer_h2d(
         device: *mut iree_hal_device_t,
@@ -2772,9 +3324,13 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_view_release")]
     pub fn iree_hal_buffer_view_release(buffer_view: *mut iree_hal_buffer_view_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_view_buffer")]
-    pub fn iree_hal_buffer_view_buffer(buffer_view: *const iree_hal_buffer_view_t) -> *mut iree_hal_buffer_t;
+    pub fn iree_hal_buffer_view_buffer(
+        buffer_view: *const iree_hal_buffer_view_t,
+    ) -> *mut iree_hal_buffer_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_view_shape_rank")]
-    pub fn iree_hal_buffer_view_shape_rank(buffer_view: *const iree_hal_buffer_view_t) -> iree_host_size_t;
+    pub fn iree_hal_buffer_view_shape_rank(
+        buffer_view: *const iree_hal_buffer_view_t,
+    ) -> iree_host_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_view_shape_dims")]
     pub fn iree_hal_buffer_view_shape_dims(
         buffer_view: *const iree_hal_buffer_view_t,
@@ -2809,8 +3365,12 @@ unsafe extern "C" {
     pub fn iree_hal_profile_sink_retain(sink: *mut iree_hal_profile_sink_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_profile_sink_release")]
     pub fn iree_hal_profile_sink_release(sink: *mut iree_hal_profile_sink_t);
-    pub fn iree_hal_cuda_device_params_initialize(out_params: *mut iree_hal_cuda_device_params_t);
-    pub fn iree_hal_cuda_driver_options_initialize(out_options: *mut iree_hal_cuda_driver_options_t);
+    pub fn iree_hal_cuda_device_params_initialize(
+        out_params: *mut iree_hal_cuda_device_params_t,
+    );
+    pub fn iree_hal_cuda_driver_options_initialize(
+        out_options: *mut iree_hal_cuda_driver_options_t,
+    );
     pub fn iree_hal_cuda_driver_create(
         identifier: iree_string_view_t,
         options: *const iree_hal_cuda_driver_options_t,
@@ -2819,11 +3379,17 @@ unsafe extern "C" {
         out_driver: *mut *mut iree_hal_driver_t,
     ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_executable_loader_retain")]
-    pub fn iree_hal_executable_loader_retain(executable_loader: *mut iree_hal_executable_loader_t);
+    pub fn iree_hal_executable_loader_retain(
+        executable_loader: *mut iree_hal_executable_loader_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_executable_loader_release")]
-    pub fn iree_hal_executable_loader_release(executable_loader: *mut iree_hal_executable_loader_t);
+    pub fn iree_hal_executable_loader_release(
+        executable_loader: *mut iree_hal_executable_loader_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_sync_device_params_initialize")]
-    pub fn iree_hal_sync_device_params_initialize(out_params: *mut iree_hal_sync_device_params_t);
+    pub fn iree_hal_sync_device_params_initialize(
+        out_params: *mut iree_hal_sync_device_params_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_sync_device_create")]
     pub fn iree_hal_sync_device_create(
         identifier: iree_string_view_t,
@@ -2838,9 +3404,13 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_topology_deinitialize")]
     pub fn iree_task_topology_deinitialize(topology: *mut iree_task_topology_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_topology_group_capacity")]
-    pub fn iree_task_topology_group_capacity(topology: *const iree_task_topology_t) -> iree_host_size_t;
+    pub fn iree_task_topology_group_capacity(
+        topology: *const iree_task_topology_t,
+    ) -> iree_host_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_topology_group_count")]
-    pub fn iree_task_topology_group_count(topology: *const iree_task_topology_t) -> iree_host_size_t;
+    pub fn iree_task_topology_group_count(
+        topology: *const iree_task_topology_t,
+    ) -> iree_host_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_topology_get_group")]
     pub fn iree_task_topology_get_group(
         topology: *const iree_task_topology_t,
@@ -2851,10 +3421,7 @@ unsafe extern "C" {
         group_count: iree_host_size_t,
         out_topology: *mut iree_task_topology_t,
     );
-    #[cfg_attr(
-        not(feature = "dist"),
-        link_name = "mlxcel_iree_task_topology_initialize_from_logical_cpu_set"
-    )]
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_topology_initialize_from_logical_cpu_set")]
     pub fn iree_task_topology_initialize_from_logical_cpu_set(
         cpu_count: iree_host_size_t,
         cpu_ids: *const u32,
@@ -2869,7 +3436,9 @@ unsafe extern "C" {
         out_topology: *mut iree_task_topology_t,
     ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_executor_options_initialize")]
-    pub fn iree_task_executor_options_initialize(out_options: *mut iree_task_executor_options_t);
+    pub fn iree_task_executor_options_initialize(
+        out_options: *mut iree_task_executor_options_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_executor_create")]
     pub fn iree_task_executor_create(
         options: iree_task_executor_options_t,
@@ -2882,9 +3451,13 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_executor_release")]
     pub fn iree_task_executor_release(executor: *mut iree_task_executor_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_task_executor_worker_count")]
-    pub fn iree_task_executor_worker_count(executor: *mut iree_task_executor_t) -> iree_host_size_t;
+    pub fn iree_task_executor_worker_count(
+        executor: *mut iree_task_executor_t,
+    ) -> iree_host_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_task_device_params_initialize")]
-    pub fn iree_hal_task_device_params_initialize(out_params: *mut iree_hal_task_device_params_t);
+    pub fn iree_hal_task_device_params_initialize(
+        out_params: *mut iree_hal_task_device_params_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_task_device_create")]
     pub fn iree_hal_task_device_create(
         identifier: iree_string_view_t,
@@ -2899,7 +3472,9 @@ unsafe extern "C" {
         out_device: *mut *mut iree_hal_device_t,
     ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_vulkan_driver_options_initialize")]
-    pub fn iree_hal_vulkan_driver_options_initialize(out_options: *mut iree_hal_vulkan_driver_options_t);
+    pub fn iree_hal_vulkan_driver_options_initialize(
+        out_options: *mut iree_hal_vulkan_driver_options_t,
+    );
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_vulkan_driver_create")]
     pub fn iree_hal_vulkan_driver_create(
         identifier: iree_string_view_t,
@@ -2950,7 +3525,9 @@ unsafe extern "C" {
         out_function: *mut iree_vm_function_t,
     ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_vm_function_signature")]
-    pub fn iree_vm_function_signature(function: *const iree_vm_function_t) -> iree_vm_function_signature_t;
+    pub fn iree_vm_function_signature(
+        function: *const iree_vm_function_t,
+    ) -> iree_vm_function_signature_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_vm_context_create_with_modules")]
     pub fn iree_vm_context_create_with_modules(
         instance: *mut iree_vm_instance_t,
@@ -2978,7 +3555,10 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_vm_list_size")]
     pub fn iree_vm_list_size(list: *const iree_vm_list_t) -> iree_host_size_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_vm_list_push_ref_move")]
-    pub fn iree_vm_list_push_ref_move(list: *mut iree_vm_list_t, value: *mut iree_vm_ref_t) -> iree_status_t;
+    pub fn iree_vm_list_push_ref_move(
+        list: *mut iree_vm_list_t,
+        value: *mut iree_vm_ref_t,
+    ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_vm_invoke")]
     pub fn iree_vm_invoke(
         context: *mut iree_vm_context_t,
@@ -2992,9 +3572,13 @@ unsafe extern "C" {
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_module_debug_sink_null")]
     pub fn iree_hal_module_debug_sink_null() -> iree_hal_module_debug_sink_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_buffer_view_retain_ref")]
-    pub fn iree_hal_buffer_view_retain_ref(value: *mut iree_hal_buffer_view_t) -> iree_vm_ref_t;
+    pub fn iree_hal_buffer_view_retain_ref(
+        value: *mut iree_hal_buffer_view_t,
+    ) -> iree_vm_ref_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_module_register_all_types")]
-    pub fn iree_hal_module_register_all_types(instance: *mut iree_vm_instance_t) -> iree_status_t;
+    pub fn iree_hal_module_register_all_types(
+        instance: *mut iree_vm_instance_t,
+    ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_vm_list_get_buffer_view_retain")]
     pub fn iree_vm_list_get_buffer_view_retain(
         list: *const iree_vm_list_t,

@@ -12,6 +12,8 @@
 #![no_std]
 #![deny(unsafe_code)]
 
+// As it was generated: `cargo xtask test --only generated` compares it.
+#[rustfmt::skip]
 #[allow(
     clippy::all,
     missing_docs,
