@@ -516,6 +516,7 @@ impl Target {
                 )
                 .with_context("target", self.target.escape_debug())
                 .with_context("weight", name.escape_debug())
+                .with_context("layout", layout.escape_debug())
                 .with_source(error)
             })?;
             Ok((name.clone(), Some(panels)))

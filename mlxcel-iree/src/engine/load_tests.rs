@@ -122,7 +122,7 @@ fn weights_of_a_bundle_take_no_memory_of_the_process() {
     fs::create_dir(&checkpoint).unwrap();
     write_huge_checkpoint(&checkpoint, BYTES as usize);
     let engine = IreeBackend::new().with_cache_dir(folder.path().join("cache"));
-    let written = BundleOptions::default().with_capacity(100);
+    let written = BundleOptions::from(LoadOptions::default().with_capacity(100));
     let manifest = bundle::write(&engine, &checkpoint.as_path().into(), &bundle, &written).unwrap();
     assert!(manifest.targets[0].laid_out.is_some(), "there are kernels for this processor");
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -139,7 +139,8 @@ fn the_first_token_of_a_bundle_comes_soon() {
     let (engine, options) = (IreeBackend::new(), LoadOptions::default());
     for laid_out in [false, true] {
         let bundle = folder.path().join(laid_out.to_string());
-        let written = BundleOptions::default().with_capacity(1000).with_laid_out_weights(laid_out);
+        let written =
+            BundleOptions::from(options.clone().with_capacity(1000)).with_laid_out_weights(laid_out);
         bundle::write(&engine, &checkpoint.as_path().into(), &bundle, &written).unwrap();
         let mut times = Vec::new();
         for _ in 0..5 {
@@ -148,11 +149,14 @@ fn the_first_token_of_a_bundle_comes_soon() {
             let opened = started.elapsed();
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
             session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(1)).unwrap();
-            times.push(started.elapsed());
+            let first = started.elapsed();
+            let mut another = model.open_session(&SessionOptions::default()).unwrap();
+            another.generate_greedy(&[1, 2, 3], &GenerateOptions::new(1)).unwrap();
+            let again = started.elapsed() - first;
+            times.push(first);
             let taken = (anonymous_bytes() - before) as f64 / model.info().weight_bytes as f64;
             println!(
-                "laid out {laid_out}: open {opened:.3?}, first token {:.3?}, memory {taken:.3} of the weights",
-                started.elapsed()
+                "laid out {laid_out}: open {opened:.3?}, first token {first:.3?}, that of another session {again:.3?}, memory {taken:.3} of the weights"
             );
         }
         times.sort_unstable();

@@ -283,7 +283,6 @@ mod tests {
             let mut found = vec![0; buffer.len()];
             buffer.read(0, &mut found).unwrap();
             assert!(found == expected.unwrap_or(stored), "{}", tensor.argument.name);
-            assert!(buffer.is_read_only());
         }
         permuted
     }
@@ -301,6 +300,7 @@ mod tests {
                 let quiet = quiet(&tensors);
                 let buffers = load(&device(threads), &checkpoint, &tensors, false, &control, &quiet).unwrap();
                 let permuted = check(&checkpoint, &tensors, &buffers);
+                assert!(buffers.iter().all(Buffer::is_read_only));
                 assert!(permuted >= least, "{fixture}: {permuted} of {} were permuted", tensors.len());
             }
         }

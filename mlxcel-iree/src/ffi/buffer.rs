@@ -47,8 +47,8 @@ impl Buffer {
 
     /// Whether it is memory that must not be written: what was imported in place, and a result that is such an argument.
     pub(crate) fn is_read_only(&self) -> bool {
-        // SAFETY: the buffer is live; the call reads a field of it.
-        let access = unsafe { sys::iree_hal_buffer_allowed_access(self.raw.as_ptr()) };
+        // SAFETY: the buffer is live, and nobody changes this field of it.
+        let access = unsafe { (*self.raw.as_ptr()).allowed_access };
         let write = sys::iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_WRITE;
         access & write as sys::iree_hal_memory_access_t == 0
     }
