@@ -269,10 +269,8 @@ impl Linear {
         let codes = self.codes(chunk);
         let (units, steps) = (form.chunk() / codes.len(), codes.len() / product.arithmetic.width());
         let planes = product.arithmetic.planes();
-        let mut unroll = units;
-        while unroll.is_multiple_of(2) && unroll * panels.len() * steps * (rows.len() * planes + 1) > UNROLL {
-            unroll /= 2;
-        }
+        let most = UNROLL / (panels.len() * steps * (rows.len() * planes + 1));
+        let unroll = unrolled(units, most);
         let turn = |w: &mut Writer, unit: &str, sums: &[String]| {
             let mut sums = sums.to_vec();
             let step_of_unit = w.scaled("step", unit, steps);
@@ -438,7 +436,7 @@ impl Linear {
         let product = &self.product;
         let (floats, operand) = (product.vector("f32"), product.operand());
         let units = product.form.chunk() / product.arithmetic.width();
-        let unroll = if units.is_multiple_of(4) { 4 } else { 1 };
+        let unroll = if units <= 8 { units } else { unrolled(units, 4) };
         let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
         let base = w.arith("row", "addi", first, tile, "index");
         let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
@@ -487,10 +485,31 @@ impl Linear {
     }
 }
 
+/// How many of `units` are computed in one turn of a loop, `most` if they can be halved to that. They never take two turns: the compiler
+/// takes such a loop apart, and then has more values at hand than registers.
+fn unrolled(units: usize, most: usize) -> usize {
+    let mut unroll = units;
+    while unroll.is_multiple_of(2) && (unroll > most || 2 * unroll == units) {
+        unroll /= 2;
+    }
+    unroll
+}
+
 /// What a workgroup for many rows keeps in memory.
 struct Scratch {
     /// `[panels, rows, lanes]` f32.
     totals: View,
     /// `[panels, units, lanes]`: the operands of a chunk.
     operands: View,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_take_one_turn_or_more_than_two() {
+        assert_eq!([8, 16, 32].map(|units| unrolled(units, 16)), [8, 16, 8]);
+        assert_eq!([8, 16, 12, 3].map(|units| unrolled(units, 4)), [2, 4, 3, 3]);
+    }
 }
