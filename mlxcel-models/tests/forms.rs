@@ -381,6 +381,69 @@ fn floats_of_8_bits_have_scales_for_blocks_rows_or_all() {
 }
 
 #[test]
+fn powers_of_two_scale_floats_of_8_bits() {
+    let codes = numbers(ROWS * COLUMNS, 120, 15);
+    let exponents: Vec<_> =
+        numbers(ROWS * COLUMNS / 32, 20, 16).into_iter().map(|exponent| exponent + 115).collect();
+    let expected = |row: usize, column: usize| {
+        let exponent = exponents[row * COLUMNS / 32 + column / 32];
+        2f32.powi(i32::from(exponent) - 127) * e4m3(codes[row * COLUMNS + column])
+    };
+    for dtype in [Dtype::U8, Dtype::F8_E8M0] {
+        let tensors = vec![
+            ("weight", Dtype::F8_E4M3, vec![ROWS, COLUMNS], codes.clone()),
+            ("weight_scale", dtype, vec![ROWS, COLUMNS / 32], exponents.clone()),
+        ];
+        assert_eq!(check(&compressed(tensors, json!({"group_size": 32})), expected), "e4m3/32 e8m0");
+    }
+}
+
+#[test]
+fn experts_are_stacked_and_ordered_ones_refused() {
+    let packed = |ordered: bool| {
+        let mut draft = Draft::fixture("mixtral")
+            .set("quantization_config", json!({"quant_method": "gptq", "sym": false}));
+        let names: Vec<_> =
+            draft.tensors.keys().filter(|name| name.ends_with(".w1.weight")).cloned().collect();
+        for (seed, name) in names.into_iter().enumerate() {
+            let module = name.strip_suffix(".weight").unwrap();
+            let [rows, columns] = draft.tensors.remove(&name).unwrap().1[..] else { panic!("{name}") };
+            let bytes = |count: usize| numbers(count, 256, seed as u32);
+            let group = |column: usize| if ordered { column % 2 } else { column / (columns / 2) };
+            for (suffix, dtype, shape, bytes) in [
+                ("qweight", Dtype::I32, vec![columns / 8, rows], bytes(columns * rows / 2)),
+                ("qzeros", Dtype::I32, vec![2, rows / 8], bytes(rows)),
+                ("scales", Dtype::F16, vec![2, rows], scales(2 * rows).1),
+                ("g_idx", Dtype::I32, vec![columns], ints((0..columns).map(group))),
+            ] {
+                draft.tensors.insert(format!("{module}.{suffix}"), (dtype, shape, bytes));
+            }
+        }
+        draft
+    };
+    let written = packed(false).write();
+    let checkpoint = written.open().unwrap();
+    let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let stack = decoder.weights().find(|weight| weight.packed.is_some()).unwrap();
+    let all = values(&checkpoint, stack).unwrap();
+    let (experts, each) = (stack.shape[0], all.len() / stack.shape[0]);
+    assert!(experts > 1 && stack.stack.len() + 1 == experts, "{stack}");
+    // Each is what it is by itself.
+    for (index, expert) in all.chunks_exact(each).enumerate() {
+        let module = stack.tensor.replace("experts.0", &format!("experts.{index}"));
+        let codes = checkpoint.tensor(&module).unwrap().bytes;
+        let zeros = checkpoint.tensor(&module.replace("qweight", "qzeros")).unwrap().bytes;
+        let scale = checkpoint.tensor(&module.replace("qweight", "scales")).unwrap().bytes;
+        let scale = half::f16::from_le_bytes([scale[0], scale[1]]).to_f32();
+        let (code, zero) = (f32::from(codes[0] & 15), f32::from((zeros[0] & 15) + 1 & 15));
+        assert!((expert[0] - scale * (code - zero)).abs() < 1e-6, "{module}");
+    }
+    let error = packed(true).write().refusal();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(chain(&error).contains("static groups"), "{}", chain(&error));
+}
+
+#[test]
 fn floats_of_4_bits_are_read() {
     const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let codes = numbers(ROWS * COLUMNS, 16, 12);

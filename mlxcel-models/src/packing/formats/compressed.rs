@@ -79,13 +79,14 @@ pub(super) fn matrix(
 
 /// Refuses what would give other values than those that tensors tell.
 fn refuse_unknown(checkpoint: &Checkpoint, settings: Fields<'_>) -> Result<()> {
-    const FORMATS: [&str; 9] = [
+    const FORMATS: [&str; 10] = [
         "pack-quantized",
         "int-quantized",
         "float-quantized",
         "naive-quantized",
         "nvfp4-pack-quantized",
         "mxfp4-pack-quantized",
+        "mxfp8-quantized",
         "mixed-precision",
         "dense",
         "frozen",
@@ -267,8 +268,8 @@ fn mxfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
     codes.expect(&[ElementType::U8], &[module.rows, module.columns / 2], "two codes a byte")?;
     let scales = module.tensor(SCALE)?;
     let shape = [module.rows, module.columns / packing.group_size];
-    scales.expect(&[ElementType::U8], &shape, "a biased exponent for each 32 values")?;
-    let scales = WeightRef::new(&scales.name, ElementType::U8, shape);
+    scales.expect(&[ElementType::U8, ElementType::F8E8M0], &shape, "a biased exponent for each 32 values")?;
+    let scales = grid::scales(module, &scales, &packing, [1, packing.group_size])?;
     let codes = module.part(&packing, Part::Codes, &codes.name, Arrangement::Bytes);
     Ok(codes.with_packing(Packed::new(packing, [scales])))
 }

@@ -57,17 +57,21 @@ pub(super) fn floats(module: &Module<'_>, scales: &Stored<'_>, blocks: &[[usize;
     let shape = [module.rows, module.columns];
     codes.expect(&[ElementType::F8E4M3, ElementType::F8E5M2], &shape, "an 8-bit float for each value")?;
     let block = block(module, scales, blocks)?;
-    let element = scales.view.element_type;
-    if !element.is_dense_float() {
-        return Err(
-            scales.unsupported(format!("scales of {element} are not supported; F32, F16 and BF16 are"))
-        );
-    }
+    let scale = match scales.view.element_type {
+        // Powers of two, which some tools store as plain bytes.
+        ElementType::F8E8M0 | ElementType::U8 => Scale::E8M0,
+        element if element.is_dense_float() => Scale::Float(element),
+        element => {
+            return Err(scales.unsupported(format!(
+                "scales of {element} are not supported; F32, F16, BF16 and F8_E8M0 are"
+            )));
+        }
+    };
     let packing = Packing {
         bits: 8,
         code: code(codes.view.element_type).unwrap_or(Code::E4M3),
         group_size: module.group_size(block[1]),
-        scale: Scale::Float(element),
+        scale,
         offset: Offset::None,
         ordered: false,
     };

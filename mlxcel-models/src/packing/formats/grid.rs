@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::module::{FLOATS, Module, Stored};
+use super::module::{Module, Stored};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::WeightRef;
 use crate::element::ElementType;
@@ -29,18 +29,18 @@ pub(super) fn scales(
 ) -> Result<WeightRef> {
     let [rows, columns] = block.map(|size| size.max(1));
     let expected = [module.rows.div_ceil(rows), module.columns.div_ceil(columns)];
-    if sizes(&stored.view) != Some(expected) || !stored.view.element_type.is_dense_float() {
-        let why = format!(
-            "a scale for each {rows} rows and {columns} columns of {:?}",
-            [module.rows, module.columns]
-        );
-        stored.expect(&FLOATS, &expected, &why)?;
+    let (view, element) = (&stored.view, packing.element(Part::Scales));
+    if sizes(view) != Some(expected) || view.element_type.bits() != element.bits() {
+        let whole = [module.rows, module.columns];
+        let why = format!("a scale for each {rows} rows and {columns} columns of {whole:?}");
+        stored.expect(&[element], &expected, &why)?;
     }
-    let groups = columns.min(module.columns) / packing.group_size;
-    if stored.view.shape == [module.rows, packing.width(Part::Scales, module.columns)] {
-        return Ok(WeightRef::new(&stored.name, stored.view.element_type, stored.view.shape.clone()));
+    let as_is = [module.rows, packing.width(Part::Scales, module.columns)];
+    if view.shape == as_is && view.element_type == element {
+        return Ok(WeightRef::new(&stored.name, element, as_is));
     }
-    let arrangement = Arrangement::Grid { rows, groups: groups.max(1), transposed: false };
+    let groups = (columns.min(module.columns) / packing.group_size).max(1);
+    let arrangement = Arrangement::Grid { rows, groups, transposed: false };
     Ok(module.part(packing, Part::Scales, &stored.name, arrangement))
 }
 
