@@ -356,8 +356,8 @@ fn spread_codes(codes: u64, bits: usize) -> u64 {
     // Four, then two, then one code move apart at a time.
     [(4, 32), (2, 16), (1, 8)].into_iter().fold(codes, |codes, (count, apart)| {
         let all = u64::MAX / ((1u128 << (2 * apart)) - 1) as u64;
-        let low = codes & all * ((1 << (count * bits)) - 1);
-        low | (codes >> (count * bits) & all * ((1 << (count * bits)) - 1)) << apart
+        let low = codes & (all * ((1 << (count * bits)) - 1));
+        low | ((codes >> (count * bits)) & (all * ((1 << (count * bits)) - 1))) << apart
     })
 }
 
