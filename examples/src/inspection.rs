@@ -32,8 +32,8 @@ pub struct Inspection {
     pub parameters: u64,
     /// What they take in the files.
     pub weight_bytes: u64,
-    /// How packed weights are packed; empty where none is.
-    pub quantization: Vec<String>,
+    /// How packed weights are packed, and how much is packed so; empty where none is.
+    pub quantization: Vec<PackingShare>,
     /// The weights by role.
     pub weights: Vec<WeightGroup>,
     /// What sequences take.
@@ -42,6 +42,23 @@ pub struct Inspection {
     pub features: Vec<&'static str>,
     /// What engines say.
     pub engines: Vec<EngineAnswer>,
+}
+
+/// The weights that one packing packs.
+#[derive(Debug, Serialize)]
+pub struct PackingShare {
+    /// Its text, such as `u4/64 bf16 + bf16`.
+    pub packing: String,
+    /// The bits that a value takes, its share of scales and offsets included.
+    pub bits_per_value: f64,
+    /// How many weights there are.
+    pub weights: usize,
+    /// How many numbers they have.
+    pub parameters: u64,
+    /// What they take packed, as engines load them whose kernels know the packing.
+    pub bytes: u64,
+    /// What they take in the type of activations, as engines load them that must expand them.
+    pub expanded_bytes: u64,
 }
 
 /// The weights of one role that are stored alike.
@@ -177,10 +194,7 @@ impl Inspection {
         let own = CacheType::named(&decoder.element_type.to_string().to_lowercase());
         let cache = cache.or(own).unwrap_or(CacheType::ALL[0]);
         let weights = weight_groups(&decoder);
-        let mut quantization: Vec<_> =
-            decoder.weights().filter(|weight| weight.packed.is_some()).map(WeightRef::storage).collect();
-        quantization.sort_unstable();
-        quantization.dedup();
+        let quantization = packing_shares(&decoder);
         Ok(Self {
             network: decoder.to_string(),
             context: decoder.context_length,
@@ -201,6 +215,32 @@ impl Inspection {
     }
 }
 
+fn packing_shares(decoder: &Decoder) -> Vec<PackingShare> {
+    let mut shares = BTreeMap::new();
+    for weight in decoder.weights() {
+        let Some(packing) = weight.packing() else { continue };
+        let share = shares.entry(packing.to_string()).or_insert_with(|| PackingShare {
+            packing: packing.to_string(),
+            bits_per_value: packing.bits_per_value(),
+            weights: 0,
+            parameters: 0,
+            bytes: 0,
+            expanded_bytes: 0,
+        });
+        let values = weight.elements() as u64;
+        share.weights += 1;
+        share.parameters += values;
+        share.bytes += weight_bytes(weight);
+        share.expanded_bytes += values * decoder.element_type.bits() as u64 / 8;
+    }
+    shares.into_values().collect()
+}
+
+/// What a weight takes with all of its parts.
+fn weight_bytes(weight: &WeightRef) -> u64 {
+    weight.tensors().map(|tensor| tensor.byte_len() as u64).sum()
+}
+
 fn weight_groups(decoder: &Decoder) -> Vec<WeightGroup> {
     let mut groups = BTreeMap::new();
     for (weight, role) in decoder.weights().zip(decoder.weight_roles()) {
@@ -213,7 +253,7 @@ fn weight_groups(decoder: &Decoder) -> Vec<WeightGroup> {
         });
         group.tensors += 1;
         group.parameters += weight.elements() as u64;
-        group.bytes += weight.tensors().map(|tensor| tensor.byte_len() as u64).sum::<u64>();
+        group.bytes += weight_bytes(weight);
     }
     groups.into_values().collect()
 }
@@ -253,6 +293,19 @@ impl fmt::Display for Inspection {
         for WeightGroup { role, storage, tensors, parameters, bytes } in &self.weights {
             let (parameters, bytes) = (scaled(*parameters, ""), scaled(*bytes, "B"));
             writeln!(f, "  {role:<10} {tensors:>6} tensors {parameters:>9} {bytes:>9}  {storage}")?;
+        }
+        if !self.quantization.is_empty() {
+            writeln!(f, "\npackings")?;
+        }
+        for PackingShare { packing, bits_per_value, weights, parameters, bytes, expanded_bytes } in
+            &self.quantization
+        {
+            let parameters = scaled(*parameters, "");
+            let (bytes, expanded) = (scaled(*bytes, "B"), scaled(*expanded_bytes, "B"));
+            writeln!(
+                f,
+                "  {packing:<24} {bits_per_value:>5.2} bits a value, {weights} weights of {parameters} in {bytes}, expanded {expanded}"
+            )?;
         }
         let Memory { capacity, sequences, cache_type, groups, bytes, bytes_per_position } = &self.memory;
         writeln!(f, "\nstate of a sequence of {capacity} positions, caches in {cache_type}")?;

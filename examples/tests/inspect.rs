@@ -37,7 +37,11 @@ fn weights_are_told_by_role_and_packing() {
         (&told["model_type"], &told["layers"], &told["context"]),
         (&json!("llama"), &json!(4), &json!(1024))
     );
-    assert_eq!(told["quantization"], json!(["u4/64 bf16 + bf16"]));
+    let [share] = &told["quantization"].as_array().unwrap()[..] else { panic!("{}", told["quantization"]) };
+    assert_eq!((&share["packing"], &share["bits_per_value"]), (&json!("u4/64 bf16 + bf16"), &json!(4.5)));
+    let share = |key: &str| share[key].as_u64().unwrap();
+    assert_eq!(share("bytes") * 32, share("parameters") * 18);
+    assert_eq!(share("expanded_bytes"), share("parameters") * 2);
     let roles = told["weights"].as_array().unwrap();
     let sum = |field: &str| roles.iter().map(|role| role[field].as_u64().unwrap()).sum::<u64>();
     assert_eq!(sum("parameters"), told["parameters"].as_u64().unwrap());
