@@ -16,6 +16,7 @@
 #[rustfmt::skip]
 #[allow(
     clippy::all,
+    clippy::undocumented_unsafe_blocks,
     missing_docs,
     non_camel_case_types,
     non_snake_case,
