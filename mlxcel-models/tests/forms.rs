@@ -435,7 +435,7 @@ fn experts_are_stacked_and_ordered_ones_refused() {
         let zeros = checkpoint.tensor(&module.replace("qweight", "qzeros")).unwrap().bytes;
         let scale = checkpoint.tensor(&module.replace("qweight", "scales")).unwrap().bytes;
         let scale = half::f16::from_le_bytes([scale[0], scale[1]]).to_f32();
-        let (code, zero) = (f32::from(codes[0] & 15), f32::from((zeros[0] & 15) + 1 & 15));
+        let (code, zero) = (f32::from(codes[0] & 15), f32::from(((zeros[0] & 15) + 1) & 15));
         assert!((expert[0] - scale * (code - zero)).abs() < 1e-6, "{module}");
     }
     let error = packed(true).write().refusal();

@@ -213,7 +213,7 @@ impl Arguments {
 
 fn text(path: &Path) -> Result<String, Failure> {
     let unread = |error| Failure::Usage(format!("read {}: {error}", path.display()));
-    Ok(input::text(File::open(path).map_err(unread)?)?)
+    input::text(File::open(path).map_err(unread)?)
 }
 
 fn output(
