@@ -4,11 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use mlxcel_core::{Backend, Control, LoadOptions, Result, Row, SessionOptions};
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{Checkpoint, WeightRef};
 use mlxcel_portable::PortableBackend;
 use serde_json::Value;
 
-use super::place::{Place, fixture, fixtures};
+use super::place::{Place, QUANTIZED, fixture, fixtures, quantized};
 use crate::{Format, Outcome, Target};
 
 pub(super) const CONFIG: Target = Target {
@@ -48,9 +48,12 @@ fn weights(name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The fixture of the family that a configuration is of, or seems to be.
+/// The fixture of the method that a configuration names, else of the family that it is of, or seems to be.
 fn family(config: &[u8]) -> String {
     let config: Value = serde_json::from_slice(config).unwrap_or_default();
+    if let Some(packed) = config["quantization_config"]["quant_method"].as_str().and_then(quantized) {
+        return packed.to_owned();
+    }
     let families = [&config["model_type"], &config["text_config"]["model_type"]];
     let mut named = families.into_iter().filter_map(Value::as_str).map(|name| name.trim_end_matches("_text"));
     let known = fixtures();
@@ -74,7 +77,7 @@ fn config(input: &[u8]) -> Outcome {
 fn describe(place: &Place) -> Result<Outcome> {
     let checkpoint = Checkpoint::open(place.path())?;
     let decoder = checkpoint.decoder()?;
-    for weight in decoder.weights() {
+    for weight in decoder.weights().flat_map(WeightRef::tensors) {
         let view = checkpoint.weight(weight)?;
         assert_eq!(view.bytes.len(), weight.byte_len(), "{weight:?}");
     }
@@ -115,7 +118,8 @@ fn index(input: &[u8]) -> Outcome {
 }
 
 fn configs() -> Vec<Vec<u8>> {
-    let files = fixtures().into_iter().map(|name| fs::read(fixture(&name).join("config.json")));
+    let packed = QUANTIZED.iter().map(|(_, name)| (*name).to_owned());
+    let files = fixtures().into_iter().chain(packed).map(|name| fs::read(fixture(&name).join("config.json")));
     files.flatten().collect()
 }
 

@@ -8,10 +8,25 @@ use tempfile::TempDir;
 
 use crate::corpus::repository;
 
-/// A checkpoint of the fixtures, by its name.
+/// A checkpoint of the fixtures, by its name: one of each architecture, or of each packed form.
 pub(super) fn fixture(name: &str) -> PathBuf {
-    repository().join("fixtures/architectures").join(name)
+    let packed = repository().join("fixtures/formats").join(name);
+    if packed.is_dir() { packed } else { repository().join("fixtures/architectures").join(name) }
 }
+
+/// The checkpoint of the fixtures that a method quantized, as `quant_method` names it.
+pub(super) fn quantized(method: &str) -> Option<&'static str> {
+    QUANTIZED.iter().find(|(known, _)| *known == method).map(|(_, fixture)| *fixture)
+}
+
+/// Methods of quantization, and a checkpoint of each.
+pub(super) const QUANTIZED: [(&str, &str); 5] = [
+    ("gptq", "gptq-act-order"),
+    ("awq", "awq"),
+    ("compressed-tensors", "compressed-w4"),
+    ("fp8", "fp8-block"),
+    ("mxfp4", "gpt_oss-mxfp4"),
+];
 
 /// The names of all fixtures.
 pub(super) fn fixtures() -> Vec<String> {

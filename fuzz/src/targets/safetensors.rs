@@ -3,7 +3,9 @@
 use std::fs;
 
 use mlxcel_core::Result;
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{Checkpoint, WeightRef};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 
 use super::place::{Place, fixture};
 use crate::{Format, Outcome, Target};
@@ -24,12 +26,27 @@ thread_local! {
     static PLACE: Place = const { Place::new() };
 }
 
-const CONFIG: &[u8] = br#"{"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 12,
-"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true}"#;
+const CONFIG: &str = r#""model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 12,
+"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true"#;
+
+/// What a name of a tensor says about how weights are packed, and the settings that go with it.
+const PACKED: [(&str, &str); 4] = [
+    ("g_idx", r#""quant_method": "gptq", "bits": 4, "group_size": 4, "sym": false"#),
+    ("qweight", r#""quant_method": "awq", "bits": 4, "group_size": 4"#),
+    ("weight_packed", r#""quant_method": "compressed-tensors""#),
+    ("weight_scale_inv", r#""quant_method": "fp8", "weight_block_size": [3, 4]"#),
+];
+
+fn config(input: &[u8]) -> String {
+    let mentions = |name: &str| input.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+    let packed = PACKED.iter().find(|(name, _)| mentions(name));
+    let settings = packed.map(|(_, settings)| format!(", \"quantization_config\": {{{settings}}}"));
+    format!("{{{CONFIG}{}}}", settings.unwrap_or_default())
+}
 
 fn run(input: &[u8]) -> Outcome {
     PLACE.with(|place| {
-        place.put("config.json", CONFIG);
+        place.put("config.json", config(input).as_bytes());
         place.put("model.safetensors", input);
         open(place, input).unwrap_or_else(|error| Outcome::refused(&error))
     })
@@ -53,7 +70,7 @@ fn open(place: &Place, input: &[u8]) -> Result<Outcome> {
     let outcome = Outcome::new("opened");
     Ok(outcome.then(match checkpoint.decoder() {
         Ok(decoder) => {
-            for weight in decoder.weights() {
+            for weight in decoder.weights().flat_map(WeightRef::tensors) {
                 assert_eq!(checkpoint.weight(weight)?.bytes.len(), weight.byte_len());
             }
             Outcome::new(decoder)
@@ -62,32 +79,61 @@ fn open(place: &Place, input: &[u8]) -> Result<Outcome> {
     }))
 }
 
-/// The weights of that model, and the start of a file of a fixture.
+/// A tensor of a seed.
+type Shape = (&'static str, Dtype, &'static [usize]);
+
+const DENSE: [Shape; 10] = [
+    ("model.embed_tokens.weight", Dtype::BF16, &[8, 8]),
+    ("model.norm.weight", Dtype::BF16, &[8]),
+    ("model.layers.0.input_layernorm.weight", Dtype::BF16, &[8]),
+    ("model.layers.0.post_attention_layernorm.weight", Dtype::BF16, &[8]),
+    ("model.layers.0.self_attn.k_proj.weight", Dtype::BF16, &[4, 8]),
+    ("model.layers.0.self_attn.v_proj.weight", Dtype::BF16, &[4, 8]),
+    ("model.layers.0.self_attn.o_proj.weight", Dtype::BF16, &[8, 8]),
+    ("model.layers.0.mlp.gate_proj.weight", Dtype::BF16, &[12, 8]),
+    ("model.layers.0.mlp.up_proj.weight", Dtype::BF16, &[12, 8]),
+    ("model.layers.0.mlp.down_proj.weight", Dtype::BF16, &[8, 12]),
+];
+
+/// The projection of queries, dense and in each packed form.
+const QUERIES: [&[Shape]; 5] = [
+    &[("model.layers.0.self_attn.q_proj.weight", Dtype::BF16, &[8, 8])],
+    &[
+        ("model.layers.0.self_attn.q_proj.qweight", Dtype::I32, &[1, 8]),
+        ("model.layers.0.self_attn.q_proj.qzeros", Dtype::I32, &[2, 1]),
+        ("model.layers.0.self_attn.q_proj.scales", Dtype::F16, &[2, 8]),
+        ("model.layers.0.self_attn.q_proj.g_idx", Dtype::I32, &[8]),
+    ],
+    &[
+        ("model.layers.0.self_attn.q_proj.qweight", Dtype::I32, &[8, 1]),
+        ("model.layers.0.self_attn.q_proj.qzeros", Dtype::I32, &[2, 1]),
+        ("model.layers.0.self_attn.q_proj.scales", Dtype::F16, &[2, 8]),
+    ],
+    &[
+        ("model.layers.0.self_attn.q_proj.weight_packed", Dtype::I32, &[8, 1]),
+        ("model.layers.0.self_attn.q_proj.weight_scale", Dtype::F16, &[8, 2]),
+        ("model.layers.0.self_attn.q_proj.weight_zero_point", Dtype::I32, &[1, 2]),
+        ("model.layers.0.self_attn.q_proj.weight_g_idx", Dtype::I32, &[8]),
+    ],
+    &[
+        ("model.layers.0.self_attn.q_proj.weight", Dtype::F8_E4M3, &[8, 8]),
+        ("model.layers.0.self_attn.q_proj.weight_scale_inv", Dtype::F32, &[3, 2]),
+    ],
+];
+
+/// The weights of that model in each form, and the start of a file of a fixture.
 fn seeds() -> Vec<Vec<u8>> {
-    let shapes: [(&str, &[usize]); 11] = [
-        ("model.embed_tokens.weight", &[8, 8]),
-        ("model.norm.weight", &[8]),
-        ("model.layers.0.input_layernorm.weight", &[8]),
-        ("model.layers.0.post_attention_layernorm.weight", &[8]),
-        ("model.layers.0.self_attn.q_proj.weight", &[8, 8]),
-        ("model.layers.0.self_attn.k_proj.weight", &[4, 8]),
-        ("model.layers.0.self_attn.v_proj.weight", &[4, 8]),
-        ("model.layers.0.self_attn.o_proj.weight", &[8, 8]),
-        ("model.layers.0.mlp.gate_proj.weight", &[12, 8]),
-        ("model.layers.0.mlp.up_proj.weight", &[12, 8]),
-        ("model.layers.0.mlp.down_proj.weight", &[8, 12]),
-    ];
+    // The groups of columns, by turns.
+    let groups: Vec<u8> = (0..8u8).flat_map(|column| [column & 1, 0, 0, 0]).collect();
     let bytes: Vec<u8> = (0..192).collect();
-    let views = shapes.into_iter().filter_map(|(name, shape)| {
-        let length = 2 * shape.iter().product::<usize>();
-        let view = safetensors::tensor::TensorView::new(
-            safetensors::Dtype::BF16,
-            shape.to_vec(),
-            bytes.get(..length)?,
-        );
-        Some((name, view.ok()?))
+    let whole = QUERIES.into_iter().filter_map(|queries| {
+        let views = DENSE.iter().chain(queries).filter_map(|&(name, dtype, shape)| {
+            let length = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+            let content = if name.ends_with("g_idx") { &groups } else { &bytes };
+            Some((name, TensorView::new(dtype, shape.to_vec(), content.get(..length)?).ok()?))
+        });
+        safetensors::serialize(views.collect::<Vec<_>>(), None).ok()
     });
-    let whole = safetensors::serialize(views, None).into_iter();
     let cut = fs::read(fixture("llama").join("model.safetensors")).map(|mut file| {
         file.truncate(16 << 10);
         file
