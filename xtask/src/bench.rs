@@ -1,6 +1,8 @@
 //! `bench`: measurements beside other programs. Not a part of `test`: they take minutes and want a quiet machine.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
@@ -81,10 +83,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let (mlx_lm, further) = match &arguments.suite {
         Suite::Cpu(cpu) => {
             if cpu.peers.contains(&CpuPeer::LlamaCpp) {
-                command.arg("--llama-cpp").arg(worker(workspace, "llama-cpp")?);
+                command.arg("--llama-cpp").arg(worker(workspace, "llama-cpp", &build_tools(workspace)?)?);
             }
             if cpu.peers.contains(&CpuPeer::Candle) {
-                command.arg("--candle").arg(worker(workspace, "candle")?);
+                command.arg("--candle").arg(worker(workspace, "candle", &[])?);
             }
             (cpu.peers.contains(&CpuPeer::MlxLm), &cpu.suite)
         }
@@ -103,8 +105,31 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.root().join("target/bench")
 }
 
+/// What llama.cpp is built with, installed, and the variables by which its build finds it.
+fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
+    let name = "build-tools";
+    let packages = Packages {
+        name,
+        requirements: "xtask/toolchain/build-tools.txt",
+        // They are programs and a library, and no modules of Python's.
+        wheels_for: Some("3.11"),
+        what: "CMake, ninja and libclang, which llama.cpp is built with (about 55 MB)",
+    };
+    packages.install(workspace, find_python).context("pip could not install what llama.cpp is built with")?;
+    let folder = workspace.toolchain().join(name);
+    let headers = process::output(Command::new("cc").arg("-print-file-name=include"))?;
+    Ok(vec![
+        ("CMAKE", folder.join("cmake/data/bin/cmake").into()),
+        ("CMAKE_GENERATOR", "Ninja".into()),
+        ("CMAKE_PROGRAM_PATH", folder.join("bin").into()),
+        ("LIBCLANG_PATH", folder.join("clang/native").into()),
+        // PyPI's libclang has no headers of its own (stddef.h, stdbool.h): the C compiler's do.
+        ("C_INCLUDE_PATH", headers.trim().into()),
+    ])
+}
+
 /// Builds the program in `benches/NAME`, which is outside the workspace, with all instructions of this processor.
-fn worker(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+fn worker(workspace: &Workspace, name: &str, variables: &[(&str, OsString)]) -> Result<PathBuf> {
     let target = folder(workspace).join("build");
     let mut command = workspace.cargo(&["build", "--locked", "--release"]);
     command
@@ -113,7 +138,8 @@ fn worker(workspace: &Workspace, name: &str) -> Result<PathBuf> {
         .arg("--target-dir")
         .arg(&target)
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env("RUSTFLAGS", "-C target-cpu=native");
+        .env("RUSTFLAGS", "-C target-cpu=native")
+        .envs(variables.iter().map(|(name, value)| (name, value)));
     eprintln!("bench: building {name}, the first time for minutes");
     process::run(&mut command).with_context(|| format!("building benches/{name}"))?;
     Ok(target.join("release").join(format!("mlxcel-bench-{name}")))

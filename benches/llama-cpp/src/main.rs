@@ -1,7 +1,7 @@
 //! llama.cpp on request, for `mlxcel-benches`.
 //!
 //! ```text
-//! mlxcel-bench-llama-cpp quantize FROM.gguf TO.gguf TYPE THREADS       (TYPE: q8_0, q4_0, or q4_0-pure with no other type in it)
+//! mlxcel-bench-llama-cpp quantize FROM.gguf TO.gguf TYPE THREADS       (TYPE: q8_0, q4_0, q4_0-pure with no other type in it, q4_k_m, q6_k, iq4_nl)
 //! mlxcel-bench-llama-cpp serve MODEL.gguf THREADS CAPACITY
 //! ```
 //!

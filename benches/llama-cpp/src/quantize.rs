@@ -14,7 +14,10 @@ pub(crate) fn quantize(from: &str, to: &str, kind: &str, threads: i32) -> Result
     params.ftype = match kind {
         "q8_0" => sys::LLAMA_FTYPE_MOSTLY_Q8_0,
         "q4_0" | "q4_0-pure" => sys::LLAMA_FTYPE_MOSTLY_Q4_0,
-        _ => bail!("quantizes to q8_0, q4_0 and q4_0-pure, not to {kind}"),
+        "q4_k_m" => sys::LLAMA_FTYPE_MOSTLY_Q4_K_M,
+        "q6_k" => sys::LLAMA_FTYPE_MOSTLY_Q6_K,
+        "iq4_nl" => sys::LLAMA_FTYPE_MOSTLY_IQ4_NL,
+        _ => bail!("quantizes to q8_0, q4_0, q4_0-pure, q4_k_m, q6_k and iq4_nl, not to {kind}"),
     };
     // By default the embedding of a 4-bit model, where it is the head too, has 6 bits.
     params.pure_ = kind.ends_with("-pure");

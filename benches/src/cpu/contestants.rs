@@ -46,6 +46,12 @@ pub(crate) enum LlamaCpp {
     /// The embedding, which is the head too, in 4 bits as well; `q4_0` has it in 6
     #[value(name = "q4_0-pure")]
     Q4Pure,
+    #[value(name = "q4_k_m")]
+    Q4Km,
+    #[value(name = "q6_k")]
+    Q6K,
+    #[value(name = "iq4_nl")]
+    Iq4Nl,
 }
 
 /// A type of candle's.
@@ -130,24 +136,47 @@ impl Common<'_> {
             Ours::MlxFourBit => (Engine::Mlx, Some(4), "native"),
         };
         let weights = bits.map_or_else(|| "bf16".to_owned(), |bits| format!("{bits}bit"));
+        // A group of 64 has a scale and a bias of 16 bits.
+        let stored_bits = bits.map_or(16.0, |bits| bits as f64 + 0.5);
         // The MLX engine quantizes by itself while it loads.
         let folder = match (engine, bits) {
             (Engine::Iree, Some(bits)) => self.shapes.provide_quantized(self.checkpoint, bits)?,
             _ => self.checkpoint.to_owned(),
         };
+        let quantized_here = bits.filter(|_| engine == Engine::Mlx);
+        self.engine(engine, &weights, precision, folder, stored_bits, quantized_here)
+    }
+
+    /// The IREE engine on the file of a type of llama.cpp's. It is made where it is not there.
+    pub(super) fn ours_of_llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
+        let file = self.gguf(program, which)?;
+        let length =
+            std::fs::metadata(&file).with_context(|| format!("looking at {}", file.display()))?.len();
+        let bits = length as f64 * 8.0 / self.shapes.parameters() as f64;
+        self.engine(Engine::Iree, &name(&which), "native", file, bits, None)
+    }
+
+    /// One of our engines on a folder or a file, whose values have so many bits.
+    fn engine(
+        &self,
+        engine: Engine,
+        weights: &str,
+        precision: &'static str,
+        folder: PathBuf,
+        stored_bits: f64,
+        quantized_here: Option<usize>,
+    ) -> Result<Entry> {
         let program = match engine {
             Engine::Iree => Program::Iree,
             Engine::Mlx => Program::Mlx,
         };
         let named = if engine == Engine::Iree { "mlxcel" } else { "mlxcel mlx" };
         let mut result =
-            Contestant::new(format!("{named} {weights} {precision}"), program, &weights, Some(precision));
-        // A group of 64 has a scale and a bias of 16 bits.
-        self.count_bytes(&mut result, bits.map_or(16.0, |bits| bits as f64 + 0.5));
+            Contestant::new(format!("{named} {weights} {precision}"), program, weights, Some(precision));
+        self.count_bytes(&mut result, stored_bits);
         let this = std::env::current_exe().context("finding this program")?;
         let cache = (engine == Engine::Iree).then(|| self.cache.to_owned());
-        let quantized_here = bits.filter(|_| engine == Engine::Mlx);
-        let weights = (engine == Engine::Iree || bits.is_none()).then(|| folder.clone());
+        let weights = quantized_here.is_none().then(|| folder.clone());
         let numbers = [("threads", self.threads), ("capacity", self.capacity), ("sequences", self.sequences)];
         let command = move || {
             let mut command = Command::new(&this);
@@ -174,15 +203,22 @@ impl Common<'_> {
         })
     }
 
-    /// llama.cpp in a type. Its file is made where it is not there.
+    /// The file of a type of llama.cpp's, which is made where it is not there.
+    fn gguf(&self, program: &Path, which: LlamaCpp) -> Result<PathBuf> {
+        let file = gguf::provide(self.shapes, self.checkpoint)?;
+        if which == LlamaCpp::Bf16 {
+            return Ok(file);
+        }
+        let kind = name(&which);
+        let quantized = self.checkpoint.join(format!("{kind}.gguf"));
+        peers::quantize_gguf(program, &file, &quantized, &kind, self.threads)?;
+        Ok(quantized)
+    }
+
+    /// llama.cpp in a type.
     pub(super) fn llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
         let kind = name(&which);
-        let mut file = gguf::provide(self.shapes, self.checkpoint)?;
-        if which != LlamaCpp::Bf16 {
-            let quantized = self.checkpoint.join(format!("{kind}.gguf"));
-            peers::quantize_gguf(program, &file, &quantized, &kind, self.threads)?;
-            file = quantized;
-        }
+        let file = self.gguf(program, which)?;
         let mut result = Contestant::new(format!("llama.cpp {kind}"), Program::LlamaCpp, &kind, None);
         // It knows better how many there are, and says so when it is started.
         self.count_bytes(
@@ -191,7 +227,8 @@ impl Common<'_> {
                 LlamaCpp::Bf16 => 16.0,
                 // Blocks of 32 have a scale of 16 bits.
                 LlamaCpp::Q8 => 8.5,
-                LlamaCpp::Q4 | LlamaCpp::Q4Pure => 4.5,
+                LlamaCpp::Q4 | LlamaCpp::Q4Pure | LlamaCpp::Q4Km | LlamaCpp::Iq4Nl => 4.5,
+                LlamaCpp::Q6K => 6.5625,
             },
         );
         let (program, threads, capacity) = (program.to_owned(), self.threads, self.capacity);

@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Which types of llama.cpp
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [LlamaCpp::Bf16, LlamaCpp::Q8, LlamaCpp::Q4, LlamaCpp::Q4Pure])]
     llama_cpp_types: Vec<LlamaCpp>,
+    /// Ours on llama.cpp's own files too, of the same types
+    #[arg(long)]
+    same_files: bool,
     /// Which types of candle
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Candle::F32, Candle::Bf16])]
     candle_types: Vec<Candle>,
@@ -248,6 +251,10 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
     if let Some(program) = &arguments.llama_cpp {
         for &which in &arguments.llama_cpp_types {
             add(format!("llama.cpp {}", contestants::name(&which)), common.llama_cpp(program, which));
+            if arguments.same_files {
+                let entry = common.ours_of_llama_cpp(program, which);
+                add(format!("mlxcel {} native", contestants::name(&which)), entry);
+            }
         }
     }
     if let Some(program) = &arguments.candle {
