@@ -14,9 +14,9 @@
 //!
 //! # Shapes
 //!
-//! A program has static shapes, yet context is no fixed bucket: a cache starts small and moves up the rungs of
-//! [`Lengths`] as its sequence grows, and each rung has its program, made when first used. A step's cost therefore follows
-//! the length in use, within a factor of the distance between rungs, and not the capacity.
+//! A program has static shapes, yet context is no fixed bucket: a cache starts small and moves up the buckets of
+//! [`Lengths`] as its sequence grows, and each bucket has its program, made when first used. A step's cost therefore follows
+//! the length in use, within a factor of the distance between buckets, and not the capacity.
 #![forbid(unsafe_code)]
 
 pub mod cached;
@@ -43,7 +43,7 @@ pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
 pub use session::GraphSession;
-pub use shape::{Lengths, Outputs, ProgramShape};
+pub use shape::{LengthSteps, Lengths, Outputs, ProgramShape};
 pub use signature::{
     InputArgument, ProgramResult, ResultMeaning, RowState, Signature, StateArgument, StepInput,
     WeightArgument, weight_arguments,

@@ -12,7 +12,7 @@ use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
 use crate::session::GraphSession;
-use crate::shape::Lengths;
+use crate::shape::{LengthSteps, Lengths};
 use crate::state::{StateLayout, bounded_room, state_layouts};
 
 /// What [`GraphModel::new`] is told.
@@ -28,10 +28,10 @@ pub struct GraphModelOptions {
     /// How many tokens of a prompt may be computed together: sizes of which each takes programs of its own.
     pub chunks: Vec<usize>,
     /// The lengths that caches may have, where programs were made for them beforehand; those of [`Lengths::new`] where none
-    /// are given, or of [`Lengths::wide`].
+    /// are given, or of [`Lengths::stepped`].
     pub lengths: Option<Lengths>,
-    /// Whether lengths are [wide](Lengths::wide), which costs nothing where attention takes as long as the positions in use say.
-    pub wide_lengths: bool,
+    /// How far apart lengths are where none are given, for engines whose attention takes as long as the positions in use say.
+    pub length_steps: Option<LengthSteps>,
     /// What keys and values are kept in.
     pub kv_cache: KvCacheType,
     /// Whether results at every position may be asked for, which takes programs of its own.
@@ -50,7 +50,7 @@ impl Default for GraphModelOptions {
             sequences: 4,
             chunks: vec![64],
             lengths: None,
-            wide_lengths: false,
+            length_steps: None,
             kv_cache: KvCacheType::default(),
             every_position: true,
             hidden_states: true,
@@ -103,15 +103,6 @@ pub fn model_info(backend: &str, checkpoint: &Checkpoint, decoder: &Decoder) -> 
 }
 
 impl GraphModelOptions {
-    /// The same for an engine whose kernels attend to the positions in use: lengths are wide, and prompts go in chunks of 128 and
-    /// 16.
-    #[must_use]
-    pub fn for_kernels(mut self) -> Self {
-        self.chunks = vec![16, 128];
-        self.wide_lengths = true;
-        self
-    }
-
     /// The element types that `decoder` runs with.
     ///
     /// # Errors
@@ -163,10 +154,9 @@ impl GraphModelOptions {
         let needed = bounded_room(decoder, chunk).map_or(capacity + chunk, |room| room.min(capacity + chunk));
         let Some(lengths) = &self.lengths else {
             let (capacity, chunk) = (needed.saturating_sub(chunk), chunk.min(needed));
-            return Ok(if self.wide_lengths {
-                Lengths::wide(capacity, chunk)
-            } else {
-                Lengths::new(capacity, chunk)
+            return Ok(match self.length_steps {
+                Some(steps) => Lengths::stepped(steps, capacity, chunk),
+                None => Lengths::new(capacity, chunk),
             });
         };
         if lengths.holding(needed).is_none() {
@@ -176,7 +166,7 @@ impl GraphModelOptions {
                 "the cache lengths are too short for the capacity and a chunk",
             )
             .with_context("field", "lengths")
-            .with_context("lengths", format_args!("{:?}", lengths.rungs()))
+            .with_context("lengths", format_args!("{:?}", lengths.buckets()))
             .with_context("capacity", capacity)
             .with_context("chunk", chunk));
         }

@@ -22,7 +22,7 @@ impl GraphModelOptions {
         let sizes = chunks.iter().rev().map(|&(size, _)| size).chain([1]);
         let shape = |tokens| ProgramShape {
             rows: vec![tokens],
-            length: lengths.holding(tokens).unwrap_or(lengths.rungs()[0]),
+            length: lengths.holding(tokens).unwrap_or(lengths.buckets()[0]),
             outputs: Outputs::Last,
         };
         Ok(sizes.map(shape).collect())
@@ -65,7 +65,7 @@ impl GraphModelOptions {
         let bound = bounded_room(decoder, Chunks::new(&self.chunks).largest()).unwrap_or(usize::MAX);
         let last = farthest.and_then(|farthest| lengths.holding(farthest.min(bound))).unwrap_or(usize::MAX);
         let mut programs = Vec::new();
-        for &length in lengths.rungs().iter().filter(|&&length| length <= last) {
+        for &length in lengths.buckets().iter().filter(|&&length| length <= last) {
             let mut add = |rows: Vec<usize>, outputs| programs.push(ProgramShape { rows, length, outputs });
             for outputs in self.outputs().filter(|&outputs| outputs != Outputs::Every) {
                 (1..=self.width()).for_each(|rows| add(vec![1; rows], outputs));

@@ -70,6 +70,15 @@ impl fmt::Display for ProgramShape {
     }
 }
 
+/// How far apart an engine wants the lengths of KV caches, each of which takes a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthSteps {
+    /// The first length.
+    pub first: usize,
+    /// How many times as long each next one is, at least twice.
+    pub factor: usize,
+}
+
 /// The lengths that KV caches may have: few, so that few programs are made, and near enough to each other that attention costs
 /// by the length in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,58 +86,58 @@ pub struct Lengths(Vec<usize>);
 
 impl Lengths {
     const FIRST: usize = 256;
-    const FIRST_WIDE: usize = 2048;
     const ALIGNMENT: usize = 64;
 
-    /// The rungs for sequences of up to `capacity` tokens that are fed in chunks of up to `chunk`.
+    /// The buckets for sequences of up to `capacity` tokens that are fed in chunks of up to `chunk`.
     ///
     /// They start at 256 and 1,024, since attention over so few positions costs little beside the weights, and double from
-    /// there. A chunk is written whole, its padding too, so the last rung leaves room for a chunk's padding behind the last
+    /// there. A chunk is written whole, its padding too, so the last bucket leaves room for a chunk's padding behind the last
     /// position.
     pub fn new(capacity: usize, chunk: usize) -> Self {
         let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
-        let mut rungs = Vec::new();
-        let mut rung = Self::FIRST;
-        // A rung just below the last would be one program more for nothing.
-        while rung * 5 / 4 < last {
-            rungs.push(rung);
-            rung = if rung == Self::FIRST { 4 * rung } else { 2 * rung };
+        let mut buckets = Vec::new();
+        let mut bucket = Self::FIRST;
+        // A bucket just below the last would be one program more for nothing.
+        while bucket * 5 / 4 < last {
+            buckets.push(bucket);
+            bucket = if bucket == Self::FIRST { 4 * bucket } else { 2 * bucket };
         }
-        rungs.push(last);
-        Self(rungs)
+        buckets.push(last);
+        Self(buckets)
     }
 
-    /// The rungs for engines whose attention costs by the positions in use, whatever the cache's length: few, since a rung is a
-    /// program, and far apart, since pages of memory that nobody writes to cost nothing. They start at 2,048 and grow eightfold; the
-    /// last is that of [`new`](Self::new).
-    pub fn wide(capacity: usize, chunk: usize) -> Self {
+    /// The buckets for an engine whose attention costs by the positions in use, whatever the cache's length: as far apart as `steps` says.
+    /// The last is that of [`new`](Self::new).
+    pub fn stepped(steps: LengthSteps, capacity: usize, chunk: usize) -> Self {
         let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
-        let mut rungs = Vec::new();
-        let mut rung = Self::FIRST_WIDE;
-        while 2 * rung <= last {
-            rungs.push(rung);
-            rung *= 8;
+        let mut buckets = Vec::new();
+        let mut bucket = steps.first.max(1);
+        while bucket.saturating_mul(2) <= last {
+            buckets.push(bucket);
+            bucket = bucket.saturating_mul(steps.factor.max(2));
         }
-        rungs.push(last);
-        Self(rungs)
+        buckets.push(last);
+        Self(buckets)
     }
 
-    /// Exactly these rungs: those that programs were made for beforehand.
+    /// Exactly these buckets: those that programs were made for beforehand.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`] unless they ascend from above zero.
-    pub fn from_rungs(rungs: impl Into<Vec<usize>>) -> Result<Self> {
-        let rungs = rungs.into();
-        if rungs.first().is_none_or(|&first| first == 0) || rungs.windows(2).any(|pair| pair[0] >= pair[1]) {
+    pub fn from_buckets(buckets: impl Into<Vec<usize>>) -> Result<Self> {
+        let buckets = buckets.into();
+        if buckets.first().is_none_or(|&first| first == 0)
+            || buckets.windows(2).any(|pair| pair[0] >= pair[1])
+        {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "choose cache lengths",
                 "lengths must ascend from above zero",
             )
-            .with_context("lengths", format_args!("{rungs:?}")));
+            .with_context("lengths", format_args!("{buckets:?}")));
         }
-        Ok(Self(rungs))
+        Ok(Self(buckets))
     }
 
     /// The least length that holds `positions`, if there is one.
@@ -136,8 +145,8 @@ impl Lengths {
         self.0.iter().copied().find(|&rung| rung >= positions)
     }
 
-    /// The rungs, ascending.
-    pub fn rungs(&self) -> &[usize] {
+    /// The buckets, ascending.
+    pub fn buckets(&self) -> &[usize] {
         &self.0
     }
 }
@@ -150,34 +159,36 @@ mod tests {
     fn lengths_hold_the_capacity_and_a_padded_chunk_and_stay_close() {
         for capacity in [1, 100, 256, 1000, 1024, 4096, 40960, 131072] {
             let lengths = Lengths::new(capacity, 64);
-            let last = *lengths.rungs().last().unwrap();
+            let last = *lengths.buckets().last().unwrap();
             assert!(
                 last >= capacity + 63 && (last <= capacity + 128 || last == 256),
                 "{capacity}: {lengths:?}"
             );
-            assert!(lengths.rungs().windows(2).all(|pair| pair[0] < pair[1] && pair[1] <= 5 * pair[0]));
+            assert!(lengths.buckets().windows(2).all(|pair| pair[0] < pair[1] && pair[1] <= 5 * pair[0]));
         }
         assert_eq!(
-            Lengths::new(131072, 64).rungs(),
+            Lengths::new(131072, 64).buckets(),
             [256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131136]
         );
         assert_eq!(Lengths::new(1024, 64).holding(257), Some(1088));
     }
 
     #[test]
-    fn wide_lengths_are_few() {
-        assert_eq!(Lengths::wide(131072, 128).rungs(), [2048, 16384, 131200]);
-        assert_eq!(Lengths::wide(40960, 128).rungs(), [2048, 16384, 41088]);
-        assert_eq!(Lengths::wide(4096, 128).rungs(), [2048, 4224]);
-        assert_eq!(Lengths::wide(2048, 128).rungs(), [2176]);
-        assert_eq!(Lengths::wide(100, 128).rungs(), [256]);
+    fn stepped_lengths_are_few() {
+        let stepped =
+            |capacity, chunk| Lengths::stepped(LengthSteps { first: 2048, factor: 8 }, capacity, chunk);
+        assert_eq!(stepped(131072, 128).buckets(), [2048, 16384, 131200]);
+        assert_eq!(stepped(40960, 128).buckets(), [2048, 16384, 41088]);
+        assert_eq!(stepped(4096, 128).buckets(), [2048, 4224]);
+        assert_eq!(stepped(2048, 128).buckets(), [2176]);
+        assert_eq!(stepped(100, 128).buckets(), [256]);
     }
 
     #[test]
-    fn rungs_ascend() {
-        assert_eq!(Lengths::from_rungs([64, 100]).unwrap().holding(65), Some(100));
+    fn buckets_ascend() {
+        assert_eq!(Lengths::from_buckets([64, 100]).unwrap().holding(65), Some(100));
         for wrong in [&[][..], &[0, 1], &[2, 2], &[3, 2]] {
-            assert_eq!(Lengths::from_rungs(wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+            assert_eq!(Lengths::from_buckets(wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
         }
     }
 

@@ -48,6 +48,7 @@ use std::collections::{HashMap, HashSet};
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_graph::cached::{CACHED_ATTENTION, LATENT_ATTENTION};
 use mlxcel_graph::packed::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
+use mlxcel_graph::{GraphModelOptions, LengthSteps};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
 
@@ -88,6 +89,15 @@ pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Resul
         Hardware::Spirv => Ok(Lowered::as_stored(spirv::text(decomposed(module)?))),
         Hardware::Other => Ok(Lowered::as_stored(decomposed(module)?.to_string())),
     }
+}
+
+/// `graph` for a target whose attention costs by the [positions in use](attends_in_use): lengths of caches are few and far apart, since
+/// each is a program and pages that nobody writes to cost nothing, and prompts go in chunks of 128 and 16.
+#[must_use]
+pub fn for_kernels(mut graph: GraphModelOptions) -> GraphModelOptions {
+    graph.chunks = vec![16, 128];
+    graph.length_steps = Some(LengthSteps { first: 2048, factor: 8 });
+    graph
 }
 
 /// Whether attention in programs for `hardware` takes as long as the positions in use say, and not the KV cache's length.

@@ -334,7 +334,7 @@ impl Manifest {
             capacity: options.capacity_for(decoder)?,
             chunk,
             smaller_chunks: chunks,
-            lengths: options.lengths_for(decoder)?.rungs().to_vec(),
+            lengths: options.lengths_for(decoder)?.buckets().to_vec(),
             every_position: options.every_position,
             hidden_states: options.hidden_states,
             rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
@@ -363,7 +363,7 @@ impl Manifest {
         options.capacity = Some(self.capacity);
         options.sequences = self.sequences;
         options.chunks = self.smaller_chunks.iter().copied().chain([self.chunk]).collect();
-        options.lengths = Some(Lengths::from_rungs(self.lengths.clone())?);
+        options.lengths = Some(Lengths::from_buckets(self.lengths.clone())?);
         options.every_position = self.every_position;
         options.hidden_states = self.hidden_states;
         Ok(options)

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 use crate::plan::Chunks;
 use crate::{
-    Executor, GraphModel, GraphModelOptions, Lengths, Prepared, ProgramShape, RunError, StateLayout,
-    StepInputs, StepOutputs,
+    Executor, GraphModel, GraphModelOptions, LengthSteps, Lengths, Prepared, ProgramShape, RunError,
+    StateLayout, StepInputs, StepOutputs,
 };
 
 /// An executor that computes nothing and writes down what it is asked for.
@@ -279,7 +279,7 @@ proptest! {
     ) {
         let decoder = decoder_of(architecture);
         let mut options = with_chunks(capacity, sequences, &chunks, every_position);
-        options.wide_lengths = wide;
+        options.length_steps = wide.then_some(LengthSteps { first: 2048, factor: 8 });
         options.hidden_states = hidden_states;
         let listed = options.programs(&decoder).unwrap();
         let mut driver = Driver::new(&decoder, &options);
@@ -376,9 +376,9 @@ fn the_list_follows_the_options() {
     assert_eq!(listed(&hidden)[2..4], ["1@256 hidden states", "1x2@256 hidden states"]);
     assert_eq!(listed(&hidden)[6..], ["64@256 hidden states", "64+1@256 hidden states"]);
     let mut given = options(100, 1, 64, false);
-    given.lengths = Some(Lengths::from_rungs([128, 192, 4096]).unwrap());
+    given.lengths = Some(Lengths::from_buckets([128, 192, 4096]).unwrap());
     assert_eq!(listed(&given), ["1@128", "64@128", "1@192", "64@192"]);
-    given.lengths = Some(Lengths::from_rungs([128]).unwrap());
+    given.lengths = Some(Lengths::from_buckets([128]).unwrap());
     assert_eq!(given.programs(&decoder).unwrap_err().context("field"), Some("lengths"));
     assert_eq!(options(100, 1, 1, false).programs(&decoder).unwrap_err().context("field"), Some("chunks"));
     let first = options(512, 2, 64, true).first_programs(&decoder).unwrap();
@@ -388,7 +388,9 @@ fn the_list_follows_the_options() {
         let programs = options(256, 1, 64, false).programs(&decoder_of(architecture)).unwrap();
         assert_eq!(names(&programs), lengths, "{architecture}");
     }
-    let kernels = options(500, 1, 64, false).for_kernels();
+    let mut kernels = options(500, 1, 64, false);
+    kernels.chunks = vec![16, 128];
+    kernels.length_steps = Some(LengthSteps { first: 2048, factor: 8 });
     assert_eq!(names(&kernels.first_programs(&decoder).unwrap()), ["128@640", "16@640", "1@640"]);
     assert_eq!(listed(&kernels), ["1@640", "16@640", "128@640"]);
 }

@@ -96,7 +96,8 @@ impl<E: Executor> GraphSession<E> {
         let has_chunk = shape.rows.iter().any(|&room| room > 1);
         // Scores and embeddings are of prompts alone.
         let is_text = shape.outputs == Outputs::Last;
-        if has_chunk && is_text && self.shared.lengths.rungs().first().is_some_and(|&least| least < length) {
+        if has_chunk && is_text && self.shared.lengths.buckets().first().is_some_and(|&least| least < length)
+        {
             executor.prepare_ahead(&ProgramShape { rows: rows_of(1), ..shape.clone() });
         }
         let ends = positions.iter().zip(&shape.rows).map(|(&position, room)| position as usize + room);

@@ -2,7 +2,7 @@
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::{EXPORT_ENTRY, Layouts, attends_in_use, export};
+use mlxcel_iree_kernels::{EXPORT_ENTRY, Layouts, attends_in_use, export, for_kernels};
 use mlxcel_iree_target::cpu::Code;
 use mlxcel_iree_target::manifest::STABLEHLO;
 use mlxcel_iree_target::{CPU_BACKEND, CompileTarget, ProgramOptions, ResolvedTarget};
@@ -55,7 +55,7 @@ impl BundleTarget {
             None => Ok(false),
         };
         if resolved.iter().map(in_use).collect::<Result<Vec<_>>>()?.into_iter().all(|in_use| in_use) {
-            *graph = graph.clone().for_kernels();
+            *graph = for_kernels(graph.clone());
         }
         let writer = ProgramWriter::new(decoder.clone(), graph)?;
         let mut targets: Vec<Self> = Vec::with_capacity(resolved.len());

@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, ModelSource, Result};
 use mlxcel_graph::{ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::{Lowered, attends_in_use};
+use mlxcel_iree_kernels::{Lowered, attends_in_use, for_kernels};
 use mlxcel_iree_target::describe::file_stem;
 use mlxcel_iree_target::{CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, Decoder};
@@ -106,7 +106,7 @@ pub fn inspect(
     let mut graph = graph_options(&options.load, wanted, OPERATION)?;
     let target = wanted.resolve(options.target.as_ref(), HERE)?;
     if attends_in_use(&decoder, target.hardware()?) {
-        graph = graph.for_kernels();
+        graph = for_kernels(graph);
     }
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;
     let compiler = ProgramCompiler::new(writer, target, toolchain.artifacts()?)?;
