@@ -24,7 +24,7 @@ pub enum WeightLayout {
     ///
     /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row stand together, and beside them those
     /// of the next row. Where `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`. Codes that take several
-    /// words, which those of 3, 5 and 6 bits do, are `[inputs / depth][words][lanes]`, each word being of one of their [planes](Planes).
+    /// words, which those of 3, 5 and 6 bits do, are `[inputs / depth][words][lanes]`, each word being of one of their planes.
     Panels {
         /// How many rows a panel holds.
         lanes: usize,

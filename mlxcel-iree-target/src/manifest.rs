@@ -561,7 +561,7 @@ impl From<&WeightArgument> for Weight {
 }
 
 impl fmt::Display for Weight {
-    /// As a [`WeightRef`] that is not packed prints.
+    /// As a `WeightRef` of mlxcel-models that is not packed prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tensor)?;
         if let Some(last) = self.stack.last() {
