@@ -1,6 +1,6 @@
 //! Layers over packed weights, as composites with a plain decomposition.
 //!
-//! A packed weight is several values, one for each [`Part`](mlxcel_models::Part) of its [`Packing`]; which they are, the attribute
+//! A packed weight is several values, one for each [`Part`] of its [`Packing`]; which they are, the attribute
 //! `packing` of a composite says, in the packing's own text.
 
 mod decode;
