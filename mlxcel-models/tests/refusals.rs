@@ -254,7 +254,7 @@ fn no_weights_in_the_safetensors_format() {
         (Some("pytorch_model.bin"), ErrorKind::Unsupported, "save_pretrained"),
         (Some("pytorch_model-00001-of-00002.bin"), ErrorKind::Unsupported, "save_pretrained"),
         (Some("consolidated.00.pth"), ErrorKind::Unsupported, "save_pretrained"),
-        (Some("model-Q4_0.gguf"), ErrorKind::Unsupported, "GGUF"),
+        (Some("model-Q4_0.gguf"), ErrorKind::NotFound, "to open model-Q4_0.gguf, name that file"),
         (Some("adapter_model.safetensors"), ErrorKind::Unsupported, "adapter"),
         (Some("model-00001-of-00002.safetensors"), ErrorKind::NotFound, "shards need their index"),
     ];

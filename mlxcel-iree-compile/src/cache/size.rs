@@ -6,7 +6,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 /// spelt.
 ///
 /// ```
-/// assert_eq!(mlxcel_iree::cache::parse_size("1.5GiB").ok(), Some(3 << 29));
+/// assert_eq!(mlxcel_iree_compile::cache::parse_size("1.5GiB").ok(), Some(3 << 29));
 /// ```
 ///
 /// # Errors
