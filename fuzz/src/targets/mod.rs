@@ -13,7 +13,6 @@ mod safetensors;
 mod sequences;
 mod settings;
 mod snapshot;
-mod stop;
 mod template;
 mod tokenizer;
 
@@ -33,7 +32,6 @@ pub(crate) const ALL: &[Target] = &[
     sequences::REFERENCE,
     sequences::PORTABLE,
     detokenizer::TARGET,
-    stop::TARGET,
     program::TARGET,
     #[cfg(feature = "iree")]
     bundle::TARGET,
