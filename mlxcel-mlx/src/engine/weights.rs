@@ -5,8 +5,8 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
-use mlxcel_models::packing::decode_row;
-use mlxcel_models::{Checkpoint, Decoder, Part, WeightId, WeightRef};
+use mlxcel_models::packing::{PackedRows, Scratch};
+use mlxcel_models::{Checkpoint, Decoder, WeightId, WeightRef};
 
 use super::compute;
 use super::options::WeightQuantization;
@@ -176,9 +176,11 @@ fn load_packed(
     treatment: Treatment,
 ) -> Result<Weight> {
     let packing = packed.packing;
-    match (treatment.expand, Mode::of(&packing), &packed.parts[..]) {
-        (Some(dtype), ..) => expanded(checkpoint, weight, packed, dtype).map(Weight::Dense),
-        (None, Some(mode), [scales, biases @ ..]) => Ok(Weight::Packed(Packed {
+    if let (Some(dtype), Some(rows)) = (treatment.expand, PackedRows::new(checkpoint, weight)?) {
+        return expanded(checkpoint, weight, &rows, dtype).map(Weight::Dense);
+    }
+    match (Mode::of(&packing), &packed.parts[..]) {
+        (Some(mode), [scales, biases @ ..]) => Ok(Weight::Packed(Packed {
             words: stored(checkpoint, weight)?,
             scales: stored(checkpoint, scales)?,
             biases: biases.first().map(|biases| stored(checkpoint, biases)).transpose()?,
@@ -195,42 +197,19 @@ fn load_packed(
 }
 
 /// The values of a packed weight in type `dtype`, columns in the order of the layer's inputs.
-fn expanded(
-    checkpoint: &Arc<Checkpoint>,
-    weight: &WeightRef,
-    packed: &mlxcel_models::Packed,
-    dtype: DType,
-) -> Result<Array> {
-    let (packing, columns) = (packed.packing, weight.shape.last().copied().unwrap_or_default());
-    let mut parts = vec![checkpoint.weight(weight)?.bytes];
-    let mut order = None;
-    for (part, tensor) in packed.named() {
-        let bytes = checkpoint.weight(tensor)?.bytes;
-        match part {
-            Part::Order => order = Some(bytes),
-            _ => parts.push(bytes),
-        }
+fn expanded(checkpoint: &Checkpoint, weight: &WeightRef, rows: &PackedRows, dtype: DType) -> Result<Array> {
+    const BLOCK: usize = 256;
+    let columns = weight.shape.last().copied().unwrap_or_default().max(1);
+    let room = weight.elements() * size_of::<f32>();
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(room).map_err(|_| Error::out_of_memory(OPERATION, room))?;
+    let (count, mut scratch, mut values) = (weight.elements() / columns, Scratch::default(), Vec::new());
+    for first in (0..count).step_by(BLOCK) {
+        let block = first..count.min(first + BLOCK);
+        values.resize(block.len() * columns, 0f32);
+        rows.read(checkpoint, block, &mut scratch, &mut values)?;
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
-    let count = weight.elements();
-    let mut values = Vec::new();
-    values.try_reserve_exact(count).map_err(|_| Error::out_of_memory(OPERATION, count * size_of::<f32>()))?;
-    values.resize(count, 0f32);
-    let rows = count.checked_div(columns).unwrap_or_default();
-    for (index, row) in values.chunks_exact_mut(columns.max(1)).enumerate() {
-        let of_row = |bytes: &[u8]| bytes.len() / rows * index..bytes.len() / rows * (index + 1);
-        let parts: Vec<_> = parts.iter().map(|part| part.get(of_row(part)).unwrap_or_default()).collect();
-        decode_row(&packing, &parts, row)?;
-        if let Some(order) = &order {
-            let decoded = row.to_vec();
-            for (value, place) in decoded.iter().zip(order.as_chunks().0) {
-                let input = usize::try_from(i32::from_le_bytes(*place)).ok();
-                if let Some(target) = input.and_then(|input| row.get_mut(input)) {
-                    *target = *value;
-                }
-            }
-        }
-    }
-    let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
     let array = Array::from_shared(&Arc::new(bytes), &weight.shape, DType::F32)?.astype(dtype)?;
     eval([&array])?;
     Ok(array)

@@ -15,6 +15,7 @@ mod arrangement;
 mod codebook;
 mod decode;
 pub(crate) mod formats;
+mod rows;
 mod text;
 
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -23,6 +24,7 @@ pub use arrangement::{Arrangement, Derived};
 pub use decode::decode_row;
 pub use formats::compressed::Compressed;
 pub use formats::gptq::Gptq;
+pub use rows::{PackedRows, Scratch};
 
 pub use crate::gguf::BlockType;
 

@@ -2,52 +2,37 @@
 
 use std::ops::Range;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::Result;
 
-use super::OPERATION;
 use super::float::Float;
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::WeightRef;
-use crate::packing::{Packing, Part, decode_row};
+use crate::packing::{PackedRows, Part, Scratch};
 
 /// A weight, all of whose dimensions but the innermost are rows.
 pub(super) struct Rows {
     weight: WeightRef,
     /// The dimensions of the weight.
     pub(super) shape: Vec<usize>,
-    /// Of a weight that is packed with its inputs in another order, for each column its input.
-    order: Option<Vec<usize>>,
     storage: Storage,
 }
 
 enum Storage {
     Dense(Float),
-    Packed(Packing),
-}
-
-/// What reading needs besides room for the values.
-#[derive(Default)]
-pub(super) struct Scratch {
-    parts: Vec<Vec<u8>>,
-    row: Vec<f32>,
+    Packed(PackedRows),
 }
 
 impl Rows {
     /// Rows of `weight`, if it is dense floats or packed.
     pub(super) fn new(checkpoint: &Checkpoint, weight: WeightRef) -> Result<Option<Self>> {
-        let storage = match weight.packing() {
-            Some(packing) => Storage::Packed(packing),
+        let storage = match PackedRows::new(checkpoint, &weight)? {
+            Some(packed) => Storage::Packed(packed),
             None => match Float::of(weight.element) {
                 Some(float) => Storage::Dense(float),
                 None => return Ok(None),
             },
         };
-        let order = weight
-            .packed
-            .as_ref()
-            .and_then(|packed| packed.named().find(|(part, _)| *part == Part::Order).map(|(_, order)| order));
-        let order = order.map(|order| input_order(checkpoint, &weight, order)).transpose()?;
-        Ok(Some(Self { shape: weight.shape.clone(), weight, order, storage }))
+        Ok(Some(Self { shape: weight.shape.clone(), weight, storage }))
     }
 
     /// How many values a row has.
@@ -63,9 +48,9 @@ impl Rows {
     /// The type that values are rounded to where they are stored: the weight's own, or of one that is packed the one that its scales
     /// are floats of. `activations` where that is wider than what the model computes in.
     pub(super) fn float(&self, activations: Float) -> Float {
-        let own = match self.storage {
-            Storage::Dense(float) => return float,
-            Storage::Packed(packing) => Float::of(packing.value_type()),
+        let own = match &self.storage {
+            Storage::Dense(float) => return *float,
+            Storage::Packed(_) => Float::of(self.weight.value_type()),
         };
         own.filter(|own| *own != Float::F32).unwrap_or(activations)
     }
@@ -96,68 +81,17 @@ impl Rows {
         scratch: &mut Scratch,
         values: &mut [f32],
     ) -> Result<()> {
-        let count = rows.len();
-        let Scratch { parts, row } = scratch;
-        let mut used = 0;
-        for part in self.weight.tensors().filter(|part| !self.is_order(part)) {
-            let all: usize = part.shape.iter().rev().skip(1).product();
-            let bytes = part.byte_len().checked_div(all).unwrap_or_default() * count;
-            if parts.len() == used {
-                parts.push(Vec::new());
-            }
-            parts[used].resize(bytes, 0);
-            checkpoint.weight_rows(part, rows.clone(), &mut parts[used])?;
-            used += 1;
-        }
-        let columns = self.columns();
-        match self.storage {
-            Storage::Dense(float) => float.read(parts.first().map_or(&[], Vec::as_slice), values),
-            Storage::Packed(packing) => {
-                let mut of_row: Vec<&[u8]> = Vec::with_capacity(used);
-                for (index, values) in values.chunks_exact_mut(columns.max(1)).enumerate() {
-                    of_row.clear();
-                    of_row.extend(parts.iter().take(used).map(|part| {
-                        let width = part.len() / count;
-                        &part[index * width..(index + 1) * width]
-                    }));
-                    let Some(order) = &self.order else {
-                        decode_row(&packing, &of_row, values)?;
-                        continue;
-                    };
-                    row.resize(columns, 0.0);
-                    decode_row(&packing, &of_row, row)?;
-                    for (value, &input) in row.iter().zip(order) {
-                        // The order has each input once.
-                        values[input] = *value;
-                    }
-                }
+        match &self.storage {
+            Storage::Packed(packed) => packed.read(checkpoint, rows, scratch, values),
+            Storage::Dense(float) => {
+                let width = self.weight.byte_len().checked_div(self.count()).unwrap_or_default();
+                let bytes = scratch.part(0, width * rows.len());
+                checkpoint.weight_rows(&self.weight, rows, bytes)?;
+                float.read(bytes, values);
+                Ok(())
             }
         }
-        Ok(())
     }
-
-    fn is_order(&self, part: &WeightRef) -> bool {
-        let packed = self.weight.packed.iter();
-        packed.flat_map(|packed| packed.named()).any(|(name, known)| name == Part::Order && known == part)
-    }
-}
-
-/// Of each column the input that it belongs to.
-fn input_order(checkpoint: &Checkpoint, weight: &WeightRef, order: &WeightRef) -> Result<Vec<usize>> {
-    let view = checkpoint.weight(order)?;
-    let columns = weight.shape.last().copied().unwrap_or_default();
-    let inputs = view.bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
-    let inputs: Option<Vec<usize>> = inputs.map(|input| usize::try_from(input).ok()).collect();
-    let mut seen = vec![false; columns];
-    let is_order = |inputs: &Vec<usize>| {
-        let mut first =
-            |&input: &usize| seen.get_mut(input).is_some_and(|seen| !std::mem::replace(seen, true));
-        inputs.len() == columns && inputs.iter().all(&mut first)
-    };
-    inputs.filter(is_order).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, OPERATION, "the order of its inputs does not have each of them once")
-            .with_context("tensor", &weight.tensor)
-    })
 }
 
 /// The whole tensor that `weight` is all or a part of, in its own shape.

@@ -13,9 +13,10 @@ use super::codec::{Codec, Deviation};
 use super::float::Float;
 use super::folder::Folder;
 use super::plan::{Content, Entry, File, Item};
-use super::rows::{Rows, Scratch};
+use super::rows::Rows;
 use super::{OPERATION, QuantizeOptions};
 use crate::checkpoint::Checkpoint;
+use crate::packing::Scratch;
 
 /// Bytes of address space that threads leave for their work.
 const KEPT_ROOM: usize = 64 << 20;
