@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
@@ -117,15 +116,13 @@ fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
     };
     packages.install(workspace, find_python).context("pip could not install what llama.cpp is built with")?;
     let folder = workspace.toolchain().join(name);
-    let headers = process::output(Command::new("cc").arg("-print-file-name=include"))?;
-    Ok(vec![
+    let mut variables = vec![
         ("CMAKE", folder.join("cmake/data/bin/cmake").into()),
         ("CMAKE_GENERATOR", "Ninja".into()),
         ("CMAKE_PROGRAM_PATH", folder.join("bin").into()),
-        ("LIBCLANG_PATH", folder.join("clang/native").into()),
-        // PyPI's libclang has no headers of its own (stddef.h, stdbool.h): the C compiler's do.
-        ("C_INCLUDE_PATH", headers.trim().into()),
-    ])
+    ];
+    variables.extend(setup::libclang_variables(&folder)?);
+    Ok(variables)
 }
 
 /// Builds the program in `benches/NAME`, which is outside the workspace, with all instructions of this processor.

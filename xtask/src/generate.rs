@@ -52,10 +52,7 @@ fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
     libclang.install(workspace, find_python).context("pip could not install libclang")?;
     let upstream = setup::iree_upstream(workspace)?;
     let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()]);
-    command.env("LIBCLANG_PATH", workspace.toolchain().join("libclang/clang/native"));
-    // PyPI's libclang has no headers of its own (stddef.h, stdbool.h): the C compiler's do.
-    let headers = process::output(Command::new("cc").arg("-print-file-name=include"))?;
-    command.env("C_INCLUDE_PATH", headers.trim());
+    command.envs(setup::libclang_variables(&workspace.toolchain().join("libclang"))?);
     process::run(&mut command)
 }
 

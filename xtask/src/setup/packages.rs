@@ -1,5 +1,6 @@
 //! The pinned packages: installed by pip, once, whole or not at all.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, IsTerminal};
 use std::path::Path;
@@ -169,6 +170,13 @@ fn pip_version(said: &str) -> Option<(u32, u32)> {
     let version = said.strip_prefix("pip ")?.split_whitespace().next()?;
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// The variables by which bindgen finds PyPI's libclang, which was installed into `packages`.
+pub(crate) fn libclang_variables(packages: &Path) -> Result<[(&'static str, OsString); 2]> {
+    // It has no headers of its own (stddef.h, stdbool.h): the C compiler's do.
+    let headers = process::output(Command::new("cc").arg("-print-file-name=include"))?;
+    Ok([("LIBCLANG_PATH", packages.join("clang/native").into()), ("C_INCLUDE_PATH", headers.trim().into())])
 }
 
 #[cfg(test)]
