@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     long: usize,
     #[arg(long, default_value_t = 1000)]
     shared: usize,
-    /// How many threads compute; the engine's choice where none is given
+    /// How many threads compute; defaults to the engine's choice
     #[arg(long)]
     threads: Option<usize>,
 }

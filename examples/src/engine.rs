@@ -38,7 +38,7 @@ pub fn open_model(
 /// What an engine is asked for. All but `trust` are errors for an engine that cannot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineOptions<'a> {
-    /// Its name; that which [`select_backend`] chooses where none is given.
+    /// Its name; defaults to that which [`select_backend`] chooses.
     pub name: Option<&'a str>,
     /// Notes where the time of passes goes.
     pub profile: bool,

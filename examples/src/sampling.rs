@@ -64,7 +64,7 @@ pub struct SamplingArguments {
     /// Take this off the logit of a token for every time it was generated
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// How many of the last tokens these three penalties look at; all where none is given
+    /// How many of the last tokens these three penalties look at; defaults to all
     #[arg(long, value_name = "N")]
     penalty_window: Option<u32>,
     /// Let no run of N tokens occur twice
@@ -79,7 +79,7 @@ pub struct SamplingArguments {
     /// The shortest repetition that DRY penalizes, in tokens
     #[arg(long, value_name = "N", requires = "dry_multiplier", default_value_t = 2)]
     dry_allowed_length: u32,
-    /// How many of the last tokens DRY looks at; all where none is given
+    /// How many of the last tokens DRY looks at; defaults to all
     #[arg(long, value_name = "N", requires = "dry_multiplier")]
     dry_window: Option<u32>,
     /// A text across which DRY looks for no repetition; may be given several times [default: line break, colon, quotation mark, asterisk]

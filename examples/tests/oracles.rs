@@ -1,5 +1,5 @@
-//! Every engine against transformers' float32 results for the fixtures: logits, tokens, log probabilities, in any chunking and
-//! any company.
+//! Every engine against transformers' float32 results for the fixtures: logits, tokens, log probabilities, for any prefill chunking and
+//! batch composition.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;

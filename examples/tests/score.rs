@@ -67,7 +67,7 @@ fn a_table_ends_with_the_perplexity_and_files_are_read() {
 }
 
 #[test]
-fn the_likeliest_continuation_is_marked() {
+fn the_most_likely_continuation_is_marked() {
     let continuations = ["--continuation", " time", "--continuation", " duck pond"];
     let arguments = [&["--text", "Once upon a"], &continuations[..]].concat();
     let shown = lines(score(&arguments));

@@ -1,4 +1,4 @@
-//! Fuzz targets: whatever strangers can hand to mlxcel, and what callers may do in any order.
+//! Fuzz targets: all untrusted input of mlxcel, and what callers may do in any order.
 //!
 //! A [`Target`] is a plain function of bytes. It ends, in bounded time and memory and without a panic, or there is a defect; what it
 //! found out on the way it tells in a few words, its [`Outcome`]. Two programs drive targets:

@@ -69,7 +69,7 @@ struct RunArguments {
     /// How many are fuzzed at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// What the changes depend on; drawn where none is given
+    /// What the changes depend on; drawn by default
     #[arg(long)]
     seed: Option<u64>,
     /// Where findings and new inputs are written; `target/fuzz` by default

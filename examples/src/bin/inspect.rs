@@ -23,16 +23,16 @@ use mlxcel_session::available_backends;
 struct Arguments {
     /// The checkpoint folder or GGUF file
     model: PathBuf,
-    /// The positions of a sequence to state memory and to load for; the model's context where none is given
+    /// The positions of a sequence to state memory and to load for; defaults to the model's context
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     capacity: Option<u64>,
     /// How many sequences to state memory for
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sequences: u16,
-    /// What caches are kept in to state memory: f32, bf16, f16 or int8; the checkpoint's own type of activations where none is given
+    /// What caches are kept in to state memory: f32, bf16, f16 or int8; defaults to the checkpoint's own type of activations
     #[arg(long, value_name = "TYPE", value_parser = cache_type)]
     kv_cache: Option<CacheType>,
-    /// An engine to ask; may be given more than once; every one that is compiled in where none is given
+    /// An engine to ask; may be given more than once; defaults to every one that is compiled in
     #[arg(long, value_name = "NAME", conflicts_with = "no_load")]
     backend: Vec<String>,
     /// The rounding to load with: exact (float32), native (the checkpoint's own type), fast

@@ -53,7 +53,7 @@ struct Arguments {
     /// Discard what another run left unfinished in the same place
     #[arg(long)]
     restart: bool,
-    /// How many threads compute; one for each core where none is given
+    /// How many threads compute; defaults to one for each core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Tell the perplexity of the text in FILE before and after

@@ -38,7 +38,7 @@ struct Arguments {
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 16,
         value_parser = clap::value_parser!(u16).range(1..))]
     max_tokens: u16,
-    /// An engine to compare; may be given more than once; every one that is compiled in where none is given
+    /// An engine to compare; may be given more than once; defaults to every one that is compiled in
     #[arg(long, value_name = "NAME")]
     backend: Vec<String>,
     /// The rounding: exact (float32), native (the checkpoint's own type), fast

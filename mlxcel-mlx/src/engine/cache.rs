@@ -16,7 +16,7 @@ pub(super) struct CacheLayout {
     pub(super) width: usize,
     /// Whether there are values beside the keys; of latents not.
     pub(super) has_values: bool,
-    /// How many positions a position sees, its own included, and thus how many are kept; all where none is given.
+    /// How many positions a position sees, its own included, and thus how many are kept; defaults to all.
     pub(super) window: Option<usize>,
 }
 

@@ -33,7 +33,7 @@ pub struct QuantizeOptions {
     pub shard_bytes: u64,
     /// Discards what another run left unfinished in the same place.
     pub restart: bool,
-    /// How many threads compute; one for each core where none is given.
+    /// How many threads compute; defaults to one for each core.
     pub threads: Option<usize>,
     /// Told of each part that is done.
     pub progress: Option<QuantizeProgressFn>,

@@ -1,4 +1,4 @@
-//! A request says the same alone and in any company.
+//! A request says the same alone and in any batch.
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{
