@@ -18,7 +18,19 @@ pub use progress::Progress;
 pub use report::{Failure, exit, launch, launch_until, one_line};
 pub use sampling::SamplingArguments;
 
-/// The README's programs compile.
+/// The programs in the README and in the book compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
+mod documentation {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/getting-started.md")]
+    struct GettingStarted;
+    #[doc = include_str!("../../docs/server.md")]
+    struct Server;
+    #[doc = include_str!("../../docs/engines.md")]
+    struct Engines;
+    #[doc = include_str!("../../docs/quantization.md")]
+    struct Quantization;
+    #[doc = include_str!("../../docs/shipping.md")]
+    struct Shipping;
+}
