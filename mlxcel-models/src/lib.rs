@@ -33,6 +33,7 @@ pub mod files;
 mod fingerprint;
 mod gather;
 mod gguf;
+pub mod hub;
 pub mod packing;
 pub mod quantize;
 mod rope;

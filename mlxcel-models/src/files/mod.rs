@@ -231,7 +231,7 @@ pub(crate) fn embedded(files: &'static [(&'static str, &'static [u8])], name: &s
 }
 
 /// Whether there is no such file, also because what should be its folder is a file.
-fn is_absent(error: &io::Error) -> bool {
+pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 

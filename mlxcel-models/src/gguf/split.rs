@@ -2,19 +2,19 @@
 
 /// The name of one of several files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SplitName<'a> {
+pub(crate) struct SplitName<'a> {
     prefix: &'a str,
     /// Which one it is, from one on.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// How many there are.
-    pub(super) count: usize,
+    pub(crate) count: usize,
 }
 
 const EXTENSION: &str = ".gguf";
 
 impl<'a> SplitName<'a> {
     /// Takes a name apart; none where it is no name of one of several.
-    pub(super) fn parse(name: &'a str) -> Option<Self> {
+    pub(crate) fn parse(name: &'a str) -> Option<Self> {
         let stem = name.strip_suffix(EXTENSION)?;
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (prefix, number) = rest.rsplit_once('-')?;
@@ -27,7 +27,7 @@ impl<'a> SplitName<'a> {
     }
 
     /// The name of each of them, in their order.
-    pub(super) fn all(&self) -> impl Iterator<Item = String> + use<> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = String> + use<> {
         let (prefix, count) = (self.prefix.to_owned(), self.count);
         (1..=count).map(move |number| format!("{prefix}-{number:05}-of-{count:05}{EXTENSION}"))
     }
@@ -35,7 +35,7 @@ impl<'a> SplitName<'a> {
 
 /// The models among the names of a folder's files: of one that is split, its first file. Projectors of images lie beside the models that
 /// they are for.
-pub(super) fn models(names: &[String]) -> Vec<String> {
+pub(crate) fn models(names: &[String]) -> Vec<String> {
     let files = names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with("mmproj"));
     let mut models: Vec<_> = files
         .filter_map(|name| match SplitName::parse(name) {

@@ -1,0 +1,240 @@
+//! The folder that the hub's clients on a machine share.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::{HubName, select, shards};
+use crate::files;
+
+const OPERATION: &str = "look into the Hugging Face cache";
+
+/// How many files of one snapshot, and repositories of the cache, are looked at.
+const MOST_ENTRIES: usize = 100_000;
+
+/// How deep files of a snapshot may lie in folders.
+const MOST_FOLDERS: usize = 8;
+
+/// The Hugging Face cache of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubCache {
+    folder: PathBuf,
+}
+
+/// A model in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found {
+    /// The folder of the snapshot, or the GGUF file that was named.
+    pub path: PathBuf,
+    /// The commit that it is a snapshot of.
+    pub commit: String,
+    /// Files that the checkpoint needs and the cache lacks: a download was not finished, or left weights out.
+    pub missing: Vec<String>,
+}
+
+/// A snapshot of a repository in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CachedSnapshot {
+    /// The repository, at the revision by which it is found: a branch or tag, else the commit.
+    pub name: HubName,
+    /// The commit.
+    pub commit: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// The names of its files, sorted.
+    pub files: Vec<String>,
+    /// What the files take, each of those that snapshots share counted in every one.
+    pub bytes: u64,
+}
+
+impl HubCache {
+    /// The cache that the environment names, as for `huggingface_hub`: `HF_HUB_CACHE` (or `HUGGINGFACE_HUB_CACHE`), else `hub` in `HF_HOME`, else
+    /// `huggingface/hub` in `XDG_CACHE_HOME` or in `~/.cache`. It need not exist. `None` where there is no home either.
+    pub fn from_env() -> Option<Self> {
+        Self::from_variables(|name| std::env::var_os(name), std::env::home_dir())
+    }
+
+    /// The cache in `folder`, which has folders such as `models--org--name`.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    fn from_variables(get: impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Option<Self> {
+        // An empty variable is how a shell says that it is not set.
+        let get = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(folder) = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE")) {
+            return Some(Self::at(folder));
+        }
+        let user_cache = || get("XDG_CACHE_HOME").or_else(|| Some(home?.join(".cache")));
+        let home = get("HF_HOME").or_else(|| Some(user_cache()?.join("huggingface")))?;
+        Some(Self::at(home.join("hub")))
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder of the repository that `name` is of, whether it is there or not.
+    pub fn repo_folder(&self, name: &HubName) -> PathBuf {
+        self.folder.join(name.folder())
+    }
+
+    /// Where the model called `name` lies; `None` where the cache has no snapshot of that revision, or not the file that is named.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) where the name says of none of several GGUF models that it is meant,
+    /// [`Corrupt`](ErrorKind::Corrupt) for an index of shards that is none, [`Io`](ErrorKind::Io) where the cache cannot be read.
+    pub fn find(&self, name: &HubName) -> Result<Option<Found>> {
+        let repo = self.repo_folder(name);
+        let Some(commit) = commit(&repo, name.revision())? else { return Ok(None) };
+        let folder = repo.join("snapshots").join(&commit);
+        if !folder.is_dir() {
+            return Ok(None);
+        }
+        let files = files_of(&folder)?;
+        let selection = match select(name, &files) {
+            Ok(selection) => selection,
+            // What is named may be elsewhere in the repository.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // Nothing but settings, say: whoever opens it is told what it lacks.
+            Err(error) if error.kind() == ErrorKind::Unsupported && name.file().is_none() => {
+                let missing = vec!["weights".to_owned()];
+                return Ok(Some(Found { path: folder, commit, missing }));
+            }
+            Err(error) => return Err(error.with_context("path", folder.display())),
+        };
+        let mut needed = selection.weights;
+        if let Some(index) = selection.index {
+            if let Some(content) = files::read_in(&folder, &index)? {
+                needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
+            }
+        }
+        // A link to a blob that was deleted is no file.
+        let missing = needed.iter().filter(|file| !folder.join(file).is_file()).cloned().collect();
+        let path = match needed.first().filter(|_| selection.gguf) {
+            Some(first) => {
+                files::expect_inside(&folder, first)?;
+                folder.join(first)
+            }
+            None => folder,
+        };
+        Ok(Some(Found { path, commit, missing }))
+    }
+
+    /// All snapshots of models in the cache, in the order of their names; none where there is no cache.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](ErrorKind::Io) where a folder cannot be read.
+    pub fn snapshots(&self) -> Result<Vec<CachedSnapshot>> {
+        let mut found = Vec::new();
+        for folder in names_in(&self.folder)? {
+            let Some(name) = HubName::of_folder(&folder) else { continue };
+            let repo = self.folder.join(&folder);
+            let refs = refs(&repo)?;
+            for commit in names_in(&repo.join("snapshots"))? {
+                let folder = repo.join("snapshots").join(&commit);
+                if !is_commit(&commit) || !folder.is_dir() {
+                    continue;
+                }
+                let known = |revision: &&(String, String)| revision.1 == commit;
+                let revision = refs.iter().find(known).map_or(&commit, |(revision, _)| revision);
+                let Ok(name) = name.clone().with_revision(revision) else { continue };
+                let files = files_of(&folder)?;
+                let sizes = files.iter().filter_map(|file| fs::metadata(folder.join(file)).ok());
+                let bytes = sizes.map(|metadata| metadata.len()).sum();
+                found.push(CachedSnapshot { name, commit, folder, files, bytes });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The commit that a revision of the repository in `folder` is.
+fn commit(folder: &Path, revision: &str) -> Result<Option<String>> {
+    if is_commit(revision) {
+        return Ok(Some(revision.to_owned()));
+    }
+    let path = folder.join("refs").join(revision);
+    let Some((file, _)) = files::open(&path, &path)? else { return Ok(None) };
+    let mut text = String::new();
+    let read = file.take(256).read_to_string(&mut text);
+    let commit = text.trim();
+    if read.is_err() || !is_commit(commit) {
+        let message = "this should hold a commit; delete it, and download the model again";
+        return Err(Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", path.display()));
+    }
+    Ok(Some(commit.to_owned()))
+}
+
+/// Whether a text is the number of a commit.
+fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The branches and tags of a repository with their commits; `main` is the first.
+fn refs(repo: &Path) -> Result<Vec<(String, String)>> {
+    let folder = repo.join("refs");
+    let mut refs = Vec::new();
+    for name in files_of(&folder)? {
+        if let Ok(Some(commit)) = commit(repo, &name) {
+            refs.push((name, commit));
+        }
+    }
+    refs.sort_by_key(|(name, _)| (name != "main", name.clone()));
+    Ok(refs)
+}
+
+/// The names of the files below `folder`, with those of their folders, sorted. Links to folders are not followed.
+fn files_of(folder: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut open = vec![(String::new(), 0)];
+    while let Some((prefix, depth)) = open.pop() {
+        for entry in entries(&folder.join(&prefix))? {
+            let Some((name, kind)) = entry else { continue };
+            let name = format!("{prefix}{name}");
+            if kind.is_dir() {
+                if depth < MOST_FOLDERS {
+                    open.push((format!("{name}/"), depth + 1));
+                }
+            } else if found.len() < MOST_ENTRIES {
+                found.push(name);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The names of what lies in `folder`, sorted; none where there is no such folder.
+fn names_in(folder: &Path) -> Result<Vec<String>> {
+    let mut names: Vec<_> = entries(folder)?.into_iter().flatten().map(|(name, _)| name).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// What lies in a folder, but for names that are not Unicode.
+fn entries(folder: &Path) -> Result<Vec<Option<(String, fs::FileType)>>> {
+    let failed = |error| Error::io(OPERATION, folder, error);
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if files::is_absent(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let entries = entries.take(MOST_ENTRIES).map(|entry| {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        Ok(entry.file_name().into_string().ok().map(|name| (name, kind)))
+    });
+    entries.collect::<std::io::Result<_>>().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! Which files of a repository a checkpoint is made of.
+
+use std::collections::{BTreeSet, HashMap};
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use serde::Deserialize;
+
+use super::HubName;
+use crate::files::{check_name, parse_json};
+use crate::gguf::{SplitName, models};
+
+const OPERATION: &str = "select files";
+const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The small files beside weights that are read.
+const SMALL: [&str; 13] = [
+    CONFIG,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "quantize_config.json",
+    "quant_config.json",
+];
+
+/// The folder of further chat templates.
+const TEMPLATES: &str = "additional_chat_templates/";
+
+/// How many further chat templates are taken.
+const MOST_TEMPLATES: usize = 64;
+
+/// The files that a checkpoint needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Selection {
+    /// Settings, tokenizer and templates.
+    pub small: Vec<String>,
+    /// The index of sharded weights, whose [`shards`] are needed too.
+    pub index: Option<String>,
+    /// The files of weights, where no index names them.
+    pub weights: Vec<String>,
+    /// Whether the model is in GGUF files: the first of the weights is what is opened then.
+    pub gguf: bool,
+}
+
+/// Selects among the `files` of a repository those that the checkpoint called `name` is made of: settings, tokenizer and templates, and
+/// `model.safetensors` or the index of its shards; or the files of one model in GGUF. Weights as Python pickles are never among them.
+///
+/// # Errors
+///
+/// [`NotFound`](ErrorKind::NotFound) where the repository does not have the file or label that is named,
+/// [`InvalidInput`](ErrorKind::InvalidInput) where it has several models in GGUF files and the name says of none that it is meant, and
+/// for names that lead out of a folder, [`Unsupported`](ErrorKind::Unsupported) for weights in other formats.
+pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
+    let has = |file: &str| files.iter().any(|candidate| candidate == file);
+    let failed = |kind, message: String| Error::new(kind, OPERATION, message).with_context("model", name);
+    if let Some(file) = name.file() {
+        if !has(file) {
+            let message = format!("the repository has no file {}", file.escape_debug());
+            return Err(failed(ErrorKind::NotFound, message));
+        }
+        if !file.ends_with(".gguf") {
+            let message = "only GGUF files are opened by themselves; name the repository alone";
+            return Err(failed(ErrorKind::Unsupported, message.to_owned()));
+        }
+        return in_gguf(name, file, files);
+    }
+    let plain = name.label().is_none() && has(CONFIG);
+    if plain && (has(SINGLE) || has(INDEX)) {
+        let templates = files.iter().filter(|file| {
+            let template = file.strip_prefix(TEMPLATES).and_then(|file| file.strip_suffix(".jinja"));
+            template.is_some_and(|template| !template.is_empty() && !template.contains(['/', '\\']))
+        });
+        let templates = templates.take(MOST_TEMPLATES).cloned();
+        let small = SMALL.iter().filter(|file| has(file)).map(|&file| file.to_owned()).chain(templates);
+        let mut selection = Selection { small: small.collect(), ..Selection::default() };
+        if has(SINGLE) {
+            selection.weights.push(SINGLE.to_owned());
+        } else {
+            selection.index = Some(INDEX.to_owned());
+        }
+        for file in &selection.small {
+            check_name(file, name)?;
+        }
+        return Ok(selection);
+    }
+    let models = models_of(files);
+    let matching: Vec<_> = match name.label() {
+        Some(label) => models.iter().filter(|model| has_label(model, label)).collect(),
+        None => models.iter().collect(),
+    };
+    let listed = || models.iter().take(64).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match &matching[..] {
+        [model] => in_gguf(name, model, files),
+        [] if models.is_empty() && name.label().is_none() => {
+            let message =
+                "the repository has neither safetensors nor GGUF weights; other formats are not read";
+            Err(failed(ErrorKind::Unsupported, message.to_owned()))
+        }
+        [] => {
+            let message = "no GGUF file of the repository has this label; name one of the files";
+            Err(failed(ErrorKind::NotFound, message.to_owned()).with_context("files", listed()))
+        }
+        _ => {
+            let message = "there are several models in GGUF files; name one, as in org/name:Q4_K_M or \
+                           org/name/file.gguf";
+            Err(failed(ErrorKind::InvalidInput, message.to_owned()).with_context("files", listed()))
+        }
+    }
+}
+
+/// The files that an index of sharded weights names, in the order of their names.
+///
+/// # Errors
+///
+/// [`Corrupt`](ErrorKind::Corrupt) for what is no such index, [`InvalidInput`](ErrorKind::InvalidInput) for a shard that is outside of
+/// the folder; `location` is what errors call the index.
+pub fn shards(location: &str, index: &[u8]) -> Result<BTreeSet<String>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let index: Index = parse_json(location, index, "this is no index of weights; download it again")?;
+    let shards: BTreeSet<_> = index.weight_map.into_values().collect();
+    for shard in &shards {
+        check_name(shard, location)?;
+        if !shard.ends_with(".safetensors") {
+            let message = "an index names files of weights that are no safetensors";
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION, message)
+                .with_context("file", shard)
+                .with_context("path", location));
+        }
+    }
+    Ok(shards)
+}
+
+/// The files of the model in GGUF that `first` is one of.
+fn in_gguf(name: &HubName, first: &str, files: &[String]) -> Result<Selection> {
+    let weights = match SplitName::parse(first) {
+        Some(split) if split.count <= files.len() => split.all().collect(),
+        Some(_) => {
+            let message = "the repository lacks files of the model, which is split";
+            return Err(Error::new(ErrorKind::NotFound, OPERATION, message)
+                .with_context("file", first)
+                .with_context("model", name));
+        }
+        None => vec![first.to_owned()],
+    };
+    for file in &weights {
+        check_name(file, name)?;
+    }
+    Ok(Selection { weights, gguf: true, ..Selection::default() })
+}
+
+/// The models in GGUF among the files of a repository, of each its first file.
+fn models_of(files: &[String]) -> Vec<String> {
+    let plain = files.iter().filter(|file| {
+        let own = file.rsplit('/').next().unwrap_or(file);
+        !own.starts_with("mmproj")
+    });
+    models(&plain.cloned().collect::<Vec<_>>())
+}
+
+/// Whether a file's name has a label such as `Q4_K_M` between its dashes and dots, in letters of either case.
+fn has_label(file: &str, label: &str) -> bool {
+    let (file, label) = (file.to_ascii_lowercase(), label.to_ascii_lowercase());
+    let ends = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
+    file.match_indices(&label).any(|(at, found)| {
+        ends(file[..at].chars().next_back()) && ends(file[at + found.len()..].chars().next())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, files: &[&str]) -> Result<Selection> {
+        let files: Vec<_> = files.iter().map(|&file| file.to_owned()).collect();
+        select(&name.parse().unwrap(), &files)
+    }
+
+    #[test]
+    fn a_checkpoint_is_settings_tokenizer_templates_and_safetensors() {
+        let selected = of(
+            "a/b",
+            &[
+                ".gitattributes",
+                "README.md",
+                "config.json",
+                "model.safetensors",
+                "pytorch_model.bin",
+                "tokenizer.json",
+                "original/config.json",
+                "additional_chat_templates/tools.jinja",
+                "additional_chat_templates/../x.jinja",
+                "handler.py",
+            ],
+        )
+        .unwrap();
+        let small = ["config.json", "tokenizer.json", "additional_chat_templates/tools.jinja"];
+        assert_eq!(selected.small, small);
+        assert_eq!((&selected.weights[..], selected.gguf), (&["model.safetensors".to_owned()][..], false));
+        let sharded = of("a/b", &["config.json", INDEX, "model-00001-of-00002.safetensors"]).unwrap();
+        assert_eq!((sharded.index.as_deref(), sharded.weights.len()), (Some(INDEX), 0));
+        assert_eq!(
+            of("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
+    }
+
+    #[test]
+    fn one_of_several_gguf_models_is_named_by_file_or_label() {
+        let files = [
+            "m-Q4_K_M.gguf",
+            "m-Q4_K_S.gguf",
+            "q8/m-Q8_0-00001-of-00002.gguf",
+            "q8/m-Q8_0-00002-of-00002.gguf",
+            "q8/mmproj-Q4_K_M.gguf",
+        ];
+        assert_eq!(of("a/b:q4_k_m", &files).unwrap().weights, ["m-Q4_K_M.gguf"]);
+        assert_eq!(of("a/b:Q8_0", &files).unwrap().weights, files[2..4]);
+        assert_eq!(of("a/b/m-Q4_K_S.gguf", &files).unwrap().weights, ["m-Q4_K_S.gguf"]);
+        assert_eq!(of("a/b", &files[..1]).unwrap().weights, ["m-Q4_K_M.gguf"]);
+        let error = of("a/b", &files).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.context("files").unwrap().contains("m-Q4_K_S.gguf"));
+        for name in ["a/b:Q4", "a/b:Q4_K", "a/b/none.gguf"] {
+            assert_eq!(of(name, &files).unwrap_err().kind(), ErrorKind::NotFound, "{name}");
+        }
+        let endless = of("a/b", &["m-00001-of-99999.gguf"]).unwrap_err();
+        assert_eq!(endless.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn names_that_lead_out_of_the_folder_are_refused() {
+        for file in ["../m.gguf", "/etc/m.gguf", "a/../../m.gguf", "c:\\m.gguf"] {
+            assert_eq!(of("a/b", &[file]).unwrap_err().kind(), ErrorKind::InvalidInput, "{file}");
+            let index = serde_json::json!({"weight_map": {"a": file}}).to_string();
+            assert!(shards("index", index.as_bytes()).is_err());
+        }
+        let shards_of = |file: &str| {
+            shards("index", serde_json::json!({"weight_map": {"a": file}}).to_string().as_bytes())
+        };
+        assert_eq!(shards_of("../w.safetensors").unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(shards_of("w.bin").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(shards_of("w.safetensors").unwrap().len(), 1);
+        assert_eq!(shards("index", b"[]").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
