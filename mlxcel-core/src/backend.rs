@@ -183,6 +183,8 @@ impl FromStr for Prepare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadStage {
+    /// Files of a checkpoint are being downloaded; counted in bytes.
+    Download,
     /// Programs are being compiled; counted in programs.
     Compile,
     /// Weights are going to the device; counted in bytes.

@@ -48,6 +48,7 @@ mod embed;
 mod engine;
 mod files;
 mod generation;
+pub mod hub;
 mod likelihood;
 mod model;
 mod options;

@@ -12,7 +12,7 @@ use crate::sampling::defaults;
 use crate::stream::Keeper;
 use crate::{
     Conversation, Message, OpenOptions, Options, PrefixCache, Prompt, ReasoningSplitter, TextGeneration,
-    TextStream, Tokenizer, select_backend, tokenizer,
+    TextStream, Tokenizer, hub, select_backend, tokenizer,
 };
 
 /// A language model, ready to generate: an engine's model together with the checkpoint's tokenizer and chat template.
@@ -30,11 +30,18 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model, such as a Hugging Face checkpoint folder or a GGUF file, with the engine that [`select_backend`] chooses.
+    /// Opens a model with the engine that [`select_backend`] chooses: a Hugging Face checkpoint folder, a GGUF file, or `org/name`, which is
+    /// looked for in the local Hugging Face cache and, with feature `hub`, fetched where it is not there; [`hub`](crate::hub) has the forms
+    /// of names.
+    ///
+    /// ```no_run
+    /// let model = mlxcel_session::Model::open("Qwen/Qwen3-0.6B")?;
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// Those of [`select_backend`], [`Backend::load`] and [`Tokenizer::from_source`]. A missing tokenizer is none: such a model
+    /// Those of [`select_backend`], [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`]. A missing tokenizer is none: such a model
     /// takes and gives token ids.
     pub fn open(source: impl Into<ModelSource>) -> Result<Self> {
         Self::open_with(source, &OpenOptions::default())
@@ -54,14 +61,14 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`] and [`Tokenizer::from_source`]; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a
+    /// Those of [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`]; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a
     /// `generation_config.json` that makes no sense.
     pub fn load(
         backend: &dyn Backend,
         source: impl Into<ModelSource>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        let source = source.into();
+        let source = hub::locate(source, options)?;
         let span = tracing::info_span!("load", backend = backend.name(), source = %name_of(&source));
         let _entered = span.enter();
         // It is the quicker one of the two to be found wrong.

@@ -52,6 +52,33 @@ pub struct CachedSnapshot {
     pub bytes: u64,
 }
 
+impl CachedSnapshot {
+    /// The name of each model in GGUF files that the snapshot has; none where it has settings and safetensors beside them.
+    pub fn gguf_models(&self) -> Vec<HubName> {
+        if self.files.iter().any(|file| file == "config.json") {
+            return Vec::new();
+        }
+        let models = super::select::models_of(&self.files).into_iter();
+        models.map(|file| self.name.clone().with_file(file)).collect()
+    }
+}
+
+/// The folder of everything that the hub's clients keep for a user, such as the file `token`: `HF_HOME`, else `huggingface` in
+/// `XDG_CACHE_HOME` or in `~/.cache`.
+pub fn home_from_env() -> Option<PathBuf> {
+    home_folder(|name| std::env::var_os(name), std::env::home_dir())
+}
+
+fn home_folder(get: impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
+    let user_cache = || set(&get, "XDG_CACHE_HOME").or_else(|| Some(home?.join(".cache")));
+    set(&get, "HF_HOME").or_else(|| Some(user_cache()?.join("huggingface")))
+}
+
+/// A folder by a variable. An empty one is how a shell says that it is not set.
+fn set(get: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
+    get(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 impl HubCache {
     /// The cache that the environment names, as for `huggingface_hub`: `HF_HUB_CACHE` (or `HUGGINGFACE_HUB_CACHE`), else `hub` in `HF_HOME`, else
     /// `huggingface/hub` in `XDG_CACHE_HOME` or in `~/.cache`. It need not exist. `None` where there is no home either.
@@ -65,14 +92,8 @@ impl HubCache {
     }
 
     fn from_variables(get: impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Option<Self> {
-        // An empty variable is how a shell says that it is not set.
-        let get = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        if let Some(folder) = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE")) {
-            return Some(Self::at(folder));
-        }
-        let user_cache = || get("XDG_CACHE_HOME").or_else(|| Some(home?.join(".cache")));
-        let home = get("HF_HOME").or_else(|| Some(user_cache()?.join("huggingface")))?;
-        Some(Self::at(home.join("hub")))
+        let named = set(&get, "HF_HUB_CACHE").or_else(|| set(&get, "HUGGINGFACE_HUB_CACHE"));
+        Some(Self::at(named.or_else(|| Some(home_folder(get, home)?.join("hub")))?))
     }
 
     /// The folder.
@@ -83,6 +104,21 @@ impl HubCache {
     /// The folder of the repository that `name` is of, whether it is there or not.
     pub fn repo_folder(&self, name: &HubName) -> PathBuf {
         self.folder.join(name.folder())
+    }
+
+    /// The folder of the repository's snapshot at a commit, whether it is there or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`](ErrorKind::Corrupt) for what is no commit.
+    pub fn snapshot_folder(&self, name: &HubName, commit: &str) -> Result<PathBuf> {
+        if !is_commit(commit) {
+            let message = "this is no commit";
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION, message)
+                .with_context("model", name)
+                .with_context("commit", commit));
+        }
+        Ok(self.repo_folder(name).join("snapshots").join(commit))
     }
 
     /// Where the model called `name` lies; `None` where the cache has no snapshot of that revision, or not the file that is named.

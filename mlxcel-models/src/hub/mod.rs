@@ -18,6 +18,6 @@ mod cache;
 mod name;
 mod select;
 
-pub use cache::{CachedSnapshot, Found, HubCache};
+pub use cache::{CachedSnapshot, Found, HubCache, home_from_env};
 pub use name::HubName;
 pub use select::{Selection, select, shards};

@@ -87,6 +87,12 @@ impl HubName {
         Ok(self)
     }
 
+    /// The file called `file` of the same repository and revision.
+    pub(super) fn with_file(mut self, file: String) -> Self {
+        self.part = Part::File(file);
+        self
+    }
+
     /// The folder of the repository in a cache.
     pub(crate) fn folder(&self) -> String {
         format!("models--{}", self.repo.replace('/', "--"))

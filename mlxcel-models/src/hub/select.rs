@@ -161,7 +161,7 @@ fn in_gguf(name: &HubName, first: &str, files: &[String]) -> Result<Selection> {
 }
 
 /// The models in GGUF among the files of a repository, of each its first file.
-fn models_of(files: &[String]) -> Vec<String> {
+pub(super) fn models_of(files: &[String]) -> Vec<String> {
     let plain = files.iter().filter(|file| {
         let own = file.rsplit('/').next().unwrap_or(file);
         !own.starts_with("mmproj")

@@ -1,0 +1,203 @@
+//! Downloading what a checkpoint needs into the cache.
+//!
+//! The crate `hf-hub` is not used; docs/adr/0019 says why.
+
+mod blob;
+mod client;
+mod listing;
+mod options;
+#[cfg(test)]
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_models::files::FileKind;
+use mlxcel_models::hub::{HubCache, HubName, select, shards};
+
+use blob::{Blobs, Count};
+use client::Client;
+use listing::{Listing, Remote};
+pub use options::FetchOptions;
+
+const OPERATION: &str = "fetch model";
+
+/// Fetches the model called `name` into the cache as it is on the hub now, and answers what to open: the folder of the snapshot, or a GGUF
+/// file. Files that the cache has are not fetched again.
+///
+/// [`Model::open`](crate::Model::open) does this for what the cache lacks; this is for an application that wants other options than the
+/// environment's, or the newest commit of a branch.
+///
+/// ```no_run
+/// use mlxcel_session::{Model, hub};
+///
+/// let options = hub::FetchOptions::from_env().with_max_bytes(4 << 30);
+/// let folder = hub::fetch(&"Qwen/Qwen3-0.6B".parse()?, &options)?;
+/// let model = Model::open(folder)?;
+/// # Ok::<(), mlxcel_session::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::NotFound`] for a model, revision or file that the hub does not have, or does not show to who asks: the message says what a
+/// token would change; [`ErrorKind::InvalidInput`] for an endpoint or a token that is none, a name that leads out of the folder, and where one of
+/// several GGUF models must be named; [`ErrorKind::Unsupported`] for a model whose weights are neither safetensors nor GGUF,
+/// [`ErrorKind::Corrupt`] where the hub gives something else than it lists, [`ErrorKind::ResourceExhausted`] for more bytes than the options
+/// allow or the disk has, [`ErrorKind::Cancelled`], and [`ErrorKind::Io`] where the hub cannot be reached or the disk refuses.
+pub fn fetch(name: &HubName, options: &FetchOptions) -> Result<PathBuf> {
+    if options.offline {
+        let message = "the network is not to be used; unset HF_HUB_OFFLINE, or download the model elsewhere";
+        return Err(failed(ErrorKind::NotFound, message).with_context("model", name));
+    }
+    let Some(cache) = &options.cache else {
+        let message = "there is no folder for the cache; set HF_HOME";
+        return Err(failed(ErrorKind::NotFound, message));
+    };
+    let span = tracing::info_span!("fetch", model = %name);
+    let _entered = span.enter();
+    let client = Client::new(options)?;
+    let listing = Listing::of(&client, name)?;
+    let folder = cache.snapshot_folder(name, &listing.commit)?;
+    let selection = select(name, &listing.names())?;
+    let blobs = Blobs::new(&client, options, name, cache.repo_folder(name), cache.folder())?;
+    let snapshot = Snapshot { name, listing: &listing, folder: &folder, blobs: &blobs };
+
+    let mut count = Count::new(options.progress.clone());
+    let mut wanted = Vec::new();
+    // The index says what else is wanted.
+    let mut weights = selection.weights;
+    if let Some(index) = selection.index {
+        let remote = snapshot.small(&index)?;
+        snapshot.bound(&[(index.clone(), remote)], options.max_bytes)?;
+        snapshot.take(&index, remote, &mut Count::new(None))?;
+        let (content, location) = (fs::read(folder.join(&index)), folder.join(&index));
+        let content = content.map_err(|error| Error::io(OPERATION, &location, error))?;
+        weights.extend(shards(&location.display().to_string(), &content)?);
+        wanted.push((index, remote));
+    }
+    for file in selection.small {
+        let remote = snapshot.small(&file)?;
+        wanted.push((file, remote));
+    }
+    for file in &weights {
+        wanted.push((file.clone(), listing.file(file)?));
+    }
+    count.total = snapshot.bound(&wanted, options.max_bytes)?;
+    tracing::info!(files = wanted.len(), bytes = count.total, "fetching");
+    for (file, remote) in &wanted {
+        snapshot.take(file, remote, &mut count)?;
+    }
+    // Only now, so that a branch never names what is not whole.
+    snapshot.name_branch(cache)?;
+    Ok(match weights.first().filter(|_| selection.gguf) {
+        Some(first) => folder.join(first),
+        None => folder,
+    })
+}
+
+/// A snapshot in the making.
+struct Snapshot<'a> {
+    name: &'a HubName,
+    listing: &'a Listing,
+    folder: &'a Path,
+    blobs: &'a Blobs<'a>,
+}
+
+impl<'a> Snapshot<'a> {
+    /// A file that is read whole later, of a size that is read.
+    fn small(&self, file: &str) -> Result<&'a Remote> {
+        let remote = self.listing.file(file)?;
+        let limit = FileKind::of(file).limit();
+        if remote.size > limit {
+            let message = format!("the hub lists more than {limit} bytes, which is no plausible size for it");
+            return Err(failed(ErrorKind::Corrupt, message)
+                .with_context("file", file)
+                .with_context("model", self.name));
+        }
+        Ok(remote)
+    }
+
+    /// The bytes of all, if they are no more than may be.
+    fn bound(&self, wanted: &[(String, &Remote)], most: u64) -> Result<u64> {
+        let total = wanted.iter().fold(0_u64, |total, (_, remote)| total.saturating_add(remote.size));
+        if total > most {
+            let message =
+                "the model's files have more bytes than the options allow (`FetchOptions::max_bytes`)";
+            return Err(failed(ErrorKind::ResourceExhausted, message)
+                .with_context("bytes", total)
+                .with_context("allowed", most)
+                .with_context("model", self.name));
+        }
+        Ok(total)
+    }
+
+    /// Has a file in the snapshot.
+    fn take(&self, file: &str, remote: &Remote, count: &mut Count) -> Result<()> {
+        let path =
+            format!("{}/resolve/{}/{}", self.name.repo(), self.listing.commit, client::escape(file, true));
+        let blob = self.blobs.get(file, remote, &path, count)?;
+        let link = self.folder.join(file);
+        // What stands there is of another time, or a link to what is gone.
+        if fs::metadata(&link).is_ok_and(|there| there.is_file() && there.len() == remote.size) {
+            return Ok(());
+        }
+        replace(&link, |draft| put(&blob, draft, file))
+    }
+
+    /// Notes the commit that a branch or tag is.
+    fn name_branch(&self, cache: &HubCache) -> Result<()> {
+        let revision = self.name.revision();
+        if revision == self.listing.commit {
+            return Ok(());
+        }
+        let path = cache.repo_folder(self.name).join("refs").join(revision);
+        replace(&path, |draft| fs::write(draft, &self.listing.commit))
+    }
+}
+
+/// Puts what `make` makes into the place of what is at `path`, also while others do the same.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let put = || {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        fs::create_dir_all(folder)?;
+        let draft = folder.join(format!(".mlxcel-{}-{number}", std::process::id()));
+        make(&draft)?;
+        fs::rename(&draft, path)
+    };
+    put().map_err(|error| Error::io(OPERATION, path, error))
+}
+
+/// Makes `blob` be the file at `link`, which is `file` of a snapshot: as a link, so that snapshots share it.
+#[cfg(unix)]
+fn put(blob: &Path, link: &Path, file: &str) -> std::io::Result<()> {
+    let up = "../".repeat(file.split('/').count() + 1);
+    let target = Path::new(&up).join("blobs").join(blob.file_name().unwrap_or_default());
+    std::os::unix::fs::symlink(target, link)
+}
+
+/// As above, where to make symbolic links takes privileges.
+#[cfg(not(unix))]
+fn put(blob: &Path, link: &Path, _file: &str) -> std::io::Result<()> {
+    fs::hard_link(blob, link).or_else(|_| fs::copy(blob, link).map(drop))
+}
+
+fn failed(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(kind, OPERATION, message)
+}
+
+/// Ends the work where somebody asked for that.
+fn go_on(cancel: Option<&CancelToken>) -> Result<()> {
+    if cancel.is_some_and(CancelToken::is_cancelled) {
+        return Err(failed(
+            ErrorKind::Cancelled,
+            "the download was cancelled; the next one goes on from here",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! Models by their names on the Hugging Face hub.
+//!
+//! [`Model::open`](crate::Model::open) takes `org/name` besides a path, and so does every source that is a path: [`locate`] answers where such
+//! a model lies. A path that exists goes before a name. The local cache, which Python and other programs share, goes before the network; the
+//! network is used with the feature `hub` alone.
+//!
+//! | text | what it names |
+//! |---|---|
+//! | `org/name` | the model, at the revision `main` |
+//! | `org/name@v1.0` | at a branch, a tag or a commit |
+//! | `org/name/file.gguf` | one GGUF file of several |
+//! | `org/name:Q4_K_M` | the model in GGUF files whose name has this label |
+//!
+//! # Feature `hub`
+//!
+#![cfg_attr(feature = "hub", doc = "[`fetch()`] downloads what a checkpoint needs")]
+#![cfg_attr(not(feature = "hub"), doc = "`fetch` downloads what a checkpoint needs")]
+//! (settings, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache as `huggingface_hub` lays it out. A
+//! download that was dropped is resumed, now or by the next call; each file is checked against the SHA-256, or the sum of git, that the hub
+//! lists, and only whole snapshots are found by their branch. The variables are those of `huggingface_hub`:
+//!
+//! | variable | what it says |
+//! |---|---|
+//! | `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is; defaults to `~/.cache/huggingface/hub` |
+//! | `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `token` in `HF_HOME` | who asks, for private and gated models |
+//! | `HF_ENDPOINT` | which hub; defaults to `https://huggingface.co` |
+//! | `HF_HUB_OFFLINE` | `1` leaves the network alone |
+//! | `HF_HUB_DISABLE_IMPLICIT_TOKEN` | `1` sends no token |
+//! | `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY` | by which proxy |
+//!
+//! The token goes to the endpoint alone, never to the host that it redirects to. A [`CancelToken`](crate::CancelToken) and a progress function in
+//! [`LoadOptions`] serve the download too, as [`LoadStage::Download`](crate::LoadStage::Download).
+
+#[cfg(feature = "hub")]
+mod fetch;
+
+use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
+
+#[cfg(feature = "hub")]
+pub use fetch::{FetchOptions, fetch};
+pub use mlxcel_models::hub::{CachedSnapshot, Found, HubCache, HubName};
+
+/// Where the model called `source` lies: `source` itself for a path that exists and for what is no path, else the place of the model of that
+/// name in the local cache. With feature `hub` a model that the cache lacks is fetched.
+///
+/// [`Model::open`](crate::Model::open) and [`Model::load`](crate::Model::load) begin with this; it is for whoever gives a source to an engine
+/// or to [`Checkpoint`](mlxcel_models::Checkpoint) himself. What is neither a path that exists nor a name stays what it is.
+///
+/// ```no_run
+/// use mlxcel_session::{LoadOptions, hub};
+///
+/// let source = hub::locate("Qwen/Qwen3-0.6B", &LoadOptions::default())?;
+/// # Ok::<(), mlxcel_session::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::NotFound`] for a name of the form `org/name` that is neither a path nor in the cache, and without feature `hub`, or offline,
+/// cannot be had from elsewhere; those of [`HubCache::find`], and with feature `hub` those of `fetch`.
+pub fn locate(source: impl Into<ModelSource>, options: &LoadOptions) -> Result<ModelSource> {
+    let cache = HubCache::from_env();
+    locate_in(source.into(), cache.as_ref(), |name| get(name, options))
+}
+
+/// What lies where, and what is not there by `get`.
+fn locate_in(
+    source: ModelSource,
+    cache: Option<&HubCache>,
+    get: impl Fn(&HubName) -> Result<Option<std::path::PathBuf>>,
+) -> Result<ModelSource> {
+    let ModelSource::Folder(path) = &source else { return Ok(source) };
+    if path.symlink_metadata().is_ok() {
+        return Ok(source);
+    }
+    let Some(name) = path.to_str().and_then(|path| path.parse::<HubName>().ok()) else { return Ok(source) };
+    let found = cache.map(|cache| cache.find(&name)).transpose()?.flatten();
+    if let Some(found) = found.as_ref().filter(|found| found.missing.is_empty()) {
+        return Ok(ModelSource::Folder(found.path.clone()));
+    }
+    // A single word is rather a folder that is not there than an old name.
+    let is_full = name.repo().contains('/');
+    if is_full {
+        if let Some(path) = get(&name)? {
+            return Ok(ModelSource::Folder(path));
+        }
+    }
+    match found {
+        // Whoever opens it says what it lacks.
+        Some(found) => Ok(ModelSource::Folder(found.path)),
+        None if is_full => Err(absent(&name, cache)),
+        None => Ok(source),
+    }
+}
+
+fn absent(name: &HubName, cache: Option<&HubCache>) -> Error {
+    let message = if cfg!(feature = "hub") {
+        "there is no such folder, the Hugging Face cache does not have a model of this name, and HF_HUB_OFFLINE is set"
+    } else {
+        "there is no such folder, and the Hugging Face cache does not have a model of this name; download it (`hf download`), or \
+         build with the feature `hub` of mlxcel-session"
+    };
+    let error = Error::new(ErrorKind::NotFound, "find model", message).with_context("name", name);
+    match cache {
+        Some(cache) => error.with_context("cache", cache.folder().display()),
+        None => error,
+    }
+}
+
+/// Fetches a model; `None` where that is not allowed.
+#[cfg(feature = "hub")]
+fn get(name: &HubName, options: &LoadOptions) -> Result<Option<std::path::PathBuf>> {
+    let mut fetching = FetchOptions::from_env();
+    if fetching.offline {
+        return Ok(None);
+    }
+    fetching.progress.clone_from(&options.progress);
+    fetching.cancel.clone_from(&options.cancel);
+    fetch(name, &fetching).map(Some)
+}
+
+#[cfg(not(feature = "hub"))]
+fn get(_: &HubName, _: &LoadOptions) -> Result<Option<std::path::PathBuf>> {
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    fn cache_with(repo: &str, files: &[&str]) -> (tempfile::TempDir, HubCache) {
+        let folder = tempfile::tempdir().unwrap();
+        let repo = folder.path().join(repo);
+        let snapshot = repo.join("snapshots").join(COMMIT);
+        for folder in [&repo.join("refs"), &snapshot] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(repo.join("refs/main"), COMMIT).unwrap();
+        for file in files {
+            fs::write(snapshot.join(file), "").unwrap();
+        }
+        let cache = HubCache::at(folder.path());
+        (folder, cache)
+    }
+
+    fn path_of(source: &ModelSource) -> &Path {
+        let ModelSource::Folder(path) = source else { panic!("{source:?}") };
+        path
+    }
+
+    #[test]
+    fn a_path_goes_before_the_cache_and_the_cache_before_the_network() {
+        let (folder, cache) = cache_with("models--org--name", &["config.json", "model.safetensors"]);
+        let no_network = |_: &HubName| -> Result<Option<PathBuf>> { panic!("the network was asked") };
+        let found = locate_in("org/name".into(), Some(&cache), no_network).unwrap();
+        assert!(path_of(&found).ends_with(COMMIT));
+        for path in
+            [folder.path(), Path::new("."), Path::new("src/lib.rs"), Path::new("/no/such"), Path::new("word")]
+        {
+            let found = locate_in(path.into(), Some(&cache), no_network).unwrap();
+            assert_eq!(path_of(&found), path);
+        }
+        let embedded =
+            locate_in(ModelSource::BuiltIn("org/name".to_owned()), Some(&cache), no_network).unwrap();
+        assert!(matches!(embedded, ModelSource::BuiltIn(_)));
+    }
+
+    #[test]
+    fn what_the_cache_lacks_is_asked_for_and_else_named() {
+        let (_folder, cache) = cache_with("models--org--name", &["config.json"]);
+        let fetched = |name: &HubName| Ok(Some(PathBuf::from(name.to_string())));
+        for name in ["org/name", "org/other@v1"] {
+            assert_eq!(path_of(&locate_in(name.into(), Some(&cache), fetched).unwrap()), Path::new(name));
+        }
+        let incomplete = locate_in("org/name".into(), Some(&cache), |_| Ok(None)).unwrap();
+        assert!(path_of(&incomplete).ends_with(COMMIT));
+        let error = locate_in("org/other".into(), Some(&cache), |_| Ok(None)).unwrap_err();
+        assert_eq!((error.kind(), error.context("name")), (ErrorKind::NotFound, Some("org/other")));
+        assert!(error.message().contains("no such folder"), "{error}");
+    }
+}
