@@ -1,12 +1,12 @@
 //! The engine that a program runs on, with what only the IREE engine can do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mlxcel_core::Backend;
 #[cfg(feature = "iree")]
 use mlxcel_session::iree::{IreeBackend, profile::Profiler};
-use mlxcel_session::{LoadOptions, Model, ModelSource, select_backend};
+use mlxcel_session::{LoadOptions, Model, ModelSource, hub, select_backend};
 
 use crate::{Failure, bundled};
 
@@ -18,18 +18,33 @@ pub struct Engine {
     profiler: Option<Profiler>,
 }
 
-/// Opens the checkpoint in `folder`, defaulting to the bundled model, on the engine called `name`. `trust` runs the programs of a bundle.
+/// Where the model that the user names lies: at that path, or by its name in the Hugging Face cache; with feature `hub` it is fetched where
+/// the cache lacks it. `None` for the bundled model.
 ///
 /// # Errors
 ///
-/// Those of [`Engine::select`] and of [`Model::load`].
+/// Those of [`hub::locate`].
+pub fn place(model: Option<&Path>, load: &LoadOptions) -> Result<Option<PathBuf>, Failure> {
+    let Some(model) = model else { return Ok(None) };
+    match hub::locate(model, load)? {
+        ModelSource::Folder(path) => Ok(Some(path)),
+        _ => Ok(Some(model.to_owned())),
+    }
+}
+
+/// Opens the checkpoint in `folder`, or of this name, defaulting to the bundled model, on the engine called `name`. `trust` runs the programs of a bundle.
+///
+/// # Errors
+///
+/// Those of [`place`], [`Engine::select`] and [`Model::load`].
 pub fn open_model(
     folder: Option<&Path>,
     trust: bool,
     name: Option<&str>,
     load: &LoadOptions,
 ) -> Result<Model, Failure> {
-    let trust = folder.filter(|_| trust);
+    let folder = place(folder, load)?;
+    let trust = folder.as_deref().filter(|_| trust);
     let engine = Engine::select(EngineOptions { name, trust, ..EngineOptions::default() })?;
     let source = folder.map_or_else(bundled::storyteller, ModelSource::from);
     Ok(Model::load(&engine.backend, source, load)?)

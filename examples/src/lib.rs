@@ -13,7 +13,7 @@ mod signals;
 
 #[cfg(feature = "iree")]
 pub use engine::iree;
-pub use engine::{Engine, EngineOptions, open_model};
+pub use engine::{Engine, EngineOptions, open_model, place};
 pub use progress::Progress;
 pub use report::{Failure, exit, launch, launch_until, one_line};
 pub use sampling::SamplingArguments;

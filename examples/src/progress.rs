@@ -83,6 +83,9 @@ impl State {
 fn template(stage: LoadStage) -> Option<&'static str> {
     match stage {
         LoadStage::Compile => Some("{spinner} compiling {bar:30} {pos}/{len} programs {elapsed}"),
+        LoadStage::Download => {
+            Some("{spinner} fetching  {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+        }
         LoadStage::Weights => Some("{spinner} loading   {bar:30} {bytes}/{total_bytes}"),
         _ => None,
     }

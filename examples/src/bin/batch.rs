@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder or GGUF file; defaults to the bundled story teller
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust

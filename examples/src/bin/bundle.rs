@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, bundled, launch};
+use mlxcel_examples::{Failure, Progress, bundled, launch, place};
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
 use mlxcel_session::{LoadOptions, ModelSource, Precision};
@@ -20,7 +20,7 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder; defaults to the bundled story teller
+    /// The checkpoint folder, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text for other compilers
@@ -97,8 +97,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn source(arguments: &Arguments) -> ModelSource {
-    arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder)
+fn source(arguments: &Arguments, load: &LoadOptions) -> Result<ModelSource, Failure> {
+    let model = place(arguments.model.as_deref(), load)?;
+    Ok(model.map_or_else(bundled::storyteller, ModelSource::Folder))
 }
 
 fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
@@ -106,8 +107,9 @@ fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let mut load = LoadOptions::default().with_precision(arguments.precision);
     load.capacity = arguments.context;
     load.progress = progress.reporter();
+    let source = source(arguments, &load)?;
     let options = InspectOptions::from(load).with_target(arguments.target.parse()?);
-    let inspected = inspect(&mlxcel_examples::iree(), &source(arguments), folder, &options);
+    let inspected = inspect(&mlxcel_examples::iree(), &source, folder, &options);
     progress.close();
     let summaries = inspected?;
     let mut out = io::stdout().lock();
@@ -130,13 +132,14 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
         LoadOptions::default().with_precision(arguments.precision).with_sequences(arguments.sequences);
     load.capacity = arguments.context;
     load.progress = progress.reporter();
+    let source = source(arguments, &load)?;
     let options = BundleOptions::from(load)
         .with_targets(split_targets(&arguments.target)?)
         .with_every_position(arguments.every_position)
         .with_hidden_states(arguments.hidden_states)
         .with_weights(!arguments.no_weights)
         .with_replace(arguments.force);
-    let written = bundle::write(&mlxcel_examples::iree(), &source(arguments), folder, &options);
+    let written = bundle::write(&mlxcel_examples::iree(), &source, folder, &options);
     progress.close();
     let manifest = written?;
     let mut out = io::stdout().lock();

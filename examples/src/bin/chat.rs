@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mlxcel_examples::{
-    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, one_line,
+    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, one_line, place,
 };
 use mlxcel_session::{
     AnswerPart, Conversation, ErrorKind, FinishReason, LoadOptions, Message, Model, ModelSource, Options,
@@ -18,7 +18,7 @@ use mlxcel_session::{
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder or GGUF file; defaults to the bundled story teller
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
@@ -68,12 +68,13 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let mut load = progress.watch(LoadOptions::default());
     load.threads = arguments.threads;
+    let model = place(arguments.model.as_deref(), &load)?;
     let engine = Engine::select(EngineOptions {
         name: arguments.backend.as_deref(),
-        trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+        trust: model.as_deref().filter(|_| arguments.trust_bundle),
         ..EngineOptions::default()
     })?;
-    let source = arguments.model.map_or_else(bundled::storyteller, ModelSource::Folder);
+    let source = model.map_or_else(bundled::storyteller, ModelSource::Folder);
     let model = Model::load(&engine.backend, source, &load)?;
     let sampling = arguments.sampling.params(&model)?;
     let mut chat = Chat {

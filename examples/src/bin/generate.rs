@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch};
+use mlxcel_examples::{
+    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, place,
+};
 use mlxcel_session::{
     LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare, SamplingParams, TextStream,
     TokenId,
@@ -21,7 +23,7 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder or GGUF file; defaults to the bundled story teller
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
@@ -136,15 +138,17 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompt = prompt(arguments)?;
     let progress = Progress::new();
-    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
+    let load = load_options(arguments, &progress);
+    let model = place(arguments.model.as_deref(), &load)?;
     let engine = Engine::select(EngineOptions {
         name: arguments.backend.as_deref(),
         profile: arguments.profile,
         kv_cache: arguments.kv_cache.as_deref(),
         affinity: arguments.affinity.as_deref(),
-        trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+        trust: model.as_deref().filter(|_| arguments.trust_bundle),
     })?;
-    let model = Model::load(&engine.backend, source, &load_options(arguments, &progress))?;
+    let source = model.map_or_else(bundled::storyteller, ModelSource::Folder);
+    let model = Model::load(&engine.backend, source, &load)?;
     let sampling = arguments.sampling.params(&model)?;
     let mut stream = start(&model, &prompt, &sampling, arguments)?;
     if arguments.json {

@@ -2,13 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use mlxcel_core::{LoadOptions, Precision};
 use mlxcel_examples::inspection::{CacheType, EngineAnswer, Inspection};
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, launch};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, launch, place};
 use mlxcel_models::Checkpoint;
 use mlxcel_session::available_backends;
 
@@ -21,7 +21,7 @@ use mlxcel_session::available_backends;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder or GGUF file
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
     model: PathBuf,
     /// The positions of a sequence to state memory and to load for; defaults to the model's context
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -58,12 +58,15 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let checkpoint = Checkpoint::open(&arguments.model)?;
+    let progress = Progress::new();
+    let load = progress.watch(LoadOptions::default());
+    let model = place(Some(&arguments.model), &load)?.unwrap_or_default();
+    let checkpoint = Checkpoint::open(&model)?;
     let capacity = arguments.capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX));
     let sequences = usize::from(arguments.sequences);
     let mut inspection = Inspection::new(&checkpoint, capacity, sequences, arguments.kv_cache)?;
     drop(checkpoint);
-    inspection.engines = engines(arguments, capacity)?;
+    inspection.engines = engines(arguments, &model, capacity, &progress)?;
     let mut out = io::stdout().lock();
     if arguments.json {
         serde_json::to_writer(&mut out, &inspection).map_err(io::Error::from)?;
@@ -75,7 +78,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// What each engine says.
-fn engines(arguments: &Arguments, capacity: Option<usize>) -> Result<Vec<EngineAnswer>, Failure> {
+fn engines(
+    arguments: &Arguments,
+    model: &Path,
+    capacity: Option<usize>,
+    progress: &Progress,
+) -> Result<Vec<EngineAnswer>, Failure> {
     let names = match &arguments.backend[..] {
         [] => available_backends().into_iter().map(str::to_owned).collect(),
         names => names.to_vec(),
@@ -83,17 +91,16 @@ fn engines(arguments: &Arguments, capacity: Option<usize>) -> Result<Vec<EngineA
     if arguments.no_load {
         return Ok(names.iter().map(|name| EngineAnswer::not_asked(name)).collect());
     }
-    let progress = Progress::new();
     let mut load = LoadOptions::default().with_precision(arguments.precision);
     load.capacity = capacity;
     let load = progress.watch(load);
     let ask = |name: String| {
         let engine = Engine::select(EngineOptions {
             name: Some(&name),
-            trust: arguments.trust_bundle.then_some(&arguments.model),
+            trust: arguments.trust_bundle.then_some(model),
             ..EngineOptions::default()
         })?;
-        let loaded = engine.backend.load(&arguments.model.clone().into(), &load);
+        let loaded = engine.backend.load(&model.into(), &load);
         Ok(EngineAnswer::of(engine.backend.name(), loaded.as_deref()))
     };
     let answers = names.into_iter().map(ask).collect();

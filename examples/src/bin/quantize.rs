@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use mlxcel_examples::{Failure, Progress, input, launch, open_model};
+use mlxcel_examples::{Failure, Progress, input, launch, open_model, place};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::quantize::{
     Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
@@ -27,7 +27,7 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
     model: PathBuf,
     /// The folder to write
     out: PathBuf,
@@ -127,13 +127,14 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = arguments.perplexity.as_deref().map(text).transpose()?;
-    let before = text.as_deref().map(|text| arguments.score(&arguments.model, text)).transpose()?;
-    let started = Instant::now();
     let progress = Progress::new();
+    let model = place(Some(&arguments.model), &progress.watch(LoadOptions::default()))?.unwrap_or_default();
+    let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
+    let started = Instant::now();
     let shown = progress.clone();
     let options = arguments.options().with_progress(move |done, total| shown.show_quantized(done, total));
-    let written = Checkpoint::open(&arguments.model)
-        .and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
+    let written =
+        Checkpoint::open(&model).and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
     progress.close();
     let written = written?;
     let seconds = started.elapsed().as_secs_f64();

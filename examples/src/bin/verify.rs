@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::Parser;
 use mlxcel_conformance::{Comparison, Differential, Tolerance, Trace, TraceStep};
 use mlxcel_core::{LoadOptions, Model, ModelSource, Precision, TokenId};
-use mlxcel_examples::{EngineOptions, Failure, Progress, bundled, launch};
+use mlxcel_examples::{EngineOptions, Failure, Progress, bundled, launch, place};
 use mlxcel_session::{Tokenizer, available_backends};
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// Engines follow the text of the first, so every step is compared. Exit status: 0 where all agree; 1 where some disagree, or
 /// something else went wrong; 2 for bad arguments or input; then one line on standard error says what.
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder or GGUF file; defaults to the bundled story teller
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
@@ -67,8 +67,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
     let progress = Progress::new();
+    let model = place(arguments.model.as_deref(), &progress.watch(LoadOptions::default()))?;
+    let arguments = &Arguments { model, ..arguments.clone() };
+    let source = arguments.model.clone().map_or_else(bundled::storyteller, ModelSource::Folder);
     let engines = engines(arguments, &source, &progress)?;
     let first = &engines[0].1;
     let steps = usize::from(arguments.max_tokens);

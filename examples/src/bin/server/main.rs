@@ -38,7 +38,7 @@ use connections::Limited;
 #[derive(Parser)]
 #[command(name = "server", version)]
 struct Arguments {
-    /// The checkpoint folder or GGUF file; defaults to the bundled story teller
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// What the API calls the model; defaults to the folder's name
@@ -145,7 +145,9 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
     options.sequences = arguments.sequences;
     let context = model.capabilities().context;
     let name = arguments.name.clone().or_else(|| {
-        let folder = arguments.model.as_ref()?.canonicalize().ok()?;
+        let model = arguments.model.as_ref()?;
+        // What is no path is a name on the hub.
+        let Ok(folder) = model.canonicalize() else { return Some(model.display().to_string()) };
         Some(folder.file_name()?.to_string_lossy().into_owned())
     });
     // What the checkpoint asks for; where it does not ask for draws, OpenAI's default.

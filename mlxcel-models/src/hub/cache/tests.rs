@@ -105,6 +105,9 @@ fn a_gguf_file_is_found_by_its_name_or_label() {
     assert_eq!(cache.find("org/name:Q8_0").unwrap().unwrap().path, folder.join("q8/m-Q8_0.gguf"));
     assert_eq!(cache.find("org/name/q8/m-Q8_0.gguf").unwrap().unwrap().path, folder.join("q8/m-Q8_0.gguf"));
     assert_eq!(cache.find("org/name").unwrap_err().kind(), ErrorKind::InvalidInput);
+    let names: Vec<_> =
+        cache.cache.snapshots().unwrap()[0].gguf_models().iter().map(HubName::to_string).collect();
+    assert_eq!(names, ["org/name/m-Q4_K_M.gguf", "org/name/q8/m-Q8_0.gguf"]);
     assert_eq!(cache.find("org/name:Q2_K").unwrap(), None);
 }
 
