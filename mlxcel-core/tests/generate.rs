@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 
 use mlxcel_core::{
     CancelToken, Capabilities, Control, Error, ErrorKind, FinishReason, GenerateExt, GenerateOptions,
-    InferenceSession, LogitsSampler, Result, Row, RowResult, SampledToken, SamplingContext, SamplingPlan,
-    SequenceId, SequenceState, SessionStats, StepOutput, TokenChoice, TokenId, TokenStream, Want,
+    Generation, InferenceSession, LogitsSampler, Result, Row, RowResult, SampledToken, SamplingContext,
+    SamplingPlan, SequenceId, SequenceState, SessionStats, StepOutput, TokenChoice, TokenId, TokenStream,
+    Want,
 };
 
 const VOCABULARY: usize = 10;
@@ -149,4 +150,21 @@ fn a_stream_owns_its_session_and_resumes_a_sequence_that_holds_tokens() {
     let tokens: Vec<_> = second.map(|token| token.unwrap()).map(|t| (t.token, t.logprob)).collect();
     assert_eq!(tokens, [(4, 4.0), (5, 4.0)], "the host sampler sees the history");
     assert_eq!(session.state(sequence).unwrap().position, 5, "the history was not fed again");
+}
+
+#[test]
+fn tokens_that_are_pushed_are_computed_with_the_last_one() {
+    let mut session = Counter::new(16);
+    let sequence = session.open().unwrap();
+    let choice = TokenChoice::Engine(SamplingPlan::greedy());
+    let mut generation = Generation::new(&[1, 2], 16, GenerateOptions::new(4), choice).unwrap();
+    assert_eq!(generation.advance(&mut session, sequence).unwrap().unwrap().token, 3);
+    assert!(generation.push(5) && generation.push(6));
+    assert_eq!(generation.row(sequence, usize::MAX).unwrap().tokens, [3, 5, 6]);
+    assert_eq!(generation.advance(&mut session, sequence).unwrap().unwrap().token, 7);
+    assert_eq!(generation.generated(), [3, 5, 6, 7]);
+    assert_eq!(generation.finish_reason(), Some(FinishReason::Length));
+    assert!(!generation.push(5));
+    generation.complete();
+    assert_eq!(generation.finish_reason(), Some(FinishReason::Stop));
 }

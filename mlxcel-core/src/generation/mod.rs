@@ -179,11 +179,29 @@ impl Generation {
         }
         self.tokens.push(token.token);
         self.drawn.push(token.drawn_logprob.unwrap_or(token.logprob));
+        self.end_where_full();
+        Ok(Some(token))
+    }
+
+    /// Adds a token that nobody chose, since no other may follow, such as one that a grammar forces: the next row computes it with those
+    /// before it. False where the generation has ended, which takes no more.
+    pub fn push(&mut self, token: TokenId) -> bool {
+        if self.finish.is_some() {
+            return false;
+        }
+        self.tokens.push(token);
+        // Nothing else could have been drawn.
+        self.drawn.push(0.0);
+        self.end_where_full();
+        true
+    }
+
+    /// Ends it where it has all tokens that it may have.
+    fn end_where_full(&mut self) {
         // The last token needs no place: nothing is computed with it.
         if self.generated().len() >= self.options.max_tokens || self.tokens.len() > self.capacity {
             self.end(FinishReason::Length);
         }
-        Ok(Some(token))
     }
 
     /// Runs steps of `session` until `sequence` gives the next token; none at the end. This is the loop for one generation.
@@ -264,6 +282,11 @@ impl Generation {
     /// Ends it; the first reason stays.
     pub fn end(&mut self, reason: FinishReason) {
         self.finish.get_or_insert(reason);
+    }
+
+    /// Ends it as a whole text, as [`FinishReason::Stop`], also where its last token was the last that it may have.
+    pub fn complete(&mut self) {
+        self.finish = Some(FinishReason::Stop);
     }
 
     /// Tells how many of its tokens the sequence holds: a prefix that was reused, or none where it has to be computed anew. The last

@@ -24,6 +24,16 @@ impl TokenMask {
         mask
     }
 
+    /// A mask over a vocabulary of `size` by its bits: token `t` may be chosen where bit `t % 64` of word `t / 64` is set. Words that are
+    /// missing allow nothing, and bits beyond the vocabulary are left out.
+    pub fn from_words(size: usize, mut words: Vec<u64>) -> Self {
+        words.resize(size.div_ceil(64), 0);
+        if let (Some(last), used @ 1..) = (words.last_mut(), size % 64) {
+            *last &= (1 << used) - 1;
+        }
+        Self { words, size }
+    }
+
     /// Allows `token`; nothing happens where it is beyond the vocabulary.
     pub fn allow(&mut self, token: TokenId) {
         if (token as usize) < self.size {
@@ -61,6 +71,8 @@ mod tests {
         let mask = TokenMask::allowing(70, [0, 69, 70, 1000]);
         let allowed: Vec<_> = (0..2000).filter(|&token| mask.allows(token)).collect();
         assert_eq!(allowed, [0, 69]);
+        assert_eq!(TokenMask::from_words(70, vec![1, 1 << 5 | 1 << 6, 7]), mask);
+        assert_eq!(TokenMask::from_words(128, vec![1]).count(), 1);
         assert!(TokenMask::none(70).is_empty() && !mask.is_empty() && mask.count() == 2);
     }
 }
