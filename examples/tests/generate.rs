@@ -493,3 +493,31 @@ fn an_engine_that_is_not_profiled_says_so() {
     assert_eq!(run.status, 2);
     assert_eq!(run.err, "error: --profile is for the engine iree, and this is portable\n");
 }
+
+#[test]
+fn a_text_has_the_form_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let schema = folder.path().join("schema.json");
+    fs::write(&schema, r#"{"type":"array","items":{"enum":["fox","owl"]},"minItems":1,"maxItems":2}"#)
+        .unwrap();
+    let grammar = folder.path().join("grammar.lark");
+    fs::write(&grammar, "start: \"a\" \"b\"+ \"c\"").unwrap();
+    let form = |arguments: &[&str]| {
+        let drawn = ["--temperature", "1.5", "--seed", "3", "-n", "100"];
+        json(&[&["--backend", BACKENDS[0]], &drawn[..], arguments].concat())
+    };
+    let animals = form(&["--json-schema", schema.to_str().unwrap()]);
+    let animals: Vec<String> = serde_json::from_str(animals["text"].as_str().unwrap()).unwrap();
+    assert!((1..=2).contains(&animals.len()));
+    let number = form(&["--regex", "[0-9]{3}"]);
+    assert!(number["text"].as_str().unwrap().parse::<u16>().is_ok() && number["finish_reason"] == "stop");
+    let letters = form(&["--grammar", grammar.to_str().unwrap()]);
+    assert!(letters["text"].as_str().unwrap().starts_with("ab"));
+    let choice = form(&["--choice", "yes", "--choice", "no"]);
+    assert!(["yes", "no"].contains(&choice["text"].as_str().unwrap()));
+    for wrong in
+        [&["--regex", "("][..], &["--json-schema", "missing.json"], &["--regex", "a", "--choice", "b"]]
+    {
+        assert_eq!(generate(wrong).status, 2, "{wrong:?}");
+    }
+}

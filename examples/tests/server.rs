@@ -181,3 +181,123 @@ fn a_signal_lets_running_answers_end() {
     assert!(status.success(), "{status}");
     assert!(TcpStream::connect(&server.address).is_err());
 }
+
+/// The message and the reason of the end, of a whole answer; and of the same one in a stream, whose deltas are put together.
+fn answers(server: &Server, mut body: Value) -> [(Value, String); 2] {
+    let (status, text) = server.ask("POST", "/v1/chat/completions", "", &body.to_string());
+    assert_eq!(status, 200, "{text}");
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let choice = &answer["choices"][0];
+    let whole = (choice["message"].clone(), choice["finish_reason"].as_str().unwrap().to_owned());
+    body["stream"] = true.into();
+    let (_, text) = server.ask("POST", "/v1/chat/completions", "", &body.to_string());
+    let (mut content, mut calls, mut reason) = (String::new(), Vec::<Value>::new(), String::new());
+    for line in text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|line| *line != "[DONE]") {
+        let chunk: Value = serde_json::from_str(line).unwrap();
+        let choice = &chunk["choices"][0];
+        content.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+        reason.push_str(choice["finish_reason"].as_str().unwrap_or_default());
+        for delta in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let index = usize::try_from(delta["index"].as_u64().unwrap()).unwrap();
+            if index == calls.len() {
+                assert!(delta["id"].is_string() && delta["type"] == "function", "{delta}");
+                calls.push(json!({ "name": delta["function"]["name"], "arguments": "" }));
+            }
+            let added = delta["function"]["arguments"].as_str().unwrap();
+            calls[index]["arguments"] =
+                format!("{}{added}", calls[index]["arguments"].as_str().unwrap()).into();
+        }
+    }
+    [whole, (json!({ "content": content, "tool_calls": calls }), reason)]
+}
+
+#[test]
+fn answers_have_the_format_that_is_asked_for() {
+    let server = Server::start(&[]);
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "type": "string", "maxLength": 10 }, "legs": { "type": "integer", "minimum": 0, "maximum": 8 } },
+        "required": ["name", "legs"],
+        "additionalProperties": false
+    });
+    let ask = |format: Value| {
+        json!({
+            "messages": [{ "role": "user", "content": "Who is Pip?" }], "temperature": 1.5, "seed": 3,
+            "max_tokens": 200, "response_format": format,
+        })
+    };
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "fox", "strict": true, "schema": schema } });
+    let [(whole, reason), (streamed, streamed_reason)] = answers(&server, ask(format));
+    let fox: Value = serde_json::from_str(whole["content"].as_str().unwrap()).unwrap();
+    assert!(fox["name"].is_string() && fox["legs"].as_u64().unwrap() <= 8, "{fox}");
+    assert_eq!((reason.as_str(), streamed_reason.as_str()), ("stop", "stop"));
+    assert_eq!(streamed["content"], whole["content"]);
+    let [(object, reason), _] = answers(&server, ask(json!({ "type": "json_object" })));
+    let text = object["content"].as_str().unwrap();
+    assert!(
+        text.starts_with('{') && (reason == "length" || serde_json::from_str::<Value>(text).is_ok()),
+        "{text}"
+    );
+    for (format, said) in [
+        (json!({ "type": "xml" }), "response_format"),
+        (json!({ "type": "json_schema", "json_schema": {} }), "schema"),
+        (
+            json!({ "type": "json_schema", "json_schema": { "schema": { "type": "integer", "minimum": 2, "maximum": 1 } } }),
+            "grammar",
+        ),
+    ] {
+        let (status, text) = server.ask("POST", "/v1/chat/completions", "", &ask(format).to_string());
+        assert!(status == 400 && text.contains(said), "{status}: {text}");
+    }
+}
+
+#[test]
+fn tools_are_called_as_they_are_described() {
+    let server = Server::start(&[]);
+    let tool = |name: &str| {
+        json!({ "type": "function", "function": { "name": name, "parameters": {
+            "type": "object", "properties": { "city": { "enum": ["Oslo", "Bergen"] } }, "required": ["city"],
+            "additionalProperties": false,
+        }}})
+    };
+    let ask = |choice: Value| {
+        json!({
+            "messages": [
+                { "role": "user", "content": "Is it raining?" },
+                { "role": "assistant", "content": null, "tool_calls": [
+                    { "id": "a", "type": "function", "function": { "name": "weather", "arguments": "{\"city\": \"Oslo\"}" } }
+                ]},
+                { "role": "tool", "tool_call_id": "a", "content": "yes" },
+                { "role": "user", "content": "And there?" }
+            ],
+            "tools": [tool("weather"), tool("news")], "tool_choice": choice, "temperature": 1.5, "seed": 5,
+            "max_tokens": 300, "parallel_tool_calls": false,
+        })
+    };
+    for (choice, names) in [
+        (json!("required"), &["weather", "news"][..]),
+        (json!({ "type": "function", "function": { "name": "news" } }), &["news"][..]),
+    ] {
+        let [(whole, reason), (streamed, streamed_reason)] = answers(&server, ask(choice));
+        assert_eq!((reason.as_str(), streamed_reason.as_str()), ("tool_calls", "tool_calls"), "{whole}");
+        let call = &whole["tool_calls"][0];
+        assert!(
+            whole["content"].is_null() && call["type"] == "function" && call["id"].is_string(),
+            "{whole}"
+        );
+        assert!(names.contains(&call["function"]["name"].as_str().unwrap()), "{whole}");
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(["Oslo", "Bergen"].contains(&arguments["city"].as_str().unwrap()), "{whole}");
+        let function = &streamed["tool_calls"][0];
+        assert_eq!(function, &call["function"]);
+    }
+    let [(auto, _), (streamed, _)] = answers(&server, ask(json!("auto")));
+    assert_eq!(auto["content"].as_str().unwrap_or_default(), streamed["content"]);
+    let [(none, _), _] = answers(&server, ask(json!("none")));
+    assert!(none["content"].is_string() && none["tool_calls"].is_null(), "{none}");
+    for choice in [json!("sometimes"), json!({ "function": { "name": "other" } })] {
+        let (status, text) = server.ask("POST", "/v1/chat/completions", "", &ask(choice).to_string());
+        assert!(status == 400 && text.contains("tool_choice"), "{status}: {text}");
+    }
+}

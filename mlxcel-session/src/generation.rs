@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use mlxcel_core::{
     CancelToken, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession, Result, Row,
     RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, TokenChoice, TokenId,
-    TokenLogprob,
+    TokenLogprob, Want,
 };
 
+use crate::constraint::Constrained;
 use crate::stop::StopStrings;
 use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
 
@@ -31,6 +32,9 @@ pub struct TextGeneration {
     logprobs: Vec<f32>,
     top_logprobs: Vec<Vec<TokenLogprob>>,
     usage: Usage,
+    constraint: Option<Constrained>,
+    /// Whether the engine chooses.
+    on_device: bool,
     /// Whether the text has its end.
     flushed: bool,
 }
@@ -57,15 +61,30 @@ impl TextGeneration {
                 "the cancel token of the options was cancelled before; give each generation its own",
             ));
         }
-        let needs =
-            SamplingNeeds::default().with_top(options.top_logprobs).with_steps(!options.steps.is_empty());
+        if options.constraint.is_some() && options.ignore_stop {
+            let reason = "a text under a grammar ends where the grammar lets it; leave ignore_stop out";
+            return Err(
+                Error::new(ErrorKind::InvalidInput, "generate", reason).with_context("field", "ignore_stop")
+            );
+        }
+        let constraint = options.constraint.as_ref().map(|source| Constrained::new(source.start(model)?));
+        let constraint = constraint.transpose()?;
+        let needs = SamplingNeeds::default()
+            .with_top(options.top_logprobs)
+            .with_steps(!options.steps.is_empty())
+            .with_mask(constraint.is_some());
         let plan = SamplingPlan::negotiate_for(&options.sampling, needs, capabilities)?;
         tracing::debug!(backend = %info.backend, sampling = %plan, prompt_tokens = prompt.len(), "generate");
+        let on_device = plan.place() == SamplingPlace::Device;
         let choice = match plan.place() {
             SamplingPlace::Host => {
                 let sampler = HostSampler::new(plan.params().clone())?;
                 let steps = options.steps.iter().cloned();
-                TokenChoice::Host(Box::new(steps.fold(sampler, HostSampler::with_step)))
+                let sampler = steps.fold(sampler, HostSampler::with_step);
+                TokenChoice::Host(match &constraint {
+                    Some(constraint) => constraint.sampler(sampler),
+                    None => Box::new(sampler),
+                })
             }
             _ => TokenChoice::Engine(plan),
         };
@@ -91,23 +110,53 @@ impl TextGeneration {
             logprobs: Vec::new(),
             top_logprobs: Vec::new(),
             usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
+            constraint,
+            on_device,
             flushed: false,
         })
     }
 
-    /// The row that it wants next, of at most `most` tokens, on `sequence`; none where it has ended.
+    /// The row that it wants next, of at most `most` tokens, on `sequence`; none where it has ended, and where there are tokens
+    /// [ready](Self::next_ready).
     pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
-        if self.stops.matched().is_some() { None } else { self.generation.row(sequence, most) }
+        if self.stops.matched().is_some() || self.is_forced() {
+            return None;
+        }
+        let mut row = self.generation.row(sequence, most)?;
+        if let (Want::Next { mask, .. }, Some(constraint)) = (&mut row.want, &self.constraint) {
+            // Where there is none, the token that comes is refused with the reason.
+            *mask = constraint.mask().as_ref().ok();
+        }
+        Some(row)
     }
 
-    /// Takes the result of a row of `fed` tokens; gives the token that it brought, if it is one of the text.
-    /// [`take_text`](Self::take_text) has the text that became whole by it.
+    /// Takes the result of a row of `fed` tokens; gives the token that it brought, if it is one of the text; there may be more of them
+    /// [ready](Self::next_ready). [`take_text`](Self::take_text) has the text that became whole by it.
     ///
     /// # Errors
     ///
-    /// Those of [`mlxcel_core::Generation::accept`] and of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    /// Those of [`mlxcel_core::Generation::accept`], of [`Tokenizer::decode`](crate::Tokenizer::decode), and of the
+    /// [`Constraint`](crate::Constraint) in the options.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         let token = self.generation.accept(fed, result)?;
+        self.take_chosen(token)
+    }
+
+    /// A further token of the text that is known without a row, since a grammar lets no other follow: to be asked after
+    /// [`accept`](Self::accept) until there is none. Its log probability is that of the only choice, 0.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    pub fn next_ready(&mut self) -> Result<Option<SampledToken>> {
+        if self.stops.matched().is_some() {
+            return Ok(None);
+        }
+        let Some(token) = self.constraint.as_mut().and_then(Constrained::next_forced) else {
+            return Ok(None);
+        };
+        let token = self.generation.push(token).then(|| SampledToken::new(token, 0.0));
+        self.end_where_complete();
         self.take_in(token)
     }
 
@@ -121,12 +170,18 @@ impl TextGeneration {
         session: &mut S,
         sequence: SequenceId,
     ) -> Result<Option<SampledToken>> {
+        if let Some(token) = self.next_ready()? {
+            return Ok(Some(token));
+        }
         if self.finish_reason().is_some() {
             self.flush()?;
             return Ok(None);
         }
+        if let (true, Some(constraint)) = (self.on_device, &self.constraint) {
+            self.generation.set_mask(Some(constraint.mask().as_ref().map_err(Clone::clone)?.clone()));
+        }
         let token = self.timed(session, |generation, session| generation.advance(session, sequence))?;
-        self.take_in(token)
+        self.take_chosen(token)
     }
 
     /// As [`mlxcel_core::Generation::advance_to`].
@@ -259,6 +314,27 @@ impl TextGeneration {
         let compile = session.stats().compile_time.saturating_sub(compiled);
         self.spend(start.elapsed(), compile);
         result
+    }
+
+    /// Takes in a token that was chosen.
+    fn take_chosen(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {
+        if let (Some(token), Some(constraint)) = (&token, &mut self.constraint) {
+            constraint.mask().as_ref().map_err(Clone::clone)?;
+            constraint.accept(token.token)?;
+            self.end_where_complete();
+        }
+        self.take_in(token)
+    }
+
+    fn is_forced(&self) -> bool {
+        self.generation.finish_reason().is_none()
+            && self.constraint.as_ref().is_some_and(Constrained::is_forced)
+    }
+
+    fn end_where_complete(&mut self) {
+        if self.constraint.as_ref().is_some_and(Constrained::is_complete) {
+            self.generation.complete();
+        }
     }
 
     fn take_in(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {

@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod chat;
+mod constraint;
 mod conversation;
 mod detokenize;
 mod embed;
@@ -59,12 +60,16 @@ mod score;
 mod select;
 mod stop;
 mod stream;
+#[cfg(feature = "structured")]
+mod structured;
 mod tokenizer;
+mod tools;
 mod usage;
 
 pub use chat::{
     AnswerPart, AnswerParts, ChatOptions, ChatTemplate, Message, ReasoningFormat, ReasoningSplitter,
 };
+pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
 pub use embed::EmbedOptions;
@@ -88,8 +93,13 @@ pub use options::{OpenOptions, Options};
 pub use prefix::{PrefixCache, PrefixStats};
 pub use prompt::Prompt;
 pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext};
+#[cfg(feature = "schemars")]
+pub use schemars;
 pub use score::{ScoreOptions, TextScore};
 pub use select::{BACKEND_VARIABLE, available_backends, select_backend};
 pub use stream::{Completion, TextStream};
+#[cfg(feature = "structured")]
+pub use structured::Grammar;
 pub use tokenizer::Tokenizer;
+pub use tools::{ToolCall, ToolChoice, ToolParser, ToolPart, Tools};
 pub use usage::Usage;

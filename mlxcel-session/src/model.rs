@@ -27,6 +27,8 @@ pub struct Model {
     prefixes: Option<PrefixCache>,
     /// What the checkpoint asks for.
     sampling: Arc<SamplingParams>,
+    #[cfg(feature = "structured")]
+    vocabulary: crate::structured::Vocabulary,
 }
 
 impl Model {
@@ -75,14 +77,30 @@ impl Model {
         let tokenizer = Tokenizer::from_source(&source)?;
         let sampling = Arc::new(defaults::read(&source)?);
         let engine = backend.load(&source, options)?;
-        Ok(Self { engine, tokenizer, source, prefixes: None, sampling })
+        Ok(Self {
+            engine,
+            tokenizer,
+            source,
+            prefixes: None,
+            sampling,
+            #[cfg(feature = "structured")]
+            vocabulary: Default::default(),
+        })
     }
 
     /// A model from an engine's model and a tokenizer, or none.
     pub fn from_parts(engine: Arc<dyn mlxcel_core::Model>, tokenizer: impl Into<Option<Tokenizer>>) -> Self {
         let source = ModelSource::BuiltIn(engine.info().model_type.clone());
         let sampling = Arc::default();
-        Self { engine, tokenizer: tokenizer.into(), source, prefixes: None, sampling }
+        Self {
+            engine,
+            tokenizer: tokenizer.into(),
+            source,
+            prefixes: None,
+            sampling,
+            #[cfg(feature = "structured")]
+            vocabulary: Default::default(),
+        }
     }
 
     /// Makes generations of this model, and of its clones from here on, reuse what others have computed.
@@ -109,6 +127,12 @@ impl Model {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().ok_or_else(|| tokenizer::missing(&self.source))
+    }
+
+    /// Its vocabulary as grammars see it.
+    #[cfg(feature = "structured")]
+    pub(crate) fn vocabulary(&self) -> &crate::structured::Vocabulary {
+        &self.vocabulary
     }
 
     /// What there is to know about the model.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
 
-use crate::{ChatOptions, SamplingStep};
+use crate::{ChatOptions, ConstraintSource, SamplingStep};
 
 /// How [`Model::open_with`](crate::Model::open_with) opens a model; start from [`OpenOptions::default`].
 #[derive(Clone, Debug, Default)]
@@ -68,6 +68,9 @@ pub struct Options {
     pub skip_special_tokens: bool,
     /// Strings that end the text; no part of one is given. None may be empty.
     pub stop_strings: Vec<String>,
+    /// What limits the text, token by token: a grammar, such as that of a JSON schema. The text ends as
+    /// [`FinishReason::Stop`](crate::FinishReason::Stop) where it is whole; where another limit ends it, its beginning is all there is.
+    pub constraint: Option<Arc<dyn ConstraintSource>>,
     /// How long the generation may take, waiting included; it ends at the next token or chunk of the prompt after that.
     pub time_limit: Option<Duration>,
     /// How many of the most likely tokens are reported at each place.
@@ -96,6 +99,7 @@ impl Options {
             ignore_stop: false,
             skip_special_tokens: false,
             stop_strings: Vec::new(),
+            constraint: None,
             time_limit: None,
             top_logprobs: 0,
             chat: ChatOptions::default(),
@@ -129,6 +133,20 @@ impl Options {
     pub fn with_stop_string(mut self, string: impl Into<String>) -> Self {
         self.stop_strings.push(string.into());
         self
+    }
+
+    /// Sets what limits the text, such as a grammar.
+    #[must_use]
+    pub fn with_constraint(mut self, constraint: impl ConstraintSource + 'static) -> Self {
+        self.constraint = Some(Arc::new(constraint));
+        self
+    }
+
+    /// Sets the grammar that the text has to follow. Needs the feature `structured`.
+    #[cfg(feature = "structured")]
+    #[must_use]
+    pub fn with_grammar(self, grammar: crate::Grammar) -> Self {
+        self.with_constraint(grammar)
     }
 
     /// Sets how long the generation may take, waiting included.

@@ -11,8 +11,8 @@ use mlxcel_examples::{
     Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, place,
 };
 use mlxcel_session::{
-    LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare, SamplingParams, TextStream,
-    TokenId,
+    Grammar, LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare, SamplingParams,
+    TextStream, TokenId,
 };
 use serde::Serialize;
 
@@ -79,6 +79,18 @@ struct Arguments {
     stop: Vec<String>,
     #[command(flatten)]
     sampling: SamplingArguments,
+    /// Write JSON of the schema in FILE
+    #[arg(long, value_name = "FILE", group = "form", conflicts_with = "ignore_eos")]
+    json_schema: Option<PathBuf>,
+    /// Write a text that the regular expression TEXT matches as a whole
+    #[arg(long, value_name = "TEXT", group = "form", conflicts_with = "ignore_eos")]
+    regex: Option<String>,
+    /// Write a text of the Lark grammar in FILE
+    #[arg(long, value_name = "FILE", group = "form", conflicts_with = "ignore_eos")]
+    grammar: Option<PathBuf>,
+    /// Write one of several texts: this one, or another for which it is given again
+    #[arg(long, value_name = "TEXT", group = "form", conflicts_with = "ignore_eos")]
+    choice: Vec<String>,
     /// Report the N most likely tokens beside each one, with --json
     #[arg(long, value_name = "N", requires = "json", default_value_t = 0)]
     top_logprobs: u16,
@@ -212,6 +224,9 @@ fn start(
         .with_sampling(sampling.clone())
         .with_top_logprobs(arguments.top_logprobs);
     options.stop_strings.clone_from(&arguments.stop);
+    if let Some(grammar) = grammar(arguments)? {
+        options = options.with_grammar(grammar);
+    }
     let text = match prompt {
         Prompt::Tokens(tokens) => return Ok(model.generate_tokens(tokens, &options)?),
         Prompt::Text(text) => text,
@@ -223,6 +238,28 @@ fn start(
     let mut messages: Vec<Message> = arguments.system.iter().map(Message::system).collect();
     messages.push(Message::user(text));
     Ok(model.chat(&messages, &options)?)
+}
+
+/// What the text has to be.
+fn grammar(arguments: &Arguments) -> Result<Option<Grammar>, Failure> {
+    let read = |path: &PathBuf| {
+        let file = std::fs::File::open(path);
+        let file = file.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        Ok::<_, Failure>(input::text(io::BufReader::new(file))?)
+    };
+    Ok(if let Some(path) = &arguments.json_schema {
+        let schema: serde_json::Value = serde_json::from_str(&read(path)?)
+            .map_err(|error| Failure::Usage(format!("{} is no JSON: {error}", path.display())))?;
+        Some(Grammar::json_schema(schema))
+    } else if let Some(expression) = &arguments.regex {
+        Some(Grammar::regex(expression))
+    } else if let Some(path) = &arguments.grammar {
+        Some(Grammar::lark(read(path)?))
+    } else if arguments.choice.is_empty() {
+        None
+    } else {
+        Some(Grammar::choices(&arguments.choice))
+    })
 }
 
 /// Runs a generation to its end.

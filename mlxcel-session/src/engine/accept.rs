@@ -92,16 +92,23 @@ impl Scheduler {
     /// Hands a token to the reader of the request at `index`.
     fn say(&mut self, index: usize, token: Result<Option<SampledToken>>) -> Fate {
         let entry = &mut self.running[index].entry;
-        match token {
-            Ok(token) => {
-                if let Some(token) = token {
+        let mut next = token;
+        loop {
+            match next {
+                Ok(Some(token)) => {
                     self.stats.generated_tokens += 1;
                     let (text, usage) = (entry.generation.take_text(), entry.generation.usage());
                     entry.sender.send(Item { token, text, usage });
+                    next = entry.generation.next_ready();
                 }
-                entry.generation.finish_reason().map_or(Fate::On, |reason| Fate::Over(Ok(reason)))
+                Ok(None) => {
+                    return entry
+                        .generation
+                        .finish_reason()
+                        .map_or(Fate::On, |reason| Fate::Over(Ok(reason)));
+                }
+                Err(error) => return Fate::Over(Err(error)),
             }
-            Err(error) => Fate::Over(Err(error)),
         }
     }
 }

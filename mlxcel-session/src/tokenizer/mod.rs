@@ -18,7 +18,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 use serde_json::{Map, Value};
 
 use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, Rendered};
-use crate::files;
+use crate::{files, tools};
 use file::Checked;
 
 /// The file that holds the tokenizer itself.
@@ -33,7 +33,7 @@ struct Inner {
     special_tokens: SpecialTokens,
     chat_template: Option<ChatTemplate>,
     reasoning: Option<ReasoningFormat>,
-    /// Special tokens that are shown where others are left out, since they mark reasoning.
+    /// Special tokens that are shown where others are left out, since they mark reasoning or calls.
     marks: Vec<TokenId>,
 }
 
@@ -67,6 +67,7 @@ impl Tokenizer {
         let reasoning =
             ReasoningFormat::find(chat_template.as_ref(), |token| tokenizer.token_id(token).is_some());
         let marks = reasoning.iter().flat_map(ReasoningFormat::marks);
+        let marks = marks.chain(tools::marks(chat_template.as_ref()).iter().copied());
         let marks = marks.filter_map(|mark| tokenizer.token_id(mark)).collect();
         Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template, reasoning, marks }))))
     }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{ChatOptions, Message, Request, RequestStream};
+use mlxcel_session::{ChatOptions, Message, Options, Request, RequestStream, Tools};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::failure::ApiError;
-use crate::fields::{ApiUsage, Fields, finish_reason};
+use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
 use crate::logprobs::{self, MOST_TOP};
 use crate::routes::Body;
 use crate::sse::{self, Pieces, whole_text};
+use crate::tools::{self, CalledTools, ToolFields};
 
 #[derive(Deserialize)]
 pub(crate) struct ChatRequest {
@@ -25,6 +26,8 @@ pub(crate) struct ChatRequest {
     /// Variables of the chat template, as other servers take them.
     #[serde(default)]
     chat_template_kwargs: Map<String, Value>,
+    #[serde(flatten)]
+    tools: ToolFields,
     #[serde(flatten)]
     fields: Fields,
 }
@@ -67,6 +70,7 @@ impl ChatMessage {
         };
         let mut message = Message::new(self.role, text);
         message.extra = self.extra;
+        tools::read_arguments(&mut message.extra);
         Ok(message)
     }
 }
@@ -81,25 +85,41 @@ pub(crate) async fn answer(
         let message = format!("top_logprobs needs logprobs, and is at most {MOST_TOP}");
         return Err(ApiError::invalid("top_logprobs", message));
     }
-    let messages: Vec<Message> =
+    let mut messages: Vec<Message> =
         request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
     let mut chat = ChatOptions::default();
     chat.variables = request.chat_template_kwargs;
     let fields = request.fields;
-    let options: Vec<_> =
+    let tools = request.tools.tools(&app)?;
+    if tools.is_some() && fields.has_format() {
+        return Err(ApiError::unsupported("response_format", "a format of the answer beside tools"));
+    }
+    let mut options: Vec<_> =
         (0..fields.choices()?).map(|choice| fields.options(&app, top, choice)).collect::<Result<_, _>>()?;
+    let mut offered = Options::default().with_chat(chat);
+    if let Some(tools) = &tools {
+        tools.offer(&mut messages, &mut offered)?;
+    }
+    for options in &mut options {
+        options.chat.clone_from(&offered.chat);
+        if offered.constraint.is_some() {
+            options.constraint.clone_from(&offered.constraint);
+        }
+    }
+    let parser = || tools.as_ref().map(Tools::parser);
     let streams = app
         .submit(move |submit| {
-            options.into_iter().try_for_each(|options| {
-                submit(Request::new(&messages).with_options(options.with_chat(chat.clone())))
-            })
+            options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
         .await?;
     let number = streams.first().map_or(0, RequestStream::number);
     let header = |object| Header::new(&app, "chatcmpl", number, object);
     if fields.stream.unwrap_or(false) {
         let header = header("chat.completion.chunk");
-        let pieces = |index| ChatPieces { header: header.clone(), index, with_logprobs, told: 0 };
+        let pieces = |index| {
+            let answer = CalledTools::new(parser(), number, index);
+            ChatPieces { header: header.clone(), index, with_logprobs, told: 0, answer }
+        };
         let answers =
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
@@ -112,11 +132,13 @@ pub(crate) async fn answer(
         let logprobs = with_logprobs
             .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, &stream, 0) })))
             .transpose()?;
+        let mut answer = CalledTools::new(parser(), number, index);
+        let message = answer.message(&text);
         choices.push(json!({
             "index": index,
-            "message": { "role": "assistant", "content": text, "refusal": null },
+            "message": message,
             "logprobs": logprobs,
-            "finish_reason": finish_reason(stream.finish_reason()),
+            "finish_reason": answer.finish_reason(stream.finish_reason()),
         }));
         usages.push(stream.usage());
     }
@@ -130,6 +152,7 @@ struct ChatPieces {
     with_logprobs: bool,
     /// How many tokens were told with their log probabilities.
     told: usize,
+    answer: CalledTools,
 }
 
 impl ChatPieces {
@@ -146,18 +169,26 @@ impl Pieces for ChatPieces {
         Some(self.chunk(&json!({ "role": "assistant", "content": "" }), None, None))
     }
 
-    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Value, ApiError> {
-        let logprobs = if self.with_logprobs {
+    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+        let deltas = self.answer.deltas(text);
+        let mut logprobs = if self.with_logprobs {
             let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);
             self.told += content.len();
             Some(json!({ "content": content }))
         } else {
             None
         };
-        Ok(self.chunk(&json!({ "content": text }), logprobs, None))
+        if deltas.is_empty() && logprobs.is_some() {
+            return Ok(vec![self.chunk(&json!({}), logprobs, None)]);
+        }
+        Ok(deltas.iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect())
     }
 
-    fn end(&mut self, stream: &RequestStream) -> Value {
-        self.chunk(&json!({}), None, Some(finish_reason(stream.finish_reason())))
+    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
+        let mut messages: Vec<_> =
+            self.answer.last_deltas().iter().map(|delta| self.chunk(delta, None, None)).collect();
+        let reason = self.answer.finish_reason(stream.finish_reason());
+        messages.push(self.chunk(&json!({}), None, Some(reason)));
+        messages
     }
 }

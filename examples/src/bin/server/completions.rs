@@ -140,13 +140,13 @@ impl Pieces for TextPieces {
         None
     }
 
-    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Value, ApiError> {
+    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
         let logprobs = self.logprobs(app, stream)?;
-        Ok(self.header.message(&[self.choice(text, logprobs, None)], None))
+        Ok(vec![self.header.message(&[self.choice(text, logprobs, None)], None)])
     }
 
-    fn end(&mut self, stream: &RequestStream) -> Value {
+    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
         let choice = self.choice("", None, Some(finish_reason(stream.finish_reason())));
-        self.header.message(&[choice], None)
+        vec![self.header.message(&[choice], None)]
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_session::{FinishReason, Options, TokenId, Usage};
+use mlxcel_session::{FinishReason, Grammar, Options, TokenId, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -35,10 +35,9 @@ pub(crate) struct Fields {
     typical_p: Option<f32>,
     repetition_penalty: Option<f32>,
     ignore_eos: Option<bool>,
-    // What would change the answer, and is not there.
-    tools: Option<Value>,
-    functions: Option<Value>,
     response_format: Option<Value>,
+    // What would change the answer, and is not there.
+    functions: Option<Value>,
     best_of: Option<u32>,
     suffix: Option<String>,
     echo: Option<bool>,
@@ -114,6 +113,10 @@ impl Fields {
                 .map_err(|_| ApiError::invalid("logit_bias", "the keys of logit_bias are token ids"))?;
             sampling.logit_bias.push((token, bias));
         }
+        if let Some(grammar) = self.grammar()? {
+            options = options.with_grammar(grammar);
+        }
+        let sampling = &mut options.sampling;
         match self.seed {
             // The answers of one request differ, and are the same for the next request with this seed.
             Some(seed) => sampling.seed = seed.cast_unsigned().wrapping_add(u64::from(choice)),
@@ -122,19 +125,42 @@ impl Fields {
         Ok(options)
     }
 
+    /// Whether the answer is to have a format.
+    pub(crate) fn has_format(&self) -> bool {
+        matches!(self.grammar(), Ok(Some(_)))
+    }
+
+    /// What the format of the answer is to be.
+    fn grammar(&self) -> Result<Option<Grammar>, ApiError> {
+        let Some(format) = self.response_format.as_ref().filter(|format| !format.is_null()) else {
+            return Ok(None);
+        };
+        match format["type"].as_str() {
+            Some("text") => Ok(None),
+            Some("json_object") => Ok(Some(Grammar::json_object())),
+            Some("json_schema") if format["json_schema"]["schema"].is_object() => {
+                Ok(Some(Grammar::json_schema(format["json_schema"]["schema"].clone())))
+            }
+            Some("json_schema") => Err(ApiError::invalid(
+                "response_format",
+                "json_schema has an object, schema, with the JSON schema",
+            )),
+            _ => Err(ApiError::invalid(
+                "response_format",
+                "the type of response_format is text, json_object or json_schema",
+            )),
+        }
+    }
+
     fn refuse_what_is_not_there(&self) -> Result<(), ApiError> {
         let given = |value: &Option<Value>| {
             value
                 .as_ref()
                 .is_some_and(|value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()))
         };
-        let format =
-            self.response_format.as_ref().and_then(|format| format.get("type")).and_then(Value::as_str);
         for (param, given) in [
-            ("tools", given(&self.tools)),
             ("functions", given(&self.functions)),
             ("audio", given(&self.audio)),
-            ("response_format", given(&self.response_format) && format != Some("text")),
             ("best_of", self.best_of.is_some_and(|best_of| best_of != self.n.unwrap_or(1))),
             ("suffix", self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())),
             ("echo", self.echo == Some(true)),

@@ -14,6 +14,7 @@ mod metrics;
 mod page;
 mod routes;
 mod sse;
+mod tools;
 
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

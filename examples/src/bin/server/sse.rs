@@ -1,5 +1,6 @@
 //! Answers that come piece by piece, as server-sent events.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ pub(crate) trait Pieces: Send + 'static {
     /// What comes first.
     fn begin(&mut self) -> Option<Value>;
     /// What tells `text`, the newest text of `stream`.
-    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Value, ApiError>;
+    fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError>;
     /// What ends it.
-    fn end(&mut self, stream: &RequestStream) -> Value;
+    fn end(&mut self, stream: &RequestStream) -> Vec<Value>;
 }
 
 /// The next piece of text.
@@ -47,7 +48,7 @@ pub(crate) fn respond<P: Pieces>(
     let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
     let choices = answers.into_iter().map(|(stream, pieces)| {
         let (app, told) = (Arc::clone(&app), told.clone());
-        let state = Answer { stream, pieces, phase: Phase::Begin };
+        let state = Answer { stream, pieces, phase: Phase::Begin, ready: VecDeque::new() };
         stream::unfold(state, move |mut state| {
             let (app, told) = (Arc::clone(&app), told.clone());
             async move {
@@ -85,6 +86,8 @@ struct Answer<P> {
     stream: RequestStream,
     pieces: P,
     phase: Phase,
+    /// What is to be sent.
+    ready: VecDeque<Value>,
 }
 
 enum Phase {
@@ -97,24 +100,24 @@ impl<P: Pieces> Answer<P> {
     async fn next(&mut self, app: &App) -> Option<Value> {
         if matches!(self.phase, Phase::Begin) {
             self.phase = Phase::Text;
-            if let Some(first) = self.pieces.begin() {
-                return Some(first);
+            self.ready.extend(self.pieces.begin());
+        }
+        while self.ready.is_empty() && !matches!(self.phase, Phase::Ended) {
+            match next_piece(&mut self.stream).await {
+                Some(Ok(text)) => match self.pieces.piece(app, &self.stream, &text) {
+                    Ok(messages) => self.ready.extend(messages),
+                    Err(error) => self.ready.push_back(error.json()),
+                },
+                Some(Err(error)) => {
+                    self.phase = Phase::Ended;
+                    self.ready.push_back(ApiError::from(error).json());
+                }
+                None => {
+                    self.phase = Phase::Ended;
+                    self.ready.extend(self.pieces.end(&self.stream));
+                }
             }
         }
-        if matches!(self.phase, Phase::Ended) {
-            return None;
-        }
-        let text = match next_piece(&mut self.stream).await {
-            Some(Ok(text)) => text,
-            Some(Err(error)) => {
-                self.phase = Phase::Ended;
-                return Some(ApiError::from(error).json());
-            }
-            None => {
-                self.phase = Phase::Ended;
-                return Some(self.pieces.end(&self.stream));
-            }
-        };
-        Some(self.pieces.piece(app, &self.stream, &text).unwrap_or_else(|error| error.json()))
+        self.ready.pop_front()
     }
 }

@@ -1,0 +1,80 @@
+//! A compiled grammar that follows a text.
+
+use llguidance::Matcher;
+use llguidance::api::StopReason;
+use llguidance::toktrie::SimpleVob;
+use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
+
+use crate::Constraint;
+
+/// Follows one text.
+pub(super) struct Follower {
+    matcher: Matcher,
+    vocabulary: usize,
+    /// The mask for the first token, which was computed to see whether there is one.
+    first: Option<TokenMask>,
+}
+
+impl Follower {
+    /// At the beginning of a text of a model with so many tokens.
+    pub(super) fn new(matcher: Matcher, vocabulary: usize) -> Result<Self> {
+        let mut this = Self { matcher, vocabulary, first: None };
+        let first = this.mask()?;
+        if first.is_empty() {
+            let reason = "no text meets the grammar, or none that the vocabulary can write";
+            return Err(Error::new(ErrorKind::InvalidInput, "compile grammar", reason));
+        }
+        this.first = Some(first);
+        Ok(this)
+    }
+
+    fn fault(&self, fault: &anyhow::Error) -> Error {
+        match self.matcher.stop_reason() {
+            StopReason::LexerTooComplex | StopReason::ParserTooComplex => Error::new(
+                ErrorKind::ResourceExhausted,
+                "constrain text",
+                "the grammar takes more time or memory than a grammar may; make it simpler",
+            ),
+            _ => {
+                Error::new(ErrorKind::InvalidInput, "constrain text", "the text does not follow the grammar")
+            }
+        }
+        .with_source(fault.to_string())
+    }
+}
+
+impl Constraint for Follower {
+    fn mask(&mut self) -> Result<TokenMask> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
+        match self.matcher.compute_mask_or_eos() {
+            Ok(mask) => Ok(of_bits(&mask, self.vocabulary)),
+            Err(fault) => Err(self.fault(&fault)),
+        }
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<()> {
+        self.first = None;
+        self.matcher.consume_token(token).map_err(|fault| self.fault(&fault))
+    }
+
+    fn forced(&mut self) -> Result<Vec<TokenId>> {
+        if self.matcher.is_stopped() {
+            return Ok(Vec::new());
+        }
+        Ok(self.matcher.compute_ff_tokens())
+    }
+
+    fn is_complete(&mut self) -> bool {
+        self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
+    }
+}
+
+fn of_bits(mask: &SimpleVob, vocabulary: usize) -> TokenMask {
+    let words = mask.as_slice().chunks(2).map(|pair| match *pair {
+        [low, high] => u64::from(low) | u64::from(high) << 32,
+        _ => pair.first().copied().map_or(0, u64::from),
+    });
+    TokenMask::from_words(vocabulary, words.collect())
+}

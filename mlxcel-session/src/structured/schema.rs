@@ -1,0 +1,116 @@
+//! What a JSON schema may ask for, looked at before it is compiled.
+
+use std::collections::HashMap;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use serde_json::Value;
+
+/// The most values that a schema may have, and the most bytes of their texts.
+const MOST_VALUES: usize = 50_000;
+const MOST_BYTES: usize = 1 << 20;
+/// How deep its values may lie in one another.
+const DEEPEST: usize = 100;
+/// How many schemas may have to be merged into one, with all the alternatives of each.
+const MOST_MERGED: u64 = 20_000;
+
+/// Refuses a schema that is too large, too deep, or that grows beyond bounds where its parts are merged.
+pub(crate) fn check(schema: &Value) -> Result<()> {
+    let (mut values, mut bytes) = (0, 0);
+    let mut open = vec![(schema, 1)];
+    while let Some((value, depth)) = open.pop() {
+        values += 1;
+        if depth > DEEPEST {
+            return Err(too("nested too deeply", "deepest", DEEPEST));
+        }
+        match value {
+            Value::Array(list) => open.extend(list.iter().map(|value| (value, depth + 1))),
+            Value::Object(map) => {
+                if map.contains_key("x-guidance") {
+                    let reason = "the field x-guidance, which changes what schemas mean, is not taken";
+                    return Err(Error::new(ErrorKind::Unsupported, "compile grammar", reason));
+                }
+                bytes += map.keys().map(String::len).sum::<usize>();
+                open.extend(map.values().map(|value| (value, depth + 1)));
+            }
+            Value::String(text) => bytes += text.len(),
+            _ => {}
+        }
+        if values > MOST_VALUES {
+            return Err(too("too large", "most_values", MOST_VALUES));
+        }
+        if bytes > MOST_BYTES {
+            return Err(too("too large", "most_bytes", MOST_BYTES));
+        }
+    }
+    let mut cost = Cost { root: schema, known: HashMap::new() };
+    if cost.anywhere(schema) > MOST_MERGED {
+        let limit = usize::try_from(MOST_MERGED).unwrap_or(usize::MAX);
+        return Err(too("merged from too many parts by allOf, anyOf, oneOf and $ref", "most_merged", limit));
+    }
+    Ok(())
+}
+
+fn too(how: &str, limit: &'static str, most: usize) -> Error {
+    Error::new(ErrorKind::InvalidInput, "compile grammar", format!("the JSON schema is {how}"))
+        .with_context(limit, most)
+}
+
+/// Estimates how many schemas become of one where `allOf`, and references beside other fields, are merged.
+struct Cost<'s> {
+    root: &'s Value,
+    /// The cost of the targets of references; none while it is being found.
+    known: HashMap<&'s str, Option<u64>>,
+}
+
+impl<'s> Cost<'s> {
+    /// The largest cost among `schema` and all that lies in it.
+    fn anywhere(&mut self, schema: &'s Value) -> u64 {
+        let mut most = 0;
+        let mut open = vec![schema];
+        while let Some(value) = open.pop() {
+            most = most.max(self.of(value));
+            match value {
+                Value::Array(list) => open.extend(list),
+                Value::Object(map) => open.extend(map.values()),
+                _ => {}
+            }
+        }
+        most
+    }
+
+    /// That of `schema` where it is merged with others.
+    fn of(&mut self, schema: &'s Value) -> u64 {
+        let Some(map) = schema.as_object() else { return 1 };
+        let mut cost = 1_u64;
+        for (field, value) in map {
+            let factor = match (field.as_str(), value) {
+                ("allOf", Value::Array(list)) => list
+                    .iter()
+                    .map(|part| self.of(part))
+                    .fold(1, u64::saturating_mul)
+                    .saturating_add(list.len() as u64),
+                ("anyOf" | "oneOf", Value::Array(list)) => {
+                    list.iter().map(|part| self.of(part)).fold(0, u64::saturating_add)
+                }
+                ("$ref" | "$dynamicRef", Value::String(target)) => self.of_target(target),
+                _ => 1,
+            };
+            cost = cost.saturating_mul(factor.max(1));
+        }
+        cost
+    }
+
+    fn of_target(&mut self, target: &'s str) -> u64 {
+        if let Some(known) = self.known.get(target) {
+            // One within itself is not merged without end: that is refused, or a definition.
+            return known.unwrap_or(1);
+        }
+        let Some(schema) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) else {
+            return 1;
+        };
+        self.known.insert(target, None);
+        let cost = self.of(schema).saturating_add(1);
+        self.known.insert(target, Some(cost));
+        cost
+    }
+}

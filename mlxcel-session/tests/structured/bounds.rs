@@ -1,0 +1,93 @@
+//! Grammars of someone who means harm: refused or followed, within bounds of time and memory.
+
+use std::time::Instant;
+
+use mlxcel_session::Grammar;
+use serde_json::{Value, json};
+
+use crate::harness::{say, tokenizer};
+
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(
+        json!({ "type": "string" }),
+        |inner, _| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] }),
+    )
+}
+
+/// Each level merges the one below twice.
+fn exponential(levels: usize, with: &str) -> Value {
+    let mut definitions = serde_json::Map::new();
+    definitions
+        .insert("d0".to_owned(), json!({ "type": "object", "properties": { "x": { "type": "integer" } } }));
+    for level in 1..=levels {
+        let below = json!({ "$ref": format!("#/$defs/d{}", level - 1) });
+        definitions.insert(format!("d{level}"), json!({ with: [below, below, { "type": "object" }] }));
+    }
+    json!({ "$defs": definitions, "$ref": format!("#/$defs/d{levels}") })
+}
+
+#[test]
+fn hostile_grammars_end_in_a_text_or_an_error() {
+    let tokenizer = tokenizer();
+    let alternatives = |count: usize| -> Value {
+        (0..count)
+            .map(|n| json!({ "type": "string", "pattern": format!("^a{{{n},{}}}b*$", n + 9) }))
+            .collect()
+    };
+    let many: serde_json::Map<String, Value> =
+        (0..3000).map(|n| (format!("property{n}"), json!({ "type": "string" }))).collect();
+    let patterns: serde_json::Map<String, Value> =
+        (0..40).map(|n| (format!("^(a|b)*{n}(a|b){{20}}$"), json!({ "type": "integer" }))).collect();
+    for (name, grammar) in [
+        ("deep", Grammar::json_schema(nested(40))),
+        ("deeper than deep", Grammar::json_schema(nested(100_000 / 100))),
+        ("references doubled", Grammar::json_schema(exponential(30, "allOf"))),
+        ("alternatives doubled", Grammar::json_schema(exponential(30, "anyOf"))),
+        ("exclusive doubled", Grammar::json_schema(exponential(12, "oneOf"))),
+        (
+            "product",
+            Grammar::json_schema(
+                json!({ "allOf": [{ "anyOf": alternatives(30) }, { "anyOf": alternatives(30) }, { "anyOf": alternatives(30) }] }),
+            ),
+        ),
+        ("itself", Grammar::json_schema(json!({ "$ref": "#" }))),
+        ("all of itself", Grammar::json_schema(json!({ "allOf": [{ "$ref": "#" }, { "type": "object" }] }))),
+        ("long", Grammar::json_schema(json!({ "type": "string", "minLength": 1_000_000_000 }))),
+        (
+            "many",
+            Grammar::json_schema(
+                json!({ "type": "array", "items": { "type": "integer" }, "minItems": 2_000_000_000_u64 }),
+            ),
+        ),
+        ("wide", Grammar::json_schema(json!({ "type": "object", "properties": many }))),
+        ("patterns", Grammar::json_schema(json!({ "type": "object", "patternProperties": patterns }))),
+        (
+            "pattern",
+            Grammar::json_schema(json!({ "type": "string", "pattern": "^(([a-z]{1,100}){1,100}){1,100}$" })),
+        ),
+        ("exponents", Grammar::regex("(a?){500}a{500}")),
+        ("automaton", Grammar::regex("(a|b)*a(a|b){200}c")),
+        ("repeats", Grammar::regex("((x{1000}){1000}){1000}")),
+        ("brackets", Grammar::regex("(".repeat(100_000))),
+        ("classes", Grammar::regex(r"(\p{L}|\p{N}|\p{S}){5000}")),
+        ("ambiguous", Grammar::lark("start: a\na: a a | \"x\" | a a a")),
+        (
+            "rules",
+            Grammar::lark(
+                (0..2000).map(|n| format!("r{n}: r{} r{}\n", n + 1, n + 1)).collect::<String>()
+                    + "start: r0\nr2000: \"x\"",
+            ),
+        ),
+        ("nothing", Grammar::lark("start: a\na: b\nb: a")),
+    ] {
+        let start = Instant::now();
+        let said = say(&tokenizer, grammar, 20, 7);
+        let took = start.elapsed();
+        println!(
+            "{name}: {took:?}, {:?}",
+            said.map(|said| said.text.len()).map_err(|error| error.to_string())
+        );
+        // The time that a grammar may take, and much for a busy machine.
+        assert!(took.as_secs() < 60, "{name}: {took:?}");
+    }
+}

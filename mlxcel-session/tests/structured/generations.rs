@@ -1,0 +1,176 @@
+//! Grammars in streams, in batches, with engines that choose, and where texts end.
+
+use mlxcel_session::schemars::{self, JsonSchema};
+use mlxcel_session::{Engine, ErrorKind, FinishReason, Grammar, Model, Options, Request};
+use serde_json::{Value, json};
+
+use crate::harness::{Random, hot, say, storyteller, tokenizer};
+
+fn fox() -> Grammar {
+    Grammar::json_schema(json!({
+        "type": "object",
+        "properties": {
+            "first_name": { "type": "string", "maxLength": 12 },
+            "favourite_colour": { "enum": ["red", "green"] },
+            "age": { "type": "integer", "minimum": 0, "maximum": 120 }
+        },
+        "required": ["first_name", "favourite_colour", "age"],
+        "additionalProperties": false
+    }))
+}
+
+fn is_fox(text: &str) -> bool {
+    let value: Value = serde_json::from_str(text).unwrap();
+    value["first_name"].is_string() && value["favourite_colour"].is_string() && value["age"].is_u64()
+}
+
+#[test]
+fn choices_expressions_and_grammars_are_met() {
+    let tokenizer = tokenizer();
+    for seed in 0..20 {
+        let one = say(&tokenizer, Grammar::choices(["yes", "no", "say \"perhaps\""]), 50, seed).unwrap();
+        assert!(["yes", "no", "say \"perhaps\""].contains(&one.text.as_str()), "{}", one.text);
+        assert_eq!(one.finish_reason, FinishReason::Stop);
+        let date = say(&tokenizer, Grammar::regex(r"[12][0-9]{3}-[01][0-9]"), 50, seed).unwrap();
+        assert!(date.text.len() == 7 && date.text.as_bytes()[4] == b'-', "{}", date.text);
+        let sum = "start: NUMBER (\" + \" NUMBER)*\nNUMBER: /[1-9][0-9]{0,2}/";
+        let sum = say(&tokenizer, Grammar::lark(sum), 200, seed).unwrap();
+        assert!(sum.text.split(" + ").all(|number| number.parse::<u32>().is_ok()), "{}", sum.text);
+    }
+}
+
+#[test]
+fn forced_tokens_share_a_row_and_are_told_one_by_one() {
+    let tokenizer = tokenizer();
+    let random = Random::new(&tokenizer, 1);
+    let model = random.model(&tokenizer);
+    let mut stream = model.generate("x", &hot(200, 1).with_grammar(fox())).unwrap();
+    let mut text = String::new();
+    let mut told = Vec::new();
+    while let Some(token) = stream.next_token() {
+        told.push(token.unwrap().token);
+        assert_eq!(stream.tokens(), told);
+        text.push_str(&stream.take_text());
+    }
+    text.push_str(&stream.take_text());
+    assert!(is_fox(&text), "{text}");
+    assert_eq!((stream.finish_reason(), stream.logprobs().len()), (Some(FinishReason::Stop), told.len()));
+    let rows = random.rows.lock().unwrap().clone();
+    assert!(rows[1..].iter().any(|&tokens| tokens > 3), "{rows:?}");
+    assert!(rows.len() < told.len(), "{rows:?} for {} tokens", told.len());
+}
+
+#[test]
+fn a_text_that_is_cut_says_so() {
+    let tokenizer = tokenizer();
+    for tokens in 1..30 {
+        let cut = say(&tokenizer, fox(), tokens, 3).unwrap();
+        assert!(cut.tokens.len() <= tokens && cut.logprobs.len() == cut.tokens.len());
+        if cut.finish_reason == FinishReason::Stop {
+            assert!(is_fox(&cut.text));
+        } else {
+            assert_eq!((cut.finish_reason, cut.tokens.len()), (FinishReason::Length, tokens));
+            assert!(serde_json::from_str::<Value>(&cut.text).is_err());
+        }
+    }
+}
+
+#[test]
+fn impossible_grammars_are_refused_before_anything_is_computed() {
+    let tokenizer = tokenizer();
+    for (grammar, said) in [
+        (Grammar::regex("[^\\s\\S]"), "grammar"),
+        (Grammar::regex("(a"), "grammar"),
+        (Grammar::lark("start: missing"), "grammar"),
+        (Grammar::choices([""]), "choice"),
+        (Grammar::choices(Vec::<String>::new()), "choice"),
+        (Grammar::json_schema(json!(false)), "grammar"),
+        (Grammar::json_schema(json!({"type": "integer", "minimum": 3, "maximum": 2})), "grammar"),
+        (Grammar::json_schema(json!({"type": "array", "uniqueItems": true})), "grammar"),
+        (Grammar::json_schema(json!({"$ref": "https://example.com/schema.json"})), "grammar"),
+        (Grammar::json_schema(json!({"x-guidance": {"lenient": true}})), "x-guidance"),
+    ] {
+        let random = Random::new(&tokenizer, 1);
+        let options = Options::new(10).with_grammar(grammar.clone());
+        let error = random.model(&tokenizer).generate("x", &options).unwrap_err();
+        assert!(error.to_string().contains(said), "{grammar:?}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported), "{error}");
+    }
+    let options = Options::new(10).with_grammar(fox()).with_ignore_stop(true);
+    let error = Random::new(&tokenizer, 1).model(&tokenizer).generate("x", &options).unwrap_err();
+    assert_eq!(error.context("field"), Some("ignore_stop"));
+}
+
+#[test]
+fn engines_that_choose_and_batches_follow_grammars_too() {
+    let model = Model::open(storyteller()).unwrap();
+    let alone: Vec<_> = (0..4)
+        .map(|seed| {
+            let options = hot(120, seed).with_grammar(fox());
+            model.generate("Once upon a time", &options).unwrap().complete().unwrap()
+        })
+        .collect();
+    let engine = Engine::new(model.clone()).unwrap();
+    let greedy = engine.generate("Once upon a time", &Options::new(20)).unwrap();
+    let streams: Vec<_> = (0..4)
+        .map(|seed| {
+            let request = Request::new("Once upon a time").with_options(hot(120, seed).with_grammar(fox()));
+            engine.submit(request).unwrap()
+        })
+        .collect();
+    for (stream, alone) in streams.into_iter().zip(alone) {
+        let together = stream.complete().unwrap();
+        assert_eq!((&together.text, together.finish_reason), (&alone.text, alone.finish_reason));
+        assert!(together.finish_reason == FinishReason::Stop && is_fox(&together.text), "{}", together.text);
+        assert_eq!(together.tokens, alone.tokens);
+    }
+    let plain = model.generate("Once upon a time", &Options::new(20)).unwrap().complete().unwrap();
+    assert_eq!(greedy.complete().unwrap().text, plain.text);
+}
+
+#[test]
+fn special_tokens_are_never_a_part_of_a_text() {
+    let tokenizer = tokenizer();
+    for seed in 0..10 {
+        let text = say(&tokenizer, Grammar::regex("(?s).{20,60}"), 100, seed).unwrap();
+        assert!(text.tokens.iter().all(|&token| !tokenizer.is_special(token)), "{}", text.text);
+        assert!(text.text.chars().count() <= 60);
+    }
+}
+
+#[derive(Debug, JsonSchema, serde::Deserialize)]
+#[allow(dead_code)]
+struct Fox {
+    #[schemars(length(max = 10))]
+    name: String,
+    age: u8,
+    den: Option<Den>,
+    #[schemars(length(max = 3))]
+    friends: Vec<Friend>,
+}
+
+#[derive(Debug, JsonSchema, serde::Deserialize)]
+#[allow(dead_code)]
+struct Den {
+    depth: u16,
+}
+
+#[derive(Debug, JsonSchema, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Friend {
+    Owl,
+    Hare,
+}
+
+#[test]
+fn values_of_types_come_back() {
+    let tokenizer = tokenizer();
+    for seed in 0..20 {
+        let model = Random::new(&tokenizer, seed).model(&tokenizer);
+        let fox: Fox = model.generate_as("x", &hot(400, seed)).unwrap();
+        assert!(fox.name.chars().count() <= 10 && fox.friends.len() <= 3, "{fox:?}");
+    }
+    let model = Random::new(&tokenizer, 1).model(&tokenizer);
+    let error = model.generate_as::<Fox>("x", &hot(5, 1)).unwrap_err();
+    assert_eq!(error.context("finish_reason"), Some("length"));
+}

@@ -1,0 +1,316 @@
+//! Calls of tools: what the grammar of a style admits comes back from its parser, and nothing is lost.
+
+use std::path::Path;
+
+use mlxcel_session::{
+    ErrorKind, FinishReason, Message, Options, Tokenizer, ToolChoice, ToolParser, ToolPart, Tools,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::harness::{Chance, Random, hot, storyteller};
+
+/// A template that spells what the published ones of a style spell, and the special tokens that come with it.
+const STYLES: [(&str, &str, &[&str]); 10] = [
+    ("gpt-oss", "<|channel|><|message|>{{ tools }}", &["<|channel|>", "<|constrain|>", "<|message|>"]),
+    ("deepseek-v3", "<｜tool▁calls▁begin｜>```json", &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"]),
+    (
+        "deepseek-v3.1",
+        "<｜tool▁calls▁begin｜>{{ tools }}",
+        &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+    ),
+    ("mistral-arguments", "[TOOL_CALLS][ARGS]{{ tools }}", &["[TOOL_CALLS]", "[ARGS]"]),
+    ("mistral", "[TOOL_CALLS]{{ tools }}", &["[TOOL_CALLS]"]),
+    ("granite", "<|tool_call|>{{ tools }}", &["<|tool_call|>"]),
+    ("hermes", "<tool_call>{{ tools }}", &[]),
+    ("llama3", "<|start_header_id|>{{ tools }}", &[]),
+    ("gemma", "<start_of_turn>", &[]),
+    ("generic", "{{ messages[0].content }}", &[]),
+];
+
+/// The bundled tokenizer with a template, and with further special tokens.
+fn tokenizer(folder: &Path, template: &str, special: &[&str]) -> Tokenizer {
+    let mut file: Value =
+        serde_json::from_slice(&std::fs::read(storyteller().join("tokenizer.json")).unwrap()).unwrap();
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    for (number, token) in special.iter().enumerate() {
+        added.push(json!({
+            "id": 729 + number, "content": token, "special": true,
+            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false
+        }));
+    }
+    std::fs::write(folder.join("tokenizer.json"), file.to_string()).unwrap();
+    std::fs::copy(storyteller().join("tokenizer_config.json"), folder.join("tokenizer_config.json")).unwrap();
+    std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    Tokenizer::open(folder).unwrap()
+}
+
+fn weather() -> Value {
+    json!({ "type": "function", "function": { "name": "get_weather", "description": "The weather", "parameters": {
+        "type": "object",
+        "properties": { "city": { "type": "string", "maxLength": 8 }, "days": { "type": "integer", "minimum": 1, "maximum": 9 } },
+        "required": ["city"], "additionalProperties": false
+    }}})
+}
+
+fn definitions() -> Vec<Value> {
+    let now = json!({ "type": "function", "function": { "name": "now" } });
+    let nested = json!({ "type": "function", "function": { "name": "plan.trip-2", "parameters": {
+        "properties": { "stops": { "type": "array", "maxItems": 2, "items": { "$ref": "#/$defs/stop" } } },
+        "$defs": { "stop": { "enum": ["</tool_call>", "}\n", "[TOOL_CALLS]", "\"]" ] } },
+        "additionalProperties": false
+    }}});
+    vec![weather(), now, nested]
+}
+
+/// Reads a text in pieces of chance.
+fn parse(mut parser: ToolParser, text: &str, chance: &mut Chance) -> Vec<ToolPart> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let length = rest.char_indices().nth(1 + chance.below(7)).map_or(rest.len(), |(at, _)| at);
+        parts.extend(parser.push(&rest[..length]));
+        rest = &rest[length..];
+    }
+    parts.extend(parser.finish());
+    parts
+}
+
+fn calls(parts: &[ToolPart]) -> Vec<(String, Value)> {
+    let call = |part: &_| match part {
+        ToolPart::Call(call) => Some((call.name.clone(), serde_json::from_str(&call.arguments).unwrap())),
+        _ => None,
+    };
+    parts.iter().filter_map(call).collect()
+}
+
+fn text(parts: &[ToolPart]) -> String {
+    parts
+        .iter()
+        .filter_map(|part| if let ToolPart::Text(text) = part { Some(text.as_str()) } else { None })
+        .collect()
+}
+
+/// What a model of random logits answers where tools are offered.
+fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<FinishReason>) {
+    let mut messages = vec![Message::user("x")];
+    let mut options = hot(600, seed);
+    tools.offer(&mut messages, &mut options).unwrap();
+    options.skip_special_tokens = true;
+    let said =
+        Random::new(tokenizer, seed).model(tokenizer).generate("x", &options).unwrap().complete().unwrap();
+    (said.text, Some(said.finish_reason))
+}
+
+#[test]
+fn what_a_styles_grammar_admits_comes_back() {
+    for (style, template, special) in STYLES {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = tokenizer(folder.path(), template, special);
+        let tools = Tools::new(&tokenizer, definitions()).unwrap();
+        assert_eq!(tools.style(), style);
+        let required = tools.clone().with_choice(ToolChoice::Required).unwrap();
+        let named = tools.clone().with_choice(ToolChoice::Named("get_weather".to_owned())).unwrap();
+        let validator = jsonschema::validator_for(&weather()["function"]["parameters"]).unwrap();
+        let mut whole = 0;
+        for seed in 0..12 {
+            let mut chance = Chance(seed);
+            for (tools, is_named) in [(&required, false), (&named, true)] {
+                let (said, reason) = answer(tools, &tokenizer, seed);
+                let parts = parse(tools.parser(), &said, &mut chance);
+                if reason != Some(FinishReason::Stop) {
+                    continue;
+                }
+                let calls = calls(&parts);
+                assert!(!calls.is_empty() && text(&parts).trim().is_empty(), "{style}: {said}\n{parts:?}");
+                assert!(!is_named || (calls.len() == 1 && calls[0].0 == "get_weather"), "{style}: {said}");
+                for (name, arguments) in &calls {
+                    assert!(name != "get_weather" || validator.is_valid(arguments), "{style}: {said}");
+                }
+                whole += 1;
+            }
+            // Where the model may say anything, the text that is none of a call is all there.
+            let (said, _) = answer(&tools, &tokenizer, seed);
+            let parts = parse(tools.parser(), &said, &mut chance);
+            if calls(&parts).is_empty() && style != "gpt-oss" {
+                assert_eq!(text(&parts), said, "{style}");
+            }
+        }
+        assert!(whole >= 12, "{style}: {whole} are whole");
+    }
+}
+
+#[test]
+fn published_answers_are_read() {
+    let arguments = r#"{"city": "Oslo"}"#;
+    for (style, said, before) in [
+        (
+            "hermes",
+            format!(
+                "I look.\n<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {arguments}}}\n</tool_call>"
+            ),
+            "I look.\n",
+        ),
+        (
+            "hermes",
+            format!(
+                "<tool_call>{{\"arguments\":{arguments},\"name\":\"get_weather\"}}</tool_call>\n<tool_call>{{\"name\":\"now\",\"arguments\":{{}}}}</tool_call>"
+            ),
+            "",
+        ),
+        ("llama3", format!("{{\"name\": \"get_weather\", \"parameters\": {arguments}}}"), ""),
+        (
+            "mistral",
+            format!(
+                "[TOOL_CALLS] [{{\"name\": \"get_weather\", \"arguments\": {arguments}, \"id\": \"abc\"}}]"
+            ),
+            "",
+        ),
+        (
+            "mistral-arguments",
+            format!("[TOOL_CALLS]get_weather[ARGS]{arguments}[TOOL_CALLS]now[ARGS]{{}}"),
+            "",
+        ),
+        ("granite", format!("<|tool_call|>[{{\"name\": \"get_weather\", \"arguments\": {arguments}}}]"), ""),
+        (
+            "deepseek-v3",
+            format!(
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{arguments}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+            ),
+            "",
+        ),
+        (
+            "deepseek-v3.1",
+            format!(
+                "Let me see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+            ),
+            "Let me see.",
+        ),
+        (
+            "gpt-oss",
+            format!(
+                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{arguments}"
+            ),
+            "",
+        ),
+        (
+            "gemma",
+            format!("```tool_call\n{{\"name\": \"get_weather\", \"parameters\": {arguments}}}\n```"),
+            "",
+        ),
+    ] {
+        let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
+        for seed in 0..20 {
+            let parts = parse(tools.parser(), &said, &mut Chance(seed));
+            let calls = calls(&parts);
+            assert_eq!(
+                calls.first(),
+                Some(&("get_weather".to_owned(), json!({ "city": "Oslo" }))),
+                "{style}: {parts:?}"
+            );
+            assert_eq!(text(&parts), before, "{style}: {parts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_call_is_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = Tools::new(&tokenizer(folder.path(), "<tool_call>{{ tools }}", &[]), definitions()).unwrap();
+    let whole = r#"<tool_call>{"name": "now", "arguments": {}}</tool_call>"#;
+    for said in [
+        "Just text.",
+        "<tool_call>",
+        r#"<tool_call>{"name": "unknown", "arguments": {}}</tool_call>"#,
+        r#"<tool_call>{"name": "now", "arguments": [}</tool_call> and on"#,
+        r#"<tool_call>{"name": "now", "arguments": {"a": "#,
+        "a < b, <tool, <tool_call <tool_call>}{",
+    ] {
+        assert_eq!(text(&parse(tools.parser(), said, &mut Chance(1))), said);
+        let both = format!("{said}{whole}");
+        let parts = parse(tools.parser(), &both, &mut Chance(2));
+        assert!(
+            calls(&parts).len() == 1 && text(&parts) == said || text(&parts) == both,
+            "{both}: {parts:?}"
+        );
+    }
+    let llama =
+        Tools::new(&tokenizer(folder.path(), "<|start_header_id|>{{ tools }}", &[]), definitions()).unwrap();
+    for said in
+        ["{\"a\": 1}", "  {", "{}{}", "{\"name\": \"now\"}", "Text {\"name\": \"now\", \"parameters\": {}}"]
+    {
+        assert_eq!(text(&parse(llama.parser(), said, &mut Chance(3))), said);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is said, nothing of it is lost where no call is found, and how it is cut changes nothing.
+    #[test]
+    fn nothing_is_lost(parts in prop::collection::vec(prop::sample::select(vec![
+        "<tool_call>", "</tool_call>", "{\"name\": \"now\", \"arguments\": {}}", "{\"name\": \"no\"}", "\n", " ", "{", "}", "text", "<", "ü", "[TOOL_CALLS]",
+        "[", "]", "now", "[ARGS]", "{}", ", ", "```", "tool_call", "<|tool_call|>",
+    ]), 0..12), seed in any::<u64>(), style in 3..10_usize) {
+        let said = parts.concat();
+        let folder = tempfile::tempdir().unwrap();
+        let (_, template, special) = STYLES[style];
+        let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
+        let whole = { let mut parser = tools.parser(); let mut parts = parser.push(&said); parts.extend(parser.finish()); parts };
+        let cut = parse(tools.parser(), &said, &mut Chance(seed));
+        prop_assert_eq!(text(&whole), text(&cut));
+        prop_assert_eq!(calls(&whole), calls(&cut));
+        if calls(&whole).is_empty() {
+            prop_assert_eq!(text(&whole), said);
+        }
+    }
+}
+
+#[test]
+fn published_templates_have_their_styles() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
+    for (file, style) in [
+        ("qwen3", "hermes"),
+        ("smollm3", "hermes"),
+        ("llama3", "llama3"),
+        ("mistral", "mistral"),
+        ("granite", "granite"),
+        ("gemma3", "gemma"),
+        ("gpt_oss", "gpt-oss"),
+        ("chatml", "generic"),
+    ] {
+        let template = std::fs::read_to_string(fixtures.join(format!("{file}.jinja"))).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let tools = Tools::new(&tokenizer(folder.path(), &template, &[]), definitions()).unwrap();
+        assert_eq!(tools.style(), style, "{file}");
+    }
+}
+
+#[test]
+fn wrong_tools_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer(folder.path(), "{{ tools }}", &[]);
+    for wrong in [
+        json!([{}]),
+        json!([{ "function": { "name": "a b" } }]),
+        json!([{ "function": { "name": "a" } }, { "function": { "name": "a" } }]),
+        json!([{ "function": { "name": "a", "parameters": { "type": "string" } } }]),
+        json!([{ "function": { "name": "a", "parameters": [] } }]),
+    ] {
+        let wrong: Vec<Value> = serde_json::from_value(wrong).unwrap();
+        assert_eq!(Tools::new(&tokenizer, wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    let tools = Tools::new(&tokenizer, definitions()).unwrap();
+    assert!(tools.clone().with_choice(ToolChoice::Named("other".to_owned())).is_err());
+    assert!(Tools::new(&tokenizer, []).unwrap().with_choice(ToolChoice::Required).is_err());
+    // A template that knows no tools is helped by a system message.
+    let mut messages = vec![Message::user("x")];
+    tools.offer(&mut messages, &mut Options::new(1)).unwrap();
+    assert!(messages[0].role == "system" && messages[0].content.contains("get_weather"));
+    let none = tools.with_choice(ToolChoice::None).unwrap();
+    let mut messages = vec![Message::user("x")];
+    none.offer(&mut messages, &mut Options::new(1)).unwrap();
+    assert_eq!(messages.len(), 1);
+}
