@@ -245,7 +245,7 @@ fn grammar(arguments: &Arguments) -> Result<Option<Grammar>, Failure> {
     let read = |path: &PathBuf| {
         let file = std::fs::File::open(path);
         let file = file.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
-        Ok::<_, Failure>(input::text(io::BufReader::new(file))?)
+        input::text(io::BufReader::new(file))
     };
     Ok(if let Some(path) = &arguments.json_schema {
         let schema: serde_json::Value = serde_json::from_str(&read(path)?)

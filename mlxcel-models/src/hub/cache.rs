@@ -147,10 +147,10 @@ impl HubCache {
             Err(error) => return Err(error.with_context("path", folder.display())),
         };
         let mut needed = selection.weights;
-        if let Some(index) = selection.index {
-            if let Some(content) = files::read_in(&folder, &index)? {
-                needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
-            }
+        if let Some(index) = selection.index
+            && let Some(content) = files::read_in(&folder, &index)?
+        {
+            needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
         }
         // A link to a blob that was deleted is no file.
         let missing = needed.iter().filter(|file| !folder.join(file).is_file()).cloned().collect();

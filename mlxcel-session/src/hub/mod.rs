@@ -79,10 +79,8 @@ fn locate_in(
     }
     // A single word is rather a folder that is not there than an old name.
     let is_full = name.repo().contains('/');
-    if is_full {
-        if let Some(path) = get(&name)? {
-            return Ok(ModelSource::Folder(path));
-        }
+    if is_full && let Some(path) = get(&name)? {
+        return Ok(ModelSource::Folder(path));
     }
     match found {
         // Whoever opens it says what it lacks.

@@ -23,7 +23,6 @@ fn limits() -> ParserLimits {
         max_grammar_size: 200_000,
         precompute_large_lexemes: true,
         verbose_errors: false,
-        ..ParserLimits::default()
     }
 }
 
