@@ -6,7 +6,8 @@
 //! * The binary of this package ([`run`]), on a stable toolchain: inputs of the corpus are changed by what their format is
 //!   made of ([`mutate`]), and inputs with an outcome that is new are changed further. Each input runs in a child process
 //!   ([`child`]), so that an abort, an endless loop, an overflow of the stack and memory beyond the bound are findings too; what is
-//!   found is made small and kept.
+//!   found is made small and kept. Inputs are sent 64 at a time; a target with a [quick part](Target::quick) runs all of it for a share of
+//!   them only.
 //! * libFuzzer, guided by coverage, on a nightly toolchain: the package in `fuzz/libfuzzer`.
 //!
 //! ```text
@@ -31,4 +32,4 @@ mod targets;
 
 pub use outcome::Outcome;
 pub use process::Death;
-pub use target::{Format, Target};
+pub use target::{Format, Part, Target};

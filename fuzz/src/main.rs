@@ -165,9 +165,10 @@ fn take(queue: &Mutex<std::vec::IntoIter<&'static Target>>) -> Option<&'static T
 
 fn print(target: &Target, report: &Report) {
     println!(
-        "{:<16} {:>8} inputs, {:>5} outcomes, {:>6.1} s of processor time, {} findings",
+        "{:<16} {:>8} inputs, {:>7} of them in full, {:>5} outcomes, {:>6.1} s of processor time, {} findings",
         target.name,
         report.runs,
+        report.whole,
         report.outcomes,
         report.cpu.as_secs_f64(),
         report.findings.len()

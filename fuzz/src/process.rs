@@ -1,15 +1,17 @@
 //! The child process, from outside: it is given inputs, waited for, and started anew when it is gone.
 
 use std::fs::File;
-use std::io::{self, BufReader};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::io::{self, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::Target;
-use crate::child::{Reply, send};
+use crate::child::{Reply, encode};
+use crate::target::Part;
 
 /// How many inputs a process runs; a leak does not grow for hours.
 const RUNS: u64 = 20_000;
@@ -47,7 +49,7 @@ pub(crate) struct Process {
 
 struct Running {
     child: Child,
-    stdin: ChildStdin,
+    inputs: Sender<Vec<u8>>,
     replies: Receiver<Reply>,
     /// Temporary files of the process, which it cannot remove when it is killed, and what it says on standard error.
     folder: TempDir,
@@ -66,8 +68,13 @@ impl Process {
         self.spent + self.running.as_ref().map_or(Duration::ZERO, |running| cpu_time(running.child.id()))
     }
 
-    /// Runs an input. The error of the outer result is of starting the process.
-    pub(crate) fn run(&mut self, input: &[u8]) -> io::Result<Result<Reply, Death>> {
+    /// Runs inputs one after the other, as far as the process lives: the replies, and how the input behind the last of them ended. The error
+    /// is of starting the process.
+    pub(crate) fn run_all(
+        &mut self,
+        part: Part,
+        inputs: &[Vec<u8>],
+    ) -> io::Result<(Vec<Reply>, Option<Death>)> {
         if self.running.as_ref().is_some_and(|running| running.runs >= RUNS) {
             self.stop();
         }
@@ -75,11 +82,21 @@ impl Process {
             self.running = Some(Running::start(self.target)?);
         }
         let Some(running) = &mut self.running else { return Err(io::Error::other("no process")) };
-        let ended = running.run(self.target, input);
-        if ended.is_err() {
+        let (replies, death) = running.run_all(self.target, part, inputs)?;
+        if death.is_some() {
             self.stop();
         }
-        Ok(ended)
+        Ok((replies, death))
+    }
+
+    /// Runs one input. The error of the outer result is of starting the process.
+    pub(crate) fn run(&mut self, part: Part, input: &[u8]) -> io::Result<Result<Reply, Death>> {
+        let (replies, death) = self.run_all(part, &[input.to_vec()])?;
+        match (death, replies.first()) {
+            (Some(death), _) => Ok(Err(death)),
+            (None, Some(reply)) => Ok(Ok(*reply)),
+            (None, None) => Err(io::Error::other("no reply")),
+        }
     }
 
     fn stop(&mut self) {
@@ -99,7 +116,7 @@ impl Drop for Process {
 
 impl Running {
     fn start(target: &Target) -> io::Result<Self> {
-        let folder = tempfile::tempdir()?;
+        let folder = folder()?;
         let said = File::create(folder.path().join("stderr"))?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["child", target.name])
@@ -109,7 +126,7 @@ impl Running {
             .stdout(Stdio::piped())
             .stderr(said)
             .spawn()?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("no pipes"));
         };
         let (sender, replies) = channel();
@@ -122,23 +139,47 @@ impl Running {
                 }
             }
         });
-        Ok(Self { child, stdin, replies, folder, runs: 0, allocated: None })
+        let (inputs, batches) = channel::<Vec<u8>>();
+        // Replies are waited for while it writes; it ends with this value or with the process.
+        std::thread::spawn(move || {
+            batches.into_iter().try_for_each(|batch| stdin.write_all(&batch).and_then(|()| stdin.flush()))
+        });
+        Ok(Self { child, inputs, replies, folder, runs: 0, allocated: None })
     }
 
-    fn run(&mut self, target: &Target, input: &[u8]) -> Result<Reply, Death> {
+    fn run_all(
+        &mut self,
+        target: &Target,
+        part: Part,
+        inputs: &[Vec<u8>],
+    ) -> io::Result<(Vec<Reply>, Option<Death>)> {
+        let mut batch = Vec::new();
+        inputs.iter().try_for_each(|input| encode(part, input, &mut batch))?;
+        // Where the process is gone, the replies end.
+        let _ = self.inputs.send(batch);
+        let mut replies = Vec::with_capacity(inputs.len());
+        while replies.len() < inputs.len() {
+            match self.reply(target) {
+                Ok(reply) => replies.push(reply),
+                Err(death) => return Ok((replies, Some(death))),
+            }
+        }
+        Ok((replies, None))
+    }
+
+    /// Waits for the next reply.
+    fn reply(&mut self, target: &Target) -> Result<Reply, Death> {
         self.runs += 1;
         // The first run of a process makes what all have in common.
         let allowed = Duration::from_secs(if self.runs == 1 { 3 } else { 1 } * target.seconds);
-        let (before, start) = (cpu_time(self.child.id()), Instant::now());
-        if send(input, &mut self.stdin).is_err() {
-            return Err(self.died());
-        }
+        let (mut before, start) = (None, Instant::now());
         let reply = loop {
             match self.replies.recv_timeout(allowed / 4) {
                 Ok(reply) => break reply,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
                 Err(RecvTimeoutError::Timeout) => {
-                    let computed = cpu_time(self.child.id()).saturating_sub(before);
+                    let now = cpu_time(self.child.id());
+                    let computed = now.saturating_sub(*before.get_or_insert(now));
                     if computed > allowed || start.elapsed() > allowed * PATIENCE {
                         let words = format!("no end after {computed:.1?} of processor time");
                         return Err(Death { kind: "hang", words });
@@ -173,6 +214,17 @@ impl Running {
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         Death { kind, words: if words.is_empty() { status } else { words } }
     }
+}
+
+/// A folder for what a process writes, in memory where the system has a place for that: most inputs are files for a moment.
+fn folder() -> io::Result<TempDir> {
+    let in_memory = Path::new("/dev/shm");
+    if in_memory.is_dir()
+        && let Ok(folder) = tempfile::tempdir_in(in_memory)
+    {
+        return Ok(folder);
+    }
+    tempfile::tempdir()
 }
 
 /// The processor time that a process has taken; none where the system does not tell.

@@ -8,9 +8,17 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use crate::child::Reply;
 use crate::mutate::mutate;
 use crate::process::{Death, Process};
+use crate::target::Part;
 use crate::{Target, corpus};
+
+/// How many inputs are sent at once, so that the process never waits for the next.
+const BATCH: usize = 64;
+
+/// One of how many inputs goes through the whole of a target that has a quick part, though its outcome is known.
+const WHOLE: usize = 64;
 
 /// The most inputs that are changed further.
 const MOST: usize = 3000;
@@ -21,8 +29,8 @@ const MOST_FINDINGS: usize = 8;
 /// How long a finding is made smaller.
 const SHRINKING: Duration = Duration::from_secs(10);
 
-/// An input that takes longer is not changed further: others find more in the time.
-const SLOW: Duration = Duration::from_millis(200);
+/// An input that takes longer, in microseconds, is not changed further: others find more in the time.
+const SLOW: u64 = 200_000;
 
 /// How far to go.
 #[derive(Clone, Debug)]
@@ -51,6 +59,8 @@ pub struct Finding {
 pub struct Report {
     /// How many inputs ran.
     pub runs: u64,
+    /// How many of them went through the whole of the target, and not only through its quick part.
+    pub whole: u64,
     /// How many different outcomes there were.
     pub outcomes: usize,
     /// How much processor time the runs took.
@@ -74,11 +84,16 @@ pub fn fuzz(target: &'static Target, budget: &Budget) -> io::Result<Report> {
         inputs.push((String::new(), vec![0; 64]));
     }
     for (_, input) in inputs {
-        fuzzer.run(input, true)?;
+        fuzzer.run(Part::Whole, vec![input], true)?;
     }
+    let part = if target.quick.is_some() { Part::Quick } else { Part::Whole };
     while start.elapsed() < budget.time && fuzzer.report.findings.len() < MOST_FINDINGS {
-        let input = fuzzer.next();
-        fuzzer.run(input, false)?;
+        let inputs = (0..BATCH).map(|_| fuzzer.next()).collect();
+        let mut promising = fuzzer.run(part, inputs, false)?;
+        if part == Part::Quick {
+            promising.extend((0..BATCH / WHOLE).map(|_| fuzzer.next()));
+            fuzzer.run(Part::Whole, promising, false)?;
+        }
     }
     fuzzer.report.outcomes = fuzzer.outcomes.len();
     fuzzer.report.cpu = fuzzer.process.spent();
@@ -91,7 +106,7 @@ pub fn fuzz(target: &'static Target, budget: &Budget) -> io::Result<Report> {
 ///
 /// Those of starting the process.
 pub fn once(target: &'static Target, input: &[u8]) -> io::Result<Result<(), Death>> {
-    Ok(Process::new(target).run(input)?.map(drop))
+    Ok(Process::new(target).run(Part::Whole, input)?.map(drop))
 }
 
 struct Fuzzer {
@@ -99,7 +114,9 @@ struct Fuzzer {
     process: Process,
     rng: Rng,
     pool: Vec<Vec<u8>>,
-    outcomes: HashSet<u64>,
+    /// The fingerprints of the pool: an input may have a new outcome in the quick part of the target and in the whole.
+    pooled: HashSet<u32>,
+    outcomes: HashSet<(Part, u64)>,
     deaths: HashSet<String>,
     report: Report,
     kept: PathBuf,
@@ -117,6 +134,7 @@ impl Fuzzer {
             process: Process::new(target),
             rng: Rng::with_seed(budget.seed),
             pool: Vec::new(),
+            pooled: HashSet::new(),
             outcomes: HashSet::new(),
             deaths: HashSet::new(),
             report: Report::default(),
@@ -135,31 +153,51 @@ impl Fuzzer {
         mutate(self.target.format, part(base), part(other), self.target.longest, rng)
     }
 
-    fn run(&mut self, input: Vec<u8>, from_corpus: bool) -> io::Result<()> {
-        let start = Instant::now();
-        self.report.runs += 1;
-        match self.process.run(&input)? {
-            Ok(reply) => {
-                let new = self.outcomes.insert(reply.outcome);
-                let slow = start.elapsed() > SLOW;
-                if (new && !slow && self.pool.len() < MOST) || from_corpus {
-                    if !from_corpus {
-                        fs::write(self.kept.join(format!("{:016x}", reply.outcome)), &input)?;
-                    }
-                    self.pool.push(input);
+    /// Runs inputs; gives those whose outcome is new.
+    fn run(&mut self, part: Part, mut inputs: Vec<Vec<u8>>, from_corpus: bool) -> io::Result<Vec<Vec<u8>>> {
+        let mut promising = Vec::new();
+        while !inputs.is_empty() {
+            let (replies, death) = self.process.run_all(part, &inputs)?;
+            let remaining = inputs.split_off(replies.len());
+            for (input, reply) in inputs.into_iter().zip(replies) {
+                self.count(part);
+                if self.keep(part, &input, reply, from_corpus)? {
+                    promising.push(input);
                 }
             }
-            Err(death) => self.found(input, death)?,
+            inputs = remaining;
+            if let Some(death) = death {
+                self.count(part);
+                self.found(part, inputs.remove(0), death)?;
+            }
         }
-        Ok(())
+        Ok(promising)
     }
 
-    fn found(&mut self, input: Vec<u8>, death: Death) -> io::Result<()> {
+    fn count(&mut self, part: Part) {
+        self.report.runs += 1;
+        self.report.whole += u64::from(part == Part::Whole);
+    }
+
+    /// Changes an input further whose outcome is new, or that is of the corpus; whether it does.
+    fn keep(&mut self, part: Part, input: &[u8], reply: Reply, from_corpus: bool) -> io::Result<bool> {
+        let new = self.outcomes.insert((part, reply.outcome));
+        let is_kept = (new && reply.microseconds < SLOW && self.pool.len() < MOST) || from_corpus;
+        if is_kept && self.pooled.insert(fingerprint(input)) {
+            if !from_corpus {
+                fs::write(self.kept.join(format!("{:016x}", reply.outcome)), input)?;
+            }
+            self.pool.push(input.to_vec());
+        }
+        Ok(is_kept)
+    }
+
+    fn found(&mut self, part: Part, input: Vec<u8>, death: Death) -> io::Result<()> {
         if !self.deaths.insert(death.key()) {
             return Ok(());
         }
         eprintln!("{}: {}: {}", self.target.name, death.kind, death.words);
-        let input = self.shrink(input, &death)?;
+        let input = self.shrink(part, input, &death)?;
         let path = self.found.join(format!("{:08x}", fingerprint(&input)));
         fs::write(&path, &input)?;
         eprintln!("{}: {} bytes: {}", self.target.name, input.len(), path.display());
@@ -170,7 +208,7 @@ impl Fuzzer {
     }
 
     /// Leaves out what the death does not need.
-    fn shrink(&mut self, mut input: Vec<u8>, death: &Death) -> io::Result<Vec<u8>> {
+    fn shrink(&mut self, part: Part, mut input: Vec<u8>, death: &Death) -> io::Result<Vec<u8>> {
         let start = Instant::now();
         let mut size = input.len() / 2;
         while size > 0 {
@@ -181,7 +219,7 @@ impl Fuzzer {
                 }
                 let mut shorter = input.clone();
                 shorter.drain(place..(place + size).min(input.len()));
-                let same = match self.process.run(&shorter)? {
+                let same = match self.process.run(part, &shorter)? {
                     Ok(_) => false,
                     Err(other) => other.key() == death.key(),
                 };

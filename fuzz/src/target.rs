@@ -19,6 +19,15 @@ pub enum Format {
     Decisions,
 }
 
+/// How much of a target an input is given to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// [`Target::quick`], where there is one.
+    Quick,
+    /// [`Target::run`].
+    Whole,
+}
+
 /// A function of bytes that must end well whatever they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -30,6 +39,9 @@ pub struct Target {
     pub format: Format,
     /// The function. It panics where something does not hold that must.
     pub run: fn(&[u8]) -> Outcome,
+    /// The first and cheap part of it, for targets that go on for long with what they have read. Every input goes through this part; those
+    /// with an outcome that is new, and a share of the others, go through `run` too.
+    pub quick: Option<fn(&[u8]) -> Outcome>,
     /// The memory that a run may take beside 64 bytes for each byte of input, in MiB.
     pub memory: usize,
     /// The processor time that a run may take, in seconds: several times what is promised, since builds for tests are slow.
@@ -52,6 +64,14 @@ impl Target {
     pub fn find(name: &str) -> Option<&'static Self> {
         let broken = &crate::targets::broken::TARGET;
         Self::all().iter().chain([broken]).find(|target| target.name == name)
+    }
+
+    /// The function that does `part`.
+    pub fn part(&self, part: Part) -> fn(&[u8]) -> Outcome {
+        match part {
+            Part::Quick => self.quick.unwrap_or(self.run),
+            Part::Whole => self.run,
+        }
     }
 
     /// The bytes that a run on an input of `length` bytes may take.

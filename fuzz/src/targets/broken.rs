@@ -8,6 +8,7 @@ pub(crate) const TARGET: Target = Target {
     about: "ends as its input says",
     format: Format::Decisions,
     run,
+    quick: None,
     memory: 16,
     seconds: 1,
     stack: 512,

@@ -16,6 +16,7 @@ pub(super) const TARGET: Target = Target {
     about: "bundle.json of a bundle as text: opened, shown, verified, loaded without a compiler, trusted and not",
     format: Format::Json,
     run,
+    quick: None,
     memory: 128,
     seconds: 10,
     stack: 2048,

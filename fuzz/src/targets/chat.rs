@@ -13,6 +13,7 @@ pub(super) const TARGET: Target = Target {
     about: "messages, tools and variables as JSON: rendered with each published template",
     format: Format::Json,
     run,
+    quick: None,
     memory: 256,
     seconds: 20,
     stack: 512,

@@ -1,5 +1,7 @@
 //! Settings of a model, and the index of its weights: as far as a step of the engine that runs everywhere.
 
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -16,6 +18,7 @@ pub(super) const CONFIG: Target = Target {
     about: "config.json beside the weights of the fixture of its family: described, loaded and run by the portable engine",
     format: Format::Json,
     run: config,
+    quick: Some(described),
     memory: 256,
     seconds: 20,
     stack: 2048,
@@ -28,6 +31,7 @@ pub(super) const INDEX: Target = Target {
     about: "model.safetensors.index.json beside four shards: opened and described",
     format: Format::Json,
     run: index,
+    quick: None,
     memory: 64,
     seconds: 5,
     stack: 2048,
@@ -36,7 +40,10 @@ pub(super) const INDEX: Target = Target {
 };
 
 thread_local! {
+    /// A folder for each fixture, with links to its weights.
+    static PLACES: RefCell<BTreeMap<String, Place>> = const { RefCell::new(BTreeMap::new()) };
     static PLACE: Place = const { Place::new() };
+    static KNOWN: OnceCell<Vec<String>> = const { OnceCell::new() };
 }
 
 /// The files of a fixture that hold weights.
@@ -56,22 +63,35 @@ fn family(config: &[u8]) -> String {
     }
     let families = [&config["model_type"], &config["text_config"]["model_type"]];
     let mut named = families.into_iter().filter_map(Value::as_str).map(|name| name.trim_end_matches("_text"));
-    let known = fixtures();
-    let found = named.find_map(|name| known.iter().find(|known| known.trim_end_matches("_text") == name));
-    found.cloned().unwrap_or_else(|| "llama".to_owned())
+    let found = KNOWN.with(|known| {
+        let known = known.get_or_init(fixtures);
+        named.find_map(|name| known.iter().find(|known| known.trim_end_matches("_text") == name)).cloned()
+    });
+    found.unwrap_or_else(|| "llama".to_owned())
+}
+
+/// Writes `config.json` beside the weights that it is for, and uses the folder.
+fn beside_weights(input: &[u8], use_it: impl Fn(&Place) -> Result<Outcome>) -> Outcome {
+    PLACES.with_borrow_mut(|places| {
+        let family = family(input);
+        let place = places.entry(family.clone()).or_insert_with(|| {
+            let place = Place::new();
+            for path in weights(&family) {
+                place.link(&path.file_name().unwrap_or_default().to_string_lossy(), &path);
+            }
+            place
+        });
+        place.put("config.json", input);
+        Outcome::new(family).then(use_it(place).unwrap_or_else(|error| Outcome::refused(&error)))
+    })
+}
+
+fn described(input: &[u8]) -> Outcome {
+    beside_weights(input, describe)
 }
 
 fn config(input: &[u8]) -> Outcome {
-    PLACE.with(|place| {
-        place.put("config.json", input);
-        let family = family(input);
-        let files = weights(&family);
-        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        files.iter().for_each(|path| place.link(&name(path), path));
-        let outcome = describe(place).and_then(|described| Ok(described.then(run(place)?)));
-        files.iter().for_each(|path| place.remove(&name(path)));
-        Outcome::new(family).then(outcome.unwrap_or_else(|error| Outcome::refused(&error)))
-    })
+    beside_weights(input, |place| Ok(describe(place)?.then(run(place)?)))
 }
 
 fn describe(place: &Place) -> Result<Outcome> {

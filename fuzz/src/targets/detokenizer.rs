@@ -13,6 +13,7 @@ pub(super) const TARGET: Target = Target {
     about: "token ids, two bytes each: the pieces of their text are together what they decode to",
     format: Format::Decisions,
     run,
+    quick: None,
     memory: 64,
     seconds: 10,
     stack: 2048,

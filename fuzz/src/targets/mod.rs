@@ -13,6 +13,7 @@ mod safetensors;
 mod sequences;
 mod settings;
 mod snapshot;
+mod stop;
 mod template;
 mod tokenizer;
 
@@ -32,6 +33,7 @@ pub(crate) const ALL: &[Target] = &[
     sequences::REFERENCE,
     sequences::PORTABLE,
     detokenizer::TARGET,
+    stop::TARGET,
     program::TARGET,
     #[cfg(feature = "iree")]
     bundle::TARGET,

@@ -15,6 +15,7 @@ pub(super) const TARGET: Target = Target {
     about: "generation_config.json, tokenizer_config.json and the other small files: a model opened with them, and a chat begun",
     format: Format::Json,
     run,
+    quick: None,
     memory: 256,
     seconds: 20,
     stack: 2048,

@@ -17,6 +17,7 @@ pub(super) const TARGET: Target = Target {
     about: "bytes of a snapshot: read, restored by the reference and the portable engine, and continued",
     format: Format::Snapshot,
     run,
+    quick: None,
     memory: 128,
     seconds: 10,
     stack: 2048,

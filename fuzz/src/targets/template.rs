@@ -13,6 +13,7 @@ pub(super) const TARGET: Target = Target {
     about: "a chat template: parsed, and conversations rendered with it, on the smallest stack that systems give",
     format: Format::Template,
     run,
+    quick: None,
     memory: 192,
     seconds: 20,
     stack: 512,

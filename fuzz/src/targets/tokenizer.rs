@@ -13,6 +13,7 @@ pub(super) const TARGET: Target = Target {
     about: "tokenizer.json: read, and texts of many kinds encoded, decoded and streamed with it",
     format: Format::Json,
     run,
+    quick: None,
     memory: 512,
     seconds: 20,
     stack: 2048,
