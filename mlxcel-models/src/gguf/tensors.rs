@@ -17,6 +17,8 @@ use crate::element::ElementType;
 
 /// Far above any published model.
 const MOST_HEADS: usize = 1 << 12;
+/// The most values of a vector that is computed, and so takes memory beside the file: as wide as a model may be.
+const MOST_COMPUTED: usize = 1 << 20;
 
 /// A tensor for families.
 pub(crate) struct Renamed {
@@ -73,6 +75,12 @@ impl Gguf {
                     Undo::Compute(function) => {
                         let values = floats(&part.location, tensor, bytes)?;
                         let (start, count) = (computed.len(), values.len());
+                        if count > MOST_COMPUTED {
+                            let message = format!(
+                                "{count} values are more than {MOST_COMPUTED}, and no vector of a network"
+                            );
+                            return Err(at(Error::new(ErrorKind::Corrupt, OPERATION, message)));
+                        }
                         computed.extend(values.flat_map(|value| function(value).to_le_bytes()));
                         tensors.push(Renamed {
                             name,

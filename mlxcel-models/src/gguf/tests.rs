@@ -190,6 +190,32 @@ fn tokenizers_that_are_not_known_are_refused_by_name() {
 }
 
 #[test]
+fn what_takes_more_memory_than_the_file_is_refused_before_it_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut wide = model("gemma");
+    let values = (1 << 20) + 1;
+    wide.tensor("blk.0.attn_norm.weight", 0, &[values], &vec![0; 4 * values]);
+    write(folder.path(), "model.gguf", &wide);
+    let error = refused(folder.path(), ErrorKind::Corrupt, "more than 1048576");
+    assert_eq!(error.context("tensor"), Some("blk.0.attn_norm.weight"));
+
+    // All parts of a text up to a hundred letters are tokens: each is made of two others in as many ways as it has letters.
+    let letters: Vec<char> = (0..250).filter_map(|letter| char::from_u32(0x4e00 + letter)).collect();
+    let tokens = |longest: usize| {
+        let parts = (1..=longest).flat_map(|length| letters.windows(length));
+        let parts: Vec<String> = parts.map(|part| part.iter().collect()).collect();
+        let mut draft = model("llama");
+        draft.text("tokenizer.ggml.model", "llama");
+        draft.texts("tokenizer.ggml.tokens", &parts.iter().map(String::as_str).collect::<Vec<_>>());
+        write(folder.path(), "model.gguf", &draft);
+        crate::files::read(&ModelSource::from(folder.path()), "tokenizer.json")
+    };
+    assert!(tokens(4).unwrap().is_some());
+    let error = tokens(100).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("made of others"), "{error}");
+}
+
+#[test]
 fn models_may_be_embedded() {
     let file: &'static [u8] = model("llama").write().leak();
     let files: &'static [(&str, &[u8])] = vec![("model.gguf", file)].leak();

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::super::metadata::Metadata;
 use super::Kind;
-use super::vocabulary::{TokenType, Vocabulary};
+use super::vocabulary::{TOKENS, TokenType, Vocabulary};
 use super::writer::Writer;
+use crate::files::FileKind;
 
 const PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const SPACE: &str = "▁";
@@ -20,6 +21,8 @@ const SPACE: &str = "▁";
 const MOST_WORK: usize = 1 << 30;
 /// How long a token may be that is made of others, in bytes.
 const LONGEST_MADE: usize = 512;
+/// How many bytes of JSON a merge takes beside its two tokens: `["",""]` and a comma.
+const MERGE: usize = 8;
 
 /// What such tokenizers decide.
 pub(super) fn kind() -> Kind {
@@ -82,7 +85,7 @@ fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec
     let made = |ty| matches!(ty, TokenType::Normal | TokenType::UserDefined | TokenType::Unused);
     let ids: HashMap<&str, TokenId> =
         vocabulary.tokens().filter(|token| made(token.ty)).map(|token| (token.text, token.id)).collect();
-    let (mut merges, mut work) = (Vec::new(), 0usize);
+    let (mut merges, mut work, mut written) = (Vec::new(), 0usize, 0);
     for (token, score) in vocabulary.tokens().zip(vocabulary.scores()) {
         // The last of several tokens that are written alike is the one that is known.
         if ids.get(token.text) != Some(&token.id) || token.text.len() > LONGEST_MADE {
@@ -90,7 +93,7 @@ fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec
         }
         work = work.saturating_add(token.text.len() * token.text.len());
         if work > MOST_WORK {
-            return Err(metadata.corrupt("tokenizer.ggml.tokens", "the tokens are too long".to_owned()));
+            return Err(metadata.corrupt(TOKENS, "the tokens are too long".to_owned()));
         }
         let from = merges.len();
         for (at, _) in token.text.char_indices().skip(1) {
@@ -98,6 +101,11 @@ fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec
             if let (Some(first), Some(second)) = (ids.get(left), ids.get(right)) {
                 merges.push((*first, *second, Merge { left, right, score }));
             }
+        }
+        // What does not fit into the file that is written is refused before it takes memory.
+        written += (merges.len() - from) * (token.text.len() + MERGE);
+        if written as u64 > FileKind::Tokenizer.limit() {
+            return Err(metadata.corrupt(TOKENS, "too many tokens are made of others".to_owned()));
         }
         merges[from..].sort_by_key(|(first, second, _)| (*first, *second));
     }

@@ -4,7 +4,7 @@ use mlxcel_core::{Result, TokenId};
 
 use super::super::metadata::{Metadata, Numbers};
 
-const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 

@@ -155,7 +155,9 @@ fn integers(module: &Module<'_>, settings: Fields<'_>, tensor: &str) -> Result<W
         8
     } else {
         let [rows, words] = codes.matrix()?;
-        let bits = WIDTHS.into_iter().find(|bits| module.columns * bits == words.saturating_mul(32));
+        let bits = WIDTHS
+            .into_iter()
+            .find(|bits| module.columns.checked_mul(*bits) == Some(words.saturating_mul(32)));
         let Some(bits) = bits.filter(|_| rows == module.rows && codes.view.element_type == ElementType::I32)
         else {
             return Err(codes.refuse(format!(
