@@ -164,6 +164,48 @@ fn who_leaves_is_cancelled_and_a_full_queue_says_so() {
 }
 
 #[test]
+fn a_connection_without_a_whole_request_loses_its_place() {
+    let server = Server::start(&["--max-connections", "1", "--idle-limit", "1"]);
+    let silent = TcpStream::connect(&server.address).unwrap();
+    assert_eq!(server.get("/health").0, 200);
+    drop(silent);
+    // A byte now and then is no request either.
+    let mut slow = TcpStream::connect(&server.address).unwrap();
+    let writer = thread::spawn(move || {
+        let request = format!("GET /health HTTP/1.1\r\nX-Long: {}", "x".repeat(10_000));
+        let sent = request.bytes().take_while(|&byte| {
+            thread::sleep(Duration::from_millis(50));
+            slow.write_all(&[byte]).is_ok()
+        });
+        sent.count()
+    });
+    assert_eq!(server.get("/health").0, 200);
+    assert!(writer.join().unwrap() < 10_000);
+    // An answer that takes longer is waited for, read at once or as it comes.
+    for stream in [false, true] {
+        let mut answer = String::new();
+        server.chat(900, stream).read_to_string(&mut answer).unwrap();
+        let whole = if stream { "[DONE]" } else { "\"completion_tokens\":900" };
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(whole), "{answer}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_text_that_no_context_holds_is_refused_before_it_takes_memory() {
+    let server = Server::start(&[]);
+    let text = "a ".repeat(500_000);
+    for (path, field) in [("/v1/embeddings", "input"), ("/v1/completions", "prompt")] {
+        let (status, said) = server.ask("POST", path, "", &json!({ field: text }).to_string());
+        assert!(status == 400 && said.contains("longer than the context"), "{status} {said}");
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let most: usize = most.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(most < 120 << 10, "{most} KiB for a body of {} bytes", text.len());
+}
+
+#[test]
 fn a_signal_lets_running_answers_end() {
     let mut server = Server::start(&[]);
     let mut stream = BufReader::new(server.chat(300, true));

@@ -1,25 +1,37 @@
-//! No more connections than are wanted.
+//! No more connections than are wanted, and none that is silent for long.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use axum::serve::Listener;
+use axum::body::Body;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Request};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::Response;
+use axum::serve::{IncomingStream, Listener};
+use futures_util::StreamExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A listener that accepts a connection when there is room for it.
 pub(crate) struct Limited {
     listener: TcpListener,
     room: Arc<Semaphore>,
+    idle: Duration,
 }
 
 impl Limited {
-    pub(crate) fn new(listener: TcpListener, most: usize) -> Self {
-        Self { listener, room: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
+    /// At most `most` connections at once, each closed when for `idle` it neither has a request nor takes an answer.
+    pub(crate) fn new(listener: TcpListener, most: usize, idle: Duration) -> Self {
+        Self { listener, room: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), idle }
     }
 }
 
@@ -33,7 +45,7 @@ impl Listener for Limited {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         // Pieces of text are small and are wanted at once; where that cannot be set they come a little later.
         let _ = stream.set_nodelay(true);
-        (Connection { stream, _permit: permit }, address)
+        (Connection::new(stream, permit, self.idle), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -41,10 +53,88 @@ impl Listener for Limited {
     }
 }
 
+/// How many requests of a connection are being answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answering(Arc<AtomicUsize>);
+
+impl Connected<IncomingStream<'_, Limited>> for Answering {
+    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
+        stream.io().answering.clone()
+    }
+}
+
+/// A request that is being answered. It counts down also where the client leaves and the answer is dropped.
+struct Counted(Answering);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a request until its answer is made, so that its connection is not taken for a silent one.
+pub(crate) async fn watch(
+    ConnectInfo(answering): ConnectInfo<Answering>,
+    request: Request,
+    next: Next,
+) -> Response {
+    answering.0.fetch_add(1, Ordering::Relaxed);
+    let counted = Counted(answering);
+    let response = next.run(request).await;
+    let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
+    if !kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
+        return response;
+    }
+    // It is made while it is sent.
+    response.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |piece| {
+            let _counted = &counted;
+            piece
+        }))
+    })
+}
+
 /// A connection that gives its place back when it is closed.
+///
+/// What a client sends does not keep it open: a request has to come whole. So neither silence nor a byte now and then holds a place.
 pub(crate) struct Connection {
     stream: TcpStream,
     _permit: Option<OwnedSemaphorePermit>,
+    answering: Answering,
+    idle: Duration,
+    /// When it was opened, last had a request, or last took a part of an answer.
+    active: Instant,
+    /// Since when it has taken nothing of an answer that is there.
+    stalled: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, permit: Option<OwnedSemaphorePermit>, idle: Duration) -> Self {
+        let active = Instant::now();
+        let timer = Box::pin(sleep_until(active + idle));
+        Self { stream, _permit: permit, answering: Answering::default(), idle, active, stalled: None, timer }
+    }
+
+    /// Whether it has been silent for too long; else `context` is woken when that may be.
+    fn is_silent(&mut self, context: &mut Context<'_>) -> bool {
+        loop {
+            let now = Instant::now();
+            if self.stalled.is_none() && self.answering.0.load(Ordering::Relaxed) > 0 {
+                self.active = now;
+            }
+            let end = self.stalled.unwrap_or(self.active) + self.idle;
+            if end <= now {
+                return true;
+            }
+            if self.timer.deadline() != end {
+                self.timer.as_mut().reset(end);
+            }
+            if self.timer.as_mut().poll(context).is_pending() {
+                return false;
+            }
+        }
+    }
 }
 
 impl AsyncRead for Connection {
@@ -53,7 +143,10 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Pending if self.is_silent(context) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            done => done,
+        }
     }
 }
 
@@ -63,7 +156,13 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let done = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if done.is_ready() {
+            (self.active, self.stalled) = (Instant::now(), None);
+            return done;
+        }
+        self.stalled.get_or_insert_with(Instant::now);
+        if self.is_silent(context) { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { done }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -69,9 +69,10 @@ pub(crate) async fn embed(
     let _turn = app.embedding.lock().await;
     let model = app.engine.model().clone();
     let computed = tokio::task::spawn_blocking(move || {
+        // First, since it refuses texts that are longer than the context before they are encoded.
+        let vectors = model.embed_all(&texts, &EmbedOptions::default())?;
         let tokens = texts.iter().map(|text| Ok(model.tokenizer()?.encode(text, true)?.len()));
-        let tokens = tokens.sum::<mlxcel_session::Result<usize>>()?;
-        Ok::<_, Error>((tokens, model.embed_all(&texts, &EmbedOptions::default())?))
+        Ok::<_, Error>((tokens.sum::<mlxcel_session::Result<usize>>()?, vectors))
     });
     let (tokens, vectors) = computed
         .await

@@ -29,7 +29,7 @@ use mlxcel_session::{Engine, EngineOptions, LoadOptions, Precision, PrefixCache,
 use tokio::net::TcpListener;
 
 use app::App;
-use connections::Limited;
+use connections::{Answering, Limited};
 
 /// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`, a page to chat on
 /// at `/`, `/health`, and `/metrics` for Prometheus.
@@ -91,6 +91,9 @@ struct Arguments {
     /// How many connections may be open; a further one waits
     #[arg(long, value_name = "N", default_value_t = 512)]
     max_connections: usize,
+    /// The most seconds that a connection may be silent: the next request must come whole in that time, and answers must be read
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    idle_limit: u64,
     /// The mebibytes of memory for prompts that were computed before, to be reused by those that begin alike; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
@@ -120,7 +123,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         let ending = ended_by_signal()?;
         writeln!(stdout(), "http://{address}")?;
         stdout().flush()?;
-        serve(Limited::new(listener, arguments.max_connections), app, ending, grace).await
+        let idle = Duration::from_secs(arguments.idle_limit);
+        serve(Limited::new(listener, arguments.max_connections, idle), app, ending, grace).await
     })
 }
 
@@ -179,7 +183,8 @@ async fn serve(
 ) -> Result<(), Failure> {
     let router = routes::router(Arc::clone(&app));
     let (told, mut hears) = tokio::sync::watch::channel(false);
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+    let service = router.into_make_service_with_connect_info::<Answering>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         ending.await;
         // Nobody hears where the server has ended already.
         let _ = told.send(true);

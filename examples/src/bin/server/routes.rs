@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::failure::ApiError;
-use crate::{chat, completions, embeddings, metrics, page};
+use crate::{chat, completions, connections, embeddings, metrics, page};
 
 /// How long a client has to send a request's body.
 const BODY_TIME: std::time::Duration = std::time::Duration::from_secs(30);
@@ -36,6 +36,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(app.most_bytes))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), metrics::count))
+        .layer(middleware::from_fn(connections::watch))
         .with_state(app)
 }
 
