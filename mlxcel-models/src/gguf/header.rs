@@ -24,6 +24,10 @@ const LONGEST_KEY: usize = 65_535;
 const LONGEST_NAME: usize = 256;
 /// How many dimensions a tensor may have.
 const MOST_DIMENSIONS: usize = 4;
+/// The most entries of metadata: files have some dozens.
+const MOST_ENTRIES: usize = 1 << 16;
+/// The most tensors of a file: experts are stacked, so that a network has some thousands.
+const MOST_TENSORS: usize = 1 << 18;
 /// The alignment where none is given.
 const DEFAULT_ALIGNMENT: usize = 32;
 /// Far above any that is used.
@@ -76,6 +80,15 @@ impl Header {
         }
         let (tensors, entries) = (cursor.size(), cursor.size());
         let (Some(tensors), Some(entries)) = (tensors, entries) else { return Err(errors.truncated()) };
+        for (count, most, what) in
+            [(tensors, MOST_TENSORS, "tensors"), (entries, MOST_ENTRIES, "entries of metadata")]
+        {
+            if count > most {
+                return Err(
+                    errors.corrupt(format!("the file claims {count} {what}, and {most} are the most"))
+                );
+            }
+        }
         let metadata = read_metadata(&mut cursor, file, entries, &errors)?;
         let alignment = alignment(&metadata, file, &errors)?;
         let places = read_places(&mut cursor, file, tensors, &errors)?;

@@ -75,6 +75,15 @@ fn counts_and_lengths_that_no_file_can_have_are_refused_at_once() {
 }
 
 #[test]
+fn more_entries_than_any_model_has_are_refused_though_they_are_there() {
+    let mut many = Draft::new();
+    for entry in 0..=1 << 16 {
+        many.number(&entry.to_string(), Kind::U32, 0.0);
+    }
+    refused(&many.write(), ErrorKind::Corrupt, "65536 are the most");
+}
+
+#[test]
 fn other_files_are_told_from_damaged_ones() {
     refused(b"", ErrorKind::Corrupt, "empty");
     refused(b"version https://git-lfs.github.com/spec/v1", ErrorKind::Corrupt, "git lfs pull");
