@@ -169,14 +169,14 @@ fn shuffled() -> Vec<usize> {
 fn gptq_is_read_in_every_width_and_grouping() {
     for (bits, group, v2, symmetric, text) in [
         (4, 32, false, true, "u4-8/32 f16"),
-        (4, 128, true, false, "u4/128 f16 + f32"),
+        (4, 128, true, false, "u4/128 f16 - u8*scale"),
         (4, 256, false, true, "u4-8/128 f16"),
-        (8, 64, false, false, "u8/64 f16 + f32"),
+        (8, 64, false, false, "u8/64 f16 - u8*scale"),
         (8, 128, true, true, "u8-128/128 f16"),
-        (3, 32, false, false, "u3/32 f16 + f32"),
-        (2, 64, true, false, "u2/64 f16 + f32"),
+        (3, 32, false, false, "u3/32 f16 - u8*scale"),
+        (2, 64, true, false, "u2/64 f16 - u8*scale"),
         // Of the last group there are 64 columns.
-        (4, 96, false, false, "u4/32 f16 + f32"),
+        (4, 96, false, false, "u4/32 f16 - u8*scale"),
     ] {
         let (draft, expected) = gptq(bits, group, v2, symmetric, None);
         assert_eq!(check(&draft, expected), text);
@@ -190,7 +190,7 @@ fn gptq_columns_are_sorted_by_their_groups() {
     assert_eq!(check(&draft, expected), "u4-8/32 f16");
     for (bits, group) in [(4, 32), (4, 96), (8, 128), (3, 64)] {
         let (draft, expected) = gptq(bits, group, false, false, Some(&shuffled()));
-        assert!(check(&draft, expected).ends_with("f16 + f32 ordered"));
+        assert!(check(&draft, expected).ends_with("f16 - u8*scale ordered"));
     }
 }
 
@@ -231,7 +231,7 @@ fn awq(group: usize, with_zeros: bool) -> (Draft, impl Fn(usize, usize) -> f32) 
 #[test]
 fn awq_is_read_with_and_without_zeros() {
     for (group, with_zeros, text) in
-        [(32, true, "u4/32 f16 + f32"), (128, true, "u4/128 f16 + f32"), (64, false, "u4-8/64 f16")]
+        [(32, true, "u4/32 f16 - u8*scale"), (128, true, "u4/128 f16 - u8*scale"), (64, false, "u4-8/64 f16")]
     {
         let (draft, expected) = awq(group, with_zeros);
         assert_eq!(check(&draft, expected), text);
@@ -251,9 +251,9 @@ fn packed_integers_of_compressed_tensors_are_read() {
     for (bits, group, zeros_packed, ordered, text) in [
         (4, 32, None, false, "u4-8/32 f16"),
         (8, COLUMNS, None, false, "u8-128/128 f16"),
-        (4, 64, Some(true), false, "u4/64 f16 + f32"),
-        (8, 128, Some(false), false, "u8/128 f16 + f32"),
-        (4, 32, Some(true), true, "u4/32 f16 + f32 ordered"),
+        (4, 64, Some(true), false, "u4/64 f16 - u8*scale"),
+        (8, 128, Some(false), false, "u8/128 f16 - u8*scale"),
+        (4, 32, Some(true), true, "u4/32 f16 - u8*scale ordered"),
         (4, 128, None, true, "u4-8/128 f16 ordered"),
     ] {
         let (limit, groups) = (1u32 << bits, COLUMNS / group);
@@ -322,7 +322,7 @@ fn integers_in_bytes_have_scales_for_rows_or_all() {
     );
     let expected =
         |row: usize, column: usize| floats[row] * (code(row, column) - f32::from(zeros[row].cast_signed()));
-    assert_eq!(check(&draft, expected), "u8/128 f16 + f32");
+    assert_eq!(check(&draft, expected), "u8/128 f16 - u8*scale");
 }
 
 /// A float of 4 exponent and 3 fraction bits.

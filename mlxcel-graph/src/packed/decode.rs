@@ -30,6 +30,12 @@ pub(super) fn values<'d>(b: &mut Builder<'d>, packing: Packing, parts: &[Value<'
             let offsets = b.expand(offsets, &grouped, &[2])?;
             b.add(scaled, offsets)?
         }
+        (Offset::Zeros, Some(zeros)) => {
+            let zeros = b.convert(zeros, ElementType::F32)?;
+            let zeros = b.expand(zeros, &grouped, &[2])?;
+            let offsets = b.multiply(scales, zeros)?;
+            b.subtract(scaled, offsets)?
+        }
         (Offset::Bytes { groups, .. }, Some(offsets)) => {
             let offsets = shared(b, offsets, part(Part::OffsetFactors).unwrap_or(offsets), groups)?;
             let offsets = b.expand(offsets, &grouped, &[2])?;

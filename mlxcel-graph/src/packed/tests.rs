@@ -32,6 +32,7 @@ fn packings() -> Vec<Packing> {
         integer(4, 8, 32),
         integer(8, 128, 64),
         Packing { offset: Offset::Float(Stored::F32), ..integer(4, 0, 128) },
+        Packing { offset: Offset::Zeros, ..integer(4, 0, 128) },
         Packing { scale: bytes(false, 8), offset: minima, ..integer(4, 0, 32) },
         Packing { scale: bytes(true, 16), ..integer(6, 32, 16) },
         Packing::MXFP4,

@@ -61,6 +61,12 @@ impl Groups<'_> {
         match self.packing.offset {
             Offset::None => None,
             Offset::Float(_) => Some(self.float(w, Part::Offsets, group)),
+            Offset::Zeros => {
+                let zero = self.byte(w, Part::Offsets, group, false);
+                let scale = self.scale(w, group, 1.0);
+                let subtracted = w.arith("subtracted", "mulf", &scale, &zero, &floats);
+                Some(w.set("offset", format_args!("arith.negf {subtracted} : {floats}")))
+            }
             Offset::Bytes { groups, .. } => {
                 let number = self.byte(w, Part::Offsets, group, false);
                 let shared = self.shared(w, Part::OffsetFactors, group, groups);

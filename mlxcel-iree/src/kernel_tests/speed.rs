@@ -21,7 +21,7 @@ const PACKINGS: [&str; 12] = [
     "u8-128/32 f16",
     "iq4nl/32 f16",
     "u4-8/128 f16",
-    "u4/128 f16 + f32",
+    "u4/128 f16 - u8*scale",
     "e2m1/32 e8m0",
     "u5/32 u8*f16/8 - u8*f16/8",
     "u3-4/16 i8*f16/16",
@@ -132,14 +132,19 @@ fn kernels_of_packed_weights_beside_one_another() {
         Ok("fast") => Precision::Fast,
         _ => Precision::Native,
     };
+    // Some of them, with commas between.
+    let only = std::env::var("PACKINGS").ok();
     for shape in [[1, 8192, 2048], [1, 2048, 8192], [128, 8192, 2048]] {
-        let running = PACKINGS.iter().map(|packing| Running::new(&device, packing, shape, precision));
+        let chosen =
+            |packing: &&str| only.as_deref().is_none_or(|only| only.split(',').any(|one| one == *packing));
+        let packings: Vec<&str> = PACKINGS.into_iter().filter(chosen).collect();
+        let running = packings.iter().map(|packing| Running::new(&device, packing, shape, precision));
         let mut running: Vec<_> = running.collect();
         for _ in 0..ROUNDS {
             running.iter_mut().for_each(Running::run);
         }
         println!("{shape:?}, {precision:?}");
-        for (packing, running) in PACKINGS.iter().zip(&mut running) {
+        for (packing, running) in packings.iter().zip(&mut running) {
             running.seconds.sort_by(f64::total_cmp);
             let (best, median) = (running.seconds[0], running.seconds[ROUNDS / 2]);
             println!(

@@ -44,6 +44,7 @@ pub fn decode_row(packing: &Packing, parts: &[&[u8]], values: &mut [f32]) -> Res
         let offset = match packing.offset {
             Offset::None => None,
             Offset::Float(_) => Some(float(Part::Offsets, group)),
+            Offset::Zeros => Some(-(scale * f32::from(byte(Part::Offsets, group)))),
             Offset::Bytes { groups, .. } => {
                 Some(-(float(Part::OffsetFactors, group / groups) * f32::from(byte(Part::Offsets, group))))
             }

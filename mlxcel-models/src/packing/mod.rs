@@ -97,6 +97,8 @@ pub enum Offset {
     None,
     /// A float for each group.
     Float(ElementType),
+    /// An unsigned byte for each group times the group's scale, which is subtracted: the code that stands for zero, as in GPTQ and AWQ.
+    Zeros,
     /// An unsigned byte for each group times a float for several of them, which is subtracted: the minima of llama.cpp's K-quants.
     Bytes {
         /// How many consecutive groups of a row share a float.
@@ -242,7 +244,7 @@ impl Packing {
             Scale::E8M0 | Scale::E4M3 => true,
         };
         let offset_fits = match self.offset {
-            Offset::None => true,
+            Offset::None | Offset::Zeros => true,
             Offset::Float(element) => float(element),
             Offset::Bytes { groups: shared, factor } => {
                 float(factor) && groups.is_some_and(|groups| shared > 0 && groups.is_multiple_of(shared))

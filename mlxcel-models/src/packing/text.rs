@@ -44,6 +44,7 @@ impl fmt::Display for Packing {
         match self.offset {
             Offset::None => {}
             Offset::Float(element) => write!(f, " + {}", float(element))?,
+            Offset::Zeros => f.write_str(" - u8*scale")?,
             Offset::Bytes { groups, factor } => write!(f, " - u8*{}/{groups}", float(factor))?,
         }
         if self.ordered { f.write_str(" ordered") } else { Ok(()) }
@@ -108,8 +109,13 @@ fn parse(text: &str) -> Option<Packing> {
                 packing.offset = Offset::Float(float_named(words.next()?)?)
             }
             "-" if packing.offset == Offset::None => {
-                let (factor, groups) = shared(words.next()?.strip_prefix("u8*")?)?;
-                packing.offset = Offset::Bytes { groups, factor };
+                packing.offset = match words.next()?.strip_prefix("u8*")? {
+                    "scale" => Offset::Zeros,
+                    floats => {
+                        let (factor, groups) = shared(floats)?;
+                        Offset::Bytes { groups, factor }
+                    }
+                };
             }
             _ => return None,
         }
@@ -151,7 +157,8 @@ mod tests {
             "e4m3/128 f32",
             "iq4nl/32 i8*f16/8",
             "u4-8/128 f16 ordered",
-            "u4/128 f16 + f32 ordered",
+            "u4/128 f16 - u8*scale ordered",
+            "u4/128 f16 + f32",
         ] {
             assert_eq!(text.parse::<Packing>().unwrap().to_string(), text);
         }

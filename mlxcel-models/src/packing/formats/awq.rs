@@ -9,8 +9,7 @@ use std::ops::Range;
 use mlxcel_core::Result;
 
 use super::dense;
-use super::gptq::{declared_group, offsets};
-use super::grid::float;
+use super::gptq::{declared_group, write_zeros};
 use super::module::{FLOATS, Module};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
@@ -64,10 +63,7 @@ pub(super) fn matrix(
     let group_size = module.group_size(stored);
     let element = scales.view.element_type;
     let packing = match zeros {
-        Some(_) => Packing {
-            offset: Offset::Float(ElementType::F32),
-            ..Packing::symmetric(BITS, 0, group_size, element)
-        },
+        Some(_) => Packing { offset: Offset::Zeros, ..Packing::symmetric(BITS, 0, group_size, element) },
         None => Packing::symmetric(BITS, 1 << (BITS - 1), group_size, element),
     };
     packing.check(module.columns)?;
@@ -93,15 +89,12 @@ pub(in crate::packing) fn read(
     let done = match part {
         Part::Codes => codes(view.bytes, [height, words], rows, out),
         Part::Offsets => {
-            let module = tensor.rsplit_once('.').map_or("", |(module, _)| module);
-            let (scales, _) = checkpoint.located(&format!("{module}.scales"))?;
-            let columns = scales.shape.last().copied().unwrap_or_default();
             let zero_of = |group: usize, row: usize| {
                 let word = view.bytes.as_chunks().0.get(group * words + row / SHARED)?;
                 // The mask leaves 4 bits.
                 Some((u32::from_le_bytes(*word) >> SHIFTS[row % SHARED] & 15) as u8)
             };
-            offsets(groups, rows, out, zero_of, |group, row| float(&scales, group * columns + row))
+            write_zeros(groups, rows, out, zero_of)
         }
         _ => None,
     };

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use mlxcel_core::Result;
 
-use super::gptq::{offsets, sort, write_order};
+use super::gptq::{sort, write_order, write_zeros};
 use super::grid::{self, float};
 use super::module::{Module, Stored};
 use super::{dense, fp8, stream};
@@ -202,10 +202,7 @@ fn integers(module: &Module<'_>, settings: Fields<'_>, tensor: &str) -> Result<W
     let group_size = module.group_size(block[1]);
     let element = scales.view.element_type;
     let packing = match zeros {
-        Some(_) => Packing {
-            offset: Offset::Float(ElementType::F32),
-            ..Packing::symmetric(bits, 0, group_size, element)
-        },
+        Some(_) => Packing { offset: Offset::Zeros, ..Packing::symmetric(bits, 0, group_size, element) },
         None => Packing::symmetric(bits, 1 << (bits - 1), group_size, element),
     };
     let packing = Packing { ordered, ..packing };
@@ -324,10 +321,6 @@ impl Compressed {
                 fits.then_some(())
             }
             Part::Offsets => {
-                let scales = beside(SCALE)?;
-                let scale_width = scales.shape.get(1).copied().unwrap_or(1);
-                let scale_of =
-                    |group: usize, row: usize| float(&scales, row / self.rows.max(1) * scale_width + group);
                 let in_word = 32 / self.bits.max(1);
                 let signed = 1u8 << (self.bits - 1);
                 let zero_of = |group: usize, row: usize| {
@@ -340,7 +333,7 @@ impl Compressed {
                     // The mask leaves 8 bits at most.
                     Some((code & ((1 << self.bits) - 1)) as u8)
                 };
-                offsets(self.groups, rows, out, zero_of, scale_of)
+                write_zeros(self.groups, rows, out, zero_of)
             }
             Part::Order => write_order(view.bytes, out),
             _ => None,

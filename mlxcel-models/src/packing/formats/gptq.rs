@@ -11,7 +11,6 @@ use std::ops::Range;
 
 use mlxcel_core::Result;
 
-use super::grid::float;
 use super::module::{FLOATS, Module, Stored};
 use super::{dense, stream};
 use crate::checkpoint::Checkpoint;
@@ -82,7 +81,7 @@ pub(super) fn matrix(
     let packing = match constant {
         Some(zero) => Packing::symmetric(bits, zero, group_size, scales.view.element_type),
         None => Packing {
-            offset: Offset::Float(ElementType::F32),
+            offset: Offset::Zeros,
             ..Packing::symmetric(bits, 0, group_size, scales.view.element_type)
         },
     };
@@ -188,14 +187,11 @@ impl Gptq {
                 done
             }
             (Part::Offsets, &[_, words]) => {
-                let (scales, _) = checkpoint.located(&format!("{module}.scales"))?;
                 let zero_of = |group: usize, row: usize| {
                     let zeros = view.bytes.get(group * words * 4..(group + 1) * words * 4)?;
                     Some(zero(code(zeros, row, self.bits)?, self.bits, self.less_one))
                 };
-                let columns = scales.shape.last().copied().unwrap_or_default();
-                let scale_of = |group: usize, row: usize| float(&scales, group * columns + row);
-                offsets(self.groups, rows, out, zero_of, scale_of)
+                write_zeros(self.groups, rows, out, zero_of)
             }
             (Part::Order, _) => write_order(view.bytes, out),
             _ => None,
@@ -244,20 +240,17 @@ fn code(stream: &[u8], index: usize, bits: usize) -> Option<u8> {
     Some(((low | high << 8) >> shift & ((1 << bits) - 1)) as u8)
 }
 
-/// Writes what is added to the codes of each group, `-scale · zero` in F32; `groups` groups of the packing share a stored one.
-pub(super) fn offsets(
+/// Writes the zero of each group; `groups` groups of the packing share a stored one.
+pub(super) fn write_zeros(
     groups: usize,
     rows: Range<usize>,
     out: &mut [u8],
     zero_of: impl Fn(usize, usize) -> Option<u8>,
-    scale_of: impl Fn(usize, usize) -> Option<f32>,
 ) -> Option<()> {
-    let out = out.as_chunks_mut::<4>().0;
     let count = out.len().checked_div(rows.len())?;
-    for (row, offsets) in rows.zip(out.chunks_exact_mut(count.max(1))) {
-        for (group, of_group) in offsets.chunks_mut(groups.max(1)).enumerate() {
-            let offset = -(scale_of(group, row)? * f32::from(zero_of(group, row)?));
-            of_group.fill(offset.to_le_bytes());
+    for (row, zeros) in rows.zip(out.chunks_exact_mut(count.max(1))) {
+        for (group, of_group) in zeros.chunks_mut(groups.max(1)).enumerate() {
+            of_group.fill(zero_of(group, row)?);
         }
     }
     Some(())
