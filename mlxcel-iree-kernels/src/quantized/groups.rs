@@ -76,6 +76,16 @@ impl Groups<'_> {
         }
     }
 
+    /// Asks for the memory of a group's scale and offset where these are floats. Bytes are so few that asking takes longer than it saves.
+    pub(super) fn prefetch(&self, w: &mut Writer, group: &str) {
+        let scales = matches!(self.packing.scale, Scale::Float(_)).then_some(Part::Scales);
+        let offsets = matches!(self.packing.offset, Offset::Float(_)).then_some(Part::Offsets);
+        let at: Vec<&str> = [self.before, group].into_iter().chain(self.behind).collect();
+        for part in scales.into_iter().chain(offsets) {
+            self.weight.part(part).prefetch(w, &at);
+        }
+    }
+
     /// An element of a part as it is stored.
     fn load(&self, w: &mut Writer, part: Part, index: &str, element: &str) -> String {
         let at: Vec<&str> = [self.before, index].into_iter().chain(self.behind).collect();

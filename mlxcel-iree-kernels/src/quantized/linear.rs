@@ -32,9 +32,20 @@ struct Chunk {
     word: String,
     /// Which part of the codes of a unit it has, where it has not all of them.
     part: usize,
+    /// The chunk that memory is asked for meanwhile.
+    ahead: Ahead,
 }
 
-/// How many words ahead of those at hand memory is asked for the next.
+/// A chunk that comes later: of the same panels, or behind their ends of those that come next.
+#[derive(Clone)]
+struct Ahead {
+    /// How many panels further it is.
+    panels: String,
+    number: String,
+    word: String,
+}
+
+/// About how many words of a panel ahead of those at hand memory is asked for.
 const AHEAD: usize = 16;
 
 /// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the
@@ -42,7 +53,7 @@ const AHEAD: usize = 16;
 const BLOCK: usize = 64;
 
 /// Operations on operands in one turn of the innermost loop.
-const UNROLL: usize = 512;
+const UNROLL: usize = 128;
 
 /// `x: [rows, inputs]`, made [ready](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32; or, for each
 /// of `blocks` of rows, times that of its expert.
@@ -187,7 +198,7 @@ impl Linear {
         let rows: Vec<String> = (0..self.rows).map(|row| w.index(row)).collect();
         let start = w.constant("dense<0.0>", &floats);
         let totals = vec![(start, floats.clone()); panels.count * self.rows];
-        let totals = self.for_chunks(w, &totals, |w, chunk, totals| {
+        let totals = self.for_chunks(w, panels.count, &totals, |w, chunk, totals| {
             let sums = self.chunk_sums(w, views, &numbers, chunk, &rows);
             let of_x: Vec<[String; 2]> =
                 rows.iter().map(|row| product.of_activations(w, &views.meta, &chunk.number, row)).collect();
@@ -196,7 +207,7 @@ impl Linear {
             for (number, (sums, totals)) in
                 numbers.iter().zip(sums.chunks(rows.len() * planes).zip(totals.chunks(rows.len())))
             {
-                let of_weight = product.of_chunk(w, &views.weight, number, &chunk.number);
+                let of_weight = self.of_chunk(w, views, number, chunk);
                 for ((sums, total), of_x) in sums.chunks(planes).zip(totals).zip(&of_x) {
                     next.push(product.add_chunk(w, total, sums, &of_weight, of_x));
                 }
@@ -216,19 +227,33 @@ impl Linear {
     fn for_chunks(
         &self,
         w: &mut Writer,
+        panels: usize,
         carried: &[(String, String)],
         mut body: impl FnMut(&mut Writer, &Chunk, &[String]) -> Vec<String>,
     ) -> Vec<String> {
         let form = &self.product.form;
         let together = form.chunks_together();
         let words = form.chunk().max(form.unit()) / form.unit() * form.unit_words();
-        let [zero, one, spans] = [0, 1, form.chunks() / together].map(|n| w.index(n));
-        w.for_loop("span", [&zero, &spans, &one], carried, |w, span, carried| {
+        let spans = form.chunks() / together;
+        let ahead = (AHEAD / words).max(1);
+        let [zero, one, end, panels] = [0, 1, spans, panels].map(|n| w.index(n));
+        w.for_loop("span", [&zero, &end, &one], carried, |w, span, carried| {
             let first = w.scaled("first", span, together);
             let word = w.scaled("first", span, words);
+            // Panels may have fewer spans than that; those that follow are as good.
+            let later = w.offset("later", span, ahead);
+            let is_behind = w.set("is_behind", format_args!("arith.cmpi uge, {later}, {end} : index"));
+            let back = w.set("back", format_args!("arith.select {is_behind}, {end}, {zero} : index"));
+            let further =
+                w.set("further", format_args!("arith.select {is_behind}, {panels}, {zero} : index"));
+            let later = w.arith("later", "subi", &later, &back, "index");
+            let first_ahead = w.scaled("ahead", &later, together);
+            let word_ahead = w.scaled("ahead", &later, words);
             (0..together).fold(carried.to_vec(), |carried, part| {
                 let number = w.offset("chunk", &first, part);
-                body(w, &Chunk { number, word: word.clone(), part }, &carried)
+                let number_ahead = w.offset("ahead", &first_ahead, part);
+                let ahead = Ahead { panels: further.clone(), number: number_ahead, word: word_ahead.clone() };
+                body(w, &Chunk { number, word: word.clone(), part, ahead }, &carried)
             })
         })
     }
@@ -240,19 +265,43 @@ impl Linear {
         chunk.part * count..(chunk.part + 1) * count
     }
 
-    /// The words of the unit of a panel that begins `ahead` words behind `first`.
-    fn unit(&self, w: &mut Writer, views: &Views, panel: &str, first: &str, ahead: usize) -> Vec<String> {
+    /// The words of the unit of a panel that begins `behind` words behind the word `first` of a chunk.
+    fn unit(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        panel: &str,
+        chunk: &Chunk,
+        first: &str,
+        behind: usize,
+    ) -> Vec<String> {
         let form = &self.product.form;
         let (ty, zero) = (self.product.vector(form.word()), w.index(0));
+        let (here, ahead) =
+            (w.added("first", &chunk.word, first), w.added("first", &chunk.ahead.word, first));
+        let panel_ahead = w.added("panel", panel, &chunk.ahead.panels);
         (0..form.unit_words())
             .map(|word| {
-                let at = w.offset("word", first, ahead + word);
-                let words = views.weight.codes().load(w, "words", &[panel, &at, &zero], &ty);
-                let next = w.offset("ahead", &at, AHEAD);
-                views.weight.codes().prefetch(w, &[panel, &next, &zero]);
-                words
+                let next = w.offset("word", &ahead, behind + word);
+                views.weight.codes().prefetch(w, &[&panel_ahead, &next, &zero]);
+                let at = w.offset("word", &here, behind + word);
+                views.weight.codes().load(w, "words", &[panel, &at, &zero], &ty)
             })
             .collect()
+    }
+
+    /// The scale and the offset of a chunk in each lane of a panel.
+    fn of_chunk(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        panel: &str,
+        chunk: &Chunk,
+    ) -> (String, Option<String>) {
+        let product = &self.product;
+        let panel_ahead = w.added("panel", panel, &chunk.ahead.panels);
+        product.prefetch_of_chunk(w, &views.weight, &panel_ahead, &chunk.ahead.number);
+        product.of_chunk(w, &views.weight, panel, &chunk.number)
     }
 
     /// The sums of a chunk's products: of each panel for each row, and of that one for each plane.
@@ -275,12 +324,11 @@ impl Linear {
             let mut sums = sums.to_vec();
             let step_of_unit = w.scaled("step", unit, steps);
             let word = w.scaled("word", unit, form.unit_words());
-            let word = w.added("word", &chunk.word, &word);
             for i in 0..unroll {
                 let operands: Vec<Vec<String>> = panels
                     .iter()
                     .map(|panel| {
-                        let words = self.unit(w, views, panel, &word, i * form.unit_words());
+                        let words = self.unit(w, views, panel, chunk, &word, i * form.unit_words());
                         product.unpack(w, &words, codes.clone())
                     })
                     .collect();
@@ -354,12 +402,10 @@ impl Linear {
             }
             Vec::new()
         });
-        self.for_chunks(w, &[], |w, chunk, _| {
+        self.for_chunks(w, panels.count, &[], |w, chunk, _| {
             self.unpack_chunk(w, views, scratch, &numbers, chunk);
-            let of_weights: Vec<_> = numbers
-                .iter()
-                .map(|number| product.of_chunk(w, &views.weight, number, &chunk.number))
-                .collect();
+            let of_weights: Vec<_> =
+                numbers.iter().map(|number| self.of_chunk(w, views, number, chunk)).collect();
             // Tiles of two sizes that differ by one row at most.
             let tiles = count.div_ceil(self.few());
             let (small, larger) = (count / tiles, count % tiles);
@@ -406,11 +452,10 @@ impl Linear {
         let operand = product.operand();
         w.for_loop("unit", [&zero, &size, &one], &[], |w, unit, _| {
             let word = w.scaled("word", unit, form.unit_words());
-            let word = w.added("word", &chunk.word, &word);
             let step_of_unit = w.scaled("step", unit, codes.len() / product.arithmetic.width());
             for (place, panel) in panels.iter().enumerate() {
                 let place = w.index(place);
-                let words = self.unit(w, views, panel, &word, 0);
+                let words = self.unit(w, views, panel, chunk, &word, 0);
                 for (step, value) in product.unpack(w, &words, codes.clone()).iter().enumerate() {
                     let at = w.offset("step", &step_of_unit, step);
                     scratch.operands.store(w, value, &[&place, &at, &zero], &operand);

@@ -273,6 +273,19 @@ impl Product {
         w.set("sum", format_args!("llvm.call_intrinsic \"{name}\"({sum}, {operand}, {x}) : {types}"))
     }
 
+    /// Asks for the memory that [`of_chunk`](Self::of_chunk) reads.
+    pub(super) fn prefetch_of_chunk(&self, w: &mut Writer, weight: &Weight, panel: &str, chunk: &str) {
+        let zero = w.index(0);
+        let group = w.divided("group", chunk, self.form.packing.group_size / self.form.chunk());
+        self.groups(weight, panel, &zero).prefetch(w, &group);
+    }
+
+    /// The groups of a panel.
+    fn groups<'a>(&self, weight: &'a Weight, panel: &'a str, first: &'a str) -> Groups<'a> {
+        let packing = self.form.packing;
+        Groups { packing, weight, extent: self.whole(), before: panel, behind: Some(first) }
+    }
+
     /// The scale of each lane of a panel for a chunk, and what else times the sum of its activations is to be added.
     pub(super) fn of_chunk(
         &self,
@@ -281,9 +294,9 @@ impl Product {
         panel: &str,
         chunk: &str,
     ) -> (String, Option<String>) {
-        let (packing, extent, zero) = (self.form.packing, self.whole(), w.index(0));
-        let group = w.divided("group", chunk, packing.group_size / self.form.chunk());
-        let groups = Groups { packing, weight, extent, before: panel, behind: Some(&zero) };
+        let (extent, zero) = (self.whole(), w.index(0));
+        let group = w.divided("group", chunk, self.form.packing.group_size / self.form.chunk());
+        let groups = self.groups(weight, panel, &zero);
         let scale = groups.scale(w, &group, self.factor());
         let offset = groups.offset(w, &group);
         if self.zero() == 0 {
