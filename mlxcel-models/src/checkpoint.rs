@@ -18,6 +18,7 @@ use crate::weights::{Stored, Weights};
 use crate::{families, files, fingerprint};
 
 const CONFIG: &str = "config.json";
+const GGUF: &str = ".gguf";
 const GENERATION_CONFIG: &str = "generation_config.json";
 const OPERATION: &str = "open checkpoint";
 
@@ -144,6 +145,21 @@ impl Checkpoint {
         self.source.read(name)
     }
 
+    /// As [`file`](Self::file), but none where the metadata of a GGUF file makes what has this name: for whoever copies that file too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`file`](Self::file).
+    pub fn stored_file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>> {
+        match &self.source {
+            Source::Gguf(gguf) => {
+                files::check_name(name, gguf.place().shown())?;
+                gguf.place().read_own(name)
+            }
+            source => source.read(name),
+        }
+    }
+
     /// The tensor called `name` in the weights.
     ///
     /// # Errors
@@ -163,6 +179,17 @@ impl Checkpoint {
         self.weights.files()
     }
 
+    /// The files to be copied by whoever copies the weights: [`weight_files`](Self::weight_files), under names by which a folder of them
+    /// is opened, and without what was computed from them when they were opened.
+    pub fn copied_weight_files(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
+        let is_gguf = matches!(self.source, Source::Gguf(_));
+        self.weights.stored_files().map(move |(name, content)| match name {
+            // A GGUF file may have been opened under any name.
+            _ if is_gguf && !name.ends_with(GGUF) => (format!("{name}{GGUF}").into(), content),
+            _ => (name.into(), content),
+        })
+    }
+
     /// Refuses files of weights that are links out of the folder: for whoever copies them to others.
     ///
     /// # Errors
@@ -175,22 +202,6 @@ impl Checkpoint {
             }
             Source::Embedded(_) => Ok(()),
             Source::Gguf(gguf) => gguf.place().expect_inside(),
-        }
-    }
-
-    /// Refuses a checkpoint whose files are no folder of Hugging Face's layout, as GGUF: for whoever puts others beside them.
-    ///
-    /// # Errors
-    ///
-    /// [`Unsupported`](ErrorKind::Unsupported), naming the file.
-    pub fn expect_folder(&self) -> Result<()> {
-        match &self.source {
-            Source::Folder(_) | Source::Embedded(_) => Ok(()),
-            Source::Gguf(gguf) => {
-                let message =
-                    "this is not supported of a GGUF file; use the checkpoint folder of the same model";
-                Err(Error::unsupported(OPERATION, message).with_context("path", gguf.place().shown()))
-            }
         }
     }
 

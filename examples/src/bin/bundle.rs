@@ -20,8 +20,8 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
+    #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text for other compilers
     ///
@@ -34,11 +34,15 @@ struct Arguments {
     out: Option<PathBuf>,
     /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins with, for one target:
     /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "force", "every_position", "hidden_states", "sequences"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "hidden_states", "sequences"])]
     inspect: Option<PathBuf>,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
     no_weights: bool,
+    /// Write the weights once, as the checkpoint has them, and not as the programs take them too: half the disk; opening the bundle then
+    /// puts them into that order, in memory of the process's own
+    #[arg(long)]
+    no_laid_out_weights: bool,
     /// How many sequences a session may hold at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     sequences: usize,
@@ -138,6 +142,7 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
         .with_every_position(arguments.every_position)
         .with_hidden_states(arguments.hidden_states)
         .with_weights(!arguments.no_weights)
+        .with_laid_out_weights(!arguments.no_laid_out_weights)
         .with_replace(arguments.force);
     let written = bundle::write(&mlxcel_examples::iree(), &source, folder, &options);
     progress.close();

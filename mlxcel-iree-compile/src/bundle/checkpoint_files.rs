@@ -33,18 +33,19 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The name of weights in one file.
 const SINGLE: &str = "model.safetensors";
 
-/// Shows each small file of `checkpoint` to `each`, with its name.
+/// Shows each small file of `checkpoint` to `each`, with its name. Of a GGUF file its metadata has most of them, so they are not written a second
+/// time.
 pub(super) fn side_files(
     checkpoint: &Checkpoint,
     with_weights: bool,
     mut each: impl FnMut(&str, &[u8]) -> Result<()>,
 ) -> Result<()> {
     // Of weights in one file an index says nothing, whatever it says.
-    let sharded = with_weights && checkpoint.weight_files().any(|(name, _)| name != SINGLE);
+    let sharded = with_weights && checkpoint.copied_weight_files().any(|(name, _)| name != SINGLE);
     // Some keep their licences in a folder of this name.
     let is_folder = |name: &&str| checkpoint.path().is_some_and(|folder| folder.join(name).is_dir());
     for name in SIDE_FILES.into_iter().chain(sharded.then_some(INDEX)).filter(|name| !is_folder(name)) {
-        if let Some(content) = checkpoint.file(name)? {
+        if let Some(content) = checkpoint.stored_file(name)? {
             each(name, &content)?;
         }
     }

@@ -56,7 +56,6 @@ pub fn write(
     let control = options.load.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let staging = Staging::begin(destination.as_ref(), options.replace)?;
     let checkpoint = Checkpoint::from_source(source)?;
-    checkpoint.expect_folder()?;
     let decoder = checkpoint.decoder()?;
     let mut graph = graph_options(&options.load, wanted, OPERATION)?;
     graph.every_position = options.every_position;
@@ -181,7 +180,7 @@ fn copy_checkpoint(
         return Ok(files);
     }
     checkpoint.expect_own_weights()?;
-    let files_bytes: u64 = checkpoint.weight_files().map(|(_, content)| content.len() as u64).sum();
+    let files_bytes: u64 = checkpoint.copied_weight_files().map(|(_, content)| content.len() as u64).sum();
     let weight_bytes = |(_, weights): &(_, &[WeightArgument])| -> u64 {
         weights.iter().map(|weight| weight.ty.bytes() as u64).sum()
     };
@@ -193,8 +192,8 @@ fn copy_checkpoint(
             progress(LoadProgress::new(LoadStage::Weights, done.get(), total));
         }
     };
-    for (name, content) in checkpoint.weight_files() {
-        files.push(staging.add(name, content, control, &wrote)?);
+    for (name, content) in checkpoint.copied_weight_files() {
+        files.push(staging.add(&name, content, control, &wrote)?);
     }
     if let Some((target, weights)) = laid_out {
         let (path, layouts) = (format!("weights/{}.bin", plain_name(&target.target)), target.layouts()?);

@@ -8,7 +8,7 @@
 //! story-bundle/
 //!   bundle.json                                the manifest
 //!   config.json  tokenizer.json  …             the checkpoint's small files
-//!   model.safetensors                          its weights, unless they were left out
+//!   model.safetensors                          its weights, unless they were left out; of a GGUF model its file, and none of those above
 //!   weights/llvm-cpu-znver4.bin                the same as the programs of a target take them
 //!   programs/llvm-cpu-znver4/64-at-256.vmfb    the programs of each target
 //! ```

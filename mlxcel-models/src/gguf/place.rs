@@ -145,7 +145,7 @@ impl Place {
     }
 
     /// Reads a small file that lies beside the model and is its own; none where there is no such file.
-    pub(super) fn read_own(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
+    pub(crate) fn read_own(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
         match &self.root {
             Root::File(_) => Ok(None),
             Root::Folder(folder) => Ok(files::read_in(folder, name)?.map(Cow::Owned)),

@@ -272,3 +272,29 @@ fn whoever_opens_a_bundle_may_ask_for_less_room() {
     let model = trusting(written()).load(&written().into(), &load_options().with_capacity(10)).unwrap();
     assert_eq!((model.capabilities().context, model.info().capacity), (10, 10));
 }
+
+#[test]
+fn a_bundle_of_a_gguf_file_is_a_folder_with_that_file() {
+    let source = fixture("../formats/gguf-llama-q4_k_m/tiny-llama-q4_k_m.gguf");
+    let place = tempfile::tempdir().unwrap();
+    let tokens = |engine: IreeBackend, path: &Path| {
+        let model = engine.load(&path.into(), &load_options()).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        session.generate_greedy(&PROMPT, &GenerateOptions::new(6)).unwrap().tokens
+    };
+    for (name, options) in [("whole", short()), ("without", short().with_weights(false))] {
+        let folder = place.path().join(name);
+        let manifest = write(&engine(), &source.as_path().into(), &folder, &options).unwrap();
+        let found = if manifest.weights_included {
+            assert!(manifest.targets[0].laid_out.is_some());
+            let names: Vec<_> = manifest.files.iter().map(|file| file.path.as_str()).collect();
+            assert_eq!(names, ["tiny-llama-q4_k_m.gguf"], "its metadata has everything else");
+            Bundle::open(&folder).unwrap().verify().unwrap();
+            tokens(trusting(&folder), &folder)
+        } else {
+            assert!(manifest.files.is_empty());
+            tokens(without_compiler().with_bundle(&folder), &source)
+        };
+        assert_eq!(found, tokens(engine(), &source), "{name}");
+    }
+}
