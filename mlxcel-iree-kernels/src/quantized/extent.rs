@@ -47,7 +47,14 @@ impl Extent {
                 let one = self.constant(w, 1, "i16");
                 let moved = w.arith("moved", "shrsi", bits, &one, &ty);
                 let mask = self.constant(w, 0xbf80u16.cast_signed(), "i16");
-                w.arith("half", "andi", &moved, &mask, &ty)
+                let half = w.arith("half", "andi", &moved, &mask, &ty);
+                // All ones are no number, which half precision would take for one of its own.
+                let ones = self.constant(w, 0x3f80, "i16");
+                let magnitude = w.arith("magnitude", "andi", &half, &ones, &ty);
+                let is_none = w.set("is_none", format_args!("arith.cmpi eq, {magnitude}, {ones} : {ty}"));
+                let none = self.constant(w, 0x7e00, "i16");
+                let is_type = self.ty("i1");
+                w.set("half", format_args!("arith.select {is_none}, {none}, {half} : {is_type}, {ty}"))
             }
             SmallFloat::E5M2 => {
                 let mask = self.constant(w, 0xff00u16.cast_signed(), "i16");
@@ -67,7 +74,7 @@ pub(super) enum SmallFloat {
 }
 
 impl SmallFloat {
-    /// What [`Extent::small_float`] has to be multiplied by: the biases of the exponents differ. What is no number in E4M3 is 480.
+    /// What [`Extent::small_float`] has to be multiplied by: the biases of the exponents differ.
     pub(super) fn factor(self) -> f32 {
         match self {
             Self::E4M3 => 256.0,

@@ -4,7 +4,7 @@ use half::bf16;
 use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, packed_embedding, packed_linear};
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_stablehlo::ElementType::F32;
+use mlxcel_stablehlo::ElementType::{F32, I32};
 use mlxcel_stablehlo::eval::Tensor;
 use mlxcel_stablehlo::{Module, ModuleBuilder, TensorType};
 
@@ -244,6 +244,37 @@ fn fixed_point_errs_less_than_rounding_activations_to_bfloat16() {
         for got in [&native[i], &fast[i]] {
             let error = largest_error(got, &case.wanted[i]);
             assert!(error <= 1e-6, "rows of tables are exact at every precision, {i}: {error}");
+        }
+    }
+}
+
+#[test]
+fn codes_that_are_no_number_make_results_that_are_none() {
+    const PACKING: &str = "e4m3/64 f32";
+    let layers = [(1, 20, 64, PACKING), (40, 20, 64, PACKING)];
+    let tables = [(20, 20, 64, PACKING)];
+    let mut case = case(&layers, &tables);
+    // In a panel and in the rows behind the panels, of either sign.
+    let broken = [3, 18];
+    let codes = case.tensors.iter_mut().filter(|tensor| tensor.ty().shape == [20, 16]);
+    for tensor in codes {
+        let mut bytes = tensor.bytes().to_vec();
+        bytes[broken[0] * 64 + 5] = 0x7f;
+        bytes[broken[1] * 64 + 12] = 0xff;
+        *tensor = Tensor::from_bytes(tensor.ty().clone(), &bytes).unwrap();
+    }
+    let ids = case.tensors.iter_mut().find(|tensor| tensor.ty().element == I32).unwrap();
+    *ids = Tensor::from_slice([20], &(0..20).collect::<Vec<i32>>()).unwrap();
+    for precision in [Precision::Exact, Precision::Native] {
+        let results = computed(&case, &host(), precision);
+        for result in &results[..2] {
+            for (i, value) in result.iter().enumerate() {
+                assert_eq!(value.is_nan(), broken.contains(&(i % 20)), "{precision:?}, output {i}");
+            }
+        }
+        for (row, values) in results[2].chunks(64).enumerate() {
+            let none = values.iter().filter(|value| value.is_nan()).count();
+            assert_eq!(none, usize::from(broken.contains(&row)), "{precision:?}, row {row}");
         }
     }
 }
