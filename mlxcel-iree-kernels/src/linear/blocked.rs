@@ -2,6 +2,7 @@
 //! rows, and the sums of a workgroup wait on the stack until its last block.
 
 use super::format::View;
+use super::matrices;
 use super::product::{Arrangement, Buffers, Product};
 use crate::writer::Writer;
 
@@ -50,7 +51,8 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
     let of_workgroup = panels_of_workgroup(product);
     let group_sums = sums_of_group(product);
     let sums = View::on_stack(w, "sums", of_workgroup / panels * group_sums, "f32");
-    let units = View::on_stack(w, "units", block_units * panels * format.lanes(), format.activation());
+    let units = block_units * panels * format.lanes() * format.vectors();
+    let units = View::on_stack(w, "units", units, format.unit_element());
     let this = Blocks { product, buffers, panels, sums, units };
 
     let [zero, one] = [0, 1].map(|value| w.index(value));
@@ -102,7 +104,7 @@ impl Blocks<'_> {
     fn make_ready(&self, w: &mut Writer, panel: &str, block: &str) -> String {
         let Product { format, .. } = self.product;
         let (lanes, panels) = (format.lanes(), self.panels);
-        let block_steps = self.product.arrangement.block_units / format.units();
+        let block_steps = self.product.arrangement.block_units * format.steps() / format.units();
         let starts: Vec<String> = (0..panels)
             .map(|i| {
                 let panel = w.offset("panel", panel, i);
@@ -114,7 +116,7 @@ impl Blocks<'_> {
         let left = w.arith("left", "subi", &steps, &begin, "index");
         let most = w.index(block_steps);
         let count = w.arith("count", "minui", &left, &most, "index");
-        let [zero, one] = [0, 1].map(|value| w.index(value));
+        let [zero, one] = [0, format.steps()].map(|value| w.index(value));
         w.for_loop("step", [&zero, &count, &one], &[], |w, step, _| {
             let from = w.added("from", &begin, step);
             let from = w.scaled("from", &from, lanes);
@@ -126,6 +128,13 @@ impl Blocks<'_> {
                     let ahead = w.offset("ahead", &at, block_steps * lanes);
                     self.buffers.panels.fetch(w, &ahead);
                 }
+                if format.in_matrices() {
+                    for (j, unit) in format.load_matrices(w, &self.buffers.panels, &at).iter().enumerate() {
+                        let to = w.offset("to", &to, (i * format.vectors() + j) * lanes);
+                        self.units.store(w, unit, &to, &format.unit());
+                    }
+                    continue;
+                }
                 for (j, unit) in format.load(w, &self.buffers.panels, &at).into_iter().enumerate() {
                     let to = w.offset("to", &to, (j * panels + i) * lanes);
                     self.units.store(w, &unit, &to, &format.unit());
@@ -134,6 +143,7 @@ impl Blocks<'_> {
             Vec::new()
         });
         let units = w.scaled("units", &count, format.units());
+        let units = w.divided("units", &units, format.steps());
         if !self.product.has_last_step() {
             return units;
         }
@@ -174,8 +184,9 @@ impl Blocks<'_> {
                 places.iter().map(|at| (self.sums.load(w, "sum", at, &sum), sum.clone())).collect();
             let sums = w.for_loop("unit", [&zero, count, &one], &carried, |w, unit, sums| {
                 let mut sums = sums.to_vec();
-                let from = w.scaled("from", unit, panels * lanes);
-                let units: Vec<String> = (0..panels)
+                let vectors = panels * format.vectors();
+                let from = w.scaled("from", unit, vectors * lanes);
+                let units: Vec<String> = (0..vectors)
                     .map(|i| {
                         let at = w.offset("from", &from, i * lanes);
                         self.units.load(w, "unit", &at, &format.unit())
@@ -183,6 +194,14 @@ impl Blocks<'_> {
                     .collect();
                 let of_unit = w.scaled("at", unit, tile_rows);
                 let of_unit = w.added("at", &x, &of_unit);
+                if format.in_matrices() {
+                    for row in (0..tile_rows).step_by(2) {
+                        let at = w.offset("at", &of_unit, row);
+                        let sums = &mut sums[row * panels..][..2 * panels];
+                        format.add_matrices(w, &units, &self.buffers.x, &at, sums);
+                    }
+                    return sums;
+                }
                 for row in 0..tile_rows {
                     let at = w.offset("at", &of_unit, row);
                     let activation = format.broadcast(w, &self.buffers.x, &at);
@@ -212,10 +231,15 @@ impl Blocks<'_> {
         let count = w.arith("count", "minui", &left, &chunk_rows, "index");
         let [zero, one] = [0, 1].map(|value| w.index(value));
         let column = self.product.column(w, panel);
-        w.for_loop("row", [&zero, &count, &one], &[], |w, row, _| {
-            let at = w.scaled("at", row, self.panels * lanes);
+        w.for_loop("row", [&zero, &count, &one], &[], |w, row_of_chunk, _| {
+            let row = w.added("row", &first, row_of_chunk);
+            if self.product.format.in_matrices() {
+                let out = (&self.buffers.out, [row.as_str(), &column]);
+                matrices::finish_row(w, (&self.sums, group), row_of_chunk, self.panels, out);
+                return Vec::new();
+            }
+            let at = w.scaled("at", row_of_chunk, self.panels * lanes);
             let at = w.added("at", group, &at);
-            let row = w.added("row", &first, row);
             for i in 0..self.panels {
                 let at = w.offset("at", &at, i * lanes);
                 let value = self.sums.load(w, "sum", &at, &sum);

@@ -9,19 +9,35 @@ use crate::writer::Writer;
 ///
 /// One load of a panel gives a *step*: for each lane as many consecutive inputs as the layout keeps together. A step becomes
 /// one or two *units*: vectors that are each multiplied by one number, broadcast, of each row of activations. A unit is a
-/// float32 of each lane, or, where the processor multiplies pairs of bfloat16, a pair of each lane.
+/// float32 of each lane, or, where the processor multiplies pairs of bfloat16, a pair of each lane. Where it multiplies
+/// [matrices](super::matrices) of bfloat16, two steps become a unit of two vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
     weight: ElementType,
     instructions: Instructions,
-    /// Whether units are pairs of bfloat16.
-    pairs: bool,
+    units: Units,
+}
+
+/// What units consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Units {
+    /// A float32 of each lane.
+    Floats,
+    /// A pair of bfloat16 of each lane.
+    Pairs,
+    /// Four bfloat16 of each lane, in two vectors of two lanes each.
+    Matrices,
 }
 
 impl Format {
-    /// Weights of a type; `pairs` where activations are bfloat16 as well, and the processor multiplies pairs.
-    pub(super) fn new(weight: ElementType, instructions: Instructions, pairs: bool) -> Self {
-        Self { weight, instructions, pairs }
+    /// Weights of a type; units are other than floats where activations are bfloat16 as well, and the processor multiplies such.
+    pub(super) fn new(weight: ElementType, instructions: Instructions, units: Units) -> Self {
+        Self { weight, instructions, units }
+    }
+
+    /// Whether units meet two rows at a time.
+    pub(super) fn in_matrices(&self) -> bool {
+        self.units == Units::Matrices
     }
 
     /// Outputs of a panel.
@@ -49,12 +65,21 @@ impl Format {
 
     /// Inputs of a unit.
     pub(super) fn unit_depth(&self) -> usize {
-        if self.pairs { 2 } else { 1 }
+        match self.units {
+            Units::Floats => 1,
+            Units::Pairs => 2,
+            Units::Matrices => 4,
+        }
     }
 
-    /// Units of a step.
+    /// Units of a step; 1 where a unit takes several steps.
     pub(super) fn units(&self) -> usize {
-        self.depth() / self.unit_depth()
+        (self.depth() / self.unit_depth()).max(1)
+    }
+
+    /// Steps of a unit; 1 where a step has several units.
+    pub(super) fn steps(&self) -> usize {
+        (self.unit_depth() / self.depth()).max(1)
     }
 
     /// The type of sums.
@@ -62,14 +87,23 @@ impl Format {
         format!("vector<{}xf32>", self.lanes())
     }
 
-    /// The type of one activation.
+    /// The type of what meets a unit of one row: one activation, or several.
     pub(super) fn activation(&self) -> &'static str {
-        if self.pairs { "i32" } else { "f32" }
+        match self.units {
+            Units::Floats => "f32",
+            Units::Pairs => "i32",
+            Units::Matrices => "i64",
+        }
     }
 
-    /// The type of a unit.
+    /// The elements of a unit's vectors.
+    pub(super) fn unit_element(&self) -> &'static str {
+        if self.units == Units::Floats { "f32" } else { "i32" }
+    }
+
+    /// The type of a unit's vectors.
     pub(super) fn unit(&self) -> String {
-        format!("vector<{}x{}>", self.lanes(), self.activation())
+        format!("vector<{}x{}>", self.lanes(), self.unit_element())
     }
 
     /// The type of what a step is loaded as: an element for each lane.
@@ -99,7 +133,7 @@ impl Format {
             w.set("step", format_args!("vector.load {}[{at}] : {}, {stored}", weights.name, weights.ty));
         let unit = self.unit();
         match self.weight {
-            _ if self.pairs => vec![step],
+            _ if self.units != Units::Floats => vec![step],
             ElementType::BF16 => {
                 // The upper half of a float32 is the bfloat16 with the same value.
                 let half = w.constant("dense<16>", &stored);
@@ -135,7 +169,7 @@ impl Format {
     /// `sum` and the product of a unit and a broadcast activation.
     pub(super) fn multiply_add(&self, w: &mut Writer, unit: &str, activation: &str, sum: &str) -> String {
         let ty = self.sum();
-        if !self.pairs {
+        if self.units == Units::Floats {
             return w.set("sum", format_args!("vector.fma {unit}, {activation}, {sum} : {ty}"));
         }
         let lanes = self.lanes();

@@ -5,6 +5,7 @@
 
 mod blocked;
 mod format;
+mod matrices;
 mod product;
 mod rest;
 mod streamed;

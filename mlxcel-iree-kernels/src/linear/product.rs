@@ -2,10 +2,10 @@
 
 use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
-use super::format::{Format, View};
+use super::format::{Format, Units, View};
 use super::{blocked, rest, streamed};
 use crate::experts::{self, Block, Blocks, Part};
-use crate::instructions::Instructions;
+use crate::instructions::{Instructions, VectorSet};
 use crate::kernels::{Binding, Kernel};
 use crate::writer::Writer;
 
@@ -66,7 +66,15 @@ impl Product {
         let halves = (x.element, weight.element) == (ElementType::BF16, ElementType::BF16);
         let pairs =
             halves && instructions.bf16_dot && inputs.is_multiple_of(2) && outputs.is_multiple_of(lanes);
-        let format = Format::new(weight.element, instructions, pairs);
+        let few = rows <= few_rows(&Format::new(weight.element, instructions, Units::Floats));
+        // Arm multiplies matrices of bfloat16 wherever it multiplies pairs.
+        let matrices = instructions.set == VectorSet::Neon && inputs.is_multiple_of(4) && !few;
+        let units = match pairs {
+            true if matrices => Units::Matrices,
+            true => Units::Pairs,
+            false => Units::Floats,
+        };
+        let format = Format::new(weight.element, instructions, units);
         let mut product = Self {
             rows,
             inputs,
@@ -89,7 +97,11 @@ impl Product {
         let most = self.format.sums() / self.panels_together(2);
         let chunks = self.rows.div_ceil(MOST_ROWS_TOGETHER);
         let chunk_rows = self.rows.div_ceil(chunks);
-        let tile_rows = tile_rows(chunk_rows, most);
+        let tile_rows = if self.format.in_matrices() {
+            2 * tile_rows(chunk_rows.div_ceil(2), most / 2)
+        } else {
+            tile_rows(chunk_rows, most)
+        };
         let block = BLOCK.min(self.inputs.next_multiple_of(2));
         Arrangement {
             chunks,
@@ -102,7 +114,7 @@ impl Product {
 
     /// Whether the sums of all rows are kept in registers while the weight streams by.
     fn few_rows(&self) -> bool {
-        self.rows <= FEW_ROWS.min(self.format.streamed_sums())
+        self.rows <= few_rows(&self.format)
     }
 
     /// Whole panels.
@@ -144,14 +156,14 @@ impl Product {
         if let Some(of_experts) = self.experts {
             shape.insert(0, of_experts.given());
         }
-        if self.format.unit_depth() == 2 {
-            shape.push(2);
+        if self.format.unit_depth() > 1 {
+            shape.push(self.format.unit_depth());
         }
         TensorType::new(self.activation_element(), shape)
     }
 
     fn activation_element(&self) -> ElementType {
-        if self.format.unit_depth() == 2 { ElementType::BF16 } else { ElementType::F32 }
+        if self.format.unit_depth() > 1 { ElementType::BF16 } else { ElementType::F32 }
     }
 
     /// Writes the activations in the order in which a kernel reads them.
@@ -170,8 +182,8 @@ impl Product {
         if rows > 1 {
             let mut shape = vec![given, chunks, tiles, tile_rows, blocks, block_units];
             let mut order = vec![0, 1, 4, 2, 5, 3];
-            if depth == 2 {
-                shape.push(2);
+            if depth > 1 {
+                shape.push(depth);
                 order.push(6);
             }
             // Dimensions of one element are left out, so that the compiler sees how plain a transposition it is.
@@ -260,6 +272,11 @@ impl Product {
             narrow => w.set("element", format_args!("arith.extf {element} : {narrow} to f32")),
         }
     }
+}
+
+/// The most rows that a weight streams past with their sums in registers.
+fn few_rows(format: &Format) -> usize {
+    FEW_ROWS.min(format.streamed_sums())
 }
 
 /// How many of `rows` make a tile: as many as fit, but rather some less that divide the rows than tiles with unused ones.

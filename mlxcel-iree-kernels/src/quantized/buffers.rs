@@ -100,9 +100,8 @@ fn whole(kernel: &mut Kernel, word: &str, binding: &Binding, shape: &[usize], el
 impl Views {
     pub(super) fn new(linear: &Linear, kernel: &mut Kernel, buffers: &Buffers) -> Self {
         let Product { form, arithmetic, .. } = linear.product;
-        let units = form.chunk() / arithmetic.width();
-        let of_row = [units, arithmetic.planes()];
-        let x = buffers.activations(linear, kernel, ("x", &buffers.x), &of_row, arithmetic.lane());
+        let of_row = [linear.product.units(), arithmetic.planes()];
+        let x = buffers.activations(linear, kernel, ("x", &buffers.x), &of_row, linear.product.met());
         let meta = buffers.activations(linear, kernel, ("meta", &buffers.meta), &[2], "f32");
         let weight = Weight::new(&form, |index, part| {
             let (width, element) = form.in_panels(part);

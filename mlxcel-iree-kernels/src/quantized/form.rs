@@ -5,7 +5,7 @@ use mlxcel_models::Packing;
 use mlxcel_models::packing::Code;
 
 use super::prepare::LANES;
-use crate::instructions::{Instructions, VectorSet};
+use crate::instructions::Instructions;
 use crate::layout::Planes;
 
 /// The most inputs whose products are summed before they are scaled: what they sum to in fixed point fits 32 bits.
@@ -113,8 +113,7 @@ pub(super) enum Arithmetic {
 impl Arithmetic {
     /// The fastest arithmetic that `precision` allows for weights of a form; what is no integer of 8 bits meets floats.
     pub(super) fn of(form: &Form, instructions: &Instructions, precision: Precision) -> Self {
-        let integers =
-            instructions.int8_dot && instructions.set != VectorSet::Neon && form.planes().is_some();
+        let integers = instructions.int8_dot && form.planes().is_some();
         match precision {
             Precision::Native if integers => Self::Wide,
             Precision::Fast if integers => Self::Narrow,
@@ -131,7 +130,7 @@ impl Arithmetic {
         }
     }
 
-    /// Consecutive activations that meet one lane at a time.
+    /// Consecutive activations that meet one lane at a time; [products of matrices](super::Product::matrices) take twice as many.
     pub(super) fn width(self) -> usize {
         if self == Self::Float { 1 } else { 4 }
     }

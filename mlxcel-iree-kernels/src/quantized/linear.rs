@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use super::buffers::{Buffers, Views};
-use super::product::{Product, View};
+use super::product::{MANY_TOGETHER, Product, View};
 use super::tail;
 use crate::experts::Blocks;
+use crate::instructions::VectorSet;
 use crate::kernels::Kernel;
 use crate::writer::Writer;
 
@@ -20,9 +21,6 @@ const WORKGROUPS: usize = 8;
 
 /// The most panels that are computed together.
 const MOST_TOGETHER: usize = 4;
-
-/// Panels that are computed together for many rows: two are enough for activations to be no burden.
-const MANY_TOGETHER: usize = 2;
 
 /// Where a chunk stands.
 struct Chunk {
@@ -113,7 +111,7 @@ impl Linear {
         let together = self.panels_together();
         let workgroup = self.workgroup(together);
         let groups = panels.div_ceil(workgroup);
-        let scratch = (rows > self.few()).then(|| self.scratch(w, together));
+        let scratch = (rows > self.product.few()).then(|| self.scratch(w, together));
         if panels > 0 {
             let full = panels - panels % together;
             let [workgroup, full_end, step] = [workgroup, full, together].map(|n| w.index(n));
@@ -140,22 +138,15 @@ impl Linear {
         }
     }
 
-    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the rest is for words, activations
-    /// and totals.
-    fn sums(&self) -> usize {
-        self.product.instructions.registers() * 3 / 4 / self.product.arithmetic.planes()
-    }
-
-    /// The most rows whose sums over a chunk stay in registers, for two panels.
-    fn few(&self) -> usize {
-        self.sums() / MANY_TOGETHER
-    }
-
     /// How many panels are computed together, so that they share the activations.
     fn panels_together(&self) -> usize {
-        let most =
-            if self.rows > self.few() { MANY_TOGETHER } else { (self.sums() / self.rows).min(MOST_TOGETHER) };
-        most.min(self.product.form.panels()).max(1)
+        let product = &self.product;
+        let most = if self.rows > product.few() {
+            MANY_TOGETHER
+        } else {
+            (product.sums() / self.rows).min(MOST_TOGETHER)
+        };
+        most.min(product.form.panels()).max(1)
     }
 
     /// The panels of a workgroup.
@@ -362,7 +353,7 @@ impl Linear {
     fn scratch(&self, w: &mut Writer, panels: usize) -> Scratch {
         let product = &self.product;
         let (form, rows) = (&product.form, self.rows.min(BLOCK));
-        let units = form.chunk() / product.arithmetic.width();
+        let (units, word) = (product.units(), product.arithmetic.lane());
         let mut take = |word: &str, ty: String| {
             let attributes = "alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>";
             let name = w.set(word, format_args!("\"memref.alloca\"() <{{{attributes}}}> : () -> {ty}"));
@@ -372,7 +363,7 @@ impl Linear {
             totals: take("totals", format!("memref<{panels}x{rows}x{}xf32>", form.lanes)),
             operands: take(
                 "operands",
-                format!("memref<{panels}x{units}x{}x{}>", form.lanes, product.arithmetic.lane()),
+                format!("memref<{panels}x{units}x{}x{word}>", form.lanes * product.vectors()),
             ),
         }
     }
@@ -407,7 +398,7 @@ impl Linear {
             let of_weights: Vec<_> =
                 numbers.iter().map(|number| self.of_chunk(w, views, number, chunk)).collect();
             // Tiles of two sizes that differ by one row at most.
-            let tiles = count.div_ceil(self.few());
+            let tiles = count.div_ceil(product.few());
             let (small, larger) = (count / tiles, count % tiles);
             for (from, to, size) in
                 [(0, larger * (small + 1), small + 1), (larger * (small + 1), count, small)]
@@ -447,18 +438,28 @@ impl Linear {
         let product = &self.product;
         let form = &product.form;
         let codes = self.codes(chunk);
-        let units = form.chunk() / codes.len();
-        let [zero, one, size] = [0, 1, units].map(|n| w.index(n));
+        // As many units at a time as activations meet at least.
+        let together = product.width().div_ceil(codes.len());
+        let turns = form.chunk() / codes.len() / together;
+        let [zero, one, size] = [0, 1, turns].map(|n| w.index(n));
         let operand = product.operand();
-        w.for_loop("unit", [&zero, &size, &one], &[], |w, unit, _| {
-            let word = w.scaled("word", unit, form.unit_words());
-            let step_of_unit = w.scaled("step", unit, codes.len() / product.arithmetic.width());
+        w.for_loop("unit", [&zero, &size, &one], &[], |w, turn, _| {
+            let word = w.scaled("word", turn, form.unit_words() * together);
+            let step_of_turn = w.scaled("step", turn, codes.len() * together / product.width());
             for (place, panel) in panels.iter().enumerate() {
                 let place = w.index(place);
-                let words = self.unit(w, views, panel, chunk, &word, 0);
-                for (step, value) in product.unpack(w, &words, codes.clone()).iter().enumerate() {
-                    let at = w.offset("step", &step_of_unit, step);
-                    scratch.operands.store(w, value, &[&place, &at, &zero], &operand);
+                let mut values = Vec::new();
+                for unit in 0..together {
+                    let words = self.unit(w, views, panel, chunk, &word, unit * form.unit_words());
+                    values.extend(product.unpack(w, &words, codes.clone()));
+                }
+                let values = product.paired(w, values);
+                for (step, values) in values.chunks(product.vectors()).enumerate() {
+                    let at = w.offset("step", &step_of_turn, step);
+                    for (part, value) in values.iter().enumerate() {
+                        let part = w.index(part * form.lanes);
+                        scratch.operands.store(w, value, &[&place, &at, &part], &operand);
+                    }
                 }
             }
             Vec::new()
@@ -480,27 +481,38 @@ impl Linear {
     ) {
         let product = &self.product;
         let (floats, operand) = (product.vector("f32"), product.operand());
-        let units = product.form.chunk() / product.arithmetic.width();
-        let unroll = if units <= 8 { units } else { unrolled(units, 4) };
+        let units = product.units();
+        let unroll = match product.instructions.set {
+            // A chunk as one piece would take more registers than there are.
+            VectorSet::Neon => unrolled(units, if product.matrices { 2 } else { 4 }),
+            _ if units <= 8 => units,
+            _ => unrolled(units, 4),
+        };
         let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
         let base = w.arith("row", "addi", first, tile, "index");
         let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
         let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
         let nothing = (product.nothing(w), product.operand());
-        let sums = w.for_loop(
+        let of_row = if product.matrices { count.next_multiple_of(2) } else { count };
+        let mut sums = w.for_loop(
             "unit",
             [&zero, &end, &step],
-            &vec![nothing; panels * count * planes],
+            &vec![nothing; panels * of_row * planes],
             |w, unit, sums| {
                 let mut sums = sums.to_vec();
                 for i in 0..unroll {
                     let at = w.offset("unit", unit, i);
-                    let operands: Vec<String> = (0..panels)
+                    let operands: Vec<String> = (0..panels * product.vectors())
                         .map(|place| {
-                            let place = w.index(place);
-                            scratch.operands.load(w, "operand", &[&place, &at, &zero], &operand)
+                            let part = w.index(place % product.vectors() * product.form.lanes);
+                            let place = w.index(place / product.vectors());
+                            scratch.operands.load(w, "operand", &[&place, &at, &part], &operand)
                         })
                         .collect();
+                    if product.matrices {
+                        product.add_matrices(w, &mut sums, &operands, &views.x, [chunk, &at], &rows);
+                        continue;
+                    }
                     for (m, row) in rows.iter().enumerate() {
                         for plane in 0..planes {
                             let place = w.index(plane);
@@ -515,6 +527,9 @@ impl Linear {
                 sums
             },
         );
+        if product.matrices {
+            sums = product.sums_of_rows(w, &sums, panels, count);
+        }
         for (m, row) in rows.iter().enumerate() {
             let of_x = product.of_activations(w, &views.meta, chunk, row);
             let place_of_row = w.offset("place", tile, m);

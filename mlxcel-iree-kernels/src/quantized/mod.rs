@@ -4,12 +4,14 @@
 //! their size. What activations become before they meet it is [`Arithmetic`]'s; ADR 0009 has the measurements.
 
 mod buffers;
+mod bytes;
 mod codes;
 mod embedding;
 mod extent;
 mod form;
 mod groups;
 mod linear;
+mod matrices;
 mod prepare;
 mod product;
 mod tail;
@@ -170,9 +172,9 @@ fn sums<'f>(
     ];
     let parts = operands.parts(b)?;
     // Equal calls with equal operands are one to the compiler.
-    let kernel = prepare::kernel(&form, arithmetic, given);
+    let product = Product::new(form, arithmetic, context.instructions, rows);
+    let kernel = prepare::kernel(&form, arithmetic, product.width(), given);
     let ready = context.kernels.call(b, &kernel, &[x], ready)?;
-    let product = Product { form, arithmetic, instructions: context.instructions };
     let kernel = Linear { product, rows, blocks }.kernel();
     let operands: Vec<_> = ready.into_iter().chain(parts).chain(experts).collect();
     Ok(context.kernels.call(b, &kernel, &operands, vec![result])?[0])

@@ -19,10 +19,10 @@ const SMALLEST: &str = "1.0e-30";
 
 /// The kernel that makes `[rows, inputs]` f32 ready for products with weights of a form.
 ///
-/// Results: `[chunks, rows, chunk / width, planes, width]` activations, and `[chunks, rows, 2]` f32: scale and sum of each
+/// Results: `[chunks, rows, chunk / width, planes, width]` activations, `width` being how many meet a lane at a time, and `[chunks, rows, 2]` f32: scale and sum of each
 /// chunk. Rows of a chunk stand together since a kernel takes some of many rows; far apart, they would push each other out of
 /// the cache.
-pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, rows: usize) -> Kernel {
+pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, width: usize, rows: usize) -> Kernel {
     let Form { inputs, .. } = *form;
     let (chunks, chunk) = (form.chunks(), form.chunk());
     let element = arithmetic.activation();
@@ -59,7 +59,7 @@ pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, rows: usize) -> Kernel
                     let sum = total(w, &vectors, "addf", "add", "f32");
                     (w.constant("1.0", "f32"), sum, vectors)
                 }
-                Some(largest) => fixed_point(w, arithmetic, largest, &vectors),
+                Some(largest) => fixed_point(w, (arithmetic, width), largest, &vectors),
             };
             for (i, vector) in vectors.iter().enumerate() {
                 let at = w.index(i * LANES * planes);
@@ -81,7 +81,7 @@ pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, rows: usize) -> Kernel
 /// A chunk of activations in fixed point: its scale, the sum of its values, and the values.
 fn fixed_point(
     w: &mut Writer,
-    arithmetic: Arithmetic,
+    (arithmetic, width): (Arithmetic, usize),
     largest: u32,
     vectors: &[String],
 ) -> (String, String, Vec<String>) {
@@ -116,12 +116,12 @@ fn fixed_point(
     let sum = total(w, &integers, "addi", "add", "i32");
     let sum = w.set("sum", format_args!("arith.sitofp {sum} : i32 to f32"));
     let sum = w.arith("sum", "mulf", &sum, &scale, "f32");
-    let values = integers.iter().map(|integers| bytes(w, arithmetic, integers)).collect();
+    let values = integers.iter().map(|integers| bytes(w, arithmetic, width, integers)).collect();
     (scale, sum, values)
 }
 
-/// The bytes of integers: of four values the high ones, then the low ones.
-fn bytes(w: &mut Writer, arithmetic: Arithmetic, integers: &str) -> String {
+/// The bytes of integers: of `width` values the high ones, then the low ones.
+fn bytes(w: &mut Writer, arithmetic: Arithmetic, width: usize, integers: &str) -> String {
     let (wide, narrow) = (format!("vector<{LANES}xi32>"), format!("vector<{LANES}xi8>"));
     let low = w.set("low", format_args!("arith.trunci {integers} : {wide} to {narrow}"));
     if arithmetic.planes() == 1 {
@@ -132,7 +132,6 @@ fn bytes(w: &mut Writer, arithmetic: Arithmetic, integers: &str) -> String {
     let rounded = w.arith("rounded", "addi", integers, &half, &wide);
     let shifted = w.arith("shifted", "shrsi", &rounded, &eight, &wide);
     let high = w.set("high", format_args!("arith.trunci {shifted} : {wide} to {narrow}"));
-    let width = arithmetic.width();
     let places: Vec<usize> = (0..2 * LANES)
         .map(|place| place / (2 * width) * width + place % width + place / width % 2 * LANES)
         .collect();

@@ -6,6 +6,7 @@ use std::ops::Range;
 use mlxcel_models::Packing;
 use mlxcel_models::packing::{Code, Offset};
 
+use super::bytes::CENTRE;
 use super::extent::{Extent, SmallFloat};
 use super::form::{Arithmetic, Form};
 use super::groups::Groups;
@@ -23,7 +24,12 @@ pub(super) struct Product {
     pub(super) arithmetic: Arithmetic,
     /// The processor's instructions.
     pub(super) instructions: Instructions,
+    /// Whether two rows meet two outputs at a time, in products of matrices of 2×8 bytes; worth it where codes are unpacked for many rows.
+    pub(super) matrices: bool,
 }
+
+/// Panels that are computed together for many rows: two are enough for activations to be no burden.
+pub(super) const MANY_TOGETHER: usize = 2;
 
 /// Where the parts of a call lie: names and types of views in a kernel.
 #[derive(Clone, Debug)]
@@ -79,6 +85,39 @@ impl View {
 }
 
 impl Product {
+    /// The product of a weight with so many rows.
+    pub(super) fn new(form: Form, arithmetic: Arithmetic, instructions: Instructions, rows: usize) -> Self {
+        let mut product = Self { form, arithmetic, instructions, matrices: false };
+        product.matrices = arithmetic != Arithmetic::Float && instructions.int8_mm && rows > product.few();
+        product
+    }
+
+    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the rest is for words, activations
+    /// and totals.
+    pub(super) fn sums(&self) -> usize {
+        self.instructions.registers() * 3 / 4 / self.arithmetic.planes()
+    }
+
+    /// The most rows whose sums over a chunk stay in registers, for two panels.
+    pub(super) fn few(&self) -> usize {
+        self.sums() / MANY_TOGETHER
+    }
+
+    /// Consecutive activations that meet one lane at a time.
+    pub(super) fn width(&self) -> usize {
+        self.arithmetic.width() * if self.matrices { 2 } else { 1 }
+    }
+
+    /// How often activations meet the lanes in a chunk.
+    pub(super) fn units(&self) -> usize {
+        self.form.chunk() / self.width()
+    }
+
+    /// The type of [`width`](Self::width) activations of one plane.
+    pub(super) fn met(&self) -> &'static str {
+        if self.matrices { "i64" } else { self.arithmetic.lane() }
+    }
+
     /// A vector of `element`, one a lane.
     pub(super) fn vector(&self, element: &str) -> String {
         format!("vector<{}x{element}>", self.form.lanes)
@@ -103,6 +142,9 @@ impl Product {
             let mut bytes = self.four_codes(w, planes, words, first);
             if let Some(table) = table {
                 bytes = self.looked_up_bytes(w, table, &bytes);
+            }
+            if self.is_centred() {
+                bytes = self.centred(w, &bytes);
             }
             match self.arithmetic {
                 Arithmetic::Float => operands.extend((0..4).map(|byte| self.widened(w, &bytes, byte))),
@@ -187,7 +229,7 @@ impl Product {
     }
 
     /// Integers that are in the proportions of the numbers that codes of 4 bits stand for; none where codes are integers themselves.
-    fn table(&self) -> Option<[i8; 16]> {
+    pub(super) fn table(&self) -> Option<[i8; 16]> {
         match self.form.packing.code {
             // Halves, twice.
             Code::E2M1 => Some([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]),
@@ -196,13 +238,13 @@ impl Product {
         }
     }
 
-    /// The entries of a table that the bytes of each lane stand for; less the least of them where they meet bytes, which takes ones
-    /// without a sign.
+    /// The entries of a table that the bytes of each lane stand for; less the least of them where they meet bytes as ones
+    /// [without a sign](Self::signed).
     fn looked_up_bytes(&self, w: &mut Writer, table: [i8; 16], indices: &str) -> String {
         let (ints, count) = (self.vector("i32"), self.form.lanes * 4);
         let bytes = format!("vector<{count}xi8>");
         let least = self.zero();
-        let entries = table.map(|entry| (i16::from(entry) + i16::from(least)) as u8 as i8);
+        let entries = table.map(|entry| (i16::from(entry) + least) as u8 as i8);
         let all: Vec<i8> = entries.into_iter().cycle().take(count).collect();
         let table = w.constant(format!("dense<{all:?}>"), &bytes);
         let indices = w.set("indices", format_args!("vector.bitcast {indices} : {ints} to {bytes}"));
@@ -218,11 +260,13 @@ impl Product {
     }
 
     /// What has to be subtracted from a number as it meets activations.
-    fn zero(&self) -> u8 {
-        match (self.form.packing.code, self.arithmetic) {
-            (Code::Integer { zero }, _) if self.float_table().is_none() => zero,
-            (Code::E2M1, Arithmetic::Wide | Arithmetic::Narrow) => 12,
-            (Code::Iq4Nl, Arithmetic::Wide | Arithmetic::Narrow) => 127,
+    pub(super) fn zero(&self) -> i16 {
+        let unsigned = self.arithmetic != Arithmetic::Float && !self.signed();
+        match self.form.packing.code {
+            Code::Integer { zero } if self.is_centred() => i16::from(zero) - i16::from(CENTRE),
+            Code::Integer { zero } if self.float_table().is_none() => i16::from(zero),
+            Code::E2M1 if unsigned => 12,
+            Code::Iq4Nl if unsigned => 127,
             _ => 0,
         }
     }
@@ -238,11 +282,11 @@ impl Product {
 
     /// Whether a group adds more than its scaled sum, so that the sum of activations is needed.
     pub(super) fn adds_offset(&self) -> bool {
-        self.zero() > 0 || self.form.packing.offset != Offset::None
+        self.zero() != 0 || self.form.packing.offset != Offset::None
     }
 
     /// A vector as long as there are lanes.
-    fn whole(&self) -> Extent {
+    pub(super) fn whole(&self) -> Extent {
         Extent::Vector(self.form.lanes)
     }
 
@@ -261,16 +305,11 @@ impl Product {
 
     /// `sum` and the products of an operand with activations.
     pub(super) fn accumulate(&self, w: &mut Writer, sum: &str, operand: &str, x: &str) -> String {
-        let (words, lanes) = (self.vector("i32"), self.form.lanes);
         if self.arithmetic == Arithmetic::Float {
             return w.set("sum", format_args!("vector.fma {operand}, {x}, {sum} : {}", self.vector("f32")));
         }
-        let bytes = format!("vector<{}xi8>", lanes * 4);
-        let [operand, x] = [operand, x]
-            .map(|value| w.set("bytes", format_args!("vector.bitcast {value} : {words} to {bytes}")));
-        let name = format!("llvm.x86.avx512.vpdpbusd.{}", 32 * lanes);
-        let types = format!("({words}, {bytes}, {bytes}) -> {words}");
-        w.set("sum", format_args!("llvm.call_intrinsic \"{name}\"({sum}, {operand}, {x}) : {types}"))
+        let words = self.vector("i32");
+        self.add_products(w, sum, operand, (x, &words))
     }
 
     /// Asks for the memory that [`of_chunk`](Self::of_chunk) reads.

@@ -6,13 +6,13 @@ use super::extent::Extent;
 use super::form::Arithmetic;
 use super::groups::Groups;
 use super::linear::Linear;
-use super::product::View;
+use super::product::{Product, View};
 use super::weight::Weight;
 use crate::writer::Writer;
 
 /// Views of the same buffers, as rows are stored.
 pub(super) struct Views {
-    /// `[chunks, rows, chunk · planes]` activations: of each [`width`](Arithmetic::width) first those of one plane, then those of the next.
+    /// `[chunks, rows, chunk · planes]` activations: of each [`width`](Product::width) first those of one plane, then those of the next.
     pub(super) x: View,
     /// `[outputs, width]` each.
     pub(super) weight: Weight,
@@ -21,7 +21,7 @@ pub(super) struct Views {
 /// The outputs of these rows, in float32 at every arithmetic.
 pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, views: &Views) {
     let product = &linear.product;
-    let (form, arithmetic) = (&product.form, product.arithmetic);
+    let form = &product.form;
     let (outputs, packing) = (form.tail(), form.packing);
     let [zero, one, rows, chunks, steps] =
         [0, 1, linear.rows, form.chunks(), form.chunk() / TOGETHER].map(|n| w.index(n));
@@ -41,7 +41,7 @@ pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, vi
                     let stream = views.weight.codes().load(w, "stream", &[output, &at], &stream_type);
                     let codes = codes::of_stream(w, &stream, packing.bits);
                     let numbers = codes::numbers(w, &codes, packing);
-                    let x = activations(w, arithmetic, &views.x, [chunk, row, step]);
+                    let x = activations(w, product, &views.x, [chunk, row, step]);
                     vec![w.set("sum", format_args!("vector.fma {numbers}, {x}, {} : {floats}", sum[0]))]
                 });
                 let sum =
@@ -68,7 +68,8 @@ pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, vi
 }
 
 /// Sixteen activations as floats; in fixed point they are whole numbers.
-fn activations(w: &mut Writer, arithmetic: Arithmetic, x: &View, [chunk, row, step]: [&str; 3]) -> String {
+fn activations(w: &mut Writer, product: &Product, x: &View, [chunk, row, step]: [&str; 3]) -> String {
+    let arithmetic = product.arithmetic;
     let (extent, planes) = (Extent::Vector(TOGETHER), arithmetic.planes());
     let at = w.scaled("at", step, TOGETHER * planes);
     let stored = Extent::Vector(TOGETHER * planes).ty(arithmetic.activation());
@@ -77,7 +78,7 @@ fn activations(w: &mut Writer, arithmetic: Arithmetic, x: &View, [chunk, row, st
         return stored_x;
     }
     let integers = extent.ty("i32");
-    let width = arithmetic.width();
+    let width = product.width();
     let planes: Vec<String> = (0..planes)
         .map(|plane| {
             let places: Vec<usize> =

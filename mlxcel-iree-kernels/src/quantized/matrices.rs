@@ -1,0 +1,84 @@
+//! Products of matrices of bytes: eight inputs of two outputs with those of two rows, whose four sums are one vector.
+//!
+//! A panel has four outputs, so two vectors of operands and two of sums belong to it. Where the number of rows is odd, the last meets its
+//! operands twice.
+
+use super::product::{Product, View};
+use crate::writer::Writer;
+
+impl Product {
+    /// The vectors of operands that a panel has for the activations that meet it at a time.
+    pub(super) fn vectors(&self) -> usize {
+        if self.matrices { 2 } else { 1 }
+    }
+
+    /// Operands as they are multiplied: as they are, or, of matrices, those of two steps as the two vectors of outputs.
+    pub(super) fn paired(&self, w: &mut Writer, operands: Vec<String>) -> Vec<String> {
+        if !self.matrices {
+            return operands;
+        }
+        let ty = self.operand();
+        let mut outputs = |steps: &[String], places: [usize; 4]| {
+            let (first, second) = (&steps[0], &steps[1]);
+            w.set("outputs", format_args!("vector.shuffle {first}, {second} {places:?} : {ty}, {ty}"))
+        };
+        let pairs = operands.chunks_exact(2);
+        pairs.flat_map(|steps| [outputs(steps, [0, 4, 1, 5]), outputs(steps, [2, 6, 3, 7])]).collect()
+    }
+
+    /// Adds to `sums` the products of `operands`, two of each panel, with the activations of `rows` at `[chunk, unit]` of `x`.
+    ///
+    /// There is a sum for each of the operands, pairs of rows, and planes.
+    pub(super) fn add_matrices(
+        &self,
+        w: &mut Writer,
+        sums: &mut [String],
+        operands: &[String],
+        x: &View,
+        [chunk, unit]: [&str; 2],
+        rows: &[String],
+    ) {
+        let ty = "vector<2xi64>";
+        let (planes, pairs) = (self.arithmetic.planes(), rows.len().div_ceil(2));
+        for (pair, rows) in rows.chunks(2).enumerate() {
+            for plane in 0..planes {
+                let place = w.index(plane);
+                let [first, second] =
+                    [0, rows.len() - 1].map(|row| x.element(w, "x", &[chunk, &rows[row], unit, &place]));
+                let x = w.set("x", format_args!("vector.from_elements {first}, {second} : {ty}"));
+                for (place, operand) in operands.iter().enumerate() {
+                    let sum = &mut sums[(place * pairs + pair) * planes + plane];
+                    *sum = self.add_products(w, sum, operand, (&x, ty));
+                }
+            }
+        }
+    }
+
+    /// What is in the `sums` of matrices: of each panel for each of `rows` rows a sum for each plane, with all outputs.
+    pub(super) fn sums_of_rows(
+        &self,
+        w: &mut Writer,
+        sums: &[String],
+        panels: usize,
+        rows: usize,
+    ) -> Vec<String> {
+        let (planes, pairs, ty) = (self.arithmetic.planes(), rows.div_ceil(2), self.operand());
+        let mut of_rows = Vec::with_capacity(panels * rows * planes);
+        for panel in 0..panels {
+            for row in 0..rows {
+                for plane in 0..planes {
+                    let [first, second] = [0, 1].map(|half| {
+                        let place = panel * self.vectors() + half;
+                        &sums[(place * pairs + row / 2) * planes + plane]
+                    });
+                    let places = [0, 2, 4, 6].map(|place| place + row % 2);
+                    of_rows.push(w.set(
+                        "sum",
+                        format_args!("vector.shuffle {first}, {second} {places:?} : {ty}, {ty}"),
+                    ));
+                }
+            }
+        }
+        of_rows
+    }
+}
