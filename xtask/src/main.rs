@@ -1,12 +1,14 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
 //! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
-//! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `generate` makes bindings anew, `test` runs every check that
+//! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `aarch64` runs tests on
+//! emulated processors, `generate` makes bindings anew, `test` runs every check that
 //! continuous integration runs. They need Rust, a C++ compiler and Python 3
 //! with pip, and nothing else.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod aarch64;
 mod bench;
 mod checks;
 mod demo;
@@ -43,6 +45,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Run the tests of what talks to C and C++ under the address and the leak sanitizer
     Sanitize,
+    /// Run tests for 64-bit Arm on emulated processors
+    Aarch64(aarch64::Arguments),
     /// Make the bindings and headers of mlxcel-iree-sys anew
     Generate,
     /// Run every check: format, architecture, licences, lints, documentation and all tests
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&workspace, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, &arguments),
         Task::Sanitize => sanitize::run(&workspace),
+        Task::Aarch64(arguments) => aarch64::run(&workspace, &arguments),
         Task::Generate => generate::run(&workspace),
         Task::Test(arguments) => checks::run(&workspace, &arguments),
     });

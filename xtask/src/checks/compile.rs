@@ -65,15 +65,15 @@ pub(super) fn test(workspace: &Workspace) -> Result<String> {
 
 /// The sum of what the test programs report.
 #[derive(Default, PartialEq, Eq, Debug)]
-pub(super) struct Counts {
-    pub(super) passed: u64,
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
     failed: u64,
     ignored: u64,
 }
 
 impl Counts {
     /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`; other lines say nothing.
-    pub(super) fn add(&mut self, line: &str) {
+    pub(crate) fn add(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else { return };
         for part in result.split(['.', ';']) {
             let mut words = part.split_whitespace();

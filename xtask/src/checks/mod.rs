@@ -23,6 +23,8 @@ use clap::ValueEnum;
 use crate::workspace::Workspace;
 use crate::{generate, setup};
 
+pub(crate) use compile::Counts;
+
 /// Which checks to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
