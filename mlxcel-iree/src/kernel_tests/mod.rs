@@ -2,6 +2,7 @@
 
 mod attention;
 mod experts;
+mod instructions;
 mod linear;
 mod packed;
 mod quantized;
