@@ -38,7 +38,7 @@ impl Artifacts {
     /// The artifact of a program in MLIR text: from the cache if it is there, without starting the compiler; else
     /// compiled and stored. Of several that want the same at once, in threads or processes, one compiles.
     ///
-    /// Where no compiler is at hand, an artifact that any compiler of the runtime's release made will do.
+    /// Without a compiler on this machine, an artifact that any compiler of the runtime's release made will do.
     ///
     /// # Errors
     /// Those of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache folder that was
@@ -52,19 +52,12 @@ impl Artifacts {
         let started = Instant::now();
         let done = |bytes, compiled| Artifact { bytes, compiled, elapsed: started.elapsed() };
         let sum = ProgramSum::new(program, options);
-        let compiler = match Compiler::at_hand(self.compiler.as_deref())? {
-            Some(compiler) => compiler,
-            None => {
-                let found = self.cache.read_any(&sum);
-                if let Ok(Some(found)) = found {
-                    return Ok(done(found, false));
-                }
-                // Python is started for what has to be compiled and for nothing else.
-                Compiler::of_python().ok_or_else(|| match found {
-                    Ok(_) => Compiler::nowhere(),
-                    Err(error) => Compiler::nowhere().with_context("cache", error),
-                })?
-            }
+        let Some(compiler) = Compiler::locate_if_any(self.compiler.as_deref())? else {
+            return match self.cache.read_any(&sum) {
+                Ok(Some(found)) => Ok(done(found, false)),
+                Ok(None) => Err(Compiler::not_found()),
+                Err(error) => Err(Compiler::not_found().with_context("cache", error)),
+            };
         };
         if let Some(known) = self.cache.known_identity(&compiler)
             && compiler.expect_release(&known.revision).is_ok()

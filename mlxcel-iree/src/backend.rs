@@ -25,8 +25,8 @@ const NAME: &str = "iree";
 /// Opening a model needs the IREE compiler, `iree-compile` of release 3.13.0, unless all of
 /// its programs are in the cache. It is looked for, in this order: at [`with_compiler`](Self::with_compiler), in
 /// `MLXCEL_IREE_COMPILER`, in `IREE_DIST`, in the absolute folders of `PATH`, in the active Python environment, among the packages of
-/// the Python on `PATH` (`pip install iree-base-compiler==3.13.0`), which is started in isolation and only for what is not in the
-/// cache. Nothing is looked for in the working directory. Compiled programs are kept in [`with_cache_dir`](Self::with_cache_dir), else in
+/// the Python on `PATH` and the user's (`pip install iree-base-compiler==3.13.0`). The search reads folders and starts no program;
+/// nothing is looked for in the working directory. Compiled programs are kept in [`with_cache_dir`](Self::with_cache_dir), else in
 /// `MLXCEL_CACHE_DIR`, else in the platform's cache folder.
 ///
 /// Programs are compiled for the device's own processor, unless [`with_compile_target`](Self::with_compile_target) or the

@@ -1,16 +1,12 @@
 //! Where the compiler is looked for.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_iree_target::RELEASE;
-use mlxcel_iree_target::process::{self, is_executable, on_path, search_path};
+use mlxcel_iree_target::process::{is_executable, on_path, search_path};
 
 /// The variable that names the compiler.
 pub(super) const COMPILER_VARIABLE: &str = "MLXCEL_IREE_COMPILER";
@@ -21,35 +17,49 @@ const OPERATION: &str = "find the IREE compiler";
 
 const EXECUTABLE: &str = if cfg!(windows) { "iree-compile.exe" } else { "iree-compile" };
 const PYTHON: &str = if cfg!(windows) { "python.exe" } else { "python3" };
+/// Where the package of the compiler has it.
+const PACKAGE: &str = "iree/compiler/_mlir_libs";
+/// The line that installs the compiler of the runtime's release.
+const INSTALL: &str = "pip install iree-base-compiler==3.13.0";
 const SCRIPTS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
 
 /// What the search reads of the environment; a value, so that it can be tested.
 ///
-/// Nothing here depends on the working directory, which may be a stranger's: what is not absolute is left out, except for what somebody
-/// named.
-pub(super) struct Surroundings {
+/// The search starts no program: it reads folders. Nothing depends on the working directory, which may be untrusted: relative paths
+/// are skipped, except in what somebody named.
+#[derive(Default)]
+pub(super) struct SearchEnvironment {
+    /// `MLXCEL_IREE_COMPILER`.
     pub(super) compiler: Option<PathBuf>,
+    /// `IREE_DIST`.
     pub(super) dist: Option<PathBuf>,
+    /// The absolute folders of `PATH`.
     pub(super) path: Vec<PathBuf>,
+    /// The active Python environments.
     pub(super) environments: Vec<PathBuf>,
+    /// The Python on `PATH`.
     pub(super) python: Option<PathBuf>,
+    /// Where `pip install --user` puts packages.
+    pub(super) user_base: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl SearchEnvironment {
     /// The environment of this process, now.
     pub(super) fn now() -> Self {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set);
+        let user_base = set("PYTHONUSERBASE").or_else(|| Some(set("HOME")?.join(".local")));
         Self {
             compiler: set(COMPILER_VARIABLE),
             dist: set(DIST_VARIABLE),
             path: search_path(),
             environments: environments.filter(|prefix| prefix.is_absolute()).collect(),
             python: on_path(PYTHON),
+            user_base: user_base.filter(|base| base.is_absolute()),
         }
     }
 
-    /// The compiler that `explicit` or the environment names, or the first that is found, if any is; no program is started for it.
+    /// The compiler that `explicit` or the environment names, or the first that is found, if any is.
     pub(super) fn find(&self, explicit: Option<&Path>) -> Result<Option<PathBuf>> {
         if let Some(path) = explicit {
             return named(path, "the compiler that the options name").map(Some);
@@ -66,20 +76,28 @@ impl Surroundings {
         }
         let scripts = self.environments.iter().map(|prefix| prefix.join(SCRIPTS));
         let mut candidates = self.path.iter().cloned().chain(scripts).map(|folder| folder.join(EXECUTABLE));
-        Ok(candidates.find(|candidate| is_executable(candidate)).map(behind_script))
+        if let Some(found) = candidates.find(|candidate| is_executable(candidate)) {
+            return Ok(Some(behind_script(found)));
+        }
+        Ok(self.prefixes().iter().find_map(|prefix| in_packages_of(prefix)))
     }
 
-    /// The compiler in the packages of the Python that is on PATH, which is started in isolation: neither the working directory nor
-    /// variables have a say in what it imports.
-    pub(super) fn ask_python(&self) -> Option<PathBuf> {
-        const SCRIPT: &str = "import importlib.util as u, site, sys; sys.path.append(site.getusersitepackages()); \
-                              print(u.find_spec('iree.compiler').submodule_search_locations[0])";
-        let mut command = Command::new(self.python.as_ref()?);
-        command.args(["-I", "-c", SCRIPT]);
-        let finished = process::run(&mut command, None, Some(Duration::from_secs(20))).ok()?;
-        let package = Path::new(finished.stdout.trim());
-        let compiler = package.join("_mlir_libs").join(EXECUTABLE);
-        (finished.status.success() && package.is_absolute() && is_executable(&compiler)).then_some(compiler)
+    /// The folders that Python packages are installed below.
+    fn prefixes(&self) -> Vec<PathBuf> {
+        let of = |python: &Path| python.parent().and_then(Path::parent).map(Path::to_owned);
+        let mut prefixes = self.environments.clone();
+        if let Some(python) = &self.python {
+            // The prefix of a virtual environment, whose python3 is a link, before that of the installation.
+            prefixes.extend(of(python));
+            prefixes.extend(python.canonicalize().ok().as_deref().and_then(of));
+        }
+        // Debian's Python, in /usr, installs packages there.
+        if prefixes.iter().any(|prefix| prefix == Path::new("/usr")) {
+            prefixes.push("/usr/local".into());
+        }
+        prefixes.extend(self.user_base.clone());
+        prefixes.dedup();
+        prefixes
     }
 
     /// The error of a search that found nothing.
@@ -90,18 +108,39 @@ impl Surroundings {
             format!("{DIST_VARIABLE} (not set)"),
         ];
         looked.push(format!("PATH ({} folders)", self.path.len()));
-        looked.extend(self.environments.iter().map(|prefix| prefix.display().to_string()));
-        looked.extend(self.python.iter().map(|python| format!("the packages of {}", python.display())));
+        looked.extend(
+            self.prefixes().iter().map(|prefix| format!("Python packages below {}", prefix.display())),
+        );
         Error::new(
             ErrorKind::Toolchain,
             OPERATION,
-            format!(
-                "there is none; get it with `pip install iree-base-compiler=={}`, or name it in {COMPILER_VARIABLE}",
-                RELEASE
-            ),
+            format!("no compiler was found; install it with `{INSTALL}`, or name it in {COMPILER_VARIABLE}"),
         )
         .with_context("looked in", looked.join(", "))
     }
+}
+
+/// The compiler in the Python packages below `prefix`, those of the newest Python first.
+fn in_packages_of(prefix: &Path) -> Option<PathBuf> {
+    let mut libraries = Vec::new();
+    for library in ["lib", "lib64"].map(|name| prefix.join(name)) {
+        // macOS and Windows have other places for `pip install --user`; a compiler there is found on PATH or named.
+        if cfg!(windows) {
+            libraries.push((u32::MAX, library));
+            continue;
+        }
+        for entry in library.read_dir().into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(version) = name.to_str().and_then(|name| name.strip_prefix("python3")) else { continue };
+            let minor = version.strip_prefix('.').and_then(|minor| minor.parse().ok()).unwrap_or(0);
+            libraries.push((minor, entry.path()));
+        }
+    }
+    libraries.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let packages = libraries.iter().flat_map(|(_, library)| {
+        ["site-packages", "dist-packages"].map(|name| library.join(name).join(PACKAGE).join(EXECUTABLE))
+    });
+    packages.into_iter().find(|candidate| is_executable(candidate))
 }
 
 /// A compiler that somebody named: it has to be there.
@@ -111,9 +150,8 @@ fn named(path: &Path, what: &str) -> Result<PathBuf> {
     }
     let problem = if path.is_file() { "cannot be executed" } else { "does not exist" };
     let message = format!(
-        "{what} {problem}; get one with `pip install iree-base-compiler=={}` (in mlxcel's own repository: \
-         `cargo xtask setup`), or name another",
-        RELEASE
+        "{what} {problem}; install one with `{INSTALL}` (in mlxcel's own repository: `cargo xtask setup`), or name \
+         another"
     );
     Err(Error::new(ErrorKind::Toolchain, OPERATION, message).with_context("path", path.display()))
 }
@@ -126,16 +164,5 @@ fn behind_script(script: PathBuf) -> PathBuf {
     if !is_script {
         return script;
     }
-    let Some(library) = script.parent().and_then(Path::parent).map(|prefix| prefix.join("lib")) else {
-        return script;
-    };
-    let Ok(entries) = library.read_dir() else { return script };
-    entries
-        .flatten()
-        .filter(|entry| {
-            entry.file_name().as_encoded_bytes().starts_with(OsStr::new("python3").as_encoded_bytes())
-        })
-        .map(|entry| entry.path().join("site-packages/iree/compiler/_mlir_libs").join(EXECUTABLE))
-        .find(|candidate| is_executable(candidate))
-        .unwrap_or(script)
+    script.parent().and_then(Path::parent).and_then(in_packages_of).unwrap_or(script)
 }

@@ -18,7 +18,7 @@ use mlxcel_iree_target::{RELEASE, ResolvedTarget, Revision, process};
 use mlxcel_models::files::Workplace;
 
 pub use identity::Identity;
-use locate::Surroundings;
+use locate::SearchEnvironment;
 
 /// How long the compiler may take to say which one it is.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
@@ -62,34 +62,28 @@ impl CompileOptions {
 
 impl Compiler {
     /// Finds the compiler: `path` if it is given, else the one that `MLXCEL_IREE_COMPILER` names, else that of the
-    /// distribution in `IREE_DIST`, else the first that is there of: the absolute folders of `PATH`, the active Python
-    /// environment, the packages of the Python on `PATH`. The environment is read now; nothing is remembered.
+    /// distribution in `IREE_DIST`, else the first in: the absolute folders of `PATH`, the active Python environment,
+    /// the packages of the Python on `PATH`, the user's Python packages. No program is started for it, Python least of all. The
+    /// environment is read now; nothing is remembered.
     ///
     /// # Errors
     /// [`ErrorKind::Toolchain`] when a place that was named has no compiler, or no place has: then the error lists
-    /// where it was looked for and says how to get it.
+    /// where it was looked for and has the line that installs it.
     pub fn locate(path: Option<&Path>) -> Result<Self> {
-        Self::locate_if_any(path)?.ok_or_else(Self::nowhere)
+        Self::locate_if_any(path)?.ok_or_else(Self::not_found)
     }
 
-    /// [`locate`](Self::locate), where it is no error that no place has a compiler.
+    /// [`locate`](Self::locate), but `None` where no place has a compiler.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Toolchain`] when a place that was named has no compiler.
     pub fn locate_if_any(path: Option<&Path>) -> Result<Option<Self>> {
-        Ok(Self::at_hand(path)?.or_else(Self::of_python))
-    }
-
-    /// The compiler that is found without starting a program, if any is.
-    pub fn at_hand(path: Option<&Path>) -> Result<Option<Self>> {
-        Ok(Surroundings::now().find(path)?.map(|path| Self { path }))
-    }
-
-    /// The compiler that the Python on `PATH` has among its packages, where none is [at hand](Self::at_hand).
-    pub fn of_python() -> Option<Self> {
-        Surroundings::now().ask_python().map(|path| Self { path })
+        Ok(SearchEnvironment::now().find(path)?.map(|path| Self { path }))
     }
 
     /// The error of a search that found nothing.
-    pub fn nowhere() -> Error {
-        Surroundings::now().nowhere()
+    pub(crate) fn not_found() -> Error {
+        SearchEnvironment::now().nowhere()
     }
 
     /// Where it is.

@@ -18,6 +18,9 @@ const PROGRAM: &str = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }";
 
+/// Where a folder `lib/python3.N` has the compiler.
+const PACKAGED: &str = "site-packages/iree/compiler/_mlir_libs/iree-compile";
+
 pub(crate) fn real() -> Compiler {
     Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`")
 }
@@ -40,10 +43,6 @@ fn fake(body: &str) -> (TempDir, Compiler) {
     let path = script(&folder.path().join("iree-compile"), body);
     let compiler = Compiler { path };
     (folder, compiler)
-}
-
-fn nothing() -> Surroundings {
-    Surroundings { compiler: None, dist: None, path: vec![], environments: vec![], python: None }
 }
 
 #[test]
@@ -80,37 +79,58 @@ fn the_search_follows_its_order() {
     let dist = at("dist/bin/iree-compile");
     let on_path = at("path/iree-compile");
     let environment = at("venv/bin/iree-compile");
-    let mut surroundings = Surroundings {
+    let mut search = SearchEnvironment {
         compiler: Some(variable.clone()),
         dist: Some(folder.path().join("dist")),
         path: vec![folder.path().join("empty"), folder.path().join("path")],
         environments: vec![folder.path().join("venv")],
-        python: None,
+        ..SearchEnvironment::default()
     };
-    assert_eq!(surroundings.find(Some(&explicit)).unwrap().unwrap(), explicit);
-    assert_eq!(surroundings.find(None).unwrap().unwrap(), variable);
-    surroundings.compiler = None;
-    assert_eq!(surroundings.find(None).unwrap().unwrap(), dist);
-    surroundings.dist = None;
-    assert_eq!(surroundings.find(None).unwrap().unwrap(), on_path);
-    surroundings.path.clear();
-    assert_eq!(surroundings.find(None).unwrap().unwrap(), environment);
+    assert_eq!(search.find(Some(&explicit)).unwrap().unwrap(), explicit);
+    assert_eq!(search.find(None).unwrap().unwrap(), variable);
+    search.compiler = None;
+    assert_eq!(search.find(None).unwrap().unwrap(), dist);
+    search.dist = None;
+    assert_eq!(search.find(None).unwrap().unwrap(), on_path);
+    search.path.clear();
+    assert_eq!(search.find(None).unwrap().unwrap(), environment);
 
     // pip's script stands for the program in the same environment's packages.
     let program = at("venv/lib/python3.12/site-packages/iree/compiler/_mlir_libs/iree-compile");
-    assert_eq!(surroundings.find(None).unwrap().unwrap(), program);
+    assert_eq!(search.find(None).unwrap().unwrap(), program);
 }
 
 #[test]
-fn python_is_asked_in_isolation_and_last() {
+fn python_packages_are_read_and_python_is_never_started() {
     let folder = tempfile::tempdir().unwrap();
-    let packages = folder.path().join("site-packages/iree/compiler");
-    let compiler = script(&packages.join("_mlir_libs/iree-compile"), "exit 0");
-    // Isolated, it has neither the working directory nor the folders of PYTHONPATH on its path.
-    let said = format!("[ \"$1\" = -I ] && echo {}", packages.display());
-    let asked = Surroundings { python: Some(script(&folder.path().join("python3"), &said)), ..nothing() };
-    assert_eq!(asked.find(None).unwrap(), None);
-    assert_eq!(asked.ask_python().unwrap(), compiler);
+    let at = |place: &str| script(&folder.path().join(place).join(PACKAGED), "exit 0");
+    let started = folder.path().join("started");
+    let python = script(&folder.path().join("venv/bin/python3"), &format!(": > {}", started.display()));
+    let mut search = SearchEnvironment { python: Some(python), ..SearchEnvironment::default() };
+    assert_eq!(search.find(None).unwrap(), None);
+
+    search.user_base = Some(folder.path().join("home/.local"));
+    let users = at("home/.local/lib/python3.12");
+    assert_eq!(search.find(None).unwrap().unwrap(), users);
+
+    // The Python on PATH is asked before the user's packages, and its newest version first.
+    let old = at("venv/lib/python3.9");
+    assert_eq!(search.find(None).unwrap().unwrap(), old);
+    let new = at("venv/lib/python3.13");
+    assert_eq!(search.find(None).unwrap().unwrap(), new);
+    assert!(!started.exists());
+}
+
+#[test]
+fn a_link_to_python_leads_to_the_packages_of_its_installation() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let compiler = script(&root.join("installed/lib/python3.12").join(PACKAGED), "exit 0");
+    let python = script(&root.join("installed/bin/python3"), "exit 1");
+    fs::create_dir(root.join("bin")).unwrap();
+    std::os::unix::fs::symlink(python, root.join("bin/python3")).unwrap();
+    let search = SearchEnvironment { python: Some(root.join("bin/python3")), ..SearchEnvironment::default() };
+    assert_eq!(search.find(None).unwrap().unwrap(), compiler);
 }
 
 #[test]
@@ -118,15 +138,16 @@ fn a_compiler_that_was_named_has_to_be_there() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("none");
     script(&folder.path().join("path/iree-compile"), "exit 0");
-    let on_path = Surroundings { path: vec![folder.path().join("path")], ..nothing() };
+    let on_path =
+        SearchEnvironment { path: vec![folder.path().join("path")], ..SearchEnvironment::default() };
 
     let error = on_path.find(Some(&missing)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Toolchain);
     assert_eq!(error.context("path"), missing.to_str());
 
-    let variable = Surroundings { compiler: Some(missing.clone()), ..nothing() };
+    let variable = SearchEnvironment { compiler: Some(missing.clone()), ..SearchEnvironment::default() };
     assert!(variable.find(None).unwrap_err().message().contains("MLXCEL_IREE_COMPILER"));
-    let dist = Surroundings { dist: Some(missing.clone()), ..nothing() };
+    let dist = SearchEnvironment { dist: Some(missing.clone()), ..SearchEnvironment::default() };
     assert!(dist.find(None).unwrap_err().message().contains("IREE_DIST"));
 
     fs::write(&missing, "text").unwrap();
@@ -135,10 +156,11 @@ fn a_compiler_that_was_named_has_to_be_there() {
 
 #[test]
 fn no_compiler_at_all_says_how_to_get_one() {
-    assert_eq!(nothing().find(None).unwrap(), None);
-    let error = nothing().nowhere();
+    assert_eq!(SearchEnvironment::default().find(None).unwrap(), None);
+    let error = SearchEnvironment::default().nowhere();
     assert_eq!(error.kind(), ErrorKind::Toolchain);
-    assert!(error.message().contains("pip install iree-base-compiler==3.13.0"), "{error}");
+    let line = format!("`pip install iree-base-compiler=={RELEASE}`");
+    assert!(error.message().contains(&line), "{error}");
     assert!(error.context("looked in").unwrap().contains("PATH"), "{error}");
 }
 
