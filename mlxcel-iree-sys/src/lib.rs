@@ -9,6 +9,7 @@
 //!
 //! The bindings hold what mlxcel uses. They were made on Linux for 64-bit platforms; sizes and places of all their types are compared
 //! with the C compiler's while the archive is built.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -44,7 +44,7 @@
 //!
 //! Linear layers over few rows, where decoding spends its time, are replaced by kernels of our own (`mlxcel-iree-kernels`) that
 //! read the weight once, at the speed of memory; everything else is the compiler's.
-
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 mod affinity;

@@ -39,6 +39,7 @@
 //!
 //! Nothing is printed. What the library does can be followed by [`tracing`](https://docs.rs/tracing): spans `load`, `compile`, `request`,
 //! `prefill` and `step`, and events about what an application may want to know.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod chat;

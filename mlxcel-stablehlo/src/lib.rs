@@ -56,6 +56,7 @@
 //! # Limits
 //! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no quantized types
 //! (packed weights are integers, unpacked by operations). Operations with effects, collectives and convolutions are missing.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub mod builder;
