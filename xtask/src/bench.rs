@@ -82,7 +82,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let (mlx_lm, further) = match &arguments.suite {
         Suite::Cpu(cpu) => {
             if cpu.peers.contains(&CpuPeer::LlamaCpp) {
-                command.arg("--llama-cpp").arg(worker(workspace, "llama-cpp", &build_tools(workspace)?)?);
+                command.arg("--llama-cpp").arg(worker(
+                    workspace,
+                    "llama-cpp",
+                    &setup::build_tools(workspace)?,
+                )?);
             }
             if cpu.peers.contains(&CpuPeer::Candle) {
                 command.arg("--candle").arg(worker(workspace, "candle", &[])?);
@@ -102,27 +106,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 /// Where checkpoints, other programs and results are.
 fn folder(workspace: &Workspace) -> PathBuf {
     workspace.root().join("target/bench")
-}
-
-/// What llama.cpp is built with, installed, and the variables by which its build finds it.
-fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
-    let name = "build-tools";
-    let packages = Packages {
-        name,
-        requirements: "xtask/toolchain/build-tools.txt",
-        // They are programs and a library, and no modules of Python's.
-        wheels_for: Some("3.11"),
-        what: "CMake, ninja and libclang, which llama.cpp is built with (about 55 MB)",
-    };
-    packages.install(workspace, find_python).context("pip could not install what llama.cpp is built with")?;
-    let folder = workspace.toolchain().join(name);
-    let mut variables = vec![
-        ("CMAKE", folder.join("cmake/data/bin/cmake").into()),
-        ("CMAKE_GENERATOR", "Ninja".into()),
-        ("CMAKE_PROGRAM_PATH", folder.join("bin").into()),
-    ];
-    variables.extend(setup::libclang_variables(&folder)?);
-    Ok(variables)
 }
 
 /// Builds the program in `benches/NAME`, which is outside the workspace, with all instructions of this processor.

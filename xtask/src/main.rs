@@ -2,7 +2,8 @@
 //!
 //! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
 //! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `aarch64` runs tests on
-//! emulated processors, `generate` makes bindings anew, `test` runs every check that
+//! emulated processors, `generate` makes bindings anew, `size` tells how large programs are, `release-notes` checks a
+//! tag, `test` runs every check that
 //! continuous integration runs. They need Rust, a C++ compiler and Python 3
 //! with pip, and nothing else.
 #![forbid(unsafe_code)]
@@ -15,8 +16,10 @@ mod demo;
 mod fuzz;
 mod generate;
 mod process;
+mod release;
 mod sanitize;
 mod setup;
+mod size;
 mod workspace;
 
 use std::process::ExitCode;
@@ -49,6 +52,10 @@ enum Task {
     Aarch64(aarch64::Arguments),
     /// Make the bindings and headers of mlxcel-iree-sys anew
     Generate,
+    /// Build a program with each feature set and print how large it is
+    Size(size::Arguments),
+    /// Check that a tag, the manifests and the changelog agree, and print the changelog's text for it
+    ReleaseNotes(release::Arguments),
     /// Run every check: format, architecture, licences, lints, documentation and all tests
     Test(checks::Arguments),
 }
@@ -63,6 +70,8 @@ fn main() -> ExitCode {
         Task::Sanitize => sanitize::run(&workspace),
         Task::Aarch64(arguments) => aarch64::run(&workspace, &arguments),
         Task::Generate => generate::run(&workspace),
+        Task::Size(arguments) => size::run(&workspace, &arguments),
+        Task::ReleaseNotes(arguments) => release::run(&workspace, &arguments),
         Task::Test(arguments) => checks::run(&workspace, &arguments),
     });
     match result {

@@ -1,30 +1,31 @@
-//! Another IREE in the same program: `tests-external/beside-eerie` links the crate `eerie-sys`, which builds all of IREE's runtime under
-//! IREE's own names, and runs both.
+//! Other engines in the same program: `tests-external/beside-llama-cpp` links the crate `llama-cpp-2`, `tests-external/beside-eerie`
+//! the crate `eerie-sys`, which builds all of IREE's runtime under IREE's own names. Both run their engine and ours.
 //!
-//! That crate takes CMake, ninja and libclang, which nothing of ours does; where they are not, there is nothing to run.
-
-use std::process::Command;
+//! Their builds take CMake, ninja and libclang, which ours does not; they come from PyPI. What a linker sees of our own archive,
+//! `mlxcel-iree-sys/tests/names.rs` checks. Building llama.cpp takes minutes, so this check is made where it is asked for by name.
 
 use anyhow::{Context, Result};
 
-use super::Done;
 use super::external::External;
-use crate::process;
+use crate::setup;
 use crate::workspace::Workspace;
 
-/// The folder below `tests-external/`.
-pub(super) const PACKAGE: &str = "beside-eerie";
+/// The folders below `tests-external/`, with what their programs run, relative to the repository.
+pub(super) const PACKAGES: [(&str, &str); 2] = [
+    ("beside-llama-cpp", "tests-external/beside-llama-cpp/model.gguf"),
+    ("beside-eerie", super::external::MODEL),
+];
 
-pub(super) fn check(workspace: &Workspace) -> Result<Done> {
-    let cmake = std::env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
-    let has_cmake = process::output(Command::new(cmake).arg("--version")).is_ok();
-    if !has_cmake || std::env::var_os("LIBCLANG_PATH").is_none() {
-        return Ok(Done::Unchecked(
-            "eerie-sys takes CMake (on PATH or in CMAKE), ninja and libclang (in LIBCLANG_PATH)".to_owned(),
-        ));
-    }
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let tools = setup::build_tools(workspace)?;
     let outside = tempfile::tempdir().context("making a folder outside the repository")?;
     let target = workspace.metadata()?.target_directory.into_std_path_buf();
-    External::prepare(workspace, PACKAGE, outside.path(), &target)?.tells_a_story_through_iree(workspace)?;
-    Ok(Done::Checked("two IREEs in one program run".to_owned()))
+    for (name, model) in PACKAGES {
+        let package = External::prepare(workspace, name, outside.path(), &target)?
+            .with_model(&workspace.root().join(model))
+            .with_build_environment(&tools);
+        package.runs_through_iree(workspace)?;
+        package.exports_nothing()?;
+    }
+    Ok("llama.cpp and another IREE run in one program with ours".to_owned())
 }

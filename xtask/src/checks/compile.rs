@@ -2,13 +2,16 @@
 
 use anyhow::{Result, bail};
 
-use super::{beside, external, package};
+use super::{beside, external, package, wasm};
 use crate::process;
 use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    let external = external::PACKAGES.into_iter().chain([package::PACKAGE, beside::PACKAGE]);
+    let external = external::PACKAGES
+        .into_iter()
+        .chain([package::PACKAGE, wasm::PACKAGE])
+        .chain(beside::PACKAGES.map(|(name, _)| name));
     let external = external.map(|name| format!("tests-external/{name}/Cargo.toml"));
     for manifest in external.chain(["fuzz/libfuzzer/Cargo.toml".to_owned()]) {
         process::run(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;

@@ -4,12 +4,15 @@
 //! the environment, as the README tells a user to. They share the workspace's target folder, profile and versions:
 //! what is compiled already is not compiled again.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
+use object::{Object, ObjectSymbol};
 
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
@@ -34,7 +37,7 @@ const LOADER_PATHS: [&str; 2] = ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"];
 const BACKEND: &str = "MLXCEL_BACKEND";
 
 /// The bundled checkpoint.
-const MODEL: &str = "examples/models/storyteller";
+pub(super) const MODEL: &str = "examples/models/storyteller";
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let outside = tempfile::tempdir().context("making a folder outside the repository")?;
@@ -42,23 +45,24 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
 
     let portable = External::prepare(workspace, PORTABLE, outside.path(), &target)?;
     portable.has_no_native_dependency()?;
-    portable.tells_a_story(|command| {
+    portable.runs(|command| {
         command.env_remove(IREE_ENVIRONMENT.0).env_remove(MLX_ENVIRONMENT.0);
     })?;
 
     let iree = External::prepare(workspace, IREE, outside.path(), &target)?;
-    iree.tells_a_story_through_iree(workspace)?;
+    iree.runs_through_iree(workspace)?;
     iree.is_built_once()?;
+    iree.exports_nothing()?;
 
     let toolchain = workspace.toolchain();
     let mlx = External::prepare(workspace, MLX, outside.path(), &target)?;
-    mlx.tells_a_story(|command| {
+    mlx.runs(|command| {
         let (name, path) = MLX_ENVIRONMENT;
         if std::env::var_os(name).is_none() {
             command.env(name, toolchain.join(path));
         }
     })?;
-    mlx.tells_a_story_by_itself()?;
+    mlx.runs_by_itself()?;
     Ok(format!("{} build and generate", PACKAGES.join(", ")))
 }
 
@@ -69,6 +73,7 @@ pub(super) struct External {
     model: PathBuf,
     outside: PathBuf,
     target: PathBuf,
+    build_environment: Vec<(&'static str, OsString)>,
 }
 
 impl External {
@@ -88,17 +93,31 @@ impl External {
             model: workspace.root().join(MODEL),
             outside: outside.to_path_buf(),
             target: target.to_path_buf(),
+            build_environment: Vec::new(),
         })
     }
 
-    fn cargo(&self, subcommand: &str) -> Command {
+    /// Lets the program run this model instead of the bundled checkpoint.
+    pub(super) fn with_model(mut self, model: &Path) -> Self {
+        self.model = model.to_path_buf();
+        self
+    }
+
+    /// Gives the build these variables.
+    pub(super) fn with_build_environment(mut self, variables: &[(&'static str, OsString)]) -> Self {
+        self.build_environment = variables.to_vec();
+        self
+    }
+
+    pub(super) fn cargo(&self, subcommand: &str) -> Command {
         let mut command = Command::new(cargo_program());
         command
             .arg(subcommand)
             .arg("--manifest-path")
             .arg(&self.manifest)
             .current_dir(&self.outside)
-            .env("CARGO_TARGET_DIR", &self.target);
+            .env("CARGO_TARGET_DIR", &self.target)
+            .envs(self.build_environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -115,8 +134,8 @@ impl External {
         Ok(())
     }
 
-    /// Builds and runs the program on the bundled model; it fails by itself if no text comes.
-    fn tells_a_story(&self, environment: impl FnOnce(&mut Command)) -> Result<()> {
+    /// Builds and runs the program on its model; it fails by itself if no text comes.
+    fn runs(&self, environment: impl FnOnce(&mut Command)) -> Result<()> {
         let mut command = self.cargo("run");
         command.arg("--").arg(&self.model).env_remove(BACKEND);
         environment(&mut command);
@@ -124,8 +143,8 @@ impl External {
     }
 
     /// The same with the compiler of programs at hand, which the build does not ask for.
-    pub(super) fn tells_a_story_through_iree(&self, workspace: &Workspace) -> Result<()> {
-        self.tells_a_story(|command| {
+    pub(super) fn runs_through_iree(&self, workspace: &Workspace) -> Result<()> {
+        self.runs(|command| {
             command.env_remove(MLX_ENVIRONMENT.0);
             let (name, path) = IREE_ENVIRONMENT;
             if std::env::var_os(name).is_none() {
@@ -152,8 +171,22 @@ impl External {
         Ok(())
     }
 
+    /// The program must not export a symbol of IREE's or of ours: a library that it loads would bind to it.
+    pub(super) fn exports_nothing(&self) -> Result<()> {
+        let program = self.target.join("debug").join(self.name);
+        let bytes = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
+        let file = object::File::parse(&*bytes).with_context(|| format!("parsing {}", program.display()))?;
+        let symbols = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
+        let names = symbols.filter_map(|symbol| symbol.name().ok()).filter(|name| name.contains("iree"));
+        let names: BTreeSet<_> = names.collect();
+        if let Some(name) = names.first() {
+            bail!("{} exports {name} and {} further names of IREE's", program.display(), names.len() - 1);
+        }
+        Ok(())
+    }
+
     /// Runs the program that was built without cargo, which helps loaders, and without any of our variables.
-    fn tells_a_story_by_itself(&self) -> Result<()> {
+    fn runs_by_itself(&self) -> Result<()> {
         let program = self.target.join("debug").join(self.name);
         let mut command = Command::new(&program);
         command.arg(&self.model).current_dir(&self.outside).env_remove(BACKEND).env_remove(MLX_ENVIRONMENT.0);

@@ -8,12 +8,18 @@ mod bundle;
 mod compile;
 mod dist;
 mod external;
+mod features;
 mod fuzz;
 mod licences;
 mod msrv;
+mod newcomer;
 mod package;
+mod packages;
 mod semver;
 mod server;
+mod wasm;
+
+pub(crate) use packages::is_published;
 
 use std::time::{Duration, Instant};
 
@@ -51,11 +57,15 @@ enum Check {
     Lint,
     /// The documentation, with warnings as errors
     Docs,
+    /// Every feature set, and the documentation as docs.rs makes it
+    Features,
     /// Packages outside the workspace, built as a user's are
     External,
-    /// Another IREE in the same program
+    /// llama.cpp and another IREE in the same program; minutes, so only where it is named
     Beside,
-    /// An engine outside the workspace, proved on our packages
+    /// A model in a module of WebAssembly, run by Node
+    Wasm,
+    /// Every crate as it would be published, and an engine outside the workspace proved on two of them
     Package,
     /// All tests, those in the documentation included
     Test,
@@ -65,6 +75,8 @@ enum Check {
     Server,
     /// Bundles, run by a program with the IREE engine alone, and through XLA
     Bundle,
+    /// The packaged crates in a new project, with rustc, cargo and cc alone, and README's first lines
+    Newcomer,
     /// Hostile inputs, each target for a fixed time
     Fuzz,
 }
@@ -78,23 +90,26 @@ enum Done {
 }
 
 /// Whether this is continuous integration, where nothing may be left out that could be there.
-fn in_ci() -> bool {
+pub(crate) fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
 
 impl Check {
     fn run(self, workspace: &Workspace) -> Result<Done> {
         let checked = match self {
-            Self::Beside => return beside::check(workspace),
             Self::Msrv => return msrv::check(workspace),
             Self::Deny => return licences::check(workspace),
+            Self::Wasm => return wasm::check(workspace),
             Self::Semver => return semver::check(workspace),
             Self::Fmt => compile::format(workspace),
             Self::Generated => generate::check(workspace),
             Self::Arch => architecture::check(workspace),
             Self::Lint => compile::lint(workspace),
+            Self::Features => features::check(workspace),
+            Self::Newcomer => newcomer::check(workspace),
             Self::Docs => compile::document(workspace),
             Self::External => external::check(workspace),
+            Self::Beside => beside::check(workspace),
             Self::Package => package::check(workspace),
             Self::Test => compile::test(workspace),
             Self::Dist => dist::check(workspace),
@@ -103,6 +118,11 @@ impl Check {
             Self::Fuzz => fuzz::check(workspace),
         };
         checked.map(Done::Checked)
+    }
+
+    /// Whether it takes so long that it runs only where it is named: in jobs of their own of the hosted workflow.
+    fn is_apart(self) -> bool {
+        matches!(self, Self::Beside | Self::Features | Self::Newcomer | Self::Wasm)
     }
 
     fn name(self) -> String {
@@ -121,7 +141,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
     let mut outcomes = Vec::new();
     for &check in Check::value_variants() {
-        if !arguments.only.is_empty() && !arguments.only.contains(&check) {
+        let wanted =
+            if arguments.only.is_empty() { !check.is_apart() } else { arguments.only.contains(&check) };
+        if !wanted {
             continue;
         }
         eprintln!("\n==== {} ====", check.name());

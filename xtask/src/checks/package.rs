@@ -1,4 +1,5 @@
-//! An engine of somebody else, in `tests-external/my-backend`: built and proved on our packages as they would be published.
+//! Every crate as it would be published, and an engine of somebody else, in `tests-external/my-backend`, built and proved on two of the
+//! packages.
 //!
 //! `cargo package` makes them, so a file that is missing from a package, or something that only the workspace gives, is seen
 //! here and not by the first author of an engine.
@@ -10,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::compile::Counts;
+use super::packages::Packages;
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
@@ -20,34 +22,18 @@ pub(super) const PACKAGE: &str = "my-backend";
 const PUBLISHED: [&str; 2] = ["mlxcel-core", "mlxcel-conformance"];
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
-    let metadata = workspace.metadata()?;
-    let target = metadata.target_directory.as_std_path();
-    // The same place each time: what has not changed is not compiled again.
-    let folder = target.join("packaged");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("emptying {}", folder.display()))?;
-    }
-    let mut command = workspace.cargo(&["package", "--no-verify", "--allow-dirty", "--exclude-lockfile"]);
+    let packages = Packages::make(workspace)?;
+    let mut used = Vec::new();
     for name in PUBLISHED {
-        command.args(["--package", name]);
+        used.push((name, packages.get(name)?.folder.clone()));
     }
-    process::run(command.arg("--target-dir").arg(&folder))?;
-
-    let mut unpacked = Vec::new();
-    for name in PUBLISHED {
-        let package = metadata.workspace_packages().into_iter().find(|package| package.name == name);
-        let version = &package.with_context(|| format!("the workspace has no {name}"))?.version;
-        unpacked.push((name, unpack(&folder, &format!("{name}-{version}"))?));
-    }
-    let counts = prove(workspace, target, &unpacked)?;
-    Ok(format!("{PACKAGE} on the packages of {}: {counts}", PUBLISHED.join(" and ")))
-}
-
-/// Unpacks a package and gives its folder.
-fn unpack(folder: &Path, package: &str) -> Result<PathBuf> {
-    let archive = folder.join("package").join(format!("{package}.crate"));
-    process::run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(folder))?;
-    Ok(folder.join(package))
+    let target = workspace.metadata()?.target_directory.into_std_path_buf();
+    let counts = prove(workspace, &target, &used)?;
+    let (number, largest) = (packages.unpacked.len(), packages.largest as f64 / 1e6);
+    Ok(format!(
+        "{number} packages of at most {largest:.1} MB; {PACKAGE} on those of {}: {counts}",
+        PUBLISHED.join(" and ")
+    ))
 }
 
 /// Runs the engine's own tests, with the packages in place of those that crates.io has.

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use anyhow::{Result, bail};
-use cargo_metadata::Package;
 
+use super::packages::is_published;
 use super::{Done, in_ci};
 use crate::process;
 use crate::workspace::Workspace;
@@ -37,9 +37,4 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     }
     process::run(&mut command)?;
     Ok(Done::Checked(format!("compared with {release}")))
-}
-
-/// Whether others can depend on it: `publish = false` is an empty list of registries.
-fn is_published(package: &Package) -> bool {
-    package.publish.as_ref().is_none_or(|registries| !registries.is_empty())
 }

@@ -63,13 +63,15 @@ pub(super) fn link(at: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes `at` a link to `target`.
 #[cfg(unix)]
-fn symlink(target: &Path, at: &Path) -> std::io::Result<()> {
+pub(crate) fn symlink(target: &Path, at: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(target, at)
 }
 
+/// Says that it is not for this platform.
 #[cfg(not(unix))]
-fn symlink(_target: &Path, _at: &Path) -> std::io::Result<()> {
+pub(crate) fn symlink(_target: &Path, _at: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(
         ErrorKind::Unsupported,
         "setup works on Linux and macOS only; run `cargo xtask setup --sources`, install iree-base-compiler==3.13.0 \

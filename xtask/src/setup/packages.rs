@@ -172,6 +172,28 @@ fn pip_version(said: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// Installs what other packages with native code are built with, CMake, ninja and libclang; the variables by which their builds find
+/// them.
+pub(crate) fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
+    let name = "build-tools";
+    let packages = Packages {
+        name,
+        requirements: "xtask/toolchain/build-tools.txt",
+        // They are programs and a library, and no modules of Python's.
+        wheels_for: Some(WHEELS_FOR),
+        what: "CMake, ninja and libclang, which llama.cpp and eerie are built with (about 55 MB)",
+    };
+    packages.install(workspace, find_python).context("pip could not install CMake, ninja and libclang")?;
+    let folder = workspace.toolchain().join(name);
+    let mut variables = vec![
+        ("CMAKE", folder.join("cmake/data/bin/cmake").into()),
+        ("CMAKE_GENERATOR", "Ninja".into()),
+        ("CMAKE_PROGRAM_PATH", folder.join("bin").into()),
+    ];
+    variables.extend(libclang_variables(&folder)?);
+    Ok(variables)
+}
+
 /// The variables by which bindgen finds PyPI's libclang, which was installed into `packages`.
 pub(crate) fn libclang_variables(packages: &Path) -> Result<[(&'static str, OsString); 2]> {
     // It has no headers of its own (stddef.h, stdbool.h): the C compiler's do.

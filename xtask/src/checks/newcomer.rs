@@ -1,0 +1,155 @@
+//! A new project of somebody who has Rust and a C compiler and nothing else.
+//!
+//! HOME is empty, and PATH has `rustc`, `cargo` and `cc`. The packaged crates are in a folder beside copies of their dependencies, which
+//! stands for crates.io, so cargo needs no network. In it the lines of README are run, and a program with the feature `iree` that opens
+//! a bundle, with no compiler of programs and no Python to be found.
+
+mod readme;
+mod registry;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::Message;
+
+use self::registry::Registry;
+use super::external::MODEL;
+use super::packages::Packages;
+use crate::process;
+use crate::setup::symlink;
+use crate::workspace::Workspace;
+
+/// All that is on PATH.
+const PROGRAMS: [&str; 3] = ["rustc", "cargo", "cc"];
+/// The program with the feature `iree`; its argument is the bundle.
+const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
+
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let packages = Packages::make(workspace)?;
+    let registry = Registry::make(workspace, &packages)?;
+    let place = tempfile::tempdir().context("making an empty folder")?;
+    let bundle = place.path().join("bundle");
+    write_bundle(workspace, &bundle)?;
+
+    let machine = Machine::prepare(workspace, place.path(), &registry, &packages)?;
+    readme::run(workspace, &machine)?;
+
+    let project = machine.new_project("with-bundle")?;
+    process::run(machine.cargo(&project).args(["add", "--quiet", "mlxcel-session", "--features", "iree"]))?;
+    fs::write(project.join("src/main.rs"), WITH_BUNDLE).context("writing the program")?;
+    process::run(machine.cargo(&project).args(["run", "--quiet", "--"]).arg(&bundle))
+        .context("a new project with the feature `iree`")?;
+    machine.is_built_once(&project)?;
+    Ok("README's lines, and a bundle on the packaged crates with rustc, cargo and cc alone; a second build does nothing".to_owned())
+}
+
+/// Writes the bundled model with its programs, by the example program, which finds the provisioned compiler.
+fn write_bundle(workspace: &Workspace, bundle: &Path) -> Result<()> {
+    let mut command =
+        workspace.cargo(&["run", "--locked", "--quiet", "--package", "mlxcel-examples", "--bin", "bundle"]);
+    command.args(["--no-default-features", "--features", "iree", "--", "--context", "128", "--out"]);
+    process::run(command.arg(bundle)).context("writing the bundle")
+}
+
+/// A machine with next to nothing on it.
+struct Machine {
+    /// Where projects are; above them is the configuration of cargo.
+    projects: PathBuf,
+    home: PathBuf,
+    programs: PathBuf,
+    target: PathBuf,
+    model: PathBuf,
+}
+
+impl Machine {
+    fn prepare(
+        workspace: &Workspace,
+        place: &Path,
+        registry: &Registry,
+        packages: &Packages,
+    ) -> Result<Self> {
+        let machine = Self {
+            projects: place.join("projects"),
+            home: place.join("home"),
+            programs: place.join("programs"),
+            target: packages.target(),
+            model: workspace.root().join(MODEL),
+        };
+        for folder in [&machine.projects, &machine.home, &machine.programs] {
+            fs::create_dir(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        for name in PROGRAMS {
+            let link = machine.programs.join(name);
+            symlink(&program(name)?, &link).with_context(|| format!("making {}", link.display()))?;
+        }
+        registry.configure(&machine.projects)?;
+        machine.forget(packages)?;
+        Ok(machine)
+    }
+
+    /// Drops what an earlier run built of our crates: cargo takes a package of one version from a registry to be always the same.
+    fn forget(&self, packages: &Packages) -> Result<()> {
+        let Ok(entries) = fs::read_dir(self.target.join("debug/.fingerprint")) else { return Ok(()) };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if packages.unpacked.iter().any(|package| name.starts_with(&format!("{}-", package.name))) {
+                fs::remove_dir_all(entry.path())
+                    .with_context(|| format!("removing {}", entry.path().display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A command without any of our variables, with the empty HOME and the short PATH.
+    fn command(&self, program: &Path, folder: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().current_dir(folder).env("HOME", &self.home).env("PATH", &self.programs);
+        command.env("CARGO_TARGET_DIR", &self.target);
+        // As in the workspace: a debug build of the portable engine takes minutes for a story.
+        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command
+    }
+
+    fn cargo(&self, project: &Path) -> Command {
+        self.command(&self.programs.join("cargo"), project)
+    }
+
+    fn new_project(&self, name: &str) -> Result<PathBuf> {
+        process::run(self.cargo(&self.projects).args(["new", "--quiet", "--vcs", "none", name]))?;
+        Ok(self.projects.join(name))
+    }
+
+    /// A second build finds everything done.
+    fn is_built_once(&self, project: &Path) -> Result<()> {
+        let mut command = self.cargo(project);
+        command.arg("build");
+        let mut again = Vec::new();
+        process::for_each_message(command, |message| {
+            if let Message::CompilerArtifact(artifact) = message
+                && !artifact.fresh
+            {
+                again.push(artifact.target.name);
+            }
+        })?;
+        if !again.is_empty() {
+            bail!("a second build compiles again: {}", again.join(", "));
+        }
+        Ok(())
+    }
+}
+
+/// The real program of this name: behind rustup's stand-ins, which look for toolchains in HOME.
+fn program(name: &str) -> Result<PathBuf> {
+    let sysroot = process::output(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let of_toolchain = Path::new(sysroot.trim()).join("bin").join(name);
+    if of_toolchain.is_file() {
+        return Ok(of_toolchain);
+    }
+    let path = std::env::var_os("PATH").context("there is no PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file())
+        .with_context(|| format!("{name} is not on PATH"))
+}

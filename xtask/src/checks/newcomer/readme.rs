@@ -1,0 +1,86 @@
+//! README's first lines, run in an empty folder.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::Machine;
+use crate::process;
+use crate::setup::symlink;
+use crate::workspace::Workspace;
+
+/// The line that a newcomer types.
+const ADD: &str = "cargo add mlxcel-session";
+
+/// Runs the console block of README that adds the crate, and then the program that follows it, on the bundled model.
+pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<()> {
+    let readme = workspace.root().join("README.md");
+    let text = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
+    let lines = Lines::of(&text)?;
+    let project = machine.new_project("readme")?;
+    process::run(machine.command(Path::new("/bin/sh"), &project).arg("-ec").arg(lines.console))
+        .context("README's lines")?;
+    fs::write(project.join("src/main.rs"), lines.program).context("writing README's program")?;
+
+    let model = project.join(lines.model);
+    fs::create_dir_all(model.parent().context("README's model has no folder")?)
+        .and_then(|()| symlink(&machine.model, &model))
+        .context("putting a model where README has one")?;
+    let said =
+        process::output(machine.cargo(&project).args(["run", "--quiet"])).context("README's program")?;
+    if said.trim().is_empty() {
+        bail!("README's program printed nothing");
+    }
+    Ok(())
+}
+
+/// What README tells a newcomer to type.
+#[derive(Debug, PartialEq, Eq)]
+struct Lines<'a> {
+    console: &'a str,
+    program: &'a str,
+    /// The path that the program opens.
+    model: &'a str,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Result<Self> {
+        let mut blocks = blocks(text);
+        let adds = |content: &str| content.lines().any(|line| line.trim() == ADD);
+        let (_, console) = blocks
+            .find(|(language, content)| *language == "console" && adds(content))
+            .with_context(|| format!("README has no console block with `{ADD}`"))?;
+        let (_, program) = blocks
+            .find(|(language, _)| language.starts_with("rust"))
+            .context("README has no program after that block")?;
+        let (_, rest) = program.split_once("Model::open(\"").context("README's program opens no model")?;
+        let (model, _) = rest.split_once('"').context("README's program has an open string")?;
+        Ok(Self { console, program, model })
+    }
+}
+
+/// The languages and contents of the fenced blocks.
+fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("\n```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_block_that_adds_the_crate_and_the_program_after_it_are_taken() {
+        let text = "# a\n\n```console\ngit clone x\n```\n\n```console\ncargo add mlxcel-session\n```\n\n```rust,no_run\n\
+                    let model = Model::open(\"models/a\")?;\n```\n\n```rust\nother()\n```\n";
+        let lines = Lines::of(text).unwrap();
+        assert_eq!(lines.console, "cargo add mlxcel-session");
+        assert_eq!((lines.program, lines.model), ("let model = Model::open(\"models/a\")?;", "models/a"));
+        assert!(Lines::of("```console\nls\n```").is_err());
+    }
+
+    #[test]
+    fn the_readme_has_such_lines() {
+        assert!(Lines::of(include_str!("../../../../README.md")).is_ok());
+    }
+}

@@ -1,0 +1,51 @@
+//! WebAssembly: `tests-external/hello-wasm`, the portable engine with a model in the module, built for `wasm32-unknown-unknown` and run
+//! by Node.
+//!
+//! Continuous integration has rustup install the target's standard library; elsewhere the check is made where it is installed.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::external::External;
+use super::{Done, in_ci};
+use crate::process;
+use crate::workspace::Workspace;
+
+/// The folder below `tests-external/`.
+pub(super) const PACKAGE: &str = "hello-wasm";
+
+const TARGET: &str = "wasm32-unknown-unknown";
+
+pub(super) fn check(workspace: &Workspace) -> Result<Done> {
+    if !has_target() && !(in_ci() && process::output(rustup().args(["add", TARGET])).is_ok()) {
+        return Ok(Done::Unchecked(format!("rustup target add {TARGET}")));
+    }
+    if process::output(Command::new("node").arg("--version")).is_err() {
+        return Ok(Done::Unchecked("there is no Node to run a module".to_owned()));
+    }
+    let outside = tempfile::tempdir().context("making a folder outside the repository")?;
+    let target = workspace.metadata()?.target_directory.into_std_path_buf();
+    let package = External::prepare(workspace, PACKAGE, outside.path(), &target)?;
+    let mut build = package.cargo("build");
+    // The module's own source of random bytes in the place of one that wasm-bindgen makes.
+    build.args(["--target", TARGET]).env("RUSTFLAGS", "--cfg getrandom_backend=\"custom\"");
+    process::run(build.env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
+
+    let module = target.join(TARGET).join("debug/hello_wasm.wasm");
+    let script = workspace.root().join("tests-external").join(PACKAGE).join("run.mjs");
+    process::run(Command::new("node").arg(script).arg(&module))?;
+    let bytes = module.metadata().with_context(|| format!("reading {}", module.display()))?.len();
+    Ok(Done::Checked(format!("Node runs a module of {:.1} MB, its model included", bytes as f64 / 1e6)))
+}
+
+fn rustup() -> Command {
+    let mut command = Command::new("rustup");
+    command.arg("target");
+    command
+}
+
+fn has_target() -> bool {
+    process::output(rustup().args(["list", "--installed"]))
+        .is_ok_and(|list| list.lines().any(|line| line.trim() == TARGET))
+}
