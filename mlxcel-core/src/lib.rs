@@ -80,6 +80,7 @@ mod sampling;
 mod session;
 mod snapshot;
 mod step;
+mod stopwatch;
 mod support;
 mod table;
 
@@ -104,6 +105,7 @@ pub use sampling::{
 pub use session::{InferenceSession, SequenceId, SequenceState, SessionStats};
 pub use snapshot::Snapshot;
 pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob, Want};
+pub use stopwatch::Stopwatch;
 pub use support::{CheckedOptions, OptionSupport};
 pub use table::{SequenceTable, StepRow, StepRows};
 

@@ -11,6 +11,7 @@ use crate::compiler::{CompileOptions, Compiler, Identity};
 
 /// A compiled program, and what it took to get it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Artifact {
     /// What the runtime loads.
     pub bytes: Vec<u8>,

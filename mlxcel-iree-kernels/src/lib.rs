@@ -62,6 +62,7 @@ use reads::Reads;
 
 /// A program as the compiler is given it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lowered {
     /// Its text.
     pub text: String,

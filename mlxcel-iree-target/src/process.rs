@@ -22,6 +22,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 
 /// How a child ended, and the beginning of what it printed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Finished {
     /// How it ended.
     pub status: ExitStatus,

@@ -23,11 +23,10 @@ mod faults;
 mod states;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use mlxcel_core::{
     Backend, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, OptionSupport,
-    Result,
+    Result, Stopwatch,
 };
 pub use mlxcel_graph::KvCacheType;
 use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, model_info};
@@ -81,7 +80,7 @@ fn load<E: Executor>(
     kv_cache: KvCacheType,
     run_by: impl FnOnce(PortableExecutor) -> E,
 ) -> Result<Arc<dyn Model>> {
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let checkpoint = Checkpoint::from_source(source)?;
     let decoder = checkpoint.decoder()?;
     decoder.require(&FeatureSet::all(), NAME)?;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{
     CancelToken, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession, Result, Row,
-    RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, TokenChoice, TokenId,
-    TokenLogprob, Want,
+    RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, Stopwatch, TokenChoice,
+    TokenId, TokenLogprob, Want,
 };
 
 use crate::constraint::Constrained;
@@ -98,7 +98,13 @@ impl TextGeneration {
             .with_cancel(cancel.clone())
             .with_top(options.top_logprobs);
         // A limit beyond what the clock can tell is none.
-        generate.deadline = options.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        generate.deadline = match options.time_limit {
+            Some(_) if !Stopwatch::HAS_CLOCK => {
+                let message = "this platform has no clock; bound the text with max_tokens or a cancel token";
+                return Err(Error::unsupported("limit the time of a generation", message));
+            }
+            limit => limit.and_then(|limit| Instant::now().checked_add(limit)),
+        };
         let generation = Generation::new(prompt, capabilities.context, generate, choice)?;
         Ok(Self {
             generation,
@@ -309,7 +315,7 @@ impl TextGeneration {
             _ => tracing::trace_span!("step", computed),
         };
         let _entered = span.enter();
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let result = run(&mut self.generation, session);
         let compile = session.stats().compile_time.saturating_sub(compiled);
         self.spend(start.elapsed(), compile);

@@ -262,7 +262,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        let started = std::time::Instant::now();
+        let started = crate::Stopwatch::start();
         check_source(source)?;
         self.check()?;
         let limits = self.limits.as_ref();

@@ -12,6 +12,7 @@ use super::Compiler;
 
 /// A compiler, told apart from every other one, wherever it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// What it says it is.
     pub revision: Revision,

@@ -31,6 +31,7 @@ pub struct Compiler {
 
 /// What a program is compiled for, and how.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CompileOptions {
     /// The device and processor.
     pub target: ResolvedTarget,

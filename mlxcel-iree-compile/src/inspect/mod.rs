@@ -145,7 +145,7 @@ fn one(
     options: &InspectOptions,
 ) -> Result<Summary> {
     let folder = folder.sub(&file_stem(shape))?;
-    let Lowered { text, layouts } = compiler.lowered(shape)?;
+    let Lowered { text, layouts, .. } = compiler.lowered(shape)?;
     folder.write("program.mlir", text.as_bytes())?;
     let (phases, code) = (folder.sub("phases")?, folder.sub("code")?);
     let statistics = folder.0.join("statistics.json");

@@ -23,6 +23,7 @@ pub(crate) use template::Rendered;
 /// assert_eq!((message.role.as_str(), message.extra.len()), ("user", 0));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, or what else the model's template knows.
     pub role: String,

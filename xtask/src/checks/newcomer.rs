@@ -1,6 +1,6 @@
 //! A new project of somebody who has Rust and a C compiler and nothing else.
 //!
-//! HOME is empty, and PATH has `rustc`, `cargo` and `cc`. The packaged crates are in a folder beside copies of their dependencies, which
+//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The packaged crates are in a folder beside copies of their dependencies, which
 //! stands for crates.io, so cargo needs no network. In it the lines of README are run, and a program with the feature `iree` that opens
 //! a bundle, with no compiler of programs and no Python to be found.
 
@@ -21,8 +21,8 @@ use crate::process;
 use crate::setup::symlink;
 use crate::workspace::Workspace;
 
-/// All that is on PATH.
-const PROGRAMS: [&str; 3] = ["rustc", "cargo", "cc"];
+/// All that is on PATH: Rust, and the C compiler with the assembler, linker and archiver that it runs by name.
+const PROGRAMS: [&str; 6] = ["rustc", "cargo", "cc", "as", "ld", "ar"];
 /// The program with the feature `iree`; its argument is the bundle.
 const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
 

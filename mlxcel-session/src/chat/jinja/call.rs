@@ -1,5 +1,7 @@
 //! Calling functions, methods and macros.
 
+use mlxcel_core::Stopwatch;
+
 use super::arguments::Values;
 use super::ast::{Arguments, Expr, Kind, Macro};
 use super::evaluate::Evaluator;
@@ -219,6 +221,11 @@ impl<'a> Evaluator<'a> {
         }
         let formatted = match self.now {
             Some(now) => jiff::fmt::strtime::format(format, now),
+            None if !Stopwatch::HAS_CLOCK => {
+                return Err(Fault::new(
+                    "the template asks for the date, and this platform has no clock: set the date in ChatOptions",
+                ));
+            }
             None => jiff::fmt::strtime::format(format, &jiff::Zoned::now()),
         };
         formatted.map_err(|error| Fault::new(format!("strftime_now does not know this format: {error}")))
