@@ -286,20 +286,18 @@ fn merge(parts: Vec<ToolPart>) -> Vec<ToolPart> {
     merged
 }
 
-/// Whether `text` begins with `literal`, with any space in front of it.
+/// Whether `text` begins with `literal`, with any space in front of its characters.
 fn eat(literal: &str, text: &str) -> Found<()> {
-    let literal = literal.trim();
-    if literal.is_empty() {
-        return Found::Whole((), 0);
+    let mut rest = text;
+    for character in literal.chars().filter(|character| !character.is_whitespace()) {
+        let found = rest.trim_start();
+        rest = match found.strip_prefix(character) {
+            Some(rest) => rest,
+            None if found.is_empty() => return Found::Begun,
+            None => return Found::Not,
+        };
     }
-    let rest = text.trim_start();
-    if rest.starts_with(literal) {
-        Found::Whole((), text.len() - rest.len() + literal.len())
-    } else if literal.starts_with(rest) {
-        Found::Begun
-    } else {
-        Found::Not
-    }
+    Found::Whole((), text.len() - rest.len())
 }
 
 /// The bare name at the beginning of `text`.

@@ -194,6 +194,7 @@ impl Style {
         let before = match self.call {
             Call::Object { before, .. } | Call::Named { before, .. } | Call::Channel { before, .. } => before,
         };
-        if self.open.is_empty() { before } else { self.open }.trim()
+        let begin = if self.open.is_empty() { before } else { self.open }.trim();
+        self.marks.iter().find(|mark| begin.starts_with(**mark)).copied().unwrap_or(begin)
     }
 }

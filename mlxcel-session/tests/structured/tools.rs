@@ -273,7 +273,6 @@ fn published_templates_have_their_styles() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
     for (file, style) in [
         ("qwen3", "hermes"),
-        ("smollm3", "hermes"),
         ("llama3", "llama3"),
         ("mistral", "mistral"),
         ("granite", "granite"),
