@@ -35,6 +35,9 @@ pub struct Capabilities {
     pub top_logprobs: u16,
     /// [`Want::EveryPosition`](crate::Want::EveryPosition) works.
     pub every_position: bool,
+    /// [`Want::Verify`](crate::Want::Verify) works, for all that is claimed of [`Want::Next`](crate::Want::Next), and where there are
+    /// [`logits`](Self::logits) [`Want::VerifyLogits`](crate::Want::VerifyLogits) too: several guessed tokens are verified by a pass.
+    pub verification: bool,
     /// [`Want::Hidden`](crate::Want::Hidden) works, and gives vectors of so many elements; none where it does not.
     pub hidden_states: Option<usize>,
     /// A [`TokenMask`](crate::TokenMask) is honoured.
@@ -64,6 +67,7 @@ impl Capabilities {
             logits: false,
             top_logprobs: 0,
             every_position: false,
+            verification: false,
             hidden_states: None,
             token_masks: false,
             rewind: false,
@@ -106,6 +110,13 @@ impl Capabilities {
     #[must_use]
     pub fn with_every_position(mut self, claimed: bool) -> Self {
         self.every_position = claimed;
+        self
+    }
+
+    /// Claims, or withdraws, the verification of guessed tokens.
+    #[must_use]
+    pub fn with_verification(mut self, claimed: bool) -> Self {
+        self.verification = claimed;
         self
     }
 
@@ -178,6 +189,7 @@ impl Capabilities {
             logits: self.logits && most.logits,
             top_logprobs: self.top_logprobs.min(most.top_logprobs),
             every_position: self.every_position && most.every_position,
+            verification: self.verification && most.verification,
             hidden_states: self.hidden_states.filter(|_| most.hidden_states.is_some()),
             token_masks: self.token_masks && most.token_masks,
             rewind: self.rewind && most.rewind,
@@ -215,6 +227,7 @@ impl fmt::Display for Capabilities {
         for (claimed, name) in [
             (self.logits, "logits"),
             (self.every_position, "every position"),
+            (self.verification, "verification"),
             (self.hidden_states.is_some(), "hidden states"),
             (self.token_masks, "token masks"),
             (self.rewind, "rewind"),

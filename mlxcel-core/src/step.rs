@@ -35,6 +35,16 @@ impl<'a> Row<'a> {
         Self::new(sequence, tokens, Want::Next { plan, mask: None, top: 0 })
     }
 
+    /// A row whose last `drafts` tokens are guesses, which asks for the tokens that `plan` chooses instead of each, and after them.
+    pub fn verify(
+        sequence: SequenceId,
+        tokens: &'a [TokenId],
+        plan: &'a SamplingPlan,
+        drafts: usize,
+    ) -> Self {
+        Self::new(sequence, tokens, Want::Verify { plan, masks: &[], top: 0, drafts })
+    }
+
     /// A row that asks for the logits after the last token.
     pub fn logits(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
         Self::new(sequence, tokens, Want::Logits)
@@ -86,6 +96,29 @@ pub enum Want<'a> {
         /// How many likeliest tokens to report at each position.
         top: u16,
     },
+    /// The tokens that follow each of the row's last `drafts + 1` tokens, chosen by the engine: what [`Next`](Self::Next) says
+    /// after each of them, as if they had been fed one by one. So guesses of the coming tokens are verified in one pass: the first of
+    /// the last `drafts` tokens is right where it equals the first answer, and so on. The sequence then holds all of the row's tokens;
+    /// those that were wrong are for the caller to [rewind](crate::InferenceSession::rewind). Needs
+    /// [`Capabilities::verification`](crate::Capabilities::verification).
+    Verify {
+        /// How to choose; its place must be the device. Draws are of each answer's own position, and penalties read the tokens in
+        /// front of it, guesses included.
+        plan: &'a SamplingPlan,
+        /// The tokens that may be chosen, for each answer; none for all. Needs
+        /// [`Capabilities::token_masks`](crate::Capabilities::token_masks).
+        masks: &'a [TokenMask],
+        /// How many of the most likely tokens to report with each answer.
+        top: u16,
+        /// How many of the row's last tokens are guesses: less than it has tokens.
+        drafts: usize,
+    },
+    /// The logits after each of the row's last `drafts + 1` tokens: [`Verify`](Self::Verify) for a caller who chooses himself. Needs
+    /// [`Capabilities::verification`](crate::Capabilities::verification) and [`Capabilities::logits`](crate::Capabilities::logits).
+    VerifyLogits {
+        /// How many of the row's last tokens are guesses: less than it has tokens.
+        drafts: usize,
+    },
     /// The hidden states of the row's tokens after the last norm, pooled to one vector: an embedding of a text; needs
     /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
     ///
@@ -94,6 +127,16 @@ pub enum Want<'a> {
         /// Which states, and how.
         pooling: Pooling,
     },
+}
+
+impl Want<'_> {
+    /// How many of a row's last tokens are guesses to verify; none where nothing is verified.
+    pub fn drafts(&self) -> Option<usize> {
+        match self {
+            Self::Verify { drafts, .. } | Self::VerifyLogits { drafts } => Some(*drafts),
+            _ => None,
+        }
+    }
 }
 
 /// What steers a step besides its rows.
@@ -222,6 +265,10 @@ pub enum RowResult {
     Token(SampledToken),
     /// One logit for each token of the vocabulary; answers [`Want::Logits`].
     Logits(Vec<f32>),
+    /// The token that follows each of the row's last tokens, guesses and the one in front of them; answers [`Want::Verify`].
+    Tokens(Vec<SampledToken>),
+    /// The logits after each of the row's last tokens, guesses and the one in front of them; answers [`Want::VerifyLogits`].
+    LogitsEach(Vec<Vec<f32>>),
     /// One result for each token of the row; answers [`Want::EveryPosition`].
     Positions(Vec<PositionResult>),
     /// As many elements as [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) says, all finite; answers

@@ -1,6 +1,7 @@
 //! Generating token after token, for every engine: the one decode loop of the crate family.
 
 mod choice;
+mod drafts;
 mod greedy;
 mod options;
 mod stream;
@@ -13,7 +14,8 @@ pub use greedy::GenerateExt;
 pub use options::{FinishReason, GenerateOptions, Generated};
 pub use stream::TokenStream;
 
-use crate::session::expect_token;
+use drafts::Ahead;
+
 use crate::{
     CancelToken, Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SampledToken,
     SequenceId, TokenId, TokenMask, Want,
@@ -61,11 +63,15 @@ pub struct Generation {
     tokens: Vec<TokenId>,
     /// How many of `tokens` were not generated here.
     prompt_length: usize,
-    /// How many of `tokens` the sequence holds.
-    computed: usize,
+    /// How many tokens the sequence holds, wrong guesses included.
+    held: usize,
+    /// How many of these are right: they are the first of `tokens`, and then of those that are ready.
+    valid: usize,
     /// The most tokens that the sequence may hold.
     capacity: usize,
-    mask: Option<TokenMask>,
+    /// The tokens that may be chosen next, and after each guess; none for all.
+    masks: Vec<TokenMask>,
+    ahead: Ahead,
     /// The log probability of each generated token under the distribution that it was drawn from.
     drawn: Vec<f32>,
     finish: Option<FinishReason>,
@@ -122,65 +128,71 @@ impl Generation {
             choice,
             tokens: [history, prompt].concat(),
             prompt_length,
-            computed: history.len(),
+            held: history.len(),
+            valid: history.len(),
             capacity,
-            mask: None,
+            masks: Vec::new(),
+            ahead: Ahead::default(),
             drawn: Vec::new(),
             finish,
         })
     }
 
     /// The row that it wants next, of at most `most` tokens: a chunk of what the sequence does not hold yet, and the next token
-    /// after its end. None where it has ended, and where `most` is 0.
+    /// after its end, with what is [guessed](Self::set_drafts) of those that follow. None where it has ended, where `most` is 0, and
+    /// where it has tokens [ready](Self::next_ready).
     pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
         let pending = self.pending();
-        let tokens = pending.get(..most).unwrap_or(pending);
-        if self.finish.is_some() || tokens.is_empty() {
+        let row = if self.ahead.drafts > 0 { &self.ahead.tokens } else { pending };
+        let tokens = row.get(..most).unwrap_or(row);
+        if self.finish.is_some() || tokens.is_empty() || !self.ahead.ready.is_empty() {
             return None;
         }
+        let (top, drafts) = (self.options.top, tokens.len().saturating_sub(pending.len()));
         let want = match &self.choice {
             _ if tokens.len() < pending.len() => Want::Nothing,
-            TokenChoice::Engine(plan) => Want::Next { plan, mask: self.mask.as_ref(), top: self.options.top },
+            TokenChoice::Engine(plan) if drafts > 0 => {
+                Want::Verify { plan, masks: self.masks.get(..=drafts).unwrap_or_default(), top, drafts }
+            }
+            TokenChoice::Host(_) if drafts > 0 => Want::VerifyLogits { drafts },
+            TokenChoice::Engine(plan) => Want::Next { plan, mask: self.masks.first(), top },
             TokenChoice::Host(_) => Want::Logits,
         };
         Some(Row { cancel: self.options.cancel.as_ref(), ..Row::new(sequence, tokens, want) })
     }
 
     /// Takes the result of a row of `fed` tokens. Gives the token that it brought: none for a part of a prompt, and none for a stop
-    /// token, which ends the generation.
+    /// token, which ends the generation. Where the row held guesses it may have brought more, which [`next_ready`](Self::next_ready)
+    /// gives, and the sequence may hold wrong ones, which [`rewind`](Self::rewind) removes.
     ///
     /// # Errors
     ///
     /// Those of [`LogitsSampler::sample`]; [`ErrorKind::Internal`] for a result that does not answer the row.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
-        if fed > self.pending().len() {
+        let pending = self.pending().len();
+        let drafts = fed.saturating_sub(pending);
+        if drafts > self.ahead.drafts {
             return Err(Error::new(ErrorKind::Internal, "generate", "more tokens were computed than wanted"));
         }
-        self.computed += fed;
-        if !self.pending().is_empty() {
+        self.held = self.computed() + fed;
+        self.valid = self.held - drafts;
+        if fed < pending {
             return Ok(None);
         }
-        let token = match (result, &self.choice) {
-            (RowResult::Logits(logits), TokenChoice::Host(sampler)) => {
-                let context = SamplingContext {
-                    tokens: &self.tokens,
-                    prompt_length: self.prompt_length,
-                    mask: self.mask.as_ref(),
-                    top: self.options.top,
-                    drawn: &self.drawn,
-                };
-                sampler.sample(&logits, &context)?
-            }
-            (result, _) => expect_token(result)?,
-        };
+        self.verify(drafts, result)?;
+        Ok(self.next_ready())
+    }
+
+    /// Adds a token to the text; none for a stop token, which ends the generation.
+    fn commit(&mut self, token: SampledToken) -> Option<SampledToken> {
         if self.options.stop_tokens.contains(&token.token) {
             self.end(FinishReason::Stop);
-            return Ok(None);
+            return None;
         }
         self.tokens.push(token.token);
         self.drawn.push(token.drawn_logprob.unwrap_or(token.logprob));
         self.end_where_full();
-        Ok(Some(token))
+        Some(token)
     }
 
     /// Adds a token that nobody chose, since no other may follow, such as one that a grammar forces: the next row computes it with those
@@ -189,6 +201,8 @@ impl Generation {
         if self.finish.is_some() {
             return false;
         }
+        // What was guessed was guessed in this token's place.
+        self.set_drafts(&[]);
         self.tokens.push(token);
         // Nothing else could have been drawn.
         self.drawn.push(0.0);
@@ -215,8 +229,16 @@ impl Generation {
         sequence: SequenceId,
     ) -> Result<Option<SampledToken>> {
         while !self.poll_end() {
-            if let Some(token) = self.run_row(session, sequence, usize::MAX)? {
-                return Ok(Some(token));
+            let token = match self.next_ready() {
+                None if self.finish.is_some() => None,
+                None => self.run_row(session, sequence, usize::MAX)?,
+                token => token,
+            };
+            if self.finish.is_some() {
+                self.rewind(session, sequence)?;
+            }
+            if token.is_some() {
+                return Ok(token);
             }
         }
         Ok(None)
@@ -233,11 +255,11 @@ impl Generation {
         sequence: SequenceId,
         tokens: usize,
     ) -> Result<bool> {
-        while self.computed < tokens.min(self.prompt_length - 1) {
+        while self.computed() < tokens.min(self.prompt_length - 1) {
             if self.poll_end() {
                 return Ok(false);
             }
-            self.run_row(session, sequence, tokens - self.computed)?;
+            self.run_row(session, sequence, tokens - self.computed())?;
         }
         Ok(true)
     }
@@ -249,6 +271,7 @@ impl Generation {
         sequence: SequenceId,
         most: usize,
     ) -> Result<Option<SampledToken>> {
+        self.rewind(session, sequence)?;
         let Some(row) = self.row(sequence, most) else { return Ok(None) };
         let fed = row.tokens.len();
         let control = Control { cancel: self.options.cancel.as_ref(), deadline: self.options.deadline };
@@ -261,7 +284,11 @@ impl Generation {
                 }
                 Ok(None)
             }
-            result => self.accept(fed, result?),
+            result => {
+                let token = self.accept(fed, result?)?;
+                self.rewind(session, sequence)?;
+                Ok(token)
+            }
         }
     }
 
@@ -292,22 +319,24 @@ impl Generation {
     /// Tells how many of its tokens the sequence holds: a prefix that was reused, or none where it has to be computed anew. The last
     /// token is always computed, since what follows it is wanted.
     pub fn set_computed(&mut self, tokens: usize) {
-        self.computed = tokens.min(self.tokens.len() - 1);
+        self.held = tokens;
+        self.valid = tokens.min(self.tokens.len() - 1);
+        self.set_drafts(&[]);
     }
 
     /// How many of its tokens the sequence holds.
     pub fn computed(&self) -> usize {
-        self.computed
+        self.valid.min(self.tokens.len())
     }
 
     /// The tokens that the sequence does not hold yet; the one that was generated last is among them.
     pub fn pending(&self) -> &[TokenId] {
-        &self.tokens[self.computed..]
+        &self.tokens[self.computed()..]
     }
 
     /// Sets the tokens that may be chosen next, until it is set again.
     pub fn set_mask(&mut self, mask: Option<TokenMask>) {
-        self.mask = mask;
+        self.set_masks(mask.into_iter().collect());
     }
 
     /// All its tokens: history, prompt and what was generated.
@@ -346,7 +375,7 @@ impl fmt::Debug for Generation {
             .field("choice", choice)
             .field("prompt_length", &self.prompt_length)
             .field("generated", &self.generated().len())
-            .field("computed", &self.computed)
+            .field("computed", &self.computed())
             .field("finish", &self.finish)
             .finish_non_exhaustive()
     }

@@ -201,6 +201,7 @@ impl ReferenceBackend {
             .with_logits(true)
             .with_top_logprobs(u16::try_from(self.vocabulary).unwrap_or(u16::MAX))
             .with_every_position(true)
+            .with_verification(true)
             .with_hidden_states(Some(Language::HIDDEN))
             .with_token_masks(true)
             .with_rewind(self.memory.is_rewindable(capacity))

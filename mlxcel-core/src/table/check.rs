@@ -52,7 +52,7 @@ impl Checks<'_> {
                 .with_context("token", token)
                 .with_context("vocabulary_size", self.vocabulary_size));
         }
-        self.want(&row.want)?;
+        self.want(&row.want, row.tokens.len())?;
         if row.tokens.len() > state.remaining() {
             return Err(refuse(ErrorKind::CapacityExceeded, "the tokens do not fit into the context")
                 .with_context("tokens", row.tokens.len())
@@ -62,7 +62,8 @@ impl Checks<'_> {
         Ok(())
     }
 
-    fn want(&self, want: &Want<'_>) -> Result<()> {
+    /// Whether a row of so many tokens can be answered what it wants.
+    fn want(&self, want: &Want<'_>, tokens: usize) -> Result<()> {
         let claimed = self.capabilities;
         let check_top = |top: u16| Capabilities::require(top <= claimed.top_logprobs, STEP, "top_logprobs");
         match want {
@@ -74,6 +75,29 @@ impl Checks<'_> {
             }
             Want::Hidden { pooling: _ } => {
                 Capabilities::require(claimed.hidden_states.is_some(), STEP, "hidden_states")
+            }
+            Want::VerifyLogits { drafts } => {
+                Capabilities::require(claimed.verification, STEP, "verification")?;
+                Capabilities::require(claimed.logits, STEP, "logits")?;
+                drafts_fit(*drafts, tokens)
+            }
+            Want::Verify { plan, masks, top, drafts } => {
+                Capabilities::require(claimed.verification, STEP, "verification")?;
+                check_top(*top)?;
+                self.plan(plan)?;
+                drafts_fit(*drafts, tokens)?;
+                if !masks.is_empty() && masks.len() != drafts + 1 {
+                    let message = "there must be a token mask for each answer, or none";
+                    return Err(Error::new(ErrorKind::InvalidInput, STEP, message)
+                        .with_context("field", "masks")
+                        .with_context("masks", masks.len())
+                        .with_context("answers", drafts + 1));
+                }
+                masks.iter().try_for_each(|mask| self.mask(mask))?;
+                if masks.is_empty() {
+                    return self.choice(plan, None);
+                }
+                masks.iter().try_for_each(|mask| self.choice(plan, Some(mask)))
             }
             Want::Next { plan, mask, top } => {
                 check_top(*top)?;
@@ -128,6 +152,16 @@ impl Checks<'_> {
     }
 }
 
+/// Whether a row of `tokens` tokens has one in front of its `drafts` guesses.
+fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
+    if drafts < tokens {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, STEP, "a row must have a token in front of its guesses")
+        .with_context("drafts", drafts)
+        .with_context("tokens", tokens))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +173,7 @@ mod tests {
         Capabilities::new(4, 8)
             .with_logits(true)
             .with_every_position(true)
+            .with_verification(true)
             .with_hidden_states(Some(4))
             .with_top_logprobs(3)
             .with_token_masks(true)
@@ -200,7 +235,9 @@ mod tests {
         let drawn = plan(|params| params.temperature = 1.0);
         let host = Capabilities::new(1, 1).with_logits(true);
         let host = SamplingPlan::negotiate(drawn.params(), &host).unwrap();
+        let masks = [mask.clone()];
         let next = |plan, mask, top| Want::Next { plan, mask, top };
+        let verify = |plan, masks, drafts| Want::Verify { plan, masks, top: 0, drafts };
         let ask =
             |want, capabilities: &Capabilities| kind(Row::new(SequenceId::new(0), &[1], want), capabilities);
         let without = everything().with_sampling(crate::SamplingFields::NONE);
@@ -208,6 +245,11 @@ mod tests {
             (Want::Logits, everything().with_logits(false)),
             (Want::EveryPosition { top: 0 }, everything().with_every_position(false)),
             (Want::EveryPosition { top: 3 }, everything().with_top_logprobs(2)),
+            (Want::VerifyLogits { drafts: 0 }, everything().with_verification(false)),
+            (Want::VerifyLogits { drafts: 0 }, everything().with_logits(false)),
+            (verify(&greedy, &[], 0), everything().with_verification(false)),
+            (verify(&drawn, &[], 0), without.clone()),
+            (verify(&greedy, &masks, 0), everything().with_token_masks(false)),
             (Want::Hidden { pooling: Pooling::Mean }, everything().with_hidden_states(None)),
             (next(&greedy, None, 3), everything().with_top_logprobs(2)),
             (next(&greedy, Some(&mask), 0), everything().with_token_masks(false)),
@@ -217,6 +259,29 @@ mod tests {
             assert_eq!(ask(want, &lacking), Some(ErrorKind::Unsupported), "{want:?}");
         }
         assert_eq!(ask(next(&host, None, 0), &everything()), Some(ErrorKind::Unsupported));
+    }
+
+    #[test]
+    fn guesses_need_a_token_in_front_of_them_and_a_mask_each_or_none() {
+        let greedy = SamplingPlan::greedy();
+        let (some, none) = (TokenMask::allowing(VOCABULARY, [3]), TokenMask::none(VOCABULARY));
+        let masks = [some.clone(), some.clone(), none];
+        let ask = |masks, drafts| {
+            let want = Want::Verify { plan: &greedy, masks, top: 0, drafts };
+            kind(Row::new(SequenceId::new(0), &[1, 2], want), &everything())
+        };
+        for (masks, drafts, expected) in [
+            (&[][..], 1, None),
+            (&[], 0, None),
+            (&[], 2, Some(ErrorKind::InvalidInput)),
+            (&masks[..2], 1, None),
+            (&masks[..1], 1, Some(ErrorKind::InvalidInput)),
+            (&masks[1..], 1, Some(ErrorKind::InvalidInput)),
+        ] {
+            assert_eq!(ask(masks, drafts), expected, "{drafts} guesses, {} masks", masks.len());
+        }
+        let logits = Row::new(SequenceId::new(0), &[1, 2], Want::VerifyLogits { drafts: 2 });
+        assert_eq!(kind(logits, &everything()), Some(ErrorKind::InvalidInput));
     }
 
     #[test]

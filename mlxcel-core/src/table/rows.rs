@@ -3,8 +3,8 @@
 use std::ops::{Index, IndexMut};
 
 use crate::{
-    Control, Error, ErrorKind, HiddenPool, PositionResult, Result, Row, RowResult, SequenceId, StepOutput,
-    TokenId, Want,
+    Control, Error, ErrorKind, HiddenPool, PositionResult, Result, Row, RowResult, SampledToken, SequenceId,
+    StepOutput, TokenId, Want,
 };
 
 const STEP: &str = "step";
@@ -22,6 +22,8 @@ impl<'r, W: Default> StepRows<'r, W> {
             row: *row,
             fed: 0,
             positions: Vec::new(),
+            tokens: Vec::new(),
+            logits: Vec::new(),
             hidden: HiddenPool::of(&row.want),
             answer: checked.err().map(Err),
             work: W::default(),
@@ -96,6 +98,10 @@ pub struct StepRow<'r, W = ()> {
     fed: usize,
     /// What [`Want::EveryPosition`] has gathered.
     positions: Vec<PositionResult>,
+    /// What [`Want::Verify`] has gathered.
+    tokens: Vec<SampledToken>,
+    /// What [`Want::VerifyLogits`] has gathered.
+    logits: Vec<Vec<f32>>,
     /// What [`Want::Hidden`] has gathered.
     hidden: Option<HiddenPool>,
     answer: Option<Result<RowResult>>,
@@ -140,6 +146,31 @@ impl<'r, W> StepRow<'r, W> {
         self.row.tokens.get(self.fed + count).copied()
     }
 
+    /// How many of the next `count` tokens, the last ones, something is wanted after: all of them for [`Want::EveryPosition`], those
+    /// among the guesses and the one in front of them for [`Want::Verify`], and else the row's last, if it is among them and anything is
+    /// wanted.
+    pub fn wanted(&self, count: usize) -> usize {
+        let before = match self.row.want {
+            Want::Nothing | Want::Hidden { .. } => return 0,
+            Want::EveryPosition { .. } => 0,
+            want => self.row.tokens.len().saturating_sub(want.drafts().unwrap_or(0) + 1),
+        };
+        (self.fed + count).min(self.row.tokens.len()).saturating_sub(before.max(self.fed))
+    }
+
+    /// The tokens in front of the answer to the `index`th of those that are [wanted](Self::wanted) of the next `count`: its penalties
+    /// and draws read these behind what the sequence holds.
+    pub fn next_before(&self, count: usize, index: usize) -> &'r [TokenId] {
+        let next = self.next(count);
+        let unwanted = next.len().saturating_sub(self.wanted(count));
+        next.get(..unwanted + index + 1).unwrap_or(next)
+    }
+
+    /// How many answers to guesses it has taken in.
+    pub fn answered(&self) -> usize {
+        self.tokens.len().max(self.logits.len())
+    }
+
     /// Adds hidden states of the next `count` tokens, for [`Want::Hidden`]: their sum, or the last of them for
     /// [`Pooling::Last`](crate::Pooling::Last). To be called before [`absorb`](Self::absorb).
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
@@ -148,13 +179,14 @@ impl<'r, W> StepRow<'r, W> {
         }
     }
 
-    /// Takes in what a pass over the next `count` tokens gave: for [`Want::EveryPosition`] the results at those tokens, and else
-    /// what the row wants where they are its last, and [`RowResult::Extended`] before. Of [`Want::Hidden`] nothing is given but what
+    /// Takes in what a pass over the next `count` tokens gave: for [`Want::EveryPosition`] the results at those tokens, for
+    /// [`Want::Verify`] and [`Want::VerifyLogits`] those at the [wanted](Self::wanted) ones ([`RowResult::Extended`] will do where there
+    /// are none), and else what the row wants where they are its last, and [`RowResult::Extended`] before. Of [`Want::Hidden`] nothing is given but what
     /// [`add_hidden`](Self::add_hidden) has. An error is the row's answer.
     ///
     /// Results of another kind or number than wanted are answered as [`ErrorKind::Internal`].
     pub fn absorb(&mut self, count: usize, result: Result<RowResult>) {
-        let last = self.ends_with(count);
+        let (last, wanted) = (self.ends_with(count), self.wanted(count));
         self.fed = self.row.tokens.len().min(self.fed + count);
         let every = matches!(self.row.want, Want::EveryPosition { .. });
         let answer = match (self.row.want, result) {
@@ -166,7 +198,24 @@ impl<'r, W> StepRow<'r, W> {
                 }
                 Ok(RowResult::Positions(std::mem::take(&mut self.positions)))
             }
-            (_, Ok(RowResult::Extended)) if !last && (!every || count == 0) => return,
+            (Want::Verify { .. }, Ok(RowResult::Tokens(tokens))) if tokens.len() == wanted => {
+                self.tokens.extend(tokens);
+                if !last {
+                    return;
+                }
+                Ok(RowResult::Tokens(std::mem::take(&mut self.tokens)))
+            }
+            (Want::VerifyLogits { .. }, Ok(RowResult::LogitsEach(logits))) if logits.len() == wanted => {
+                self.logits.extend(logits);
+                if !last {
+                    return;
+                }
+                Ok(RowResult::LogitsEach(std::mem::take(&mut self.logits)))
+            }
+            (want, Ok(RowResult::Extended)) if want.drafts().is_some() && wanted == 0 && !last => return,
+            (want, Ok(RowResult::Extended)) if want.drafts().is_none() && !last && (!every || count == 0) => {
+                return;
+            }
             (Want::Hidden { pooling }, Ok(RowResult::Extended)) => {
                 let pool = self.hidden.take().unwrap_or_else(|| HiddenPool::new(pooling));
                 pool.finish(STEP).map(RowResult::Hidden)

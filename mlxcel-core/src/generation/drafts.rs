@@ -1,0 +1,180 @@
+//! Guesses of the coming tokens, and what verifying them gives.
+
+use std::collections::VecDeque;
+
+use super::{Generation, SamplingContext, TokenChoice};
+use crate::session::expect_token;
+use crate::{
+    Error, ErrorKind, InferenceSession, Result, RowResult, SampledToken, SequenceId, TokenId, TokenMask,
+};
+
+/// What a generation knows of tokens ahead of its text.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// The pending tokens with guesses behind them; empty where there are no guesses.
+    pub(super) tokens: Vec<TokenId>,
+    /// How many of `tokens` are guesses.
+    pub(super) drafts: usize,
+    /// What a row brought behind the token that [`Generation::accept`] gave.
+    pub(super) ready: VecDeque<SampledToken>,
+    drafted: usize,
+    accepted: usize,
+}
+
+impl Ahead {
+    fn forget_drafts(&mut self) {
+        self.tokens.clear();
+        self.drafts = 0;
+    }
+}
+
+impl Generation {
+    /// Sets guesses of the tokens that follow the last one, for the next row alone: where there is room in it, it
+    /// [asks](crate::Want::Verify) for what would be chosen in the place of each, and [`accept`](Self::accept) takes those that are
+    /// equal. So guesses change no token, only how many a row brings; a row that is cut shorter leaves them out. Wrong ones have to be
+    /// [rewound](Self::rewind).
+    ///
+    /// The engine needs [`Capabilities::verification`](crate::Capabilities::verification) and
+    /// [`Capabilities::rewind`](crate::Capabilities::rewind). Guesses beyond the end of the sequence or of the text are left out, and
+    /// those beyond the [masks](Self::set_masks), where there are any. Gives how many are taken.
+    pub fn set_drafts(&mut self, drafts: &[TokenId]) -> usize {
+        self.ahead.forget_drafts();
+        let room = self.capacity.saturating_sub(self.tokens.len());
+        let wanted = self.options.max_tokens.saturating_sub(self.generated().len() + 1);
+        let masked = if self.masks.is_empty() { usize::MAX } else { self.masks.len() - 1 };
+        let count = drafts.len().min(room).min(wanted).min(masked);
+        if count > 0 && self.finish.is_none() && self.ahead.ready.is_empty() {
+            self.ahead.tokens.extend_from_slice(&self.tokens[self.computed()..]);
+            self.ahead.tokens.extend_from_slice(&drafts[..count]);
+            self.ahead.drafts = count;
+        }
+        self.ahead.drafts
+    }
+
+    /// How many guesses its next row holds at most.
+    pub fn drafts(&self) -> usize {
+        self.ahead.drafts
+    }
+
+    /// How many guesses were verified so far.
+    pub fn drafted(&self) -> usize {
+        self.ahead.drafted
+    }
+
+    /// How many of the guesses were right.
+    pub fn accepted(&self) -> usize {
+        self.ahead.accepted
+    }
+
+    /// Sets the tokens that may be chosen next, and those after each guess, until they are set again; none for all.
+    pub fn set_masks(&mut self, masks: Vec<TokenMask>) {
+        self.masks = masks;
+        // What was guessed under other masks may not be allowed.
+        self.ahead.forget_drafts();
+    }
+
+    /// The next of the tokens that the last accepted row brought; none where there is no other, and for a stop token, which ends the
+    /// generation. A row with guesses may bring several: to be asked until there are none, before the next row.
+    pub fn next_ready(&mut self) -> Option<SampledToken> {
+        if self.finish.is_some() {
+            return None;
+        }
+        let token = self.ahead.ready.pop_front()?;
+        self.commit(token)
+    }
+
+    /// Up to where its sequence holds what it should; none where it holds nothing else. Guesses that were wrong lie behind.
+    pub fn rewind_target(&self) -> Option<usize> {
+        let target = if self.finish.is_some() { self.computed() } else { self.valid };
+        (self.held > target).then_some(target)
+    }
+
+    /// Rewinds `sequence` from guesses that were wrong, if it holds such. To be done before its next row, and before anyone else uses
+    /// the sequence.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`InferenceSession::rewind`].
+    pub fn rewind<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+    ) -> Result<()> {
+        if let Some(target) = self.rewind_target() {
+            session.rewind(sequence, target)?;
+            (self.held, self.valid) = (target, self.valid.min(target));
+        }
+        Ok(())
+    }
+
+    /// Takes in the answers of a row that ended with `drafts` of the guesses: the tokens that follow, up to the first that is not the
+    /// guess in its place.
+    pub(super) fn verify(&mut self, drafts: usize, result: RowResult) -> Result<()> {
+        let first = self.ahead.tokens.len() - self.ahead.drafts;
+        let guesses: Vec<TokenId> = self.ahead.tokens[first..][..drafts].to_vec();
+        self.ahead.forget_drafts();
+        let known = self.tokens.len();
+        let answered = match (result, &self.choice) {
+            (RowResult::Tokens(tokens), TokenChoice::Engine(_)) => tokens,
+            (RowResult::LogitsEach(rows), TokenChoice::Host(_)) => {
+                let sampled = self.sample_each(&rows, &guesses);
+                self.tokens.truncate(known);
+                self.drawn.truncate(known - self.prompt_length);
+                sampled?
+            }
+            (result, TokenChoice::Host(_)) if drafts == 0 => vec![self.sample(result)?],
+            (result, _) if drafts == 0 => vec![expect_token(result)?],
+            _ => return Err(not_verified()),
+        };
+        let right = guesses.iter().zip(&answered).take_while(|(guess, token)| **guess == token.token).count();
+        if answered.len() <= right {
+            return Err(not_verified());
+        }
+        self.ahead.drafted += drafts;
+        self.ahead.accepted += right;
+        self.valid += right;
+        self.ahead.ready = answered.into_iter().take(right + 1).collect();
+        Ok(())
+    }
+
+    /// What the host chooses by each row of logits, up to the first that is not the guess in its place. Adds the tokens to the text,
+    /// from where the caller takes them again.
+    fn sample_each(&mut self, rows: &[Vec<f32>], guesses: &[TokenId]) -> Result<Vec<SampledToken>> {
+        let mut sampled = Vec::with_capacity(rows.len());
+        for (index, logits) in rows.iter().enumerate() {
+            let token = self.sample_at(logits, index)?;
+            let right = guesses.get(index) == Some(&token.token);
+            self.tokens.push(token.token);
+            self.drawn.push(token.drawn_logprob.unwrap_or(token.logprob));
+            sampled.push(token);
+            if !right {
+                break;
+            }
+        }
+        Ok(sampled)
+    }
+
+    fn sample(&self, result: RowResult) -> Result<SampledToken> {
+        match result {
+            RowResult::Logits(logits) => self.sample_at(&logits, 0),
+            _ => Err(Error::new(ErrorKind::Internal, "decode", "the engine answered without logits")),
+        }
+    }
+
+    /// What the host chooses by `logits` after all tokens, `index` of which are not in the text yet.
+    fn sample_at(&self, logits: &[f32], index: usize) -> Result<SampledToken> {
+        let TokenChoice::Host(sampler) = &self.choice else { return Err(not_verified()) };
+        let context = SamplingContext {
+            tokens: &self.tokens,
+            prompt_length: self.prompt_length,
+            mask: self.masks.get(index),
+            top: self.options.top,
+            drawn: &self.drawn,
+        };
+        sampler.sample(logits, &context)
+    }
+}
+
+fn not_verified() -> Error {
+    Error::new(ErrorKind::Internal, "decode", "the engine did not answer guess for guess")
+}
