@@ -36,12 +36,15 @@ pub struct GraphModelOptions {
     pub kv_cache: KvCacheType,
     /// Whether results at every position may be asked for, which takes programs of its own.
     pub every_position: bool,
+    /// Whether guesses may be verified, which takes programs of its own.
+    pub verification: bool,
     /// Whether hidden states may be asked for, which takes programs of its own.
     pub hidden_states: bool,
 }
 
 impl Default for GraphModelOptions {
-    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, hidden states, a KV cache
+    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, verification of guesses, hidden states, a KV
+    /// cache
     /// of the precision's type.
     fn default() -> Self {
         Self {
@@ -53,6 +56,7 @@ impl Default for GraphModelOptions {
             length_steps: None,
             kv_cache: KvCacheType::default(),
             every_position: true,
+            verification: true,
             hidden_states: true,
         }
     }
@@ -222,6 +226,7 @@ impl<E: Executor> GraphModel<E> {
             .with_logits(true)
             .with_top_logprobs(vocabulary)
             .with_every_position(options.every_position)
+            .with_verification(options.verification)
             .with_hidden_states(options.hidden_states.then_some(decoder.hidden_size))
             .with_token_masks(true)
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))

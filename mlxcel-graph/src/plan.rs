@@ -22,6 +22,8 @@ pub(crate) enum Wants {
     LastHidden,
     /// The hidden states of every token.
     EveryHidden,
+    /// What follows from the logits of each of so many last tokens: guesses that are verified, and the token in front of them.
+    Ends(usize),
 }
 
 impl Wants {
@@ -97,6 +99,52 @@ impl Chunks {
     }
 }
 
+/// How many tokens a row with guesses has room for, ascending: more take longer to compute than the weights to read. The largest is
+/// also how many tokens the rows of a pass have together.
+const VERIFIED: [usize; 4] = [2, 4, 8, 16];
+
+impl Chunks {
+    /// The room that rows with guesses may have: none for more than a prompt chunk, behind whose padding caches end.
+    pub(crate) fn verified(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        VERIFIED.into_iter().filter(|&room| room <= self.largest())
+    }
+
+    /// The rooms of rows with guesses, each with how many such rows share a pass at most, of `width`.
+    pub(crate) fn verified_together(&self, width: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let most = VERIFIED[VERIFIED.len() - 1];
+        self.verified().map(move |room| (room, width.min(most / room)))
+    }
+
+    /// The room for `tokens` of a row with guesses, or for as many of them as a pass takes.
+    fn room_for(&self, tokens: usize) -> usize {
+        self.verified().find(|&room| room >= tokens).or(self.verified().last()).unwrap_or(1)
+    }
+}
+
+/// The next pass over rows with guesses, all of which it gives room for as many tokens as the first needs; decoding rows ride along. The
+/// weights are read once for them, and few programs are needed: those of so many equal rows.
+fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
+    let needed = |row: &Pending| match row.wants {
+        Wants::Ends(_) | Wants::Last | Wants::Every if row.remaining == 1 => Some(1),
+        Wants::Ends(ends) if row.remaining > 1 && row.remaining <= ends => {
+            Some(chunks.room_for(row.remaining))
+        }
+        _ => None,
+    };
+    let room = pending.iter().filter_map(needed).find(|&needed| needed > 1)?;
+    let together = chunks.verified_together(width).find(|&(own, _)| own == room).map_or(1, |(_, rows)| rows);
+    let fitting = |least: usize| {
+        let fits = move |&(_, row): &(usize, &Pending)| {
+            needed(row).is_some_and(|needed| needed <= room && (needed > 1) == (least > 1))
+        };
+        pending.iter().enumerate().filter(fits)
+    };
+    let row =
+        |(index, row): (usize, &Pending)| PassRow { pending: index, tokens: row.remaining.min(room), room };
+    let rows = fitting(2).chain(fitting(1)).take(together).map(row).collect();
+    Some(Pass { rows, outputs: Outputs::Every })
+}
+
 /// The next pass over `pending`: at most one prompt chunk, of a size that `chunks` has, and up to `width` rows in all.
 /// [`GraphModelOptions::programs`](crate::GraphModelOptions::programs) lists the shapes that come out of this.
 ///
@@ -104,16 +152,33 @@ impl Chunks {
 /// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
 /// combination of shapes is a program to compile.
 ///
+/// Rows with guesses have passes of their own, behind those with chunks; what precedes the guesses of a long row is computed as a prompt
+/// is.
+///
 /// Nor do rows that want hidden states share a pass with others: programs give those or logits.
 pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let hidden = pending.iter().find(|row| row.remaining > 0)?.wants.is_hidden();
     let is_kin = |row: &Pending| row.wants.is_hidden() == hidden;
-    let chunk_row = pending.iter().position(|row| row.remaining > 1 && is_kin(row));
+    // What is left of a row but what is verified, whose last token that is verified with.
+    let ahead = |row: &Pending| match row.wants {
+        Wants::Ends(ends) if row.remaining > 1 => row.remaining.saturating_sub(ends),
+        _ => row.remaining,
+    };
+    let chunk_row = pending.iter().position(|row| {
+        let is_verified = matches!(row.wants, Wants::Ends(_)) && row.remaining > 1;
+        is_kin(row) && ahead(row) > usize::from(!is_verified)
+    });
+    if chunk_row.is_none()
+        && !hidden
+        && let Some(pass) = next_verified(pending, chunks, width)
+    {
+        return Some(pass);
+    }
     let decoding = pending.iter().enumerate().filter(|(_, row)| row.remaining == 1 && is_kin(row));
     let rows: Vec<PassRow> = chunk_row
         .map(|index| {
-            let remaining = pending[index].remaining;
-            let room = chunks.size_for(remaining);
+            let remaining = ahead(&pending[index]);
+            let room = if remaining > 1 { chunks.size_for(remaining) } else { 1 };
             PassRow { pending: index, tokens: remaining.min(room), room }
         })
         .into_iter()
@@ -121,7 +186,7 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
         .take(width)
         .collect();
     let asks = |row: &PassRow| match pending[row.pending].wants {
-        Wants::Last => Outputs::Last,
+        Wants::Last | Wants::Ends(_) => Outputs::Last,
         // The last position of a single token is its every position.
         Wants::Every => {
             if row.room > 1 {
@@ -182,6 +247,49 @@ mod tests {
         assert_eq!(outputs(&[(1, Wants::Every)]), Outputs::Last);
         assert_eq!(outputs(&[(5, Wants::Last), (1, Wants::Every)]), Outputs::Last);
         assert_eq!(outputs(&[(5, Wants::Every), (1, Wants::Last)]), Outputs::Every);
+    }
+
+    #[test]
+    fn rows_with_guesses_share_passes_of_equal_rows() {
+        let chunks = Chunks::new(&[16, 128]);
+        let run = |pending: &[(usize, Wants)], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
+            let pending = pending.iter().map(|&(remaining, wants)| Pending { remaining, wants });
+            let mut pending: Vec<_> = pending.collect();
+            let mut passes = Vec::new();
+            while let Some(pass) = next_pass(&pending, &chunks, width) {
+                for row in &pass.rows {
+                    pending[row.pending].remaining -= row.tokens;
+                    let Pending { remaining, wants } = &mut pending[row.pending];
+                    if let Wants::Ends(ends) = wants {
+                        *ends = (*ends).min(*remaining);
+                    }
+                }
+                let verified = pass.rows.iter().any(|row| row.room > 1) && pass.rows[0].room < 128;
+                assert_eq!(pass.outputs == Outputs::Every, verified);
+                passes.push(pass.rows.iter().map(|row| (row.pending, row.tokens, row.room)).collect());
+            }
+            passes
+        };
+        use Wants::{Ends, Last};
+        assert_eq!(run(&[(3, Ends(3))], 4), [[(0, 3, 4)]]);
+        assert_eq!(run(&[(1, Ends(1)), (1, Last)], 4), [[(0, 1, 1), (1, 1, 1)]]);
+        assert_eq!(run(&[(2, Ends(2)), (1, Last), (2, Ends(2))], 4), [[(0, 2, 2), (2, 2, 2), (1, 1, 2)]]);
+        assert_eq!(
+            run(&[(1, Last), (4, Ends(4)), (7, Ends(7)), (3, Ends(3))], 4),
+            [vec![(1, 4, 4), (3, 3, 4), (0, 1, 4)], vec![(2, 7, 8)]]
+        );
+        // Behind chunks, with which decoding rows ride.
+        assert_eq!(
+            run(&[(4, Ends(4)), (128, Last), (1, Last)], 4),
+            [vec![(1, 128, 128), (2, 1, 1)], vec![(0, 4, 4)]]
+        );
+        // What precedes guesses is a prompt; of many guesses there are several passes.
+        assert_eq!(run(&[(131, Ends(3))], 4), [[(0, 128, 128)], [(0, 3, 4)]]);
+        assert_eq!(run(&[(4, Ends(3))], 4), [[(0, 1, 1)], [(0, 3, 4)]]);
+        assert_eq!(run(&[(20, Ends(20))], 4), [[(0, 16, 16)], [(0, 4, 4)]]);
+        let least = Chunks::new(&[3]);
+        assert_eq!(least.verified_together(8).collect::<Vec<_>>(), [(2, 8)]);
+        assert_eq!(chunks.verified_together(4).collect::<Vec<_>>(), [(2, 4), (4, 4), (8, 2), (16, 1)]);
     }
 
     /// Which of the pending rows the next pass feeds, and what it gives.

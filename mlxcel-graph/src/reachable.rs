@@ -36,7 +36,8 @@ impl GraphModelOptions {
     pub fn prepared_programs(&self, decoder: &Decoder, prepare: Prepare) -> Result<Vec<ProgramShape>> {
         match prepare {
             Prepare::Generation => {
-                Self { every_position: false, hidden_states: false, ..self.clone() }.programs(decoder)
+                Self { every_position: false, verification: false, hidden_states: false, ..self.clone() }
+                    .programs(decoder)
             }
             Prepare::Everything => self.programs(decoder),
             _ => self.first_programs(decoder),
@@ -49,7 +50,8 @@ impl GraphModelOptions {
     /// A pass has at most one chunk, in front of the decoding rows, and only a chunk has positions before its last; so of
     /// `n` rows at most there are, at each length, `n` programs of decoding rows, `n` with a chunk of each size, and as many with a
     /// chunk and results at every position, where those may be asked for; where hidden states may be, as many as the first two
-    /// more.
+    /// more. Where guesses may be verified there are those of equal short rows.
+    ///
     ///
     /// # Errors
     ///
@@ -58,10 +60,19 @@ impl GraphModelOptions {
         self.check()?;
         let capacity = self.capacity_for(decoder)?;
         let lengths = self.lengths_for(decoder)?;
-        let chunks = Chunks::new(&self.chunks).chosen(capacity);
+        let all = Chunks::new(&self.chunks);
+        let chunks = all.chosen(capacity);
+        let verified: Vec<_> = all
+            .verified_together(self.width())
+            .filter(|&(room, _)| self.verification && room / 2 < capacity)
+            .collect();
         // A chunk is written whole, its padding too, and the least prompt for which it is chosen may be the last of a sequence. A
         // row that decodes keeps the cache that a chunk has grown.
-        let farthest = chunks.iter().map(|&(size, least)| capacity - least + size).chain([capacity]).max();
+        // What shares a pass has the room of the longest.
+        let least = |room: usize, most: usize| if most > 1 { 1 } else { room / 2 + 1 };
+        let rooms = verified.iter().map(|&(room, most)| (room, least(room, most)));
+        let rooms = chunks.iter().copied().chain(rooms);
+        let farthest = rooms.map(|(size, least)| capacity - least + size).chain([capacity]).max();
         let bound = bounded_room(decoder, Chunks::new(&self.chunks).largest()).unwrap_or(usize::MAX);
         let last = farthest.and_then(|farthest| lengths.holding(farthest.min(bound))).unwrap_or(usize::MAX);
         let mut programs = Vec::new();
@@ -69,6 +80,11 @@ impl GraphModelOptions {
             let mut add = |rows: Vec<usize>, outputs| programs.push(ProgramShape { rows, length, outputs });
             for outputs in self.outputs().filter(|&outputs| outputs != Outputs::Every) {
                 (1..=self.width()).for_each(|rows| add(vec![1; rows], outputs));
+            }
+            for &(room, most) in verified.iter().filter(|&&(room, _)| room <= length) {
+                // One alone is that of a prompt chunk of this size.
+                let known = self.every_position && chunks.iter().any(|&(chunk, _)| chunk == room);
+                (1 + usize::from(known)..=most).for_each(|rows| add(vec![room; rows], Outputs::Every));
             }
             for &(chunk, _) in chunks.iter().filter(|&&(chunk, _)| chunk <= length) {
                 for outputs in self.outputs() {

@@ -69,6 +69,9 @@ pub struct Manifest {
     pub lengths: Vec<usize>,
     /// Whether there are programs that give results at every position.
     pub every_position: bool,
+    /// Whether there are programs that verify guesses.
+    #[serde(default)]
+    pub verification: bool,
     /// Whether there are programs that give hidden states.
     #[serde(default)]
     pub hidden_states: bool,
@@ -336,6 +339,7 @@ impl Manifest {
             smaller_chunks: chunks,
             lengths: options.lengths_for(decoder)?.buckets().to_vec(),
             every_position: options.every_position,
+            verification: options.verification,
             hidden_states: options.hidden_states,
             rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
             weights: weights.iter().map(Weight::from).collect(),
@@ -365,6 +369,7 @@ impl Manifest {
         options.chunks = self.smaller_chunks.iter().copied().chain([self.chunk]).collect();
         options.lengths = Some(Lengths::from_buckets(self.lengths.clone())?);
         options.every_position = self.every_position;
+        options.verification = self.verification;
         options.hidden_states = self.hidden_states;
         Ok(options)
     }
@@ -583,7 +588,7 @@ impl fmt::Display for Manifest {
         let model = &self.model;
         writeln!(
             f,
-            "{} of {} parameters, {} precision, {}context {}, sequences {}{}{}",
+            "{} of {} parameters, {} precision, {}context {}, sequences {}{}{}{}",
             model.model_type,
             model.parameters,
             self.precision,
@@ -591,6 +596,7 @@ impl fmt::Display for Manifest {
             self.capacity,
             self.sequences,
             if self.every_position { ", every position" } else { "" },
+            if self.verification { ", verification" } else { "" },
             if self.hidden_states { ", hidden states" } else { "" }
         )?;
         for target in &self.targets {

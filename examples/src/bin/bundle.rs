@@ -34,7 +34,7 @@ struct Arguments {
     out: Option<PathBuf>,
     /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins with, for one target:
     /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "hidden_states", "sequences"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "verification", "hidden_states", "sequences"])]
     inspect: Option<PathBuf>,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
@@ -55,6 +55,9 @@ struct Arguments {
     /// Include the programs that score texts
     #[arg(long)]
     every_position: bool,
+    /// Include the programs of speculative decoding
+    #[arg(long)]
+    verification: bool,
     /// Include the programs that embed texts
     #[arg(long)]
     hidden_states: bool,
@@ -140,6 +143,7 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let options = BundleOptions::from(load)
         .with_targets(split_targets(&arguments.target)?)
         .with_every_position(arguments.every_position)
+        .with_verification(arguments.verification)
         .with_hidden_states(arguments.hidden_states)
         .with_weights(!arguments.no_weights)
         .with_laid_out_weights(!arguments.no_laid_out_weights)

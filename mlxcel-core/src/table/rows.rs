@@ -166,6 +166,12 @@ impl<'r, W> StepRow<'r, W> {
         next.get(..unwanted + index + 1).unwrap_or(next)
     }
 
+    /// How many of the tokens that are left to feed are guesses, where one that is none is left in front of them. The tokens before them
+    /// belong together as a prompt does; guesses are computed as if fed one by one.
+    pub fn guesses_left(&self) -> usize {
+        self.row.want.drafts().map_or(0, |drafts| drafts.min(self.remaining().saturating_sub(1)))
+    }
+
     /// How many answers to guesses it has taken in.
     pub fn answered(&self) -> usize {
         self.tokens.len().max(self.logits.len())

@@ -119,6 +119,7 @@ fn with_chunks(
         sequences,
         chunks,
         every_position,
+        verification: false,
         hidden_states: false,
         ..Default::default()
     }
@@ -130,6 +131,8 @@ enum Asks {
     Next,
     Every,
     Hidden(Pooling),
+    /// So many guesses, or as many as there are.
+    Verify(usize),
 }
 
 struct Driver {
@@ -168,12 +171,16 @@ impl Driver {
         if fed.is_empty() {
             return;
         }
-        let want = |asks| match asks {
+        let want = |tokens: usize, asks| match asks {
+            Asks::Verify(drafts) if self.claimed.verification => {
+                Want::Verify { plan: &plan, masks: &[], top: 0, drafts: drafts.min(tokens - 1) }
+            }
             Asks::Every if self.claimed.every_position => Want::EveryPosition { top: 0 },
             Asks::Hidden(pooling) if self.claimed.hidden_states.is_some() => Want::Hidden { pooling },
             _ => Want::Next { plan: &plan, mask: None, top: 0 },
         };
-        let rows: Vec<_> = fed.iter().map(|(id, tokens, asks)| Row::new(*id, tokens, want(*asks))).collect();
+        let rows: Vec<_> =
+            fed.iter().map(|(id, tokens, asks)| Row::new(*id, tokens, want(tokens.len(), *asks))).collect();
         let mut out = StepOutput::default();
         self.session.step(&rows, &Control::default(), &mut out).unwrap();
         assert!(out.rows().iter().all(Result::is_ok), "{:?}", out.rows());
@@ -208,7 +215,8 @@ fn action() -> impl Strategy<Value = Action> {
         2 => Just(Asks::Next),
         2 => Just(Asks::Every),
         1 => Just(Asks::Hidden(Pooling::Last)),
-        1 => Just(Asks::Hidden(Pooling::Mean))
+        1 => Just(Asks::Hidden(Pooling::Mean)),
+        4 => (0..30usize).prop_map(Asks::Verify)
     ];
     let row = (prop_oneof![3 => Just(0usize), 3 => Just(1), 2 => 2..20usize, 2 => 20..500usize], asks);
     prop_oneof![
@@ -274,6 +282,7 @@ proptest! {
         wide: bool,
         every_position: bool,
         hidden_states: bool,
+        verification: bool,
         architecture in prop::sample::select(&ARCHITECTURES[..]),
         actions in prop::collection::vec(action(), 1..40),
     ) {
@@ -281,6 +290,7 @@ proptest! {
         let mut options = with_chunks(capacity, sequences, &chunks, every_position);
         options.length_steps = wide.then_some(LengthSteps { first: 2048, factor: 8 });
         options.hidden_states = hidden_states;
+        options.verification = verification;
         let listed = options.programs(&decoder).unwrap();
         let mut driver = Driver::new(&decoder, &options);
         for action in &actions {

@@ -94,6 +94,8 @@ impl<E: Executor> GraphSession<E> {
             rows
         };
         let has_chunk = shape.rows.iter().any(|&room| room > 1);
+        let is_verified = shape.outputs == Outputs::Every
+            && self.shared.chunks.verified().any(|room| shape.rows.iter().all(|&own| own == room));
         // Scores and embeddings are of prompts alone.
         let is_text = shape.outputs == Outputs::Last;
         if has_chunk && is_text && self.shared.lengths.buckets().first().is_some_and(|&least| least < length)
@@ -107,6 +109,12 @@ impl<E: Executor> GraphSession<E> {
         }
         let Ok(next) = self.shared.length_for("step", length + 1) else { return };
         if next <= length {
+            return;
+        }
+        if is_verified && self.table.capabilities().verification {
+            executor.prepare_ahead(&ProgramShape { length: next, ..shape.clone() });
+            let rows = vec![1; shape.rows.len()];
+            executor.prepare_ahead(&ProgramShape { rows, length: next, outputs: Outputs::Last });
             return;
         }
         let chunks = self.shared.chunks.chosen(self.table.capabilities().context).into_iter();

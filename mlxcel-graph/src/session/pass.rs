@@ -44,8 +44,11 @@ impl<E: Executor> GraphSession<E> {
         let sequence = self.table.get_mut("step", work.sequence())?;
         let position = sequence.position;
         let mut length = position + left;
-        if rows::wants_every(work) {
-            let end = self.shared.epochs.end_after(position);
+        let guesses = work.guesses_left();
+        if rows::wants_every(work) || guesses > 0 {
+            // Guesses are computed as if fed one by one, what precedes them as a whole.
+            let from = if guesses > 0 { position + left - guesses - 1 } else { position };
+            let end = self.shared.epochs.end_after(from);
             length = end.map_or(length, |end| length.min(end));
         }
         sequence.enter(self.shared.epochs.at(length));
@@ -79,7 +82,7 @@ impl<E: Executor> GraphSession<E> {
                 let mut values = outputs.values.into_iter();
                 for ((row, range), count) in pass.rows.iter().zip(output_ranges(pass)).zip(counts) {
                     let own = values.by_ref().take(count).collect();
-                    let best = outputs.best.get(range.end - 1).copied().unwrap_or((0, f32::NAN));
+                    let best = outputs.best.get(range).unwrap_or_default();
                     self.absorb(row.tokens, &mut works[row.pending], best, own);
                 }
                 self.prepare_following(&shape, &inputs.positions);
@@ -98,7 +101,7 @@ impl<E: Executor> GraphSession<E> {
     }
 
     /// Takes in what a pass that fed the next `tokens` of a row gave.
-    fn absorb(&mut self, tokens: usize, work: &mut Work<'_>, best: (TokenId, f32), values: Vec<Vec<f32>>) {
+    fn absorb(&mut self, tokens: usize, work: &mut Work<'_>, best: &[(TokenId, f32)], values: Vec<Vec<f32>>) {
         let result = rows::result(work, tokens, best, values);
         let (_, new) = rows::next_tokens(work, tokens);
         if let Ok(sequence) = self.table.get_mut("step", work.sequence()) {

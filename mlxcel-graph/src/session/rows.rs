@@ -51,7 +51,11 @@ pub(super) fn next_stretch(work: &Work<'_>) -> Option<usize> {
 /// What is left to feed of a row's stretch; nothing once it has an answer.
 pub(super) fn pending(work: &Work<'_>) -> Pending {
     let remaining = if work.is_waiting() { work.work.left() } else { 0 };
-    Pending { remaining, wants: wants(work) }
+    let wants = match wants(work) {
+        Wants::Ends(_) => Wants::Ends(work.wanted(work.work.own)),
+        wants => wants,
+    };
+    Pending { remaining, wants }
 }
 
 fn wants(work: &Work<'_>) -> Wants {
@@ -59,6 +63,7 @@ fn wants(work: &Work<'_>) -> Wants {
         Want::EveryPosition { .. } => Wants::Every,
         Want::Hidden { pooling: Pooling::Last } => Wants::LastHidden,
         Want::Hidden { .. } => Wants::EveryHidden,
+        want if want.drafts().is_some() => Wants::Ends(0),
         _ => Wants::Last,
     }
 }
@@ -89,6 +94,10 @@ pub(super) fn wanted_rows(
     let none = outputs.end..outputs.end;
     let finished = ends_with(work, tokens);
     match work.want() {
+        Want::Verify { plan: _, masks: [], top: 0, .. } => none,
+        Want::Verify { .. } | Want::VerifyLogits { .. } => {
+            outputs.end - work.wanted(next_tokens(work, tokens).1.len()).min(outputs.len())..outputs.end
+        }
         _ if wants_every(work) => {
             outputs.end - next_tokens(work, tokens).1.len().min(outputs.len())..outputs.end
         }
@@ -100,15 +109,16 @@ pub(super) fn wanted_rows(
     }
 }
 
-/// What a pass that fed the next `tokens` of a row says of its own ones: out of the most likely token after the last of them, and the
+/// What a pass that fed the next `tokens` of a row says of its own ones: out of the most likely tokens after the last of them, and the
 /// logits or hidden states asked for by [`wanted_rows`].
 pub(super) fn result(
     work: &mut Work<'_>,
     tokens: usize,
-    best: (TokenId, f32),
+    best: &[(TokenId, f32)],
     values: Vec<Vec<f32>>,
 ) -> Result<RowResult> {
     let finished = ends_with(work, tokens);
+    let wanted = work.wanted(next_tokens(work, tokens).1.len());
     match (work.want(), values.last()) {
         (Want::EveryPosition { top }, Some(_)) => {
             let following = |index: usize| work.following(index);
@@ -121,10 +131,28 @@ pub(super) fn result(
             values.iter().for_each(|state| work.add_hidden(state, 1));
             Ok(RowResult::Extended)
         }
+        (Want::Verify { .. } | Want::VerifyLogits { .. }, _) if wanted == 0 => Ok(RowResult::Extended),
+        (Want::Verify { masks, top, .. }, Some(_)) => {
+            let answered = work.answered();
+            let chosen = values.iter().enumerate();
+            let chosen = chosen.map(|(i, logits)| results::choose(logits, masks.get(answered + i), top));
+            chosen.collect::<Result<_>>().map(RowResult::Tokens)
+        }
+        (Want::Verify { .. }, None) => {
+            let own = best.get(best.len().saturating_sub(wanted)..).unwrap_or_default();
+            own.iter().copied().map(results::chosen).collect::<Result<_>>().map(RowResult::Tokens)
+        }
+        (Want::VerifyLogits { .. }, _) => {
+            values.iter().try_for_each(|logits| results::check(logits))?;
+            Ok(RowResult::LogitsEach(values))
+        }
         (Want::Next { mask, top, .. }, Some(logits)) => {
             results::choose(logits, mask, top).map(RowResult::Token)
         }
-        (Want::Next { .. }, None) if finished => results::chosen(best).map(RowResult::Token),
+        (Want::Next { .. }, None) if finished => {
+            let best = best.last().copied().unwrap_or((0, f32::NAN));
+            results::chosen(best).map(RowResult::Token)
+        }
         (Want::Logits, _) if finished => {
             let missing = || Error::new(ErrorKind::Internal, "step", "a row's logits were not read");
             let logits = values.into_iter().next_back().ok_or_else(missing)?;

@@ -21,6 +21,9 @@ pub struct BundleOptions {
     /// Whether results at every position may be asked for ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)): half as
     /// many programs more. Not by default.
     pub every_position: bool,
+    /// Whether guesses may be verified ([`Want::Verify`](mlxcel_core::Want::Verify)), which is what speculative decoding needs: four
+    /// programs more for each length and one sequence, nine for four. Not by default.
+    pub verification: bool,
     /// Whether hidden states may be asked for ([`Want::Hidden`](mlxcel_core::Want::Hidden)): as many programs more as there are
     /// without results at every position. Not by default.
     pub hidden_states: bool,
@@ -40,6 +43,7 @@ impl From<LoadOptions> for BundleOptions {
             load,
             targets: Vec::new(),
             every_position: false,
+            verification: false,
             hidden_states: false,
             weights: true,
             laid_out_weights: true,
@@ -66,6 +70,13 @@ impl BundleOptions {
     #[must_use]
     pub fn with_every_position(mut self, every_position: bool) -> Self {
         self.every_position = every_position;
+        self
+    }
+
+    /// Sets whether guesses may be verified.
+    #[must_use]
+    pub fn with_verification(mut self, verification: bool) -> Self {
+        self.verification = verification;
         self
     }
 

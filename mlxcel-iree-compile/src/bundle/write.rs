@@ -59,6 +59,7 @@ pub fn write(
     let decoder = checkpoint.decoder()?;
     let mut graph = graph_options(&options.load, wanted, OPERATION)?;
     graph.every_position = options.every_position;
+    graph.verification = options.verification;
     graph.hidden_states = options.hidden_states;
     let targets = BundleTarget::all(toolchain, wanted, options, &decoder, &mut graph)?;
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;

@@ -85,6 +85,7 @@ pub(super) fn load(
         .with_logits(true)
         .with_top_logprobs(top)
         .with_every_position(true)
+        .with_verification(true)
         .with_hidden_states(Some(hidden))
         .with_token_masks(true)
         .with_rewind(rewind)

@@ -7,7 +7,7 @@ use mlxcel_core::{
 
 use super::compute::Compute;
 use super::network::{Network, Span, Wanted};
-use super::request::{CacheId, Output, RowRequest};
+use super::request::{CacheId, Choice, Output, RowRequest};
 use super::sampling::{self, Counted};
 use super::state::States;
 use crate::array::{Array, DType, concatenate};
@@ -48,22 +48,23 @@ struct Sources {
 }
 
 impl Sources {
-    /// First the rows that want a token, then those that want logits, then those that want every position, then those that want
+    /// First the rows that want tokens, then those that want logits, then those that want every position, then those that want
     /// hidden states.
     fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
         let mut wanted = Self::default();
         let last = |span: &Span| (span.start + span.count - 1) as u32;
+        let ends = |span: &Span, count: usize| {
+            let end = span.start + span.count;
+            (end - count..end).map(|index| index as u32)
+        };
         for (row, span) in rows.iter().zip(spans) {
-            if matches!(row.output, Output::Token(_)) {
-                wanted.indices.push(last(span));
-                wanted.tokens += 1;
-            }
+            let tokens = row.output.choices().len();
+            wanted.indices.extend(ends(span, tokens));
+            wanted.tokens += tokens;
         }
         for (row, span) in rows.iter().zip(spans) {
-            if matches!(row.output, Output::Logits) {
-                wanted.indices.push(last(span));
-                wanted.logits += 1;
-            }
+            wanted.indices.extend(ends(span, row.output.logits()));
+            wanted.logits += row.output.logits();
         }
         for (row, span) in rows.iter().zip(spans) {
             if matches!(row.output, Output::Every { .. }) {
@@ -198,11 +199,11 @@ fn choose(
     counted: &[Option<Counted>],
     parts: &mut Vec<Array>,
 ) -> Result<Array> {
-    let choices = rows.iter().zip(spans).filter_map(|(row, span)| match &row.output {
-        Output::Token(choice) => Some((choice, span.position + span.count)),
-        _ => None,
+    let choices = rows.iter().zip(spans).flat_map(|(row, span)| {
+        let (choices, end) = (row.output.choices(), span.position + span.count);
+        choices.iter().rev().enumerate().map(move |(before, choice)| (choice, end - before)).rev()
     });
-    let choices: Vec<_> = choices.collect();
+    let choices: Vec<(&Choice, usize)> = choices.collect();
     let chosen = if choices.iter().all(|(choice, _)| choice.plan.is_greedy() && choice.mask.is_none()) {
         logits.argmax(-1, false)?
     } else {
@@ -247,30 +248,28 @@ pub(super) fn answers(
     let states = rows.iter().filter(|row| matches!(row.output, Output::Hidden | Output::HiddenSum));
     let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;
     let mut states = states.into_iter();
-    let choices = rows.iter().filter_map(|row| match &row.output {
-        Output::Token(choice) => Some(choice.top),
-        _ => None,
-    });
-    let tops: Vec<u16> = choices.collect();
+    let tops: Vec<u16> = rows.iter().flat_map(|row| row.output.choices()).map(|choice| choice.top).collect();
     let (tokens, logprobs) = (words.take(tops.len())?, words.floats(tops.len())?);
     let mut chosen = Vec::with_capacity(tops.len());
     for ((&token, &logprob), &top) in tokens.iter().zip(&logprobs).zip(&tops) {
         let token = SampledToken::new(token, logprob).with_top(words.top(1, top)?.remove(0));
-        chosen.push(said([logprob], RowResult::Token(token)));
+        chosen.push(said([logprob], token));
     }
     let mut chosen = chosen.into_iter();
-    let count = rows.iter().filter(|row| matches!(row.output, Output::Logits)).count();
+    let count: usize = rows.iter().map(|row| row.output.logits()).sum();
     let mut logits = (0..count).map(|_| words.floats(vocabulary)).collect::<Result<Vec<_>>>()?.into_iter();
     let mut answers = Vec::with_capacity(rows.len());
     for row in rows {
         answers.push(match row.output {
             Output::Nothing => Ok(RowResult::Extended),
-            Output::Token(_) => chosen.next().ok_or_else(too_short)?,
-            Output::Logits => {
-                let logits = logits.next().ok_or_else(too_short)?;
-                let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let not_a_number = logits.iter().copied().find(|logit| logit.is_nan());
-                said([not_a_number.unwrap_or(largest)], RowResult::Logits(logits))
+            Output::Token(_) => chosen.next().ok_or_else(too_short)?.map(RowResult::Token),
+            Output::Tokens(ref choices) => {
+                let own: Vec<_> = chosen.by_ref().take(choices.len()).collect();
+                own.into_iter().collect::<Result<_>>().map(RowResult::Tokens)
+            }
+            Output::Logits => finite(logits.next().ok_or_else(too_short)?).map(RowResult::Logits),
+            Output::LogitsEach(count) => {
+                logits.by_ref().take(count).map(finite).collect::<Result<_>>().map(RowResult::LogitsEach)
             }
             Output::Every { top, following } => {
                 let positions = positions(&mut words, row.tokens.len(), top, following.is_some())?;
@@ -288,9 +287,16 @@ pub(super) fn answers(
     Ok(answers)
 }
 
+/// `logits`, unless they say nothing.
+fn finite(logits: Vec<f32>) -> Result<Vec<f32>> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let not_a_number = logits.iter().copied().find(|logit| logit.is_nan());
+    said([not_a_number.unwrap_or(largest)], logits)
+}
+
 /// `answer`, unless one of the numbers that it rests on is none: the log probability of a token that was chosen is finite unless a
 /// logit is not a number or the largest is infinite.
-fn said(numbers: impl IntoIterator<Item = f32>, answer: RowResult) -> Result<RowResult> {
+fn said<T>(numbers: impl IntoIterator<Item = f32>, answer: T) -> Result<T> {
     match numbers.into_iter().all(f32::is_finite) {
         true => Ok(answer),
         false => Err(Error::not_a_number("step")),

@@ -32,6 +32,10 @@ pub(super) enum Output {
     Nothing,
     Token(Box<Choice>),
     Logits,
+    /// The tokens that follow the row's last tokens, as many as there are choices.
+    Tokens(Vec<Choice>),
+    /// The logits after so many of the row's last tokens.
+    LogitsEach(usize),
     /// Results at each of the row's tokens.
     Every {
         top: u16,
@@ -42,6 +46,26 @@ pub(super) enum Output {
     HiddenSum,
     /// The hidden state of its last token.
     Hidden,
+}
+
+impl Output {
+    /// The choices of tokens that follow the row's last ones.
+    pub(super) fn choices(&self) -> &[Choice] {
+        match self {
+            Self::Token(choice) => std::slice::from_ref(choice),
+            Self::Tokens(choices) => choices,
+            _ => &[],
+        }
+    }
+
+    /// How many of the row's last tokens the logits are read after.
+    pub(super) fn logits(&self) -> usize {
+        match self {
+            Self::Logits => 1,
+            Self::LogitsEach(count) => *count,
+            _ => 0,
+        }
+    }
 }
 
 /// How to choose a token.

@@ -13,6 +13,16 @@ pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Outpu
         Want::Hidden { pooling: Pooling::Last } if row.ends_with(count) => Output::Hidden,
         Want::Hidden { pooling: Pooling::Mean } => Output::HiddenSum,
         Want::Logits if row.ends_with(count) => Output::Logits,
+        Want::VerifyLogits { .. } if row.wanted(count) > 0 => Output::LogitsEach(row.wanted(count)),
+        Want::Verify { plan, masks, top, .. } if row.wanted(count) > 0 => {
+            let choice = |index: usize| Choice {
+                plan: plan.clone(),
+                mask: masks.get(row.answered() + index).cloned(),
+                top,
+                history: history(plan, held, row.next_before(count, index)),
+            };
+            Output::Tokens((0..row.wanted(count)).map(choice).collect())
+        }
         Want::Next { plan, mask, top } if row.ends_with(count) => {
             let history = history(plan, held, row.next(count));
             Output::Token(Box::new(Choice { plan: plan.clone(), mask: mask.cloned(), top, history }))

@@ -69,9 +69,11 @@ impl MlxSession {
         let sequence = self.table.get("step", row.sequence())?;
         let position = sequence.position();
         let mut length = position + row.remaining();
-        if wants_every(row) {
+        let guesses = row.guesses_left();
+        if wants_every(row) || guesses > 0 {
             // What a position says depends on those before it alone: it is of the epoch that ends with it.
-            let end = self.shared.epochs.end_after(position);
+            let from = if guesses > 0 { length - guesses - 1 } else { position };
+            let end = self.shared.epochs.end_after(from);
             length = end.map_or(length, |end| length.min(end));
         }
         let epoch = self.shared.epochs.at(length);

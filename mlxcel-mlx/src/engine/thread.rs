@@ -307,10 +307,7 @@ impl Engine {
 }
 
 fn choices(rows: &[RowRequest]) -> impl Iterator<Item = &Choice> {
-    rows.iter().filter_map(|row| match &row.output {
-        Output::Token(choice) => Some(&**choice),
-        _ => None,
-    })
+    rows.iter().flat_map(|row| row.output.choices())
 }
 
 /// The row after `row`, with a token that is not known yet.
