@@ -26,6 +26,7 @@ mod sampling;
 mod snapshot;
 mod states;
 mod unclaimed;
+mod verification;
 
 use std::fmt;
 
@@ -85,6 +86,10 @@ pub use snapshot::{
 };
 pub use states::bounded_states_stop_growing;
 pub use unclaimed::unclaimed_is_unsupported;
+pub use verification::{
+    guesses_are_drawn_as_single_tokens, guesses_are_masked_one_by_one, guesses_are_verified,
+    guesses_show_their_logits,
+};
 
 /// One property that every engine must hold.
 #[derive(Clone, Copy)]
@@ -142,6 +147,8 @@ pub enum Need {
     TopLogprobs,
     /// [`Capabilities::every_position`].
     EveryPosition,
+    /// [`Capabilities::verification`].
+    Verification,
     /// [`Capabilities::hidden_states`].
     HiddenStates,
     /// [`Capabilities::token_masks`].
@@ -179,6 +186,7 @@ impl Need {
             Self::Logits => claimed.logits,
             Self::TopLogprobs => claimed.top_logprobs > 0,
             Self::EveryPosition => claimed.every_position,
+            Self::Verification => claimed.verification,
             Self::HiddenStates => claimed.hidden_states.is_some(),
             Self::TokenMasks => claimed.token_masks,
             Self::Rewind => claimed.rewind,
@@ -201,6 +209,7 @@ impl fmt::Display for Need {
             Self::Logits => "logits",
             Self::TopLogprobs => "top logprobs",
             Self::EveryPosition => "every position",
+            Self::Verification => "verification",
             Self::HiddenStates => "hidden states",
             Self::TokenMasks => "token masks",
             Self::Rewind => "rewind",
@@ -227,7 +236,7 @@ macro_rules! table {
 
 use Need::{
     BitwiseBatchInvariance, BoundedState, BrokenWeights, EveryPosition, Faults, Fork, HiddenStates, Logits,
-    OtherModel, Rewind, Sampling, Snapshot, TokenMasks, TopLogprobs, TwoSequences,
+    OtherModel, Rewind, Sampling, Snapshot, TokenMasks, TopLogprobs, TwoSequences, Verification,
 };
 use SamplingField::{
     FrequencyPenalty, LogitBias, MinP, PresencePenalty, RepetitionPenalty, Temperature, TopK, TopP,
@@ -278,6 +287,10 @@ table! {
     top_is_sorted [TopLogprobs] "likeliest tokens come sorted, as many as asked"
     every_position_is_step_by_step [EveryPosition] "scoring at once is scoring step by step"
     drafts_are_verified [EveryPosition, Rewind] "drafted tokens are verified, then taken back"
+    guesses_are_verified [Verification, Rewind] "guesses are verified by one row"
+    guesses_show_their_logits [Verification, Logits] "logits behind each guess"
+    guesses_are_masked_one_by_one [Verification, TokenMasks] "a mask for each guess"
+    guesses_are_drawn_as_single_tokens [Verification, Sampling(Temperature)] "draws behind guesses"
     hidden_states_are_complete [HiddenStates] "a finite hidden state of the claimed size"
     hidden_states_do_not_depend_on_chunks [HiddenStates] "hidden states do not depend on chunks"
     means_are_of_the_rows_tokens [HiddenStates] "a mean is that of the row's tokens"

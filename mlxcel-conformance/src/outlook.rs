@@ -202,6 +202,8 @@ pub(crate) fn unexpected(wanted: &str, got: &RowResult) -> Failure {
         RowResult::Logits(_) => "logits",
         RowResult::Positions(_) => "positions",
         RowResult::Hidden(_) => "a hidden state",
+        RowResult::Tokens(_) => "tokens",
+        RowResult::LogitsEach(_) => "logits of several places",
         _ => "something unknown",
     };
     Failure::new(format!("a row that wanted {wanted} was answered with {got}"))

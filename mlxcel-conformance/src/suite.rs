@@ -102,6 +102,10 @@ macro_rules! __with_checks {
             top_is_sorted
             every_position_is_step_by_step
             drafts_are_verified
+            guesses_are_verified
+            guesses_show_their_logits
+            guesses_are_masked_one_by_one
+            guesses_are_drawn_as_single_tokens
             hidden_states_are_complete
             hidden_states_do_not_depend_on_chunks
             means_are_of_the_rows_tokens

@@ -47,6 +47,11 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     if !claimed.every_position {
         wants.push((Want::EveryPosition { top: 0 }, "every position"));
     }
+    if !claimed.verification {
+        let none = Want::Verify { plan: &greedy, masks: &[], top: 0, drafts: 0 };
+        wants.push((none, "guesses"));
+        wants.push((Want::VerifyLogits { drafts: 0 }, "logits behind guesses"));
+    }
     if claimed.hidden_states.is_none() {
         wants.push((Want::Hidden { pooling: Pooling::Last }, "hidden states"));
     }

@@ -101,6 +101,61 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
+    // Guesses are answered with what is chosen behind the last of them.
+    ("verifies_the_last_everywhere", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Tokens(tokens) = result
+                    && let Some(last) = tokens.last().cloned()
+                {
+                    tokens.iter_mut().for_each(|token| *token = last.clone());
+                }
+            }))
+        })
+    }),
+    ("verification_is_shifted", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::Tokens(tokens) = result {
+                    tokens.rotate_right(1);
+                }
+            }))
+        })
+    }),
+    ("verifies_by_the_last_logits", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| {
+                if let RowResult::LogitsEach(rows) = result
+                    && let Some(last) = rows.last().cloned()
+                {
+                    rows.iter_mut().for_each(|row| row.clone_from(&last));
+                }
+            }))
+        })
+    }),
+    ("verifies_by_the_first_mask", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|row, _, result| {
+                if let (Want::Verify { masks: [_, ..], .. }, RowResult::Tokens(tokens)) = (row.want, result)
+                    && let Some(first) = tokens.first().cloned()
+                {
+                    tokens.iter_mut().for_each(|token| *token = first.clone());
+                }
+            }))
+        })
+    }),
+    // Every guess of a row is drawn with the number of its first.
+    ("verification_draws_by_the_row", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|row, _, result| {
+                if let (Want::Verify { plan, .. }, RowResult::Tokens(tokens)) = (row.want, result)
+                    && plan.params().temperature > 0.0
+                {
+                    tokens.iter_mut().skip(1).for_each(|token| token.token = (token.token + 1) % 64);
+                }
+            }))
+        })
+    }),
     ("mask_changes_probabilities", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|row, _, result| {

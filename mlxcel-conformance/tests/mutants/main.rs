@@ -84,6 +84,7 @@ fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
         include_str!("../../src/checks/snapshot.rs"),
         include_str!("../../src/checks/states.rs"),
         include_str!("../../src/checks/unclaimed.rs"),
+        include_str!("../../src/checks/verification.rs"),
     ];
     let mut named = BTreeMap::new();
     let mut docs = String::new();

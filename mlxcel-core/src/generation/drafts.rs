@@ -83,6 +83,11 @@ impl Generation {
         self.commit(token)
     }
 
+    /// Whether the last accepted row brought tokens that were not [asked for](Self::next_ready) yet.
+    pub fn has_ready(&self) -> bool {
+        self.finish.is_none() && !self.ahead.ready.is_empty()
+    }
+
     /// Up to where its sequence holds what it should; none where it holds nothing else. Guesses that were wrong lie behind.
     pub fn rewind_target(&self) -> Option<usize> {
         let target = if self.finish.is_some() { self.computed() } else { self.valid };

@@ -1,0 +1,134 @@
+//! Guesses that are verified.
+
+use mlxcel_core::{
+    Control, InferenceSession, Row, RowResult, SampledToken, SamplingParams, SamplingPlan, SequenceId,
+    TokenId, TokenMask, Want,
+};
+
+use crate::failure::{Outcome, ensure};
+use crate::outlook::{Walk, expect_token, extend, same_logits, stands_at, step, unexpected};
+use crate::subject::Subject;
+
+/// What a row answers with guesses at its end, one answer for each of them and one behind.
+fn verified(
+    session: &mut dyn InferenceSession,
+    sequence: SequenceId,
+    tokens: &[TokenId],
+    want: Want<'_>,
+) -> Outcome<Vec<SampledToken>> {
+    let answers = want.drafts().map_or(0, |drafts| drafts + 1);
+    match step(session, &[Row::new(sequence, tokens, want)])?.remove(0)? {
+        RowResult::Tokens(tokens) => {
+            ensure!(tokens.len() == answers, "{} answers, not {answers}", tokens.len());
+            Ok(tokens)
+        }
+        other => Err(unexpected("the tokens after guesses", &other)),
+    }
+}
+
+/// Guesses are verified by one row as if they had been fed one by one, right or wrong, with a prompt in front of them or none, and the
+/// sequence goes on from where they were right. Needs verification and rewind.
+///
+/// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `rewinds_in_name_only`.
+pub fn guesses_are_verified(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(6, 10)?;
+    let vocabulary = subject.model()?.info().vocabulary_size as u32;
+    let mut truth = prompt.clone();
+    for _ in 0..6 {
+        truth.push(subject.outlook(&truth)?.token);
+    }
+    let plan = SamplingPlan::greedy();
+    let mut session = subject.session()?;
+    // Which guess is wrong, how many there are, and how much of the prompt is in the same row.
+    for (wrong, drafts, front) in [(0, 1, 1), (1, 3, 1), (3, 3, 1), (2, 5, 1), (4, 5, 4), (0, 0, 2)] {
+        let sequence = session.open()?;
+        extend(&mut *session, sequence, &prompt[..prompt.len() - front])?;
+        let mut row = truth[prompt.len() - front..prompt.len() + drafts].to_vec();
+        if let Some(token) = row.get_mut(front + wrong) {
+            *token = (*token + 1) % vocabulary;
+        }
+        let want = Want::Verify { plan: &plan, masks: &[], top: 0, drafts };
+        let answers = verified(&mut *session, sequence, &row, want)?;
+        let held = [&prompt[..prompt.len() - front], &row].concat();
+        for (i, answer) in answers.iter().enumerate() {
+            subject.agrees(answer, &held[..prompt.len() + i], format_args!("behind guess {i}"))?;
+        }
+        stands_at(&*session, sequence, held.len())?;
+        let right = prompt.len() + wrong.min(drafts);
+        session.rewind(sequence, right)?;
+        let mut walk = Walk { sequence, held: truth[..right].to_vec(), pending: vec![truth[right]] };
+        walk.run(subject, &mut *session, 2, format_args!("after guess {wrong} of {drafts} was wrong"))?;
+        session.close(sequence)?;
+    }
+    Ok(())
+}
+
+/// The logits behind guesses are those of each place. Needs verification and logits.
+///
+/// Kills: `verifies_by_the_last_logits`.
+pub fn guesses_show_their_logits(subject: &Subject<'_>) -> Outcome {
+    let text = subject.tokens(7, 9)?;
+    let (tolerance, drafts) = (subject.tolerance()?, 3);
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &text[..4])?;
+    let row = Row::new(sequence, &text[4..], Want::VerifyLogits { drafts });
+    let rows = match step(&mut *session, &[row])?.remove(0)? {
+        RowResult::LogitsEach(rows) => rows,
+        other => return Err(unexpected("the logits after guesses", &other)),
+    };
+    ensure!(rows.len() == drafts + 1, "{} answers, not {}", rows.len(), drafts + 1);
+    for (i, logits) in rows.iter().enumerate() {
+        let before = &text[..text.len() - drafts + i];
+        if let Some(expected) = subject.outlook(before)?.logits {
+            same_logits(logits, &expected, &tolerance, format_args!("behind guess {i}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Each guess has its own mask. Needs verification and token masks.
+///
+/// Kills: `verifies_by_the_first_mask`.
+pub fn guesses_are_masked_one_by_one(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(8, 6)?;
+    let vocabulary = subject.model()?.info().vocabulary_size;
+    let plan = SamplingPlan::greedy();
+    let masks: Vec<TokenMask> =
+        [1, 3, 2].map(|token| TokenMask::allowing(vocabulary, [token.min(vocabulary as u32 - 1)])).to_vec();
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    let want = Want::Verify { plan: &plan, masks: &masks, top: 0, drafts: 2 };
+    let answers = verified(&mut *session, sequence, &prompt, want)?;
+    for (answer, mask) in answers.iter().zip(&masks) {
+        ensure!(mask.allows(answer.token), "token {} was forbidden in its place", answer.token);
+    }
+    Ok(())
+}
+
+/// What is drawn behind guesses is what is drawn step by step. Needs verification and the temperature.
+///
+/// Kills: `verification_draws_by_the_row`.
+pub fn guesses_are_drawn_as_single_tokens(subject: &Subject<'_>) -> Outcome {
+    let prompt = subject.tokens(9, 6)?;
+    let mut params = SamplingParams::greedy();
+    (params.temperature, params.seed) = (1.0, 11);
+    let plan = SamplingPlan::negotiate(&params, subject.session()?.capabilities())?;
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    let (mut text, mut pending) = (Vec::new(), prompt.clone());
+    for _ in 0..5 {
+        let token = session.prefill(Row::next(sequence, &pending, &plan), &Control::default())?;
+        pending = vec![expect_token(token)?.token];
+        text.extend(&pending);
+    }
+    session.close(sequence)?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &prompt[..5])?;
+    let row = [&prompt[5..], &text[..4]].concat();
+    let want = Want::Verify { plan: &plan, masks: &[], top: 0, drafts: 4 };
+    let answers = verified(&mut *session, sequence, &row, want)?;
+    let drawn: Vec<_> = answers.iter().map(|answer| answer.token).collect();
+    ensure!(drawn == text, "behind guesses {drawn:?} is drawn, and step by step {text:?}");
+    Ok(())
+}
