@@ -9,6 +9,7 @@ use mlxcel_core::{
 };
 
 use crate::constraint::Constrained;
+use crate::speculation::Speculator;
 use crate::stop::StopStrings;
 use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
 
@@ -35,6 +36,7 @@ pub struct TextGeneration {
     constraint: Option<Constrained>,
     /// Whether the engine chooses.
     on_device: bool,
+    speculator: Option<Speculator>,
     /// Whether the text has its end.
     flushed: bool,
 }
@@ -76,6 +78,13 @@ impl TextGeneration {
         let plan = SamplingPlan::negotiate_for(&options.sampling, needs, capabilities)?;
         tracing::debug!(backend = %info.backend, sampling = %plan, prompt_tokens = prompt.len(), "generate");
         let on_device = plan.place() == SamplingPlace::Device;
+        let chosen = (plan.params(), plan.place());
+        // A grammar lets tokens through one by one.
+        let speculation = options.speculation.as_ref().filter(|_| constraint.is_none());
+        let speculator = speculation
+            .map(|speculation| Speculator::new(speculation, capabilities, vocabulary, chosen))
+            .transpose()?
+            .flatten();
         let choice = match plan.place() {
             SamplingPlace::Host => {
                 let sampler = HostSampler::new(plan.params().clone())?;
@@ -118,6 +127,7 @@ impl TextGeneration {
             usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
             constraint,
             on_device,
+            speculator,
             flushed: false,
         })
     }
@@ -136,8 +146,30 @@ impl TextGeneration {
         Some(row)
     }
 
-    /// Takes the result of a row of `fed` tokens; gives the token that it brought, if it is one of the text; there may be more of them
-    /// [ready](Self::next_ready). [`take_text`](Self::take_text) has the text that became whole by it.
+    /// Guesses at most `most` of the tokens that follow, by what [`Options::speculation`](crate::Options::speculation) says, for the next
+    /// row, which may be so many tokens longer; gives how many. To be asked before each row where guesses are wanted, on a
+    /// session that verifies and rewinds.
+    pub fn draft(&mut self, most: usize) -> usize {
+        let Some(speculator) = &mut self.speculator else { return 0 };
+        let generation = &mut self.generation;
+        // A prompt's last row would be cut where it is not without guesses.
+        if generation.generated().is_empty() || generation.pending().len() != 1 || generation.has_ready() {
+            return 0;
+        }
+        let drafts = speculator.draft(generation.tokens(), most);
+        generation.set_drafts(&drafts)
+    }
+
+    /// Says that its row shares a pass whose time tells nothing about guesses, such as one with a prompt.
+    pub(crate) fn disturb(&mut self) {
+        if let Some(speculator) = &mut self.speculator {
+            speculator.disturb();
+        }
+    }
+
+    /// Takes the result of a row of `fed` tokens; gives the token that it brought, if it is one of the text.
+    /// [`take_text`](Self::take_text) has the text that became whole by it. Where tokens were [guessed](Self::draft), there may be more of
+    /// them [ready](Self::next_ready), and wrong ones have to be [rewound](Self::rewind).
     ///
     /// # Errors
     ///
@@ -145,11 +177,12 @@ impl TextGeneration {
     /// [`Constraint`](crate::Constraint) in the options.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         let token = self.generation.accept(fed, result)?;
+        self.count_drafts();
         self.take_chosen(token)
     }
 
-    /// A further token of the text that is known without a row, since a grammar lets no other follow: to be asked after
-    /// [`accept`](Self::accept) until there is none. Its log probability is that of the only choice, 0.
+    /// A further token of the text that is known without a row: one that was guessed and verified, or one that a grammar forces, whose
+    /// log probability is that of the only choice, 0. To be asked after [`accept`](Self::accept) until there is none, before the next row.
     ///
     /// # Errors
     ///
@@ -158,12 +191,29 @@ impl TextGeneration {
         if self.stops.matched().is_some() {
             return Ok(None);
         }
+        if self.generation.has_ready() {
+            let token = self.generation.next_ready();
+            return self.take_chosen(token);
+        }
         let Some(token) = self.constraint.as_mut().and_then(Constrained::next_forced) else {
             return Ok(None);
         };
         let token = self.generation.push(token).then(|| SampledToken::new(token, 0.0));
         self.end_where_complete();
         self.take_in(token)
+    }
+
+    /// Rewinds `sequence` from wrong guesses, as [`mlxcel_core::Generation::rewind`].
+    ///
+    /// # Errors
+    ///
+    /// Those of that.
+    pub fn rewind<S: InferenceSession + ?Sized>(
+        &mut self,
+        session: &mut S,
+        sequence: SequenceId,
+    ) -> Result<()> {
+        self.generation.rewind(session, sequence)
     }
 
     /// Runs steps of `session` until `sequence` gives the next token; none at the end.
@@ -180,14 +230,21 @@ impl TextGeneration {
             return Ok(Some(token));
         }
         if self.finish_reason().is_some() {
+            self.rewind(session, sequence)?;
             self.flush()?;
             return Ok(None);
         }
         if let (true, Some(constraint)) = (self.on_device, &self.constraint) {
             self.generation.set_mask(Some(constraint.mask().as_ref().map_err(Clone::clone)?.clone()));
         }
+        self.draft(usize::MAX);
         let token = self.timed(session, |generation, session| generation.advance(session, sequence))?;
-        self.take_chosen(token)
+        self.count_drafts();
+        let token = self.take_chosen(token)?;
+        if self.finish_reason().is_some() {
+            self.rewind(session, sequence)?;
+        }
+        Ok(token)
     }
 
     /// As [`mlxcel_core::Generation::advance_to`].
@@ -229,6 +286,9 @@ impl TextGeneration {
     /// step's result is accepted.
     pub fn spend(&mut self, step: Duration, compile: Duration) {
         self.usage.spend(step, compile);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.spend(step.saturating_sub(compile));
+        }
     }
 
     /// Sets how long it waited for its first row.
@@ -343,6 +403,17 @@ impl TextGeneration {
         }
     }
 
+    /// Takes in what became of the guesses of a row.
+    fn count_drafts(&mut self) {
+        let (drafted, accepted) = (self.generation.drafted(), self.generation.accepted());
+        let new = (drafted - self.usage.drafted_tokens, accepted - self.usage.accepted_tokens);
+        (self.usage.drafted_tokens, self.usage.accepted_tokens) = (drafted, accepted);
+        // The first token's row is that of a prompt.
+        if let Some(speculator) = self.speculator.as_mut().filter(|_| self.usage.generated_tokens > 0) {
+            speculator.observe(new.0, new.1);
+        }
+    }
+
     fn take_in(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {
         if let Some(token) = &token {
             self.usage.count_token();
@@ -355,7 +426,8 @@ impl TextGeneration {
             };
             self.say(piece);
         }
-        if self.finish_reason().is_some() {
+        if let Some(reason) = self.finish_reason() {
+            self.generation.end(reason);
             self.flush()?;
         }
         Ok(token)
@@ -370,6 +442,9 @@ impl TextGeneration {
             };
             self.say(piece);
             self.text.push_str(&self.stops.finish());
+            if let Some(speculator) = &self.speculator {
+                speculator.learn(self.generation.tokens());
+            }
         }
         Ok(())
     }

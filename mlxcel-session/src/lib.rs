@@ -59,6 +59,7 @@ mod prompt;
 mod sampling;
 mod score;
 mod select;
+mod speculation;
 mod stop;
 mod stream;
 #[cfg(feature = "structured")]
@@ -98,6 +99,9 @@ pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext
 pub use schemars;
 pub use score::{ScoreOptions, TextScore};
 pub use select::{BACKEND_VARIABLE, available_backends, select_backend};
+pub use speculation::{
+    DraftContext, DraftModel, DraftSource, Drafter, EarlierTexts, PromptLookup, Speculation,
+};
 pub use stream::{Completion, TextStream};
 #[cfg(feature = "structured")]
 pub use structured::Grammar;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
 
-use crate::{ChatOptions, ConstraintSource, SamplingStep};
+use crate::{ChatOptions, ConstraintSource, SamplingStep, Speculation};
 
 /// How [`Model::open_with`](crate::Model::open_with) opens a model; start from [`OpenOptions::default`].
 #[derive(Clone, Debug, Default)]
@@ -71,6 +71,9 @@ pub struct Options {
     /// What limits the text, token by token: a grammar, such as that of a JSON schema. The text ends as
     /// [`FinishReason::Stop`](crate::FinishReason::Stop) where it is whole; where another limit ends it, its beginning is all there is.
     pub constraint: Option<Arc<dyn ConstraintSource>>,
+    /// How tokens are guessed ahead, so that one pass brings several; no text changes by it. By default, and under a
+    /// [`constraint`](Self::constraint), nothing is guessed.
+    pub speculation: Option<Speculation>,
     /// How long the generation may take, waiting included; it ends at the next token or chunk of the prompt after that.
     pub time_limit: Option<Duration>,
     /// How many of the most likely tokens are reported at each place.
@@ -100,6 +103,7 @@ impl Options {
             skip_special_tokens: false,
             stop_strings: Vec::new(),
             constraint: None,
+            speculation: None,
             time_limit: None,
             top_logprobs: 0,
             chat: ChatOptions::default(),
@@ -147,6 +151,13 @@ impl Options {
     #[must_use]
     pub fn with_grammar(self, grammar: crate::Grammar) -> Self {
         self.with_constraint(grammar)
+    }
+
+    /// Sets how tokens are guessed ahead.
+    #[must_use]
+    pub fn with_speculation(mut self, speculation: Speculation) -> Self {
+        self.speculation = Some(speculation);
+        self
     }
 
     /// Sets how long the generation may take, waiting included.

@@ -240,6 +240,10 @@ impl<'a> TextStream<'a> {
 
 impl Drop for TextStream<'_> {
     fn drop(&mut self) {
+        // Wrong guesses are nobody's text.
+        if let Err(error) = self.generation.rewind(&mut *self.session, self.sequence) {
+            tracing::debug!(%error, "wrong guesses stay in a sequence");
+        }
         let Some(Keeper { cache, engine, .. }) = self.keeper.take() else { return };
         let generation = self.generation.tokens();
         let held = &generation.tokens()[..generation.computed()];

@@ -12,7 +12,7 @@ pub struct Usage {
     pub reused_tokens: usize,
     /// Tokens generated, without the stop token.
     pub generated_tokens: usize,
-    /// Tokens that were guessed ahead and verified.
+    /// Tokens that were guessed ahead and verified; see [`Options::speculation`](crate::Options::speculation).
     pub drafted_tokens: usize,
     /// How many of those were right.
     pub accepted_tokens: usize,

@@ -56,7 +56,8 @@ impl Scheduler {
             Some(Draw { index, generation: &mut request.entry.generation, tokens, result })
         });
         for (index, token) in draw(draws.collect(), self.limits.threads) {
-            fates.push((index, self.say(index, token)));
+            let fate = self.say(index, token);
+            fates.push((index, self.rewind(index, fate)));
             self.keep_branch(index);
         }
         fates
@@ -70,6 +71,9 @@ impl Scheduler {
         // What was computed before it stopped stays.
         if let Some(state) = state {
             entry.generation.set_computed(state.position);
+            if let Err(error) = entry.generation.rewind(&mut *self.session, *sequence) {
+                return Fate::Over(Err(error));
+            }
         }
         match error.kind() {
             ErrorKind::ResourceExhausted => Fate::Short(error),
@@ -89,7 +93,7 @@ impl Scheduler {
         }
     }
 
-    /// Hands a token to the reader of the request at `index`.
+    /// Hands a token to the reader of the request at `index`, and those that are ready behind it.
     fn say(&mut self, index: usize, token: Result<Option<SampledToken>>) -> Fate {
         let entry = &mut self.running[index].entry;
         let mut next = token;
@@ -111,6 +115,15 @@ impl Scheduler {
             }
         }
     }
+
+    /// Rewinds the sequence of the request at `index` from wrong guesses; its fate where that fails.
+    fn rewind(&mut self, index: usize, fate: Fate) -> Fate {
+        let Running { entry, sequence, .. } = &mut self.running[index];
+        match (entry.generation.rewind(&mut *self.session, *sequence), fate) {
+            (Err(error), Fate::On) => Fate::Over(Err(error)),
+            (_, fate) => fate,
+        }
+    }
 }
 
 /// A result on its way into its generation.
@@ -127,7 +140,11 @@ impl Draw<'_> {
     }
 
     fn logits(&self) -> usize {
-        if let RowResult::Logits(logits) = &self.result { logits.len() } else { 0 }
+        match &self.result {
+            RowResult::Logits(logits) => logits.len(),
+            RowResult::LogitsEach(rows) => rows.iter().map(Vec::len).sum(),
+            _ => 0,
+        }
     }
 }
 

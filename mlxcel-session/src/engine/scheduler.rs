@@ -214,7 +214,8 @@ impl Scheduler {
                 Wanted { pending, priority, served: request.served }
             })
             .collect();
-        let planned = plan(&wanted, self.limits.step_tokens, self.limits.chunk);
+        let mut planned = plan(&wanted, self.limits.step_tokens, self.limits.chunk);
+        self.draft(&ready, &wanted, &mut planned);
         let mut served: Vec<Planned> = Vec::with_capacity(planned.len());
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(planned.len());
         for Planned { index, tokens } in planned {
@@ -251,6 +252,24 @@ impl Scheduler {
         let fates = self.accept(answers, now, compile);
         self.settle(fates);
         true
+    }
+
+    /// Lets the requests of a step guess as many tokens as its budget leaves, each in turn. Not beside a prompt: a pass over one is long
+    /// enough without.
+    fn draft(&mut self, ready: &[usize], wanted: &[Wanted], planned: &mut [Planned]) {
+        let prompts = planned.iter().any(|row| wanted[row.index].pending > 1);
+        let mut left = self.limits.step_tokens.saturating_sub(planned.iter().map(|row| row.tokens).sum());
+        for row in planned {
+            let generation = &mut self.running[ready[row.index]].entry.generation;
+            if prompts {
+                generation.draft(0);
+                generation.disturb();
+                continue;
+            }
+            let drafts = generation.draft(left);
+            row.tokens += drafts;
+            left -= drafts;
+        }
     }
 
     /// Lets those go that end, and makes room where memory was short.

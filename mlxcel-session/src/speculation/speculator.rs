@@ -1,0 +1,129 @@
+//! What one generation guesses, and what came of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mlxcel_core::{Capabilities, Result, SamplingParams, SamplingPlace, TokenId};
+
+use super::governor::{Costs, Governor, Record};
+use super::{DraftContext, Drafter, Speculation};
+
+/// Guesses for one generation.
+pub(crate) struct Speculator {
+    speculation: Speculation,
+    drafters: Vec<(Box<dyn Drafter>, Record)>,
+    governor: Governor,
+    vocabulary_size: usize,
+    /// Which of the drafters made the guesses of the row that runs.
+    drafted_by: Option<usize>,
+    /// What the row that runs has taken so far.
+    taken: Duration,
+    /// Whether the row ran in a pass that says nothing about costs.
+    disturbed: bool,
+}
+
+impl Speculator {
+    /// What guesses as `speculation` says for a model with `capabilities`; none where guesses cannot be verified.
+    pub(crate) fn new(
+        speculation: &Speculation,
+        capabilities: &Capabilities,
+        vocabulary_size: usize,
+        (sampling, place): (&SamplingParams, SamplingPlace),
+    ) -> Result<Option<Self>> {
+        let host = place == SamplingPlace::Host;
+        if !capabilities.verification || !capabilities.rewind || host && !capabilities.logits {
+            tracing::debug!("the engine does not verify guesses of this model: nothing is guessed");
+            return Ok(None);
+        }
+        let context = DraftContext { vocabulary_size, sampling };
+        let drafters =
+            speculation.sources.iter().map(|source| Ok((source.drafter(&context)?, Record::default())));
+        let drafters = drafters.collect::<Result<_>>()?;
+        let (speculation, governor) = (speculation.clone(), Governor::default());
+        Ok(Some(Self {
+            speculation,
+            drafters,
+            governor,
+            vocabulary_size,
+            drafted_by: None,
+            taken: Duration::ZERO,
+            disturbed: false,
+        }))
+    }
+
+    /// Guesses of what follows `tokens`, at most `most`.
+    pub(crate) fn draft(&mut self, tokens: &[TokenId], most: usize) -> Vec<TokenId> {
+        self.drafted_by = None;
+        self.disturbed = false;
+        self.taken = Duration::ZERO;
+        let start = Instant::now();
+        let drafts = self.draft_by_any(tokens, most.min(self.speculation.most));
+        self.taken = start.elapsed();
+        drafts
+    }
+
+    fn draft_by_any(&mut self, tokens: &[TokenId], most: usize) -> Vec<TokenId> {
+        let mut index = 0;
+        while let Some((drafter, record)) = self.drafters.get_mut(index) {
+            let width = match self.speculation.width {
+                Some(width) => width.min(most),
+                None => self.governor.width(&lock(&self.speculation.costs), record, most),
+            };
+            let drafts = if width > 0 { drafter.draft(tokens, width) } else { Ok(Vec::new()) };
+            match drafts {
+                Ok(mut drafts) => {
+                    let unknown = drafts.iter().position(|&token| token as usize >= self.vocabulary_size);
+                    drafts.truncate(width.min(unknown.unwrap_or(width)));
+                    if !drafts.is_empty() {
+                        self.drafted_by = Some(index);
+                        return drafts;
+                    }
+                    index += 1;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a source of guesses is left out");
+                    drop(self.drafters.remove(index));
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Adds what the row that runs has taken.
+    pub(crate) fn spend(&mut self, time: Duration) {
+        self.taken += time;
+    }
+
+    /// Says that the row runs among others whose time says nothing about it, such as a prompt's.
+    pub(crate) fn disturb(&mut self) {
+        self.disturbed = true;
+    }
+
+    /// Takes in that of `drafted` guesses the first `accepted` were right.
+    pub(crate) fn observe(&mut self, drafted: usize, accepted: usize) {
+        let by = self.drafted_by.take().filter(|_| drafted > 0);
+        if let Some((_, record)) = by.and_then(|index| self.drafters.get_mut(index)) {
+            record.add(drafted, accepted);
+        }
+        if !self.disturbed {
+            let mut costs = lock(&self.speculation.costs);
+            self.governor.observe(&mut costs, self.taken.as_secs_f64(), drafted, accepted);
+        }
+        self.taken = Duration::ZERO;
+    }
+
+    /// Tells the sources a text that is whole.
+    pub(crate) fn learn(&self, tokens: &[TokenId]) {
+        self.speculation.sources.iter().for_each(|source| source.learn(tokens));
+    }
+}
+
+impl std::fmt::Debug for Speculator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Speculator").field("speculation", &self.speculation).finish_non_exhaustive()
+    }
+}
+
+fn lock(costs: &Arc<Mutex<Costs>>) -> MutexGuard<'_, Costs> {
+    costs.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,296 @@
+//! Generations with guesses say what they say without: on the reference engine with models at random, and on every engine that is
+//! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind there are.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::mlxcel_core::{SamplingField, SamplingFields};
+use mlxcel_session::{
+    Capabilities, Completion, DraftContext, DraftModel, DraftSource, Drafter, EarlierTexts, Engine,
+    ErrorKind, LoadOptions, Model, Options, PromptLookup, Result, SamplingParams, Speculation, TokenId,
+    available_backends, select_backend,
+};
+use support::storyteller;
+
+/// How many generations of each kind.
+fn cases(default: usize) -> usize {
+    std::env::var("MLXCEL_SPECULATION_CASES").map_or(default, |count| count.parse().unwrap())
+}
+
+/// Numbers that look random and are the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// Knows the text, and is wrong in one of `wrong` tokens.
+#[derive(Clone, Debug)]
+struct Replay {
+    text: Arc<Vec<TokenId>>,
+    prompt: usize,
+    wrong: usize,
+}
+
+impl DraftSource for Replay {
+    fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
+        assert!(context.vocabulary_size > 0);
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Drafter for Replay {
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
+        let said = tokens.len() - self.prompt;
+        let next = self.text.iter().enumerate().skip(said).take(most);
+        Ok(next
+            .map(|(at, &token)| if at % self.wrong == self.wrong - 1 { token ^ 1 } else { token })
+            .collect())
+    }
+}
+
+/// Options at random, without guesses.
+fn options(random: &mut Random, vocabulary: usize, most: usize) -> Options {
+    let mut sampling = SamplingParams::greedy();
+    if !random.one_in(3) {
+        sampling = sampling
+            .with_temperature(0.3 + random.below(12) as f32 / 10.0)
+            .with_seed(random.below(99) as u64);
+    }
+    if random.one_in(3) {
+        sampling.repetition_penalty = Some(1.2);
+    }
+    if random.one_in(4) {
+        (sampling.presence_penalty, sampling.frequency_penalty) = (Some(0.4), Some(0.2));
+    }
+    if random.one_in(4) {
+        sampling.top_p = Some(0.9);
+    }
+    if random.one_in(5) {
+        sampling.forbidden_tokens = (0..3).map(|_| random.below(vocabulary) as TokenId).collect();
+    }
+    if random.one_in(6) {
+        sampling.no_repeat_ngram = Some(4);
+    }
+    let mut options = Options::new(1 + random.below(most)).with_sampling(sampling);
+    if random.one_in(3) {
+        options.stop_tokens = vec![random.below(vocabulary) as TokenId];
+    }
+    options.ignore_stop = random.one_in(2);
+    options.top_logprobs = random.below(3) as u16;
+    options
+}
+
+/// What guesses, at random: one of every kind, by its number of tokens or as many as pay.
+fn speculation(
+    random: &mut Random,
+    shared: &Speculation,
+    small: &Model,
+    text: &[TokenId],
+    prompt: usize,
+) -> Speculation {
+    let replay = |wrong| Replay { text: Arc::new(text.to_vec()), prompt, wrong };
+    let chosen = match random.below(6) {
+        0 => Speculation::new(PromptLookup::default().with_least(1)),
+        1 => shared.clone(),
+        2 => Speculation::new(DraftModel::new(small.clone())),
+        3 => Speculation::new(replay(5)),
+        4 => Speculation::new(replay(2)).or(EarlierTexts::default()),
+        _ => Speculation::lookup().or(replay(1000)),
+    };
+    match random.below(4) {
+        0 => chosen,
+        1 => chosen.with_most(4),
+        _ => chosen.with_width(1 + random.below(20)),
+    }
+}
+
+fn assert_same(plain: &Completion, guessed: &Completion, what: &str) {
+    assert_eq!(plain.tokens, guessed.tokens, "{what}");
+    assert_eq!(plain.text, guessed.text, "{what}");
+    assert_eq!(plain.finish_reason, guessed.finish_reason, "{what}");
+    assert_eq!(plain.stop_string, guessed.stop_string, "{what}");
+    assert_eq!(plain.top_logprobs.len(), guessed.top_logprobs.len(), "{what}");
+    assert!(guessed.usage.accepted_tokens <= guessed.usage.drafted_tokens, "{what}");
+    assert_eq!(plain.usage.drafted_tokens, 0, "{what}");
+}
+
+/// The reference engine with a model at random; it says little of the same, so that texts repeat.
+fn random_model(random: &mut Random, vocabulary: usize, on_host: bool) -> Model {
+    let mut reference = ReferenceBackend::new()
+        .with_vocabulary(vocabulary)
+        .with_weights_seed(random.below(50) as u64)
+        .with_chunk(1 + random.below(20));
+    if on_host {
+        let all = reference.model().unwrap().capabilities().clone();
+        reference =
+            reference.with_capabilities(all.with_sampling(SamplingFields::from([SamplingField::LogitBias])));
+    }
+    Model::from_parts(reference.model().unwrap(), None)
+}
+
+#[test]
+fn random_models_say_the_same_with_guesses_of_every_kind() {
+    let (mut drafted, mut accepted) = (0, 0);
+    for case in 0..cases(300) {
+        let mut random = Random(case as u64);
+        let vocabulary = 8 + random.below(56);
+        let on_host = random.one_in(2);
+        let model = random_model(&mut random, vocabulary, on_host);
+        let small = random_model(&mut random, vocabulary, !on_host);
+        let shared = Speculation::auto();
+        for _ in 0..2 {
+            let options = options(&mut random, vocabulary, 60);
+            let prompt: Vec<TokenId> =
+                (0..1 + random.below(30)).map(|_| random.below(vocabulary) as TokenId).collect();
+            let plain = model.generate_tokens(&prompt, &options).unwrap().complete().unwrap();
+            let guesses = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
+            let what = format!("case {case}: {options:?}, {guesses:?}");
+            let guessing = options.with_speculation(guesses);
+            let guessed = model.generate_tokens(&prompt, &guessing).unwrap().complete().unwrap();
+            assert_same(&plain, &guessed, &what);
+            // What this engine computes does not depend on rows.
+            assert_eq!(
+                (&plain.logprobs, &plain.top_logprobs),
+                (&guessed.logprobs, &guessed.top_logprobs),
+                "{what}"
+            );
+            drafted += guessed.usage.drafted_tokens;
+            accepted += guessed.usage.accepted_tokens;
+        }
+    }
+    assert!(accepted > 0 && accepted < drafted, "{accepted} of {drafted}");
+}
+
+#[test]
+fn requests_with_and_without_guesses_share_steps_and_say_the_same() {
+    for case in 0..cases(40) {
+        let mut random = Random(1000 + case as u64);
+        let vocabulary = 8 + random.below(56);
+        let on_host = random.one_in(2);
+        let model = random_model(&mut random, vocabulary, on_host);
+        let small = random_model(&mut random, vocabulary, on_host);
+        let shared = Speculation::auto();
+        let engine = Engine::new(model.clone()).unwrap();
+        let requests: Vec<_> = (0..8)
+            .map(|_| {
+                let options = options(&mut random, vocabulary, 40);
+                let prompt: Vec<TokenId> =
+                    (0..1 + random.below(60)).map(|_| random.below(vocabulary) as TokenId).collect();
+                let plain = model.generate_tokens(&prompt, &options).unwrap().complete().unwrap();
+                let guesses = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
+                let options = if random.one_in(4) { options } else { options.with_speculation(guesses) };
+                (prompt, options, plain)
+            })
+            .collect();
+        let streams: Vec<_> = requests
+            .iter()
+            .map(|(prompt, options, _)| engine.generate_tokens(prompt, options).unwrap())
+            .collect();
+        for (stream, (_, options, plain)) in streams.into_iter().zip(&requests) {
+            let guessed = stream.complete().unwrap();
+            assert_same(plain, &guessed, &format!("case {case}: {options:?}"));
+            assert_eq!(plain.logprobs, guessed.logprobs);
+        }
+    }
+}
+
+#[test]
+fn every_engine_says_the_same_of_the_bundled_model() {
+    let prompts = ["Once upon a time", "The dog and the cat", "Tom said to Tim, and Tim said to Tom:"];
+    for backend in available_backends() {
+        let load = LoadOptions::default().with_capacity(200);
+        let model = Model::load(&select_backend(Some(backend)).unwrap(), storyteller(), &load).unwrap();
+        assert!(model.capabilities().verification, "{backend}");
+        let small = model.clone();
+        let shared = Speculation::auto();
+        for case in 0..cases(4) {
+            let mut random = Random(2000 + case as u64);
+            let mut options = options(&mut random, model.info().vocabulary_size, 30);
+            if random.one_in(3) {
+                options = options.with_stop_string(" the");
+            }
+            let prompt = prompts[random.below(prompts.len())];
+            let plain = model.generate(prompt, &options).unwrap().complete().unwrap();
+            let tokens = model.tokenizer().unwrap().encode(prompt, true).unwrap().len();
+            let guesses = speculation(&mut random, &shared, &small, &plain.tokens, tokens);
+            let what = format!("{backend}, case {case}: {options:?}, {guesses:?}");
+            let guessing = options.with_speculation(guesses);
+            let guessed = model.generate(prompt, &guessing).unwrap().complete().unwrap();
+            assert_same(&plain, &guessed, &what);
+            let engine = Engine::new(model.clone()).unwrap();
+            let both = [0; 2].map(|_| engine.generate(prompt, &guessing).unwrap());
+            for stream in both {
+                assert_same(&plain, &stream.complete().unwrap(), &format!("batched: {what}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn right_guesses_take_fewer_passes() {
+    let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
+    let options = Options::new(60).with_ignore_stop(true);
+    let plain = model.generate_tokens(&[1, 2, 3], &options).unwrap().complete().unwrap();
+    for (wrong, most_passes) in [(1000, 12), (5, 20), (2, 32)] {
+        let replay = Replay { text: Arc::new(plain.tokens.clone()), prompt: 3, wrong };
+        let options = options.clone().with_speculation(Speculation::new(replay).with_width(7));
+        let mut stream = model.generate_tokens(&[1, 2, 3], &options).unwrap();
+        while let Some(token) = stream.next_token() {
+            token.unwrap();
+        }
+        assert_eq!(stream.tokens(), plain.tokens);
+        assert!(stream.stats().passes <= most_passes, "wrong in 1 of {wrong}: {:?}", stream.stats());
+    }
+}
+
+#[test]
+fn where_guesses_cannot_be_verified_nothing_is_guessed() {
+    let all = ReferenceBackend::new().model().unwrap().capabilities().clone();
+    let without: [fn(Capabilities) -> Capabilities; 2] =
+        [|all| all.with_verification(false), |all| all.with_rewind(false)];
+    for change in without {
+        let reference = ReferenceBackend::new().with_capabilities(change(all.clone()));
+        let model = Model::from_parts(reference.model().unwrap(), None);
+        let speculation = Speculation::new(PromptLookup::default().with_least(1)).with_width(4);
+        let options = Options::new(40).with_ignore_stop(true).with_speculation(speculation);
+        let completion = model.generate_tokens(&[1, 1, 1, 1], &options).unwrap().complete().unwrap();
+        assert_eq!((completion.tokens.len(), completion.usage.drafted_tokens), (40, 0));
+    }
+    let reference = ReferenceBackend::new().with_recurrence();
+    assert!(reference.model().unwrap().capabilities().verification, "what it lacks is rewind");
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_refused() {
+    let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
+    let small = Model::from_parts(ReferenceBackend::new().with_vocabulary(32).model().unwrap(), None);
+    let options = Options::new(4).with_speculation(Speculation::new(DraftModel::new(small)));
+    let error = model.generate_tokens(&[1], &options).unwrap_err();
+    assert_eq!((error.kind(), error.context("draft_vocabulary")), (ErrorKind::InvalidInput, Some("32")));
+}
+
+#[test]
+fn a_model_that_guesses_for_itself_is_always_right() {
+    let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
+    for temperature in [0.0, 1.0] {
+        let sampling = SamplingParams::greedy().with_temperature(temperature).with_seed(3);
+        let options = Options::new(50).with_ignore_stop(true).with_sampling(sampling);
+        let plain = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
+        let options =
+            options.with_speculation(Speculation::new(DraftModel::new(model.clone())).with_width(6));
+        let guessed = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
+        assert_eq!(plain.tokens, guessed.tokens);
+        assert_eq!(guessed.usage.drafted_tokens, guessed.usage.accepted_tokens);
+    }
+}
