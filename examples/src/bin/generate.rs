@@ -11,8 +11,8 @@ use mlxcel_examples::{
     Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, place,
 };
 use mlxcel_session::{
-    Grammar, LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare, SamplingParams,
-    TextStream, TokenId,
+    DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare,
+    SamplingParams, Speculation, TextStream, TokenId,
 };
 use serde::Serialize;
 
@@ -77,6 +77,14 @@ struct Arguments {
     /// End the text before TEXT; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Guess tokens ahead, and verify several in one pass; the text stays the same: none, lookup (what prompt and text said after the
+    /// same tokens), auto (lookup, where it pays)
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    speculate: Speculate,
+    /// Guess tokens ahead by a smaller model of the same vocabulary, where --speculate has no guess: its checkpoint folder or GGUF file,
+    /// opened with the same engine
+    #[arg(long, value_name = "DIR")]
+    draft: Option<PathBuf>,
     #[command(flatten)]
     sampling: SamplingArguments,
     /// Write JSON of the schema in FILE
@@ -98,12 +106,21 @@ struct Arguments {
     ///
     /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
     /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop,
-    /// stop_string, or length where -n or the context is reached); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
+    /// stop_string, or length where -n or the context is reached); drafted and accepted (tokens that were guessed ahead, and how many were right); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
     /// decode_s; memory_bytes, what the engine holds for weights and KV cache; sampling (the parameters that take effect) and seed; with
     /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile, profile: programs, each with its
     /// phase, passes, seconds and dispatches.
     #[arg(long)]
     json: bool,
+}
+
+/// How tokens are guessed ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Speculate {
+    #[default]
+    None,
+    Lookup,
+    Auto,
 }
 
 /// What `--json` prints.
@@ -117,6 +134,8 @@ struct Output<'a> {
     logprobs: &'a [f32],
     text: Option<&'a str>,
     finish_reason: &'a str,
+    drafted: usize,
+    accepted: usize,
     timings: Timings,
     memory_bytes: u64,
     sampling: String,
@@ -162,7 +181,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let source = model.map_or_else(bundled::storyteller, ModelSource::Folder);
     let model = Model::load(&engine.backend, source, &load)?;
     let sampling = arguments.sampling.params(&model)?;
-    let mut stream = start(&model, &prompt, &sampling, arguments)?;
+    let speculation = speculation(arguments, &engine)?;
+    let mut stream = start(&model, &prompt, &sampling, speculation, arguments)?;
     if arguments.json {
         let text = collect(&mut stream)?;
         progress.close();
@@ -213,10 +233,28 @@ fn load_options(arguments: &Arguments, progress: &Progress) -> LoadOptions {
     progress.watch(load)
 }
 
+/// What guesses tokens ahead.
+fn speculation(arguments: &Arguments, engine: &Engine) -> Result<Option<Speculation>, Failure> {
+    let by_text = match arguments.speculate {
+        Speculate::None => None,
+        Speculate::Lookup => Some(Speculation::lookup()),
+        Speculate::Auto => Some(Speculation::auto()),
+    };
+    let Some(folder) = &arguments.draft else { return Ok(by_text) };
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.threads = arguments.threads;
+    let small = DraftModel::new(Model::load(&engine.backend, ModelSource::Folder(folder.clone()), &load)?);
+    Ok(Some(match by_text {
+        Some(speculation) => speculation.or(small),
+        None => Speculation::new(small),
+    }))
+}
+
 fn start(
     model: &Model,
     prompt: &Prompt,
     sampling: &SamplingParams,
+    speculation: Option<Speculation>,
     arguments: &Arguments,
 ) -> Result<TextStream<'static>, Failure> {
     let mut options = Options::new(arguments.max_tokens)
@@ -227,6 +265,7 @@ fn start(
     if let Some(grammar) = grammar(arguments)? {
         options = options.with_grammar(grammar);
     }
+    options.speculation = speculation;
     let text = match prompt {
         Prompt::Tokens(tokens) => return Ok(model.generate_tokens(tokens, &options)?),
         Prompt::Text(text) => text,
@@ -313,6 +352,8 @@ fn print_json(
         text,
         // A stream without an error ends with a reason.
         finish_reason: stream.finish_reason().map_or("", |reason| reason.as_str()),
+        drafted: usage.drafted_tokens,
+        accepted: usage.accepted_tokens,
         timings: Timings {
             load_s: seconds(info.load_time.saturating_sub(info.compile_time)),
             compile_s: seconds(info.compile_time + usage.compile),
