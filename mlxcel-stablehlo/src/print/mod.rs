@@ -39,6 +39,7 @@ pub struct Printer<'p> {
     module: &'p Module,
     declarations: &'p str,
     custom_calls: Option<&'p CustomCallPrinter<'p>>,
+    highest_precision: bool,
 }
 
 /// How a [`Printer`] writes custom calls: what stands behind the `=`, or `None` for the StableHLO operation.
@@ -61,7 +62,7 @@ pub struct CustomCall<'a> {
 impl<'p> Printer<'p> {
     /// Prints `module` plainly.
     pub fn new(module: &'p Module) -> Self {
-        Self { module, declarations: "", custom_calls: None }
+        Self { module, declarations: "", custom_calls: None, highest_precision: false }
     }
 
     /// Puts `text`, whole lines, in front of the functions.
@@ -75,6 +76,14 @@ impl<'p> Printer<'p> {
     #[must_use]
     pub fn custom_calls(mut self, write: &'p CustomCallPrinter<'p>) -> Self {
         self.custom_calls = Some(write);
+        self
+    }
+
+    /// Asks of `dot_general` the highest precision that a device has for its element types, where `highest`: some multiply float32 in
+    /// fewer bits otherwise.
+    #[must_use]
+    pub fn highest_precision(mut self, highest: bool) -> Self {
+        self.highest_precision = highest;
         self
     }
 }
@@ -95,7 +104,7 @@ impl fmt::Display for Printer<'_> {
         let (public, private): (Vec<&Function>, Vec<&Function>) =
             self.module.functions.iter().partition(|function| function.public);
         for function in public.into_iter().chain(private) {
-            Writer::new(f, function, self.custom_calls).function()?;
+            Writer::new(f, function, self).function()?;
         }
         f.write_str("}\n")
     }
@@ -112,6 +121,7 @@ struct Writer<'w, 'm> {
     out: &'w mut dyn Write,
     function: &'m Function,
     custom_calls: Option<&'m CustomCallPrinter<'m>>,
+    highest_precision: bool,
     /// How each value is referred to; empty until it has been defined.
     names: Vec<String>,
     numbered: usize,
@@ -119,13 +129,10 @@ struct Writer<'w, 'm> {
 }
 
 impl<'w, 'm> Writer<'w, 'm> {
-    fn new(
-        out: &'w mut dyn Write,
-        function: &'m Function,
-        custom_calls: Option<&'m CustomCallPrinter<'m>>,
-    ) -> Self {
+    fn new(out: &'w mut dyn Write, function: &'m Function, printer: &Printer<'m>) -> Self {
         let names = vec![String::new(); function.values.len()];
-        Self { out, function, custom_calls, names, numbered: 0, depth: 1 }
+        let Printer { module: _, declarations: _, custom_calls, highest_precision } = *printer;
+        Self { out, function, custom_calls, highest_precision, names, numbered: 0, depth: 1 }
     }
 
     fn function(mut self) -> fmt::Result {

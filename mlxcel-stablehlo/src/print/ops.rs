@@ -70,7 +70,12 @@ impl Writer<'_, '_> {
                 write!(self.out, "stablehlo.compare {}, {operands}, {kind} : {signature}", comparison.name())
             }
             OpKind::DotGeneral { dimensions } => {
-                write!(self.out, "stablehlo.dot_general {operands}{} : {signature}", dot(dimensions))
+                let precision = if self.highest_precision { ", precision = [HIGHEST, HIGHEST]" } else { "" };
+                write!(
+                    self.out,
+                    "stablehlo.dot_general {operands}{}{precision} : {signature}",
+                    dot(dimensions)
+                )
             }
             OpKind::Composite { name, decomposition, attributes } => {
                 let (name, decomposition) = (Quoted(name), Symbol(decomposition));
