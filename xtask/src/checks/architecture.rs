@@ -107,9 +107,23 @@ const RULES: &[Rule] = &[
         unsafe_code: Unsafe::Within(&["ffi"]),
     },
     Rule {
+        name: "mlxcel-pjrt",
+        layer: 3,
+        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
+        // The one module that talks to plugins.
+        unsafe_code: Unsafe::Within(&["ffi"]),
+    },
+    Rule {
         name: "mlxcel-session",
         layer: 7,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-portable", "mlxcel-iree", "mlxcel-mlx"],
+        may_use: &[
+            "mlxcel-core",
+            "mlxcel-models",
+            "mlxcel-portable",
+            "mlxcel-iree",
+            "mlxcel-mlx",
+            "mlxcel-pjrt",
+        ],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {

@@ -1,0 +1,244 @@
+//! The engine's own type: what is asked of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use mlxcel_core::{
+    Backend, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Result,
+};
+use mlxcel_graph::{
+    Executor, FaultyExecutor, GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info,
+};
+use mlxcel_models::{Checkpoint, FeatureSet};
+
+use crate::engine::{MeshDevices, PjrtExecutor, Programs, on_devices};
+use crate::ffi::{Client, Plugin};
+use crate::locate::locate;
+use crate::options::OptionValue;
+use crate::parallel::weight_shardings;
+use crate::platform::Platform;
+use crate::store::Store;
+
+/// The name of this engine.
+pub(crate) const NAME: &str = "pjrt";
+
+/// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
+///
+/// A plugin is a shared library. It is the one at [`with_plugin`](Self::with_plugin), else the one that `MLXCEL_PJRT_PLUGIN` names, else
+/// the only one among the packages of the active virtual environment (`VIRTUAL_ENV`), which are looked at and not run. **Loading a
+/// library is trusting it**: its code runs in this process. No path is ever taken from a checkpoint.
+///
+/// Programs are compiled by the plugin when they are first needed, and kept in [`with_cache_dir`](Self::with_cache_dir), else in `pjrt`
+/// under `MLXCEL_CACHE_DIR` or the user's cache folder, where the plugin serializes them.
+///
+/// [`LoadOptions::device`] is the number of a device of the plugin, `0` by default, of a [mesh](Self::with_mesh) the first. How many
+/// threads compute is the plugin's affair: [`LoadOptions::threads`] is refused.
+///
+/// ```no_run
+/// use mlxcel_core::{Backend, LoadOptions};
+///
+/// let engine = mlxcel_pjrt::PjrtBackend::new().with_plugin("plugins/pjrt_c_api_cpu_plugin.so");
+/// let model = engine.load(&"models/llama".into(), &LoadOptions::default())?;
+/// println!("{}", model.capabilities());
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PjrtBackend {
+    plugin: Option<PathBuf>,
+    client_options: Vec<(String, OptionValue)>,
+    compile_options: Vec<(String, OptionValue)>,
+    cache_dir: Option<PathBuf>,
+    is_cached: bool,
+    kv_cache: KvCacheType,
+    mesh: usize,
+    faults: Option<Faults>,
+}
+
+impl Default for PjrtBackend {
+    fn default() -> Self {
+        Self {
+            plugin: None,
+            client_options: Vec::new(),
+            compile_options: Vec::new(),
+            cache_dir: None,
+            is_cached: true,
+            kv_cache: KvCacheType::default(),
+            mesh: 1,
+            faults: None,
+        }
+    }
+}
+
+impl PjrtBackend {
+    /// The engine with its plugin found as its documentation says.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Loads the plugin at `path`, which is to trust it.
+    #[must_use]
+    pub fn with_plugin(mut self, path: impl Into<PathBuf>) -> Self {
+        self.plugin = Some(path.into());
+        self
+    }
+
+    /// Passes an option to the plugin when its client is made, such as `memory_fraction` to the CUDA plugin. Which there are is the
+    /// plugin's affair; it says so of those that it does not know.
+    #[must_use]
+    pub fn with_client_option(mut self, name: impl Into<String>, value: impl Into<OptionValue>) -> Self {
+        self.client_options.push((name.into(), value.into()));
+        self
+    }
+
+    /// Passes an option to the plugin's compiler, such as `xla_cpu_enable_fast_math` to XLA.
+    #[must_use]
+    pub fn with_compile_option(mut self, name: impl Into<String>, value: impl Into<OptionValue>) -> Self {
+        self.compile_options.push((name.into(), value.into()));
+        self
+    }
+
+    /// Keeps compiled programs in `folder`.
+    #[must_use]
+    pub fn with_cache_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(folder.into());
+        self
+    }
+
+    /// Keeps no compiled programs.
+    #[must_use]
+    pub fn without_cache(mut self) -> Self {
+        self.is_cached = false;
+        self
+    }
+
+    /// Keeps keys and values in another type than that of the precision.
+    #[must_use]
+    pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
+        self.kv_cache = kv_cache;
+        self
+    }
+
+    /// Spreads a model over `devices` devices of the plugin: tensor-parallel by the roles of its weights, by the plugin's own partitioner.
+    /// What does not divide is on each of them.
+    ///
+    /// Loading a model is an error where the plugin has fewer devices.
+    #[must_use]
+    pub fn with_mesh(mut self, devices: usize) -> Self {
+        self.mesh = devices;
+        self
+    }
+
+    /// Has the device fail as `faults` say, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// Where the plugin is that this would load.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::InvalidInput`] where the environment has several and none is named.
+    pub fn plugin_path(&self) -> Result<PathBuf> {
+        locate(self.plugin.as_deref())
+    }
+
+    /// What the plugin and its devices are. Loads the plugin and opens its devices.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plugin_path`](Self::plugin_path), [`ErrorKind::Toolchain`] where it is no plugin or one of another version, and what
+    /// the plugin says.
+    pub fn platform(&self) -> Result<Platform> {
+        Platform::of(&self.client()?)
+    }
+
+    fn client(&self) -> Result<Client> {
+        let path: PathBuf = self.plugin_path()?;
+        Client::shared(&Plugin::load(&path)?, &self.client_options)
+    }
+
+    /// The devices that `options` ask for.
+    pub(crate) fn devices(&self, options: &LoadOptions) -> Result<MeshDevices> {
+        let client = self.client()?;
+        let first = options.device.as_deref().map_or(Ok(0), |device| {
+            device.parse().map_err(|_| {
+                let message = "a device of a PJRT plugin is named by its number";
+                Error::new(ErrorKind::InvalidInput, "load model", message)
+                    .with_context("field", "device")
+                    .with_context("device", device)
+                    .with_context("devices", client.device_count())
+            })
+        })?;
+        MeshDevices::new(client, first, self.mesh, &self.compile_options)
+    }
+
+    pub(crate) fn cache_dir(&self) -> Option<&Path> {
+        self.cache_dir.as_deref()
+    }
+
+    pub(crate) fn kv_cache(&self) -> KvCacheType {
+        self.kv_cache
+    }
+
+    pub(crate) fn is_cached(&self) -> bool {
+        self.is_cached
+    }
+
+    fn load_with<E: Executor>(
+        &self,
+        source: &ModelSource,
+        options: &LoadOptions,
+        run_by: impl FnOnce(PjrtExecutor) -> E,
+    ) -> Result<Arc<dyn Model>> {
+        let started = Instant::now();
+        let checkpoint = Checkpoint::from_source(source)?;
+        let decoder = checkpoint.decoder()?;
+        decoder.require(&FeatureSet::all(), NAME)?;
+        let mut graph = GraphModelOptions::from(options);
+        graph.kv_cache = self.kv_cache;
+        let device: Vec<&str> = options.device.as_deref().into_iter().collect();
+        OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&device).check(options)?;
+        if options.threads.is_some() {
+            let message = "how many threads compute is the PJRT plugin's affair; leave them out, or look at its options";
+            return Err(
+                Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", "threads")
+            );
+        }
+        let prepared = graph.prepared_programs(&decoder, options.prepare)?;
+        let mesh = self.devices(options)?;
+        tracing::debug!(plugin = ?mesh.client().plugin(), devices = mesh.count(), "opened the devices");
+        let store = Store::open(self.cache_dir(), !self.is_cached, mesh.client())?;
+        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+        let arguments = Arc::clone(&writer.weights);
+        let shardings = weight_shardings(&decoder, &arguments, mesh.count());
+        let weights = on_devices(&mesh, &checkpoint, &arguments, &shardings, options)?;
+        let progress = options.progress.clone();
+        let programs = Programs::new(mesh, writer, shardings, options.precision, store, progress);
+        let mut info = model_info(NAME, &checkpoint, &decoder);
+        for shape in prepared {
+            info.compile_time += programs.prepare(&shape, options.cancel.as_ref())?.1;
+        }
+        info.load_time = started.elapsed();
+        let executor = run_by(PjrtExecutor::new(programs, weights));
+        Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
+    }
+}
+
+impl Backend for PjrtBackend {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        match &self.faults {
+            None => self.load_with(source, options, |executor| executor),
+            Some(faults) => {
+                self.load_with(source, options, |executor| FaultyExecutor::new(executor, faults.clone()))
+            }
+        }
+    }
+}

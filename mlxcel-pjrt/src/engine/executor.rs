@@ -1,0 +1,160 @@
+//! Running decoder programs on the devices of a PJRT client.
+
+use std::sync::Arc;
+
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_graph::{
+    Executor, Prepared, ProgramShape, ResultMeaning, RunError, StateLayout, StepInputs, StepOutputs,
+};
+
+use super::programs::{PjrtProgram, Programs};
+use super::states::{Copies, PjrtState};
+use super::weights::Weights;
+use crate::ffi::Buffer;
+use crate::parallel::state_sharding;
+use crate::sharding::Sharding;
+
+/// Devices with a model's programs and weights on them.
+pub(crate) struct PjrtExecutor {
+    programs: Programs,
+    weights: Weights,
+    copies: Copies,
+}
+
+impl PjrtExecutor {
+    pub(crate) fn new(programs: Programs, weights: Weights) -> Self {
+        Self { programs, weights, copies: Copies::default() }
+    }
+}
+
+impl Executor for PjrtExecutor {
+    type State = PjrtState;
+    type Program = Arc<PjrtProgram>;
+
+    fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<Self::Program>> {
+        let (program, compile_time) = self.programs.prepare(shape, cancel)?;
+        Ok(Prepared { program, compile_time })
+    }
+
+    fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+        self.programs.is_ready(shape)
+    }
+
+    fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PjrtState> {
+        let (mesh, ty) = (&self.programs.mesh, layout.tensor_type(length));
+        let sharding = state_sharding(layout, length, mesh.count());
+        Ok(PjrtState { shards: mesh.zeros(&ty, sharding)?, ty, sharding })
+    }
+
+    fn copy(
+        &self,
+        _layout: &StateLayout,
+        (from, _): (&PjrtState, usize),
+        (to, _): (&mut PjrtState, usize),
+        _positions: usize,
+    ) -> Result<()> {
+        // All that both have room for: what lies behind the positions is not read before it is written.
+        to.shards = self.copies.copy(&self.programs.mesh, from, &to.ty)?;
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        layout: &StateLayout,
+        state: &PjrtState,
+        length: usize,
+        positions: usize,
+    ) -> Result<Vec<u8>> {
+        let whole = self.programs.mesh.read(&state.ty, state.sharding, &state.shards)?;
+        let mut bytes = Vec::new();
+        let size = layout.bytes(positions);
+        bytes.try_reserve_exact(size).map_err(|_| Error::out_of_memory("read state", size))?;
+        for part in layout.copy_segments(length, positions, positions) {
+            bytes.extend_from_slice(&whole[part.from..part.from + part.bytes]);
+        }
+        Ok(bytes)
+    }
+
+    fn write(
+        &self,
+        layout: &StateLayout,
+        state: &mut PjrtState,
+        length: usize,
+        positions: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mesh = &self.programs.mesh;
+        let mut whole = mesh.read(&state.ty, state.sharding, &state.shards)?;
+        for part in layout.copy_segments(positions, length, positions) {
+            whole[part.to..part.to + part.bytes].copy_from_slice(&bytes[part.from..part.from + part.bytes]);
+        }
+        state.shards = mesh.upload(&state.ty, state.sharding, &whole)?;
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        program: &Arc<PjrtProgram>,
+        inputs: &StepInputs,
+        states: &mut [&mut [PjrtState]],
+        wanted: &[usize],
+    ) -> Result<StepOutputs, RunError> {
+        let PjrtProgram { executable, signature, step, results, parts } = &**program;
+        let mesh = &self.programs.mesh;
+        let mut packed = Vec::with_capacity(step.bytes());
+        for argument in inputs.arguments(signature) {
+            packed.extend_from_slice(argument.map_err(RunError::before)?.1);
+        }
+        let step = mesh.upload(step, Sharding::Replicated, &packed).map_err(RunError::before)?;
+        let mut given = Vec::with_capacity(signature.states.len());
+        for argument in &signature.states {
+            let state = states.get(argument.state.row).and_then(|row| row.get(argument.state.group));
+            given.push(state.ok_or_else(|| RunError::before(lost(&argument.name)))?);
+        }
+        let list = |device: usize| {
+            let weights = self.weights.iter().filter_map(|shards| shards.get(device));
+            let states = given.iter().filter_map(|state| state.shards.get(device));
+            weights.chain(step.get(device)).chain(states).collect::<Vec<&Buffer>>()
+        };
+        let lists: Vec<Vec<&Buffer>> = (0..mesh.count()).map(list).collect();
+        let ran = executable.run(&lists, parts).map_err(|error| {
+            // What the plugin refused before it took a state over has left all of them as they were.
+            let mut shards = given.iter().flat_map(|state| &state.shards);
+            let begun = shards.any(|shard| shard.is_given_up().unwrap_or(true));
+            if begun { RunError::from(error) } else { RunError::before(error) }
+        })?;
+        let mut by_result: Vec<Vec<Buffer>> =
+            results.iter().map(|_| Vec::with_capacity(mesh.count())).collect();
+        for device in ran {
+            device.into_iter().zip(&mut by_result).for_each(|(buffer, shards)| shards.push(buffer));
+        }
+        let mut outputs = StepOutputs::default();
+        for ((described, (sharding, ty)), shards) in signature.results.iter().zip(results).zip(by_result) {
+            match described.meaning {
+                ResultMeaning::Best => {
+                    let mut words = vec![0u32; ty.elements()];
+                    let first = shards.first().ok_or_else(|| lost("best"))?;
+                    first.read_into(bytemuck::cast_slice_mut(&mut words))?;
+                    outputs.best = StepOutputs::decode_best(&words);
+                }
+                ResultMeaning::Logits | ResultMeaning::Hidden if wanted.is_empty() => {}
+                ResultMeaning::Logits | ResultMeaning::Hidden => {
+                    let bytes = mesh.read(ty, *sharding, &shards)?;
+                    let width = ty.bytes() / ty.shape.first().copied().unwrap_or_default().max(1);
+                    let row = |row: &usize| bytemuck::pod_collect_to_vec(&bytes[row * width..][..width]);
+                    outputs.values = wanted.iter().map(row).collect();
+                }
+                ResultMeaning::State(whose) => {
+                    let state = states.get_mut(whose.row).and_then(|row| row.get_mut(whose.group));
+                    state.ok_or_else(|| lost(&whose.to_string()))?.shards = shards;
+                }
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+fn lost(name: &str) -> Error {
+    Error::new(ErrorKind::Internal, "run program", "a step lacks a state or a result of its program")
+        .with_context("name", name)
+}

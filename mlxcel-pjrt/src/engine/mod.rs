@@ -1,0 +1,15 @@
+//! Decoder programs on PJRT: an [`Executor`](mlxcel_graph::Executor) of the one session of graph engines.
+
+mod entry;
+mod executor;
+mod mesh;
+mod programs;
+mod states;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub(crate) use executor::PjrtExecutor;
+pub(crate) use mesh::MeshDevices;
+pub(crate) use programs::Programs;
+pub(crate) use weights::on_devices;

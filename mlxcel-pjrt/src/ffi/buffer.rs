@@ -1,0 +1,104 @@
+//! A tensor on a device.
+
+use mlxcel_core::{Error, Result};
+use mlxcel_stablehlo::TensorType;
+
+use super::client::Client;
+use super::sys;
+
+/// A tensor on a device, which is freed with it. One that was given up to a program is gone: using it again is an error.
+pub(crate) struct Buffer {
+    client: Client,
+    raw: *mut sys::RawBuffer,
+    ty: TensorType,
+}
+
+// SAFETY: PJRT's buffers may be used from any thread.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut arguments = sys::BufferDestroy { buffer: self.raw, ..Default::default() };
+        let plugin = self.client.plugin();
+        if let Err(error) = plugin.call(plugin.api().buffer_destroy, &mut arguments, "free buffer") {
+            tracing::warn!(%error, "a buffer was not freed");
+        }
+    }
+}
+
+impl Buffer {
+    /// A buffer that the client gave and nobody else frees.
+    pub(super) fn new(client: Client, raw: *mut sys::RawBuffer, ty: TensorType) -> Self {
+        Self { client, raw, ty }
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::RawBuffer {
+        self.raw
+    }
+
+    /// Its elements, dense and row-major, once they are there. This is where the failure of a program that was to write them shows.
+    ///
+    /// # Errors
+    ///
+    /// The program's failure, and [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        const OPERATION: &str = "read back";
+        let size = self.ty.bytes();
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|_| Error::out_of_memory(OPERATION, size))?;
+        bytes.resize(size, 0u8);
+        self.read_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The same, into `bytes` of that size.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
+    pub(crate) fn read_into(&self, bytes: &mut [u8]) -> Result<()> {
+        const OPERATION: &str = "read back";
+        let (plugin, api) = (self.client.plugin(), self.client.plugin().api());
+        // The row-major layout, the last dimension nearest; a device may keep another.
+        let minor_to_major: Vec<i64> = (0..self.ty.rank() as i64).rev().collect();
+        let mut layout = sys::HostLayout::new(&minor_to_major);
+        // A plugin refuses bytes that are too few.
+        let mut arguments = sys::BufferToHost {
+            buffer: self.raw,
+            layout: (&raw mut layout).cast(),
+            data: bytes.as_mut_ptr().cast(),
+            size: bytes.len(),
+            ..Default::default()
+        };
+        plugin.call(api.buffer_to_host, &mut arguments, OPERATION)?;
+        // SAFETY: the event is this call's; the bytes are written before it is ready, and borrowed until then.
+        unsafe { plugin.wait(arguments.event, OPERATION) }
+    }
+
+    /// Whether a program has taken it over.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's.
+    pub(crate) fn is_given_up(&self) -> Result<bool> {
+        let mut arguments = sys::BufferIsDeleted { buffer: self.raw, ..Default::default() };
+        let plugin = self.client.plugin();
+        plugin.call(plugin.api().buffer_is_deleted, &mut arguments, "look at buffer")?;
+        Ok(arguments.deleted)
+    }
+
+    /// Where it lies, for tests of what is updated in place.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where devices do not tell.
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> Result<usize> {
+        let mut arguments = sys::BufferPointer { buffer: self.raw, ..Default::default() };
+        let plugin = self.client.plugin();
+        plugin.call(plugin.api().buffer_unsafe_pointer, &mut arguments, "look at buffer")?;
+        Ok(arguments.pointer)
+    }
+}

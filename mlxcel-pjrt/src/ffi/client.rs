@@ -1,0 +1,260 @@
+//! A client: what a plugin knows of its devices, and the memory on them.
+
+use std::ffi::c_char;
+use std::path::PathBuf;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_stablehlo::{ElementType, TensorType};
+
+use super::buffer::Buffer;
+use super::plugin::Plugin;
+use super::{named, sys};
+use crate::options::OptionValue;
+
+/// A client of a plugin, with the devices of this process.
+#[derive(Clone)]
+pub(crate) struct Client(Arc<Inner>);
+
+struct Inner {
+    plugin: Plugin,
+    raw: *mut sys::RawClient,
+    devices: Vec<*mut sys::RawDevice>,
+}
+
+// SAFETY: PJRT's clients may be used from any thread; devices live as long as their client.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// A client that may still be open.
+struct Known {
+    plugin: PathBuf,
+    options: Vec<(String, OptionValue)>,
+    client: Weak<Inner>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut arguments = sys::ClientDestroy { client: self.raw, ..Default::default() };
+        // Buffers and executables hold the client: there are none any more.
+        if let Err(error) = self.plugin.call(self.plugin.api().client_destroy, &mut arguments, "close client")
+        {
+            tracing::warn!(%error, "a PJRT client was not closed");
+        }
+    }
+}
+
+/// Elements in the host's memory, perhaps with gaps between rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostView<'a> {
+    /// From the first element on; the last lies within.
+    pub(crate) bytes: &'a [u8],
+    /// The bytes from one index of each dimension to the next; dense and row-major where none are given.
+    pub(crate) strides: Option<&'a [usize]>,
+}
+
+impl<'a> HostView<'a> {
+    /// Elements side by side.
+    pub(crate) fn dense(bytes: &'a [u8]) -> Self {
+        Self { bytes, strides: None }
+    }
+
+    /// Whether a tensor of this type lies within the bytes.
+    fn holds(&self, ty: &TensorType) -> bool {
+        let Some(strides) = self.strides else { return self.bytes.len() == ty.bytes() };
+        if ty.elements() == 0 {
+            return true;
+        }
+        let mut steps = strides.iter().zip(&ty.shape).map(|(stride, size)| stride.checked_mul(size - 1));
+        let last = steps.try_fold(ty.element.bytes_for(1), |end, step| end.checked_add(step?));
+        strides.len() == ty.rank() && last.is_some_and(|last| last <= self.bytes.len())
+    }
+}
+
+impl Client {
+    /// Asks the plugin for a client. `options` are the plugin's own.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's: of an option that it does not know, of devices that are not there.
+    fn open(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
+        const OPERATION: &str = "open PJRT client";
+        let named = named::to_plugin(options);
+        let mut arguments =
+            sys::ClientCreate { options: named.as_ptr(), option_count: named.len(), ..Default::default() };
+        plugin.call(plugin.api().client_create, &mut arguments, OPERATION)?;
+        let mut inner = Inner { plugin: plugin.clone(), raw: arguments.client, devices: Vec::new() };
+        let mut arguments = sys::ClientDevices { client: inner.raw, ..Default::default() };
+        plugin.call(plugin.api().client_addressable_devices, &mut arguments, OPERATION)?;
+        if !arguments.devices.is_null() {
+            // SAFETY: the list is the client's, of so many devices.
+            let devices = unsafe { slice::from_raw_parts(arguments.devices, arguments.count) };
+            inner.devices = devices.to_vec();
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// A client with these options that is open already, else a new one: some plugins take most of a device's memory for each.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub(crate) fn shared(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
+        static CLIENTS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|known| known.client.strong_count() > 0);
+        let found = clients.iter().find(|known| known.plugin == plugin.path() && known.options == options);
+        if let Some(client) = found.and_then(|known| known.client.upgrade()) {
+            return Ok(Self(client));
+        }
+        let client = Self::open(plugin, options)?;
+        let (plugin, options) = (plugin.path().to_owned(), options.to_vec());
+        clients.push(Known { plugin, options, client: Arc::downgrade(&client.0) });
+        Ok(client)
+    }
+
+    pub(crate) fn plugin(&self) -> &Plugin {
+        &self.0.plugin
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::RawClient {
+        self.0.raw
+    }
+
+    /// How many devices this process has.
+    pub(crate) fn device_count(&self) -> usize {
+        self.0.devices.len()
+    }
+
+    /// The platform's name, such as `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's.
+    pub(crate) fn platform(&self) -> Result<String> {
+        self.text(self.plugin().api().client_platform_name)
+    }
+
+    /// What the platform says of its version.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's.
+    pub(crate) fn platform_version(&self) -> Result<String> {
+        self.text(self.plugin().api().client_platform_version)
+    }
+
+    fn text(&self, function: sys::Call<sys::ClientText>) -> Result<String> {
+        let mut arguments = sys::ClientText { client: self.raw(), ..Default::default() };
+        self.plugin().call(function, &mut arguments, "describe platform")?;
+        // SAFETY: the text is the client's.
+        Ok(unsafe { named::text(arguments.text, arguments.text_size) })
+    }
+
+    /// The number by which compile options name a device, and its kind.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's.
+    pub(crate) fn device(&self, index: usize) -> Result<(i32, String)> {
+        const OPERATION: &str = "describe device";
+        let (plugin, api) = (self.plugin(), self.plugin().api());
+        let mut device = sys::DeviceDescription { device: self.raw_device(index)?, ..Default::default() };
+        plugin.call(api.device_get_description, &mut device, OPERATION)?;
+        let mut id = sys::DescriptionId { description: device.description, ..Default::default() };
+        plugin.call(api.description_id, &mut id, OPERATION)?;
+        let mut kind = sys::DescriptionText { description: device.description, ..Default::default() };
+        plugin.call(api.description_kind, &mut kind, OPERATION)?;
+        // SAFETY: the text is the device's.
+        Ok((id.id, unsafe { named::text(kind.text, kind.text_size) }))
+    }
+
+    fn raw_device(&self, index: usize) -> Result<*mut sys::RawDevice> {
+        self.0.devices.get(index).copied().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "find device", "the PJRT client has fewer devices")
+                .with_context("device", index)
+                .with_context("devices", self.0.devices.len())
+        })
+    }
+
+    /// A copy of `view` on a device; the bytes are free when it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Internal`] for bytes that are not those of the type.
+    pub(crate) fn upload(&self, device: usize, ty: &TensorType, view: HostView<'_>) -> Result<Buffer> {
+        const OPERATION: &str = "upload to device";
+        if !view.holds(ty) {
+            let message = "the bytes of a tensor are not those of its type";
+            return Err(Error::new(ErrorKind::Internal, OPERATION, message).with_context("type", ty));
+        }
+        let dims: Vec<i64> = ty.shape.iter().map(|&size| size as i64).collect();
+        let strides: Vec<i64> =
+            view.strides.unwrap_or_default().iter().map(|&stride| stride as i64).collect();
+        // Small inputs are gone at once; a transfer of more may take its time, and is waited for.
+        let is_small = view.bytes.len() <= 1 << 20;
+        let semantics =
+            if is_small { sys::IMMUTABLE_ONLY_DURING_CALL } else { sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES };
+        let mut arguments = sys::BufferFromHost {
+            client: self.raw(),
+            data: view.bytes.as_ptr().cast(),
+            element: buffer_type(ty.element),
+            dims: dims.as_ptr(),
+            dim_count: dims.len(),
+            byte_strides: strides.as_ptr(),
+            stride_count: strides.len(),
+            semantics,
+            device: self.raw_device(device)?,
+            ..Default::default()
+        };
+        self.plugin().call(self.plugin().api().client_buffer_from_host, &mut arguments, OPERATION)?;
+        let buffer = Buffer::new(self.clone(), arguments.buffer, ty.clone());
+        // SAFETY: the event is this call's; after it the bytes are not read any more.
+        unsafe { self.plugin().wait(arguments.done, OPERATION) }?;
+        Ok(buffer)
+    }
+}
+
+/// The number of an element type in PJRT.
+fn buffer_type(element: ElementType) -> i32 {
+    match element {
+        ElementType::I1 => 1,
+        ElementType::I8 => 2,
+        ElementType::I32 => 4,
+        ElementType::I64 => 5,
+        ElementType::U8 => 6,
+        ElementType::U32 => 8,
+        ElementType::F16 => 10,
+        ElementType::F32 => 11,
+        ElementType::BF16 => 13,
+        ElementType::I4 => 21,
+        ElementType::U4 => 22,
+        // None, which a plugin refuses.
+        _ => 0,
+    }
+}
+
+/// A text as C takes it: a pointer, and beside it the length.
+pub(super) fn pointer(bytes: &[u8]) -> *const c_char {
+    bytes.as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_has_to_hold_all_elements() {
+        let ty = TensorType::new(ElementType::F32, [3, 2]);
+        let bytes = [0; 64];
+        assert!(HostView::dense(&bytes[..24]).holds(&ty) && !HostView::dense(&bytes[..25]).holds(&ty));
+        let strided = |length: usize, strides: &[usize]| {
+            HostView { bytes: &bytes[..length], strides: Some(strides) }.holds(&ty)
+        };
+        // Two columns of four.
+        assert!(strided(2 * 16 + 8, &[16, 4]) && !strided(2 * 16 + 7, &[16, 4]));
+        assert!(!strided(64, &[16]) && !strided(64, &[usize::MAX, 4]));
+    }
+}

@@ -1,0 +1,14 @@
+//! The foreign function interface to PJRT plugins: handles that free what they hold, and typed errors.
+
+mod buffer;
+mod client;
+mod executable;
+mod failure;
+mod named;
+mod plugin;
+mod sys;
+
+pub(crate) use buffer::Buffer;
+pub(crate) use client::{Client, HostView};
+pub(crate) use executable::Executable;
+pub(crate) use plugin::Plugin;

@@ -1,0 +1,237 @@
+//! A plugin: a shared library that exports `GetPjrtApi`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libloading::Library;
+use mlxcel_core::{Error, ErrorKind, Result};
+
+use super::{named, sys};
+use crate::options::OptionValue;
+
+const OPERATION: &str = "load PJRT plugin";
+
+/// A loaded plugin. It stays loaded until the process ends: compilers and drivers cannot be unloaded.
+#[derive(Clone)]
+pub(crate) struct Plugin(Arc<Inner>);
+
+struct Inner {
+    /// A copy of the plugin's table, with nothing where the plugin's is shorter.
+    api: sys::Api,
+    path: PathBuf,
+    attributes: Vec<(String, OptionValue)>,
+}
+
+// SAFETY: the table is never written to after it was made, and PJRT's functions may be called from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// The plugins of this process by path: each is initialized once.
+static LOADED: Mutex<Option<HashMap<PathBuf, Plugin>>> = Mutex::new(None);
+
+impl Plugin {
+    /// Loads the library at `path`, which runs its code: whoever names it trusts it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] where there is no such file, [`ErrorKind::Toolchain`] where it is no plugin or one of another major
+    /// version of the API, and what the plugin says of its initialization.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let full = path.canonicalize().map_err(|error| Error::io(OPERATION, path, error))?;
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = loaded.get_or_insert_default();
+        if let Some(plugin) = loaded.get(&full) {
+            return Ok(plugin.clone());
+        }
+        let plugin = Self::open(&full).map_err(|error| error.with_context("path", full.display()))?;
+        loaded.insert(full, plugin.clone());
+        Ok(plugin)
+    }
+
+    fn open(path: &Path) -> Result<Self> {
+        // SAFETY: initializers of the library run here; the caller chose it.
+        let library = unsafe { Library::new(path) }.map_err(|error| {
+            let message = "this is no shared library that can be loaded; name a PJRT plugin for this machine";
+            Error::new(ErrorKind::Toolchain, OPERATION, message).with_source(error)
+        })?;
+        // Not unloaded, whatever becomes of it: it may have started threads.
+        let library = ManuallyDrop::new(library);
+        // SAFETY: the type is that of the function of this name in PJRT's header.
+        let get_api = unsafe { library.get::<sys::GetApi>(b"GetPjrtApi\0") }.map_err(|error| {
+            let message = "the library exports no GetPjrtApi: it is no PJRT plugin";
+            Error::new(ErrorKind::Toolchain, OPERATION, message).with_source(error)
+        })?;
+        // SAFETY: it takes nothing and gives a table that lives as long as the library.
+        let api = unsafe { copy_table(get_api()) }?;
+        let inner = Inner { api, path: path.to_owned(), attributes: Vec::new() };
+        inner.call(inner.api.plugin_initialize, &mut sys::PluginInitialize::default(), OPERATION)?;
+        let mut arguments = sys::PluginAttributes::default();
+        let attributes = match inner.call(inner.api.plugin_attributes, &mut arguments, OPERATION) {
+            // SAFETY: attributes live as long as the process.
+            Ok(()) => unsafe { named::from_plugin(arguments.attributes, arguments.count) },
+            Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self(Arc::new(Inner { attributes, ..inner })))
+    }
+
+    /// Where it was loaded from.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The version of the API that it implements.
+    pub(crate) fn version(&self) -> (i32, i32) {
+        (self.0.api.version.major, self.0.api.version.minor)
+    }
+
+    /// What it says of itself, such as `stablehlo_current_version`.
+    pub(crate) fn attributes(&self) -> &[(String, OptionValue)] {
+        &self.0.attributes
+    }
+
+    pub(super) fn api(&self) -> &sys::Api {
+        &self.0.api
+    }
+
+    /// Calls one of its functions; a failure is of kind `Device` unless the plugin says something more precise.
+    pub(super) fn call<A>(
+        &self,
+        function: sys::Call<A>,
+        arguments: &mut A,
+        operation: &'static str,
+    ) -> Result<()> {
+        self.0.call(function, arguments, operation)
+    }
+
+    /// The same, with another kind of failure.
+    pub(super) fn call_as<A>(
+        &self,
+        function: sys::Call<A>,
+        arguments: &mut A,
+        operation: &'static str,
+        otherwise: ErrorKind,
+    ) -> Result<()> {
+        self.0.call_as(function, arguments, operation, otherwise)
+    }
+
+    /// Waits for an event, and destroys it.
+    ///
+    /// # Safety
+    /// `event` is null, or an event of this plugin that nobody else uses.
+    pub(super) unsafe fn wait(&self, event: *mut sys::Event, operation: &'static str) -> Result<()> {
+        if event.is_null() {
+            return Ok(());
+        }
+        let mut arguments = sys::EventAwait { event, ..Default::default() };
+        let waited = self.call(self.api().event_await, &mut arguments, operation);
+        let mut arguments = sys::EventDestroy { event, ..Default::default() };
+        let destroyed = self.call(self.api().event_destroy, &mut arguments, operation);
+        waited.and(destroyed)
+    }
+}
+
+impl Inner {
+    fn call<A>(&self, function: sys::Call<A>, arguments: &mut A, operation: &'static str) -> Result<()> {
+        self.call_as(function, arguments, operation, ErrorKind::Device)
+    }
+
+    fn call_as<A>(
+        &self,
+        function: sys::Call<A>,
+        arguments: &mut A,
+        operation: &'static str,
+        otherwise: ErrorKind,
+    ) -> Result<()> {
+        let function = function.ok_or_else(|| {
+            let sys::ApiVersion { major, minor, .. } = &self.api.version;
+            Error::unsupported(
+                operation,
+                "the PJRT plugin lacks a function that this needs; take a newer one",
+            )
+            .with_context("plugin", self.path.display())
+            .with_context("api_version", format_args!("{major}.{minor}"))
+        })?;
+        // SAFETY: the function is the plugin's of this type; its arguments are filled in by this module, which keeps what they point
+        // to alive for the call. The error that it answers is consumed by `check`.
+        unsafe { self.api.check(function(arguments), operation, otherwise) }
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.version();
+        write!(f, "Plugin({}, {major}.{minor})", self.path().display())
+    }
+}
+
+/// A copy of a plugin's table, as far as it goes.
+///
+/// # Safety
+/// `table` is null, or points to a table of as many bytes as it says first.
+unsafe fn copy_table(table: *const sys::Api) -> Result<sys::Api> {
+    let wrong = |message: &'static str| Error::new(ErrorKind::Toolchain, OPERATION, message);
+    if table.is_null() {
+        return Err(wrong("the plugin gives no table of functions"));
+    }
+    // SAFETY: the size stands first, whatever the version.
+    let size = unsafe { (&raw const (*table).struct_size).read() };
+    if size < sys::Api::LEAST {
+        return Err(wrong("the plugin's table of functions is shorter than that of any version")
+            .with_context("bytes", size));
+    }
+    let mut copy = MaybeUninit::<sys::Api>::zeroed();
+    // SAFETY: the plugin's table has `size` bytes, ours `size_of`; functions that are not copied stay zero, which is none.
+    let api = unsafe {
+        ptr::copy_nonoverlapping(
+            table.cast::<u8>(),
+            copy.as_mut_ptr().cast::<u8>(),
+            size.min(size_of::<sys::Api>()),
+        );
+        copy.assume_init()
+    };
+    if api.version.major != sys::MAJOR {
+        return Err(wrong("the plugin is of another major version of PJRT's API than this engine")
+            .with_context("plugin", format_args!("{}.{}", api.version.major, api.version.minor))
+            .with_context("engine", format_args!("{}.{}", sys::MAJOR, sys::MINOR)));
+    }
+    Ok(api)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_as_far_as_it_goes_and_by_its_major_version() {
+        let table = |size: usize, major: i32| {
+            // SAFETY: zeros are a valid table.
+            let mut api: sys::Api = unsafe { std::mem::zeroed() };
+            api.struct_size = size;
+            api.version.major = major;
+            // Never called: any function will do.
+            api.buffer_unsafe_pointer = Some(never);
+            api
+        };
+        unsafe extern "C" fn never(_: *mut sys::BufferPointer) -> *mut sys::Error {
+            ptr::null_mut()
+        }
+        let whole = size_of::<sys::Api>();
+        // SAFETY: all these tables are as long as they say, or shorter ones are refused first.
+        unsafe {
+            assert!(copy_table(&table(whole, 0)).unwrap().buffer_unsafe_pointer.is_some());
+            assert!(copy_table(&table(whole - 8, 0)).unwrap().buffer_unsafe_pointer.is_none());
+            for (size, major, told) in [(whole, 1, "major version"), (16, 0, "shorter")] {
+                let error = copy_table(&table(size, major)).err().unwrap();
+                assert_eq!(error.kind(), ErrorKind::Toolchain);
+                assert!(error.message().contains(told), "{error}");
+            }
+            assert!(copy_table(ptr::null()).is_err());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Compiled programs on disk, filed under everything that they were made from.
+//!
+//! An executable is machine code of one plugin for one kind of device. It is filed under the SHA-256 sum of the program's text, the compile
+//! options, the plugin's file (its name, size and time), its versions, the platform's, and the processor; published by renaming, and
+//! checked when it is read. What cannot be stored is compiled again; a plugin that does not serialize programs has none stored.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use etcetera::BaseStrategy as _;
+use mlxcel_core::{Error, ErrorKind, Result};
+use sha2::{Digest, Sha256};
+
+use crate::engine::MeshDevices;
+use crate::ffi::{Client, Executable};
+
+/// The variable that names the folder of mlxcel's caches.
+const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
+/// Beyond so many bytes those go that were not used for the longest time.
+const LIMIT: u64 = 4 << 30;
+/// What the name of an entry ends in.
+const ENDING: &str = "pjrt";
+/// The length of a SHA-256 sum.
+const SUM: usize = 32;
+
+/// Where compiled programs are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    /// None where nothing is kept.
+    folder: Option<PathBuf>,
+    /// What all keys of this client begin with.
+    identity: Vec<u8>,
+}
+
+impl Store {
+    /// The store in `folder`, else in `pjrt` under what `MLXCEL_CACHE_DIR` names, else under the user's cache folder, for programs of
+    /// this client. `is_off` keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of asking the client what it is.
+    pub(crate) fn open(folder: Option<&Path>, is_off: bool, client: &Client) -> Result<Self> {
+        let variable = || env::var_os(FOLDER_VARIABLE).filter(|value| !value.is_empty());
+        let users = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("mlxcel"));
+        let default = || variable().map(PathBuf::from).or_else(users).map(|folder| folder.join("pjrt"));
+        let mut folder = folder.map(Path::to_owned).or_else(default).filter(|_| !is_off);
+        let (platform, version) = (client.platform()?, client.platform_version()?);
+        let processor = if platform.eq_ignore_ascii_case("cpu") { processor() } else { Some(String::new()) };
+        if processor.is_none() {
+            // Code for a processor that cannot be told from others is not kept.
+            folder = None;
+        }
+        let mut kinds = Vec::new();
+        for device in 0..client.device_count() {
+            kinds.push(client.device(device)?.1);
+        }
+        let plugin = client.plugin();
+        let identity = format!(
+            "{}\n{platform}\n{version}\n{kinds:?}\n{}\n{:?}\n{:?}\n{:?}\n",
+            env!("CARGO_PKG_VERSION"),
+            processor.unwrap_or_default(),
+            file_identity(plugin.path()),
+            plugin.version(),
+            plugin.attributes(),
+        );
+        Ok(Self { folder, identity: identity.into_bytes() })
+    }
+
+    /// The program of this text on these devices, and whether it was compiled.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Compile`] where the plugin refuses it.
+    pub(crate) fn get(&self, mesh: &MeshDevices, text: &str) -> Result<(Executable, bool)> {
+        let key = Sha256::new().chain_update(&self.identity).chain_update(mesh.options()).chain_update(text);
+        let name: String = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}.{ENDING}")));
+        if let Some(bytes) = path.as_deref().and_then(read) {
+            match Executable::load(mesh.client(), &bytes, mesh.count()) {
+                Ok(executable) => return Ok((executable, false)),
+                Err(error) => tracing::warn!(%error, "a stored program does not load and is compiled again"),
+            }
+        }
+        let executable = mesh.compile(text)?;
+        if let Some(path) = path {
+            match executable.serialize().and_then(|bytes| write(&path, &bytes)) {
+                Ok(()) => make_room(&path),
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    tracing::debug!(%error, "the plugin's programs are not stored");
+                }
+                Err(error) => tracing::warn!(%error, "a compiled program could not be stored"),
+            }
+        }
+        Ok((executable, true))
+    }
+}
+
+/// What tells this machine's processor from others; nothing where the system does not say.
+fn processor() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let wanted = ["vendor_id", "cpu family", "model", "flags", "Features", "CPU part", "CPU implementer"];
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    let known: BTreeMap<&str, &str> = lines
+        .map(|(name, value)| (name.trim(), value.trim()))
+        .filter(|(name, _)| wanted.contains(name))
+        .collect();
+    (!known.is_empty()).then(|| format!("{} {known:?}", env::consts::ARCH))
+}
+
+/// The name of a plugin's file, its size, and when it was written.
+fn file_identity(path: &Path) -> Option<(String, u64, u128)> {
+    let data = fs::metadata(path).ok()?;
+    let written = data.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    Some((path.file_name()?.to_string_lossy().into_owned(), data.len(), written))
+}
+
+/// An entry, if it is whole: its sum, then the program. One that is not is removed.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = fs::read(path).ok()?;
+    let is_whole = bytes.len() > SUM && Sha256::digest(&bytes[SUM..])[..] == bytes[..SUM];
+    if !is_whole {
+        tracing::warn!(entry = %path.display(), "a stored program is damaged and is compiled again");
+        let _ = fs::remove_file(path);
+        return None;
+    }
+    // The time of the last use; a folder that cannot be written is not tidied either.
+    let _ = fs::File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    bytes.drain(..SUM);
+    Some(bytes)
+}
+
+/// Publishes an entry: readers see none, or all of it.
+fn write(path: &Path, program: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let written = fs::create_dir_all(folder).and_then(|()| {
+        let mut file = tempfile::Builder::new().prefix("part").tempfile_in(folder)?;
+        file.write_all(&Sha256::digest(program))?;
+        file.write_all(program)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(|error| Error::io("store a compiled program", path, error))
+}
+
+/// Removes the entries that were not used for the longest time, but for `kept`, until the others fit.
+fn make_room(kept: &Path) {
+    let Some(entries) = kept.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
+    let mut found: Vec<(SystemTime, u64, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|ending| ending == ENDING))
+        .filter_map(|entry| {
+            let data = entry.metadata().ok()?;
+            Some((data.modified().ok()?, data.len(), entry.path()))
+        })
+        .collect();
+    found.sort();
+    let mut total: u64 = found.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in found {
+        if total <= LIMIT {
+            return;
+        }
+        if path != kept && fs::remove_file(&path).is_ok() {
+            total -= bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/a.pjrt");
+        assert!(read(&path).is_none());
+        write(&path, b"program").unwrap();
+        assert_eq!(read(&path).unwrap(), b"program");
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(read(&path).is_none() && !path.exists());
+    }
+}
