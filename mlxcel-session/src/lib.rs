@@ -3,7 +3,7 @@
 //! # One door, any engine
 //!
 //! A [`Model`] is an engine's model together with the checkpoint's tokenizer and chat template. Engines are values that
-//! implement [`Backend`]; this crate re-exports those that its features compile in (`portable`, the default, `iree` and `mlx`), and
+//! implement [`Backend`]; this crate re-exports those that its features compile in (`portable`, the default, `iree`, `mlx` and `pjrt`), and
 //! takes any other. Everything that text needs is here and the same for every engine: tokenizer, chat template, text that
 //! never splits a character, and the [`HostSampler`] for what an engine does not sample itself.
 //!
@@ -88,6 +88,8 @@ pub use mlxcel_core::{
 pub use mlxcel_iree as iree;
 #[cfg(feature = "mlx")]
 pub use mlxcel_mlx as mlx;
+#[cfg(feature = "pjrt")]
+pub use mlxcel_pjrt as pjrt;
 #[cfg(feature = "portable")]
 pub use mlxcel_portable as portable;
 pub use model::Model;

@@ -27,25 +27,32 @@ const MLX: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_mlx::MlxBa
 #[cfg(not(feature = "mlx"))]
 const MLX: Option<fn() -> Arc<dyn Backend>> = None;
 
+#[cfg(feature = "pjrt")]
+const PJRT: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_pjrt::PjrtBackend::new()));
+#[cfg(not(feature = "pjrt"))]
+const PJRT: Option<fn() -> Arc<dyn Backend>> = None;
+
 #[cfg(feature = "portable")]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_portable::PortableBackend::new()));
 #[cfg(not(feature = "portable"))]
 const PORTABLE: Option<fn() -> Arc<dyn Backend>> = None;
 
 /// The engines in the order of preference.
-const ENGINES: [Engine; 3] = {
+const ENGINES: [Engine; 4] = {
     let iree = Engine { name: "iree", aliases: &["xla"], feature: "iree", make: IREE };
     let mlx = Engine { name: "mlx", aliases: &[], feature: "mlx", make: MLX };
     let portable = Engine { name: "portable", aliases: &[], feature: "portable", make: PORTABLE };
+    // It needs a plugin that may not be there, so nobody gets it who did not ask for it and has another.
+    let pjrt = Engine { name: "pjrt", aliases: &[], feature: "pjrt", make: PJRT };
     // Apple silicon is what MLX is made for; elsewhere it stands behind the engine that is.
-    if cfg!(target_os = "macos") { [mlx, iree, portable] } else { [iree, mlx, portable] }
+    if cfg!(target_os = "macos") { [mlx, iree, portable, pjrt] } else { [iree, mlx, portable, pjrt] }
 };
 
 /// The engine called `name`, with its default options; where no name is given, the one that the environment variable
-/// `MLXCEL_BACKEND` names; where that is not set either, the first that is compiled in of `iree`, `mlx`, `portable`, or on macOS
-/// of `mlx`, `iree`, `portable`.
+/// `MLXCEL_BACKEND` names; where that is not set either, the first that is compiled in of `iree`, `mlx`, `portable`, `pjrt`,
+/// or on macOS of `mlx`, `iree`, `portable`, `pjrt`.
 ///
-/// `xla` is another name of `iree`. Nothing falls back silently: an engine that was named and is not there is an error.
+/// `xla` is another name of `iree`; XLA itself is reached by `pjrt` and a plugin of XLA's. Nothing falls back silently: an engine that was named and is not there is an error.
 /// An application that needs an engine's own options makes the engine itself and calls [`Model::load`](crate::Model::load).
 ///
 /// # Errors
