@@ -139,6 +139,9 @@ struct Outcome {
 /// Sets up, runs the chosen checks in order and prints a summary; an error if one of them failed.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
+    if in_ci() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        setup::pjrt(workspace)?;
+    }
     let mut outcomes = Vec::new();
     for &check in Check::value_variants() {
         let wanted =

@@ -3,6 +3,7 @@
 //! ```text
 //! mlxcel-iree-sys/iree/   the C sources of IREE's runtime, of a package that cargo downloads
 //! .toolchain/python/      the packages of toolchain/requirements.txt, unpacked by pip
+//! .toolchain/pjrt/        XLA for CPUs as a PJRT plugin, where it is asked for
 //! .toolchain/bin/         iree-compile: a link into python/
 //! .toolchain/mlx          MLX's include/ and lib/: a link into python/
 //! ```
@@ -38,6 +39,9 @@ pub(crate) struct Arguments {
     /// Also make .toolchain/openblas/mlx: MLX for Linux with OpenBLAS, for products that our own kernels do not compute
     #[arg(long)]
     openblas: bool,
+    /// Also make .toolchain/pjrt: XLA for CPUs as a PJRT plugin, for Linux on x86-64
+    #[arg(long, conflicts_with = "sources")]
+    pjrt: bool,
 }
 
 /// Makes sources and `.toolchain/` complete, with what was asked for beyond it.
@@ -49,6 +53,24 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
     if arguments.openblas {
         openblas::install(workspace)?;
     }
+    if arguments.pjrt {
+        pjrt(workspace)?;
+    }
+    Ok(())
+}
+
+/// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200 MB.
+pub(crate) fn pjrt(workspace: &Workspace) -> Result<()> {
+    let packages = Packages {
+        name: "pjrt",
+        requirements: "xtask/toolchain/pjrt.txt",
+        wheels_for: None,
+        what: "XLA for CPUs as a PJRT plugin (about 60 MB)",
+    };
+    packages.install(workspace, find_python).context(
+        "pip could not install the pinned PJRT plugin: it needs the network or an index that has it, and Linux (glibc \
+         2.27 or newer) on x86-64",
+    )?;
     Ok(())
 }
 

