@@ -105,6 +105,18 @@ impl Engine {
         Ok(Self { backend: Arc::new(engine), profiler })
     }
 
+    /// Whether the plugin that the engine runs on is there; engines without plugins have what they need.
+    pub fn has_plugin(&self) -> bool {
+        #[cfg(feature = "pjrt")]
+        {
+            let pjrt = mlxcel_session::pjrt::PjrtBackend::new();
+            if self.backend.name() == pjrt.name() {
+                return pjrt.plugin_path().is_ok();
+            }
+        }
+        true
+    }
+
     /// Where time went since the last call, as a table and as JSON; nothing for an engine that was not asked to note it.
     pub fn take_profile(&self) -> Option<(String, serde_json::Result<serde_json::Value>)> {
         #[cfg(feature = "iree")]

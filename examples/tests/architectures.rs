@@ -10,7 +10,7 @@ use mlxcel_core::{
     Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
     SamplingPlan, SequenceId, SessionOptions, StepOutput,
 };
-use support::{Case, Fixture, engines, load};
+use support::{Case, Fixture, engines_and_plugin, load};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
 const HONEST_MARGIN: f32 = 1e-3;
@@ -147,7 +147,7 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 
 /// Of engines that compile, batches are programs of their own: a folder for each kind of state takes part in them.
 fn batches(engine: &dyn Backend, folder: &str) -> bool {
-    engine.name() != "iree"
+    !["iree", "pjrt"].contains(&engine.name())
         || ["gemma2", "deepseek_v3", "lfm2", "gpt_oss", "qwen3_next", "mamba2"].contains(&folder)
 }
 
@@ -172,7 +172,7 @@ fn every_family_is_exact_on_every_engine() {
             scope.spawn(move || {
                 let mut failures = Vec::new();
                 for fixture in folders.iter().skip(half).step_by(2) {
-                    for engine in engines() {
+                    for engine in engines_and_plugin() {
                         if let Err(error) = check(&*engine, fixture) {
                             failures.push(format!("{} {}: {error}", engine.name(), fixture.name));
                         }

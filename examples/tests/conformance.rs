@@ -107,6 +107,53 @@ mod iree {
     kinds!(IreeBackend, IreeBackend::new().with_cache_dir(support::cache_dir()), FaultPoint::ALL);
 }
 
+#[cfg(feature = "pjrt")]
+mod pjrt {
+    use mlxcel_conformance::run_all;
+    use mlxcel_session::pjrt::PjrtBackend;
+
+    use super::*;
+
+    /// Each kind by one test, since there may be no plugin to hold.
+    fn hold(devices: usize, fixture: Fixture, narrow: fn(Subject<'static>) -> Subject<'static>) {
+        let Some(engine) = support::pjrt() else { return };
+        let engine = engine.with_mesh(devices);
+        let subject = narrow(subject(engine, &FaultPoint::ALL, PjrtBackend::with_faults, fixture));
+        let report = run_all(&subject, &Expectations::none());
+        assert!(report.passed(), "{report}");
+    }
+
+    #[test]
+    fn full() {
+        hold(1, Fixture::storyteller(), |subject| subject);
+    }
+
+    #[test]
+    fn full_on_two_devices() {
+        hold(2, Fixture::named("qwen3"), |subject| subject);
+    }
+
+    #[test]
+    fn windowed() {
+        hold(1, Fixture::named("mistral"), |subject| subject.with_window(16).with_bounded_state(16));
+    }
+
+    #[test]
+    fn latent() {
+        hold(1, Fixture::named("deepseek_v3"), |subject| subject);
+    }
+
+    #[test]
+    fn recurrent() {
+        hold(1, Fixture::named("mamba2"), |subject| subject.with_bounded_state(1));
+    }
+
+    #[test]
+    fn mixed() {
+        hold(1, Fixture::named("qwen3_next"), |subject| subject);
+    }
+}
+
 #[cfg(feature = "mlx")]
 mod mlx {
     use mlxcel_session::mlx::MlxBackend;

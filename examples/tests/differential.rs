@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mlxcel_conformance::{Tolerance, differential};
 use mlxcel_core::{Backend, ErrorKind, LoadOptions, Model, Precision};
-use support::{Fixture, engines};
+use support::{Fixture, engines_and_plugin};
 
 /// The checkpoint on an engine; none where the engine does not run it, and says so.
 fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Option<Arc<dyn Model>> {
@@ -32,7 +32,7 @@ fn every_fixture() -> Vec<Fixture> {
 }
 
 fn engines_agree(precision: Precision, fixtures: Vec<Fixture>, tolerance: impl Fn(&str) -> Tolerance) {
-    let engines = engines();
+    let engines = engines_and_plugin();
     for fixture in fixtures {
         let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
         let models: Vec<_> =

@@ -84,8 +84,10 @@ fn memory_is_told_by_kind_of_state() {
 fn engines_are_asked_by_loading() {
     let asked = |name: &str| {
         let told = answer(&architecture(name), &["--capacity", "64"]);
-        let engines = told["engines"].as_array().unwrap().clone();
+        let mut engines = told["engines"].as_array().unwrap().clone();
         assert_eq!(engines.len(), mlxcel_session::available_backends().len());
+        // It runs what its plugin runs, and there may be none.
+        engines.retain(|engine| engine["engine"] != json!("pjrt"));
         for engine in &engines {
             assert_eq!(engine["runs"], json!(true), "{engine}");
             assert_eq!(engine["capabilities"]["context"], json!(64));

@@ -8,7 +8,7 @@ use mlxcel_core::{
     Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
     SamplingPlan, SessionOptions,
 };
-use support::{Case, Fixture, engines, load};
+use support::{Case, Fixture, engines_and_plugin, load};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
 const HONEST_MARGIN: f32 = 1e-4;
@@ -54,7 +54,7 @@ fn assert_tokens(name: &str, case: &Case, tokens: &[u32], logprobs: &[f32]) {
 }
 
 fn exact_matches(fixture: &Fixture) {
-    engines().iter().for_each(|engine| exact_on(&**engine, fixture));
+    engines_and_plugin().iter().for_each(|engine| exact_on(&**engine, fixture));
 }
 
 fn exact_on(engine: &dyn Backend, fixture: &Fixture) {
@@ -102,7 +102,7 @@ fn native_precision_stays_within_its_rounding() {
     let named = [("llama", 1e-2), ("llama-linear", 1e-2), ("mistral", 2e-2)];
     let named = named.map(|(name, tolerance)| (Fixture::named(name), tolerance));
     for (fixture, tolerance) in std::iter::once((Fixture::storyteller(), 1e-2)).chain(named) {
-        for engine in engines() {
+        for engine in engines_and_plugin() {
             let model = load(&*engine, &fixture, Precision::Native);
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
             for (i, case) in fixture.cases().iter().enumerate() {
@@ -120,7 +120,7 @@ fn chunks_of_any_size_give_the_same_tokens() {
     let cases = fixture.cases();
     let case = cases.iter().max_by_key(|case| case.prompt.len()).unwrap();
     let prompt = &case.prompt[..150];
-    for engine in engines() {
+    for engine in engines_and_plugin() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let whole = prefill_logits(&mut *session, prompt, usize::MAX);
@@ -138,7 +138,7 @@ fn four_sequences_at_different_positions_say_what_they_say_alone() {
         fixture.cases().into_iter().filter(|case| case.prompt.len() < 200).take(4).collect();
     assert_eq!(cases.len(), 4);
     let plan = SamplingPlan::greedy();
-    for engine in engines() {
+    for engine in engines_and_plugin() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         // They join one after another: the first is some tokens ahead when the second's prompt comes in the same step.
@@ -183,7 +183,7 @@ fn rewind_and_fork_compute_no_token_and_change_nothing() {
     let fixture = Fixture::storyteller();
     let case = &fixture.cases()[0];
     let plan = SamplingPlan::greedy();
-    for engine in engines() {
+    for engine in engines_and_plugin() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let first = session.open().unwrap();

@@ -44,6 +44,11 @@ struct Arguments {
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
     #[arg(long)]
     trust_bundle: bool,
+    /// Also tell how the model is spread over so many devices of the PJRT plugin, and what its programs, which are compiled for that, move
+    /// between them
+    #[cfg(feature = "pjrt")]
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    mesh: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -73,6 +78,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         writeln!(out)?;
     } else {
         write!(out, "{inspection}")?;
+    }
+    #[cfg(feature = "pjrt")]
+    if let Some(devices) = arguments.mesh {
+        let mut load = LoadOptions::default().with_precision(arguments.precision);
+        load.capacity = capacity;
+        let engine = mlxcel_session::pjrt::PjrtBackend::new().with_mesh(devices);
+        write!(out, "\n{}", engine.inspect(&model.as_path().into(), &load)?)?;
     }
     Ok(out.flush()?)
 }

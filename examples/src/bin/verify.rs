@@ -138,17 +138,23 @@ fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> 
     let mut load = LoadOptions::default().with_precision(arguments.precision);
     load.threads = arguments.threads;
     let load = progress.watch(load);
-    names
-        .into_iter()
-        .map(|name| {
-            let engine = mlxcel_examples::Engine::select(EngineOptions {
-                name: Some(&name),
-                trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
-                ..EngineOptions::default()
-            })?;
-            Ok((engine.backend.name().to_owned(), engine.backend.load(source, &load)?))
-        })
-        .collect()
+    let mut engines = Vec::with_capacity(names.len());
+    for name in names {
+        let engine = mlxcel_examples::Engine::select(EngineOptions {
+            name: Some(&name),
+            trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+            ..EngineOptions::default()
+        })?;
+        // An engine that nobody named and that has no plugin here is left out.
+        if arguments.backend.is_empty() && !engine.has_plugin() {
+            continue;
+        }
+        engines.push((engine.backend.name().to_owned(), engine.backend.load(source, &load)?));
+    }
+    if engines.is_empty() {
+        return Err(Failure::Usage("no engine that is compiled in has a plugin here".to_owned()));
+    }
+    Ok(engines)
 }
 
 /// The prompts as tokens; texts are cut where they would leave no room for `steps`.

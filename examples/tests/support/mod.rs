@@ -57,6 +57,36 @@ pub fn engines() -> Vec<Box<dyn Backend>> {
     ]
 }
 
+/// Those, and the PJRT engine where there is a plugin.
+pub fn engines_and_plugin() -> Vec<Box<dyn Backend>> {
+    #[allow(unused_mut, reason = "without the engine there is nothing to add")]
+    let mut engines = engines();
+    #[cfg(feature = "pjrt")]
+    engines.extend(pjrt().map(|engine| Box::new(engine) as Box<dyn Backend>));
+    engines
+}
+
+/// The PJRT engine on the plugin that the environment names, or that `cargo xtask setup --pjrt` provides; none where neither is there.
+/// Continuous integration provides it where it is published for the machine.
+#[cfg(feature = "pjrt")]
+pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
+    use mlxcel_session::pjrt::{PLUGIN_VARIABLE, PjrtBackend};
+
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let provided = workspace.join(".toolchain/pjrt/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so");
+    let engine = match std::env::var_os(PLUGIN_VARIABLE) {
+        None => PjrtBackend::new().with_plugin(provided),
+        Some(_) => PjrtBackend::new(),
+    };
+    let is_there = engine.plugin_path().is_ok_and(|path| path.is_file());
+    let is_published = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+    let is_needed = is_published && std::env::var_os("CI").is_some_and(|value| !value.is_empty());
+    assert!(is_there || !is_needed, "`cargo xtask setup --pjrt` provides a plugin");
+    // Fixtures are small: what takes time is compiling for them.
+    let engine = engine.with_compile_option("xla_backend_optimization_level", 0);
+    is_there.then(|| engine.with_cache_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("pjrt-cache")))
+}
+
 /// Where the tests keep compiled programs.
 pub fn cache_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("iree-cache")
