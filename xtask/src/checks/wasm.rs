@@ -18,7 +18,8 @@ pub(super) const PACKAGE: &str = "hello-wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
-    if !has_target() && !(in_ci() && process::output(rustup().args(["add", TARGET])).is_ok()) {
+    let is_there = has_target() || in_ci() && process::output(rustup().args(["add", TARGET])).is_ok();
+    if !is_there {
         return Ok(Done::Unchecked(format!("rustup target add {TARGET}")));
     }
     if process::output(Command::new("node").arg("--version")).is_err() {
