@@ -33,4 +33,12 @@ mod documentation {
     struct Quantization;
     #[doc = include_str!("../../docs/shipping.md")]
     struct Shipping;
+    #[doc = include_str!("../../docs/structured-output.md")]
+    struct StructuredOutput;
+    #[doc = include_str!("../../docs/webassembly.md")]
+    struct WebAssembly;
+    #[doc = include_str!("../../docs/profiling.md")]
+    struct Profiling;
+    #[doc = include_str!("../../docs/writing-a-backend.md")]
+    struct WritingABackend;
 }
