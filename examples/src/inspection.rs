@@ -172,8 +172,8 @@ impl CacheType {
 }
 
 impl Inspection {
-    /// The account of `checkpoint` but for engines, with states for `sequences` of `capacity` positions (the context where none is given),
-    /// caches in `cache` (the checkpoint's own type of activations where none is given).
+    /// The account of `checkpoint` but for engines, with states for `sequences` of `capacity` positions (defaults to the context),
+    /// caches in `cache` (defaults to the checkpoint's own type of activations).
     ///
     /// # Errors
     ///

@@ -170,7 +170,7 @@ fn four_sequences_at_different_positions_say_what_they_say_alone() {
             }
         }
         for (i, ((_, tokens, logprobs), case)) in running.iter().zip(&cases).enumerate() {
-            let name = format!("{} in company, sequence {i}", engine.name());
+            let name = format!("{} batched, sequence {i}", engine.name());
             let mut case = case.clone();
             case.greedy.truncate(tokens.len());
             assert_tokens(&name, &case, tokens, logprobs);

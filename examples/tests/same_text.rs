@@ -1,4 +1,4 @@
-//! The bundled model says the same however its text is read, in whatever company and with what was computed before: on every engine
+//! The bundled model says the same however its text is read, for any batch composition and with what was computed before: on every engine
 //! that is compiled in.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -188,15 +188,15 @@ impl<'a> Plain<'a> {
                 self.check(number, &read(submit(engine, case)), &format!("request {reader} alone, {how}"));
             }
         }
-        for company in [9, 65] {
-            let waves = self.cases.len().div_ceil(company);
-            let numbers: Vec<_> = (0..waves * company).map(|number| number % self.cases.len()).collect();
-            for wave in numbers.chunks(company) {
+        for together in [9, 65] {
+            let waves = self.cases.len().div_ceil(together);
+            let numbers: Vec<_> = (0..waves * together).map(|number| number % self.cases.len()).collect();
+            for wave in numbers.chunks(together) {
                 let streams: Vec<_> =
                     wave.iter().map(|&number| submit(engine, &self.cases[number])).collect();
                 for (place, (&number, stream)) in wave.iter().zip(streams).enumerate() {
                     let said = READERS[place % READERS.len()](stream);
-                    self.check(number, &said, &format!("one of {company} requests, {how}"));
+                    self.check(number, &said, &format!("one of {together} requests, {how}"));
                 }
             }
         }
@@ -211,7 +211,7 @@ fn load(backend: &dyn Backend, sequences: usize) -> Model {
 
 /// What is greedy, or drawn on the host, is the same on every engine too: here no choice is so near that rounding decides it.
 #[test]
-fn texts_are_the_same_however_they_are_read_in_any_company_and_with_reused_prefixes() {
+fn texts_are_the_same_however_they_are_read_for_any_batch_composition_and_with_reused_prefixes() {
     let backends = support::engines();
     // A round compares about 700 on each engine.
     let rounds = 2_usize.div_ceil(backends.len());

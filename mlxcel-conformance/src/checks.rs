@@ -81,8 +81,8 @@ pub use sampling::{
     seeds_repeat, top_k_is_honoured, top_p_is_honoured,
 };
 pub use snapshot::{
-    snapshot_computes_nothing, snapshot_moves_on, snapshot_refuses_damage, snapshot_refuses_other_models,
-    snapshot_refuses_strangers, snapshot_round_trip,
+    snapshot_computes_nothing, snapshot_moves_on, snapshot_refuses_damage, snapshot_refuses_foreign,
+    snapshot_refuses_other_models, snapshot_round_trip,
 };
 pub use states::bounded_states_stop_growing;
 pub use unclaimed::unclaimed_is_unsupported;
@@ -256,7 +256,7 @@ table! {
     logits_do_not_depend_on_chunks [Logits] "logits do not depend on chunks"
     positions_count_tokens [] "positions count tokens"
     greedy_is_argmax [Logits] "greedy choice is the largest logit"
-    batch_equals_single [TwoSequences] "in company as alone"
+    batch_equals_single [TwoSequences] "batched as single"
     mixed_steps [TwoSequences] "chunks and decoding rows mix; rows join and leave"
     rows_answer_in_order [TwoSequences] "results stand in the order of rows"
     batches_take_one_pass [] "a claimed batch is one pass"
@@ -269,7 +269,7 @@ table! {
     fills_exactly [] "right to the last token of the capacity"
     one_beyond_is_refused [] "one token beyond is refused before work"
     rewind_forgets [Rewind] "going back forgets what came after"
-    rewind_has_bounds [Rewind] "nobody goes back to the future"
+    rewind_has_bounds [Rewind] "rewinding past the current position is refused"
     rewind_computes_nothing [Rewind] "rewind computes nothing"
     fork_goes_on [Fork, TwoSequences] "a fork goes on as its source would"
     fork_is_independent [Fork, TwoSequences] "source and fork are independent"
@@ -277,7 +277,7 @@ table! {
     fork_computes_nothing [Fork, TwoSequences] "fork computes nothing"
     snapshot_round_trip [Snapshot] "a restored sequence goes on"
     snapshot_moves_on [Snapshot] "a snapshot outlives its session and model"
-    snapshot_refuses_strangers [Snapshot] "a foreign or too long snapshot is refused"
+    snapshot_refuses_foreign [Snapshot] "a foreign or too long snapshot is refused"
     snapshot_refuses_other_models [Snapshot, OtherModel] "another model's snapshot is refused"
     snapshot_refuses_damage [Snapshot] "a damaged snapshot is corrupt"
     snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"

@@ -24,7 +24,7 @@ pub struct Trace {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TraceStep {
-    /// The likeliest token.
+    /// The most likely token.
     pub token: TokenId,
     /// Its natural log probability.
     pub logprob: f32,

@@ -5,7 +5,7 @@
 //! A trait says what can be called; what it must then do is said in words, and words can be misread. Here each promise of
 //! [`mlxcel_core`]'s contract is a function that tries it on a real engine with a real model, from the outside, as an
 //! application would: [`checks`]. There is no second implementation to agree with; an engine is held against itself (a prompt
-//! in chunks against the same prompt at once, a sequence in company against the same alone), and [`differential()`] holds two
+//! in chunks against the same prompt at once, a batched sequence against the same one alone), and [`differential()`] holds two
 //! engines against each other where there are two.
 //!
 //! The kit is itself proved by mutants: engines broken on purpose, each in one way. Every check kills at least one, named in its

@@ -12,11 +12,11 @@ use crate::{Subject, Tolerance};
 /// What a model expects after some tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Outlook {
-    /// The likeliest token, of equals the lowest id.
+    /// The most likely token, ties go to the lowest id.
     pub(crate) token: TokenId,
     /// Its log probability.
     pub(crate) logprob: f32,
-    /// By how much it leads the second; none where the engine shows neither logits nor likeliest tokens.
+    /// By how much it leads the second; none where the engine shows neither logits nor most likely tokens.
     pub(crate) margin: Option<f32>,
     /// All logits, where the engine shows them.
     pub(crate) logits: Option<Vec<f32>>,
@@ -69,7 +69,7 @@ impl Outlook {
     }
 }
 
-/// The token with the largest logit among those that may be chosen, of equals the lowest id.
+/// The token with the largest logit among those that may be chosen, ties go to the lowest id.
 pub(crate) fn argmax(logits: &[f32], may: impl Fn(TokenId) -> bool) -> Option<TokenId> {
     (0..logits.len() as TokenId)
         .filter(|&token| may(token))
@@ -142,7 +142,7 @@ impl Subject<'_> {
     }
 }
 
-/// Feeds `tokens` and gives the token that greedy choice finds next, with the `top` likeliest.
+/// Feeds `tokens` and gives the token that greedy choice finds next, with the `top` most likely.
 pub(crate) fn choose(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,

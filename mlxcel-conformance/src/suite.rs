@@ -92,7 +92,7 @@ macro_rules! __with_checks {
             fork_computes_nothing
             snapshot_round_trip
             snapshot_moves_on
-            snapshot_refuses_strangers
+            snapshot_refuses_foreign
             snapshot_refuses_other_models
             snapshot_refuses_damage
             snapshot_computes_nothing

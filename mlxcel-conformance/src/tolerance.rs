@@ -9,7 +9,7 @@ use mlxcel_core::Precision;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Tolerance {
-    /// Where the likeliest token leads the second by less than this (in logits, that is in natural log probability), either
+    /// Where the most likely token leads the second by less than this (in logits, that is in natural log probability), either
     /// may be chosen.
     pub margin: f32,
     /// The most by which the log probability of a token may differ.

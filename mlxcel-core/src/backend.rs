@@ -219,14 +219,14 @@ pub type ProgressFn = Arc<dyn Fn(LoadProgress) + Send + Sync>;
 pub struct LoadOptions {
     /// Which rounding to run with.
     pub precision: Precision,
-    /// The most tokens that one sequence may hold; the model's own limit where none is given. An engine allocates by use, so
+    /// The most tokens that one sequence may hold; defaults to the model's own limit. An engine allocates by use, so
     /// a large capacity costs nothing until it is filled.
     pub capacity: Option<usize>,
-    /// How many sequences a session must be able to hold at once; the engine's default where none is given.
+    /// How many sequences a session must be able to hold at once; defaults to what the engine chooses.
     pub sequences: Option<usize>,
-    /// How many threads compute; the engine's choice (usually one a core) where none is given.
+    /// How many threads compute; defaults to the engine's choice, usually one a core.
     pub threads: Option<usize>,
-    /// The device by the engine's name for it; its default where none is given.
+    /// The device by the engine's name for it; defaults to what the engine chooses.
     pub device: Option<String>,
     /// Which programs are ready once the model is loaded.
     pub prepare: Prepare,

@@ -31,7 +31,7 @@ pub struct Capabilities {
     /// [`Want::Logits`](crate::Want::Logits) works.
     pub logits: bool,
     /// The largest `top` of [`Want::Next`](crate::Want::Next) and [`Want::EveryPosition`](crate::Want::EveryPosition):
-    /// how many likeliest tokens are reported beside the chosen one.
+    /// how many most likely tokens are reported beside the chosen one.
     pub top_logprobs: u16,
     /// [`Want::EveryPosition`](crate::Want::EveryPosition) works.
     pub every_position: bool,
@@ -99,7 +99,7 @@ impl Capabilities {
         self
     }
 
-    /// Sets how many likeliest tokens can be reported.
+    /// Sets how many most likely tokens can be reported.
     #[must_use]
     pub fn with_top_logprobs(mut self, most: u16) -> Self {
         self.top_logprobs = most;

@@ -71,7 +71,7 @@ impl fmt::Display for ErrorKind {
 ///
 /// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) keeps the
 /// words of whatever lay beneath (the operating system, the compiler, the device runtime). `{:?}` shows both, so
-/// `fn main() -> Result<(), Error>` prints what can be read. [`advice`](Self::advice) says what to do. Messages quote files that strangers wrote,
+/// `fn main() -> Result<(), Error>` prints what can be read. [`advice`](Self::advice) says what to do. Messages quote untrusted files,
 /// so they are printed as [`Printable`].
 ///
 /// ```

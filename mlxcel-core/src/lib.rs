@@ -24,7 +24,7 @@
 //! use mlxcel_core::reference::ReferenceBackend;
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, Model, Result, SessionOptions};
 //!
-//! /// The forty tokens that any engine finds likeliest after `prompt`.
+//! /// The forty tokens that any engine finds most likely after `prompt`.
 //! fn continue_prompt(model: &dyn Model, prompt: &[u32]) -> Result<Vec<u32>> {
 //!     let options = GenerateOptions::new(40).with_stop_tokens(model.info().stop_tokens.clone());
 //!     let mut session = model.open_session(&SessionOptions::default())?;
@@ -53,9 +53,9 @@
 //!
 //! let params = SamplingParams::greedy().with_temperature(1.0).with_seed(7);
 //! let drawn = SamplingPlan::negotiate(&params, session.capabilities())?;
-//! let likeliest = SamplingPlan::greedy();
+//! let greedy = SamplingPlan::greedy();
 //! let mut out = StepOutput::new();
-//! let rows = [Row::next(first, &[8], &drawn), Row::next(second, &[8], &likeliest)];
+//! let rows = [Row::next(first, &[8], &drawn), Row::next(second, &[8], &greedy)];
 //! session.step(&rows, &Control::default(), &mut out)?;
 //! assert_eq!(out.rows().len(), 2);
 //! assert_eq!(session.stats().passes, 2, "the prompt, then both rows at once");

@@ -95,7 +95,7 @@ impl ModelInfo {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SessionOptions {
-    /// The most tokens that one sequence of this session may hold, at most the model's; the model's where none is given.
+    /// The most tokens that one sequence of this session may hold, at most the model's; defaults to the model's.
     pub capacity: Option<usize>,
 }
 

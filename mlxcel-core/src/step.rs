@@ -84,7 +84,7 @@ pub enum Want<'a> {
         plan: &'a SamplingPlan,
         /// The tokens that may be chosen; needs [`Capabilities::token_masks`](crate::Capabilities::token_masks).
         mask: Option<&'a TokenMask>,
-        /// How many likeliest tokens to report too, at most
+        /// How many most likely tokens to report too, at most
         /// [`Capabilities::top_logprobs`](crate::Capabilities::top_logprobs).
         top: u16,
     },
@@ -93,7 +93,7 @@ pub enum Want<'a> {
     /// What the model made of each token of the row: for scoring a text, or verifying drafted tokens; needs
     /// [`Capabilities::every_position`](crate::Capabilities::every_position).
     EveryPosition {
-        /// How many likeliest tokens to report at each position.
+        /// How many most likely tokens to report at each position.
         top: u16,
     },
     /// The tokens that follow each of the row's last `drafts + 1` tokens, chosen by the engine: what [`Next`](Self::Next) says
@@ -221,7 +221,7 @@ impl SampledToken {
         self
     }
 
-    /// Sets the likeliest tokens, likeliest first.
+    /// Sets the most likely tokens, most likely first.
     #[must_use]
     pub fn with_top(mut self, top: Vec<TokenLogprob>) -> Self {
         self.top = top;
@@ -233,21 +233,21 @@ impl SampledToken {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PositionResult {
-    /// The likeliest token to follow this position.
+    /// The most likely token to follow this position.
     pub best: TokenLogprob,
     /// The natural log probability of the token that does follow it in the row; none at the row's last token.
     pub following: Option<f32>,
-    /// The likeliest tokens, likeliest first, as many as were asked for.
+    /// The most likely tokens, most likely first, as many as were asked for.
     pub top: Vec<TokenLogprob>,
 }
 
 impl PositionResult {
-    /// A result without the likeliest tokens.
+    /// A result without the most likely tokens.
     pub fn new(best: TokenLogprob, following: Option<f32>) -> Self {
         Self { best, following, top: Vec::new() }
     }
 
-    /// Sets the likeliest tokens, likeliest first.
+    /// Sets the most likely tokens, most likely first.
     #[must_use]
     pub fn with_top(mut self, top: Vec<TokenLogprob>) -> Self {
         self.top = top;

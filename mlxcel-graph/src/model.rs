@@ -21,7 +21,7 @@ use crate::state::{StateLayout, bounded_room, state_layouts};
 pub struct GraphModelOptions {
     /// The rounding to run with.
     pub precision: Precision,
-    /// The most tokens that one sequence may hold; the model's own limit where none is given.
+    /// The most tokens that one sequence may hold; defaults to the model's own limit.
     pub capacity: Option<usize>,
     /// How many sequences a session may hold at once, and so how many rows share a pass at most.
     pub sequences: usize,

@@ -99,7 +99,7 @@ pub(crate) fn write(
     Ok(Program { module: module.finish(), signature })
 }
 
-/// `[rows, 2]` i32: for each row of logits, the likeliest token and the bits of its log probability.
+/// `[rows, 2]` i32: for each row of logits, the most likely token and the bits of its log probability.
 fn best_tokens<'f>(b: &mut Builder<'f>, logits: Value<'f>) -> mlxcel_stablehlo::Result<Value<'f>> {
     let rows = b.shape(logits)[0];
     let (largest, token) = b.argmax(logits, 1)?;

@@ -21,7 +21,7 @@ fn log_sum_exp(logits: &[f32]) -> Result<f64> {
     Ok(largest + logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum::<f64>().ln())
 }
 
-/// The `count` likeliest tokens, likeliest first, of equals the lowest id first.
+/// The `count` most likely tokens, most likely first, ties go to the lowest id.
 fn likeliest(logits: &[f32], total: f64, count: usize) -> Vec<TokenLogprob> {
     let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
     let by_logit =
@@ -40,11 +40,11 @@ fn logprob(logits: &[f32], total: f64, token: TokenId) -> f32 {
     (f64::from(logits[token as usize]) - total) as f32
 }
 
-/// The likeliest token that `mask` allows, with the `top` likeliest of all.
+/// The most likely token that `mask` allows, with the `top` most likely of all.
 pub(crate) fn choose(logits: &[f32], mask: Option<&TokenMask>, top: u16) -> Result<SampledToken> {
     let total = log_sum_exp(logits)?;
     let allowed = (0..logits.len() as TokenId).filter(|&token| mask.is_none_or(|mask| mask.allows(token)));
-    // Strictly greater, so that of equals the lowest id stays.
+    // Strictly greater, so that ties go to the lowest id.
     let best = allowed.reduce(
         |best, token| {
             if logits[token as usize] > logits[best as usize] { token } else { best }

@@ -142,7 +142,7 @@ impl Lengths {
 
     /// The least length that holds `positions`, if there is one.
     pub fn holding(&self, positions: usize) -> Option<usize> {
-        self.0.iter().copied().find(|&rung| rung >= positions)
+        self.0.iter().copied().find(|&length| length >= positions)
     }
 
     /// The buckets, ascending.

@@ -27,10 +27,10 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
-mod blame;
 pub mod bundle;
 pub mod cache;
 pub mod compiler;
+mod diagnostics;
 #[cfg(test)]
 mod every_target_tests;
 pub mod inspect;

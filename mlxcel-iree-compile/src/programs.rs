@@ -9,8 +9,8 @@ use mlxcel_iree_target::{CPU_BACKEND, ResolvedTarget};
 use mlxcel_stablehlo::ElementType;
 
 use crate::artifact::{Artifact, Artifacts};
-use crate::blame::blame;
 use crate::compiler::{CompileOptions, Compiler};
+use crate::diagnostics::with_operation;
 
 /// Compiles the programs of one model for one target.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl ProgramCompiler {
         let text = self.lowered(shape)?.text;
         let label = format!("{} {shape} {}", decoder.model_type, numerics.operand.mlir());
         let made = self.artifacts.get(&text, &self.options().with_label(label), cancel);
-        let artifact = made.map_err(|error| blame(error, &text, weights))?;
+        let artifact = made.map_err(|error| with_operation(error, &text, weights))?;
         tracing::debug!(program = %shape, target = %self.target, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
         Ok(artifact)
     }
@@ -116,7 +116,9 @@ impl ProgramCompiler {
         cancel: Option<&CancelToken>,
     ) -> Result<Vec<u8>> {
         compiler.revision(cancel)?;
-        compiler.compile(text, options, cancel).map_err(|error| blame(error, text, &self.writer.weights))
+        compiler
+            .compile(text, options, cancel)
+            .map_err(|error| with_operation(error, text, &self.writer.weights))
     }
 
     /// How programs are compiled.

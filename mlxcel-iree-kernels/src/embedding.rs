@@ -3,7 +3,7 @@
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::kernels::Kernel;
-use super::layout::{Contents, WeightLayout};
+use super::layout::{TensorRole, WeightLayout};
 use super::{Context, knows_attributes};
 
 /// Replaces a lookup by a kernel that collects each row from its panel, as float32.
@@ -20,12 +20,12 @@ pub(super) fn lower<'f>(
     let count = b.ty(ids).elements();
     let &[rows, width] = &b.ty(table).shape[..] else { return Ok(None) };
     let in_panels =
-        knows_attributes(composite, &[]) && context.in_panels(b, table, Contents::Values(element));
+        knows_attributes(composite, &[]) && context.in_panels(b, table, TensorRole::Dense(element));
     if !in_panels || b.ty(ids).element != ElementType::I32 || [rows, width, count].contains(&0) {
         return Ok(None);
     }
     let layout =
-        WeightLayout::of(Contents::Values(element), &[rows, width], Some(context.instructions.lanes()));
+        WeightLayout::of(TensorRole::Dense(element), &[rows, width], Some(context.instructions.lanes()));
     let WeightLayout::Panels { lanes, depth } = layout else { return Ok(None) };
     let lookup = Lookup { count, rows, width, element, lanes, depth };
     let ids = b.reshape(ids, &[count])?;

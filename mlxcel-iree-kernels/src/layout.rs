@@ -35,18 +35,18 @@ pub enum WeightLayout {
 
 /// What the elements of a weight's tensor are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Contents {
+pub enum TensorRole {
     /// The values themselves: `[outputs, inputs]`.
-    Values(ElementType),
+    Dense(ElementType),
     /// Codes of so many bits, packed into words of 32 bits: `[outputs, words]`.
-    Packed {
+    QuantizedWords {
         /// The bits of a code.
         bits: usize,
     },
     /// Codes of 8 bits that are floats, packed into words of 32 bits: `[outputs, words]`.
-    PackedFloats,
+    QuantizedFloats,
     /// Numbers for groups of inputs, the scales or the offsets of codes: `[outputs, groups]`.
-    Groups(ElementType),
+    GroupParameters(ElementType),
 }
 
 /// How codes of some bits lie in the words of a panel: the lower bits in one plane, and those above, where the bits are no power of two,
@@ -105,13 +105,13 @@ impl Planes {
 impl WeightLayout {
     /// The layout of a tensor of `contents` and `shape` (as stored: of packed values in words) for kernels whose vectors have
     /// `lanes` lanes of 32 bits; without such kernels it stays as it is stored.
-    pub fn of(contents: Contents, shape: &[usize], lanes: Option<usize>) -> Self {
+    pub fn of(contents: TensorRole, shape: &[usize], lanes: Option<usize>) -> Self {
         let (Some(lanes), Some(depth)) = (lanes, contents.depth()) else { return Self::Rows };
         let is_of_matrices = match *shape {
             [_, _] => true,
             // Kernels take values that stand together as one, so those of each matrix must begin with the first of some.
             [_, outputs, inputs] => {
-                !matches!(contents, Contents::Values(_)) || (outputs * inputs).is_multiple_of(depth)
+                !matches!(contents, TensorRole::Dense(_)) || (outputs * inputs).is_multiple_of(depth)
             }
             _ => false,
         };
@@ -125,15 +125,15 @@ pub fn matrices(shape: &[usize]) -> usize {
     shape[..leading].iter().product()
 }
 
-impl Contents {
+impl TensorRole {
     /// How many consecutive values of a row kernels want together: what fills 32 bits, but a pair of `f16` is of no use to them.
     fn depth(self) -> Option<usize> {
         match self {
-            Self::Values(ElementType::F32 | ElementType::F16) => Some(1),
-            Self::Values(ElementType::BF16) => Some(2),
-            Self::Packed { bits } => Planes::of(bits).map(Planes::codes),
-            Self::PackedFloats => Some(2),
-            Self::Groups(_) => self.unit().map(|_| 1),
+            Self::Dense(ElementType::F32 | ElementType::F16) => Some(1),
+            Self::Dense(ElementType::BF16) => Some(2),
+            Self::QuantizedWords { bits } => Planes::of(bits).map(Planes::codes),
+            Self::QuantizedFloats => Some(2),
+            Self::GroupParameters(_) => self.unit().map(|_| 1),
             _ => None,
         }
     }
@@ -141,45 +141,45 @@ impl Contents {
     /// What moves as a whole when such a matrix is permuted.
     fn unit(self) -> Option<Unit> {
         match self {
-            Self::Values(ElementType::F32 | ElementType::BF16) | Self::Groups(ElementType::F32) => {
+            Self::Dense(ElementType::F32 | ElementType::BF16) | Self::GroupParameters(ElementType::F32) => {
                 Some(Unit::Word)
             }
-            Self::PackedFloats
-            | Self::Values(ElementType::F16)
-            | Self::Groups(ElementType::F16 | ElementType::BF16) => Some(Unit::Half),
-            Self::Groups(ElementType::U8 | ElementType::I8) => Some(Unit::Byte),
-            Self::Packed { bits: 8 } => Some(Unit::Word),
-            Self::Packed { bits: 4 } => Some(Unit::Nibbles),
-            Self::Packed { bits } => Planes::of(bits).map(Unit::Planes),
+            Self::QuantizedFloats
+            | Self::Dense(ElementType::F16)
+            | Self::GroupParameters(ElementType::F16 | ElementType::BF16) => Some(Unit::Half),
+            Self::GroupParameters(ElementType::U8 | ElementType::I8) => Some(Unit::Byte),
+            Self::QuantizedWords { bits: 8 } => Some(Unit::Word),
+            Self::QuantizedWords { bits: 4 } => Some(Unit::Nibbles),
+            Self::QuantizedWords { bits } => Planes::of(bits).map(Unit::Planes),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Contents {
+impl fmt::Display for TensorRole {
     /// Such as `bf16`, `u4` (codes of four bits), `e8` (codes that are floats) and `groups-bf16`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Values(element) => f.write_str(element.mlir()),
-            Self::Packed { bits } => write!(f, "u{bits}"),
-            Self::PackedFloats => f.write_str("e8"),
-            Self::Groups(element) => write!(f, "groups-{}", element.mlir()),
+            Self::Dense(element) => f.write_str(element.mlir()),
+            Self::QuantizedWords { bits } => write!(f, "u{bits}"),
+            Self::QuantizedFloats => f.write_str("e8"),
+            Self::GroupParameters(element) => write!(f, "groups-{}", element.mlir()),
         }
     }
 }
 
-impl Contents {
+impl TensorRole {
     /// What prints as `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let element = |name| ElementType::ALL.into_iter().find(|element| element.mlir() == name);
         if let Some(name) = name.strip_prefix("groups-") {
-            return element(name).map(Self::Groups);
+            return element(name).map(Self::GroupParameters);
         }
         if name == "e8" {
-            return Some(Self::PackedFloats);
+            return Some(Self::QuantizedFloats);
         }
         let bits = name.strip_prefix('u').and_then(|bits| bits.parse().ok());
-        bits.map(|bits| Self::Packed { bits }).or_else(|| element(name).map(Self::Values))
+        bits.map(|bits| Self::QuantizedWords { bits }).or_else(|| element(name).map(Self::Dense))
     }
 }
 
@@ -209,7 +209,7 @@ pub struct Packer {
 
 impl Packer {
     /// What puts a tensor of `contents` with rows of `row_bytes` into `layout`; `None` where it stays as it is stored.
-    pub fn new(layout: WeightLayout, contents: Contents, row_bytes: usize) -> Option<Self> {
+    pub fn new(layout: WeightLayout, contents: TensorRole, row_bytes: usize) -> Option<Self> {
         let WeightLayout::Panels { lanes, .. } = layout else { return None };
         Some(Self { lanes, unit: contents.unit()?, row_bytes })
     }
@@ -445,7 +445,7 @@ mod tests {
     }
 
     fn check(
-        contents: Contents,
+        contents: TensorRole,
         bits: usize,
         lanes: usize,
         [outputs, inputs]: [usize; 2],
@@ -453,7 +453,7 @@ mod tests {
     ) {
         let row_bytes = inputs * bits / 8;
         let stored = match contents {
-            Contents::Packed { .. } | Contents::PackedFloats => [outputs, row_bytes / 4],
+            TensorRole::QuantizedWords { .. } | TensorRole::QuantizedFloats => [outputs, row_bytes / 4],
             _ => [outputs, inputs],
         };
         let layout = WeightLayout::of(contents, &stored, Some(lanes));
@@ -476,22 +476,22 @@ mod tests {
         }
     }
 
-    const KINDS: [(Contents, usize, usize); 15] = [
-        (Contents::Values(ElementType::F32), 32, 1),
-        (Contents::Values(ElementType::F16), 16, 1),
-        (Contents::Values(ElementType::BF16), 16, 1),
-        (Contents::Packed { bits: 8 }, 8, 4),
-        (Contents::PackedFloats, 8, 4),
-        (Contents::Packed { bits: 4 }, 4, 8),
-        (Contents::Packed { bits: 2 }, 2, 16),
-        (Contents::Packed { bits: 3 }, 3, 32),
-        (Contents::Packed { bits: 5 }, 5, 32),
-        (Contents::Packed { bits: 6 }, 6, 16),
-        (Contents::Groups(ElementType::U8), 8, 1),
-        (Contents::Groups(ElementType::I8), 8, 1),
-        (Contents::Groups(ElementType::F32), 32, 1),
-        (Contents::Groups(ElementType::F16), 16, 1),
-        (Contents::Groups(ElementType::BF16), 16, 1),
+    const KINDS: [(TensorRole, usize, usize); 15] = [
+        (TensorRole::Dense(ElementType::F32), 32, 1),
+        (TensorRole::Dense(ElementType::F16), 16, 1),
+        (TensorRole::Dense(ElementType::BF16), 16, 1),
+        (TensorRole::QuantizedWords { bits: 8 }, 8, 4),
+        (TensorRole::QuantizedFloats, 8, 4),
+        (TensorRole::QuantizedWords { bits: 4 }, 4, 8),
+        (TensorRole::QuantizedWords { bits: 2 }, 2, 16),
+        (TensorRole::QuantizedWords { bits: 3 }, 3, 32),
+        (TensorRole::QuantizedWords { bits: 5 }, 5, 32),
+        (TensorRole::QuantizedWords { bits: 6 }, 6, 16),
+        (TensorRole::GroupParameters(ElementType::U8), 8, 1),
+        (TensorRole::GroupParameters(ElementType::I8), 8, 1),
+        (TensorRole::GroupParameters(ElementType::F32), 32, 1),
+        (TensorRole::GroupParameters(ElementType::F16), 16, 1),
+        (TensorRole::GroupParameters(ElementType::BF16), 16, 1),
     ];
 
     #[test]
@@ -518,20 +518,20 @@ mod tests {
     #[test]
     fn layouts_are_chosen_by_what_kernels_read() {
         let of = |contents, shape: &[usize], lanes| WeightLayout::of(contents, shape, lanes);
-        let bf16 = Contents::Values(ElementType::BF16);
+        let bf16 = TensorRole::Dense(ElementType::BF16);
         assert_eq!(of(bf16, &[96, 64], Some(16)), WeightLayout::Panels { lanes: 16, depth: 2 });
-        assert_eq!(of(Contents::Groups(ElementType::BF16), &[96, 1], Some(8)), {
+        assert_eq!(of(TensorRole::GroupParameters(ElementType::BF16), &[96, 1], Some(8)), {
             WeightLayout::Panels { lanes: 8, depth: 1 }
         });
-        assert_eq!(of(Contents::Packed { bits: 4 }, &[96, 8], Some(4)), {
+        assert_eq!(of(TensorRole::QuantizedWords { bits: 4 }, &[96, 8], Some(4)), {
             WeightLayout::Panels { lanes: 4, depth: 8 }
         });
         for rows in [
             of(bf16, &[96, 64], None),
             of(bf16, &[96], Some(16)),
             of(bf16, &[96, 64], Some(5)),
-            of(Contents::Packed { bits: 7 }, &[96, 14], Some(16)),
-            of(Contents::Values(ElementType::U8), &[96, 12], Some(16)),
+            of(TensorRole::QuantizedWords { bits: 7 }, &[96, 14], Some(16)),
+            of(TensorRole::Dense(ElementType::U8), &[96, 12], Some(16)),
         ] {
             assert_eq!(rows, WeightLayout::Rows);
         }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::layout::{Contents, Packer, WeightLayout, matrices};
+use super::layout::{Packer, TensorRole, WeightLayout, matrices};
 
 /// The panels that a weight lies in. Prints as manifests have it, such as `panels-16 bf16`.
 ///
@@ -16,7 +16,7 @@ pub struct Panels {
     /// How many rows a panel holds.
     pub lanes: usize,
     /// What the elements of the weight's tensor are.
-    pub contents: Contents,
+    pub contents: TensorRole,
 }
 
 impl Panels {
@@ -59,7 +59,7 @@ impl FromStr for Panels {
             text.strip_prefix("panels-").and_then(|rest| rest.split_once(' ')).ok_or_else(unknown)?;
         let panels = Self {
             lanes: lanes.parse().map_err(|_| unknown())?,
-            contents: Contents::named(contents).ok_or_else(unknown)?,
+            contents: TensorRole::named(contents).ok_or_else(unknown)?,
         };
         // Of matrices, there are no others.
         let known = WeightLayout::of(panels.contents, &[1, 1], Some(panels.lanes)) != WeightLayout::Rows;
@@ -131,18 +131,18 @@ mod tests {
 
     use super::*;
 
-    const BF16: Panels = Panels { lanes: 16, contents: Contents::Values(ElementType::BF16) };
+    const BF16: Panels = Panels { lanes: 16, contents: TensorRole::Dense(ElementType::BF16) };
 
     #[test]
     fn panels_have_names_that_are_read_back() {
         for lanes in [4, 8, 16] {
             for contents in [
-                Contents::Values(ElementType::F16),
-                Contents::Packed { bits: 4 },
-                Contents::Packed { bits: 6 },
-                Contents::PackedFloats,
-                Contents::Groups(ElementType::U8),
-                Contents::Groups(ElementType::BF16),
+                TensorRole::Dense(ElementType::F16),
+                TensorRole::QuantizedWords { bits: 4 },
+                TensorRole::QuantizedWords { bits: 6 },
+                TensorRole::QuantizedFloats,
+                TensorRole::GroupParameters(ElementType::U8),
+                TensorRole::GroupParameters(ElementType::BF16),
             ] {
                 let panels = Panels { lanes, contents };
                 assert_eq!(panels.to_string().parse::<Panels>().unwrap(), panels);

@@ -57,7 +57,7 @@ pub use instructions::{Instructions, VectorSet};
 pub use layouts::{Layouts, Panels};
 
 use kernels::Kernels;
-use layout::{Contents, WeightLayout};
+use layout::{TensorRole, WeightLayout};
 use reads::Reads;
 
 /// A program as the compiler is given it.
@@ -145,7 +145,7 @@ pub(crate) struct Context {
     /// The arguments that cannot lie in panels, by name.
     as_stored: HashSet<String>,
     /// What kernels asked for in panels, by name, and what it contains.
-    asked: RefCell<HashMap<String, Contents>>,
+    asked: RefCell<HashMap<String, TensorRole>>,
     /// The kernels so far.
     pub(crate) kernels: Kernels,
 }
@@ -156,7 +156,7 @@ impl Context {
     }
 
     /// Whether a kernel has `value` in panels, where its elements are `contents`: an argument that nothing reads otherwise.
-    pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: Contents) -> bool {
+    pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: TensorRole) -> bool {
         let layout = WeightLayout::of(contents, &b.ty(value).shape, Some(self.instructions.lanes()));
         let Some(name) = b.argument_name(value) else { return false };
         layout != WeightLayout::Rows
@@ -385,7 +385,7 @@ mod tests {
             })
             .unwrap();
         let layouts = lower(&module.finish(), AVX2, Precision::Native).unwrap().layouts;
-        let panels = |element| Some(Panels { lanes: 8, contents: Contents::Values(element) });
+        let panels = |element| Some(Panels { lanes: 8, contents: TensorRole::Dense(element) });
         assert_eq!((layouts.get("table"), layouts.get("experts")), (panels(BF16), panels(F32)));
         for as_stored in ["x", "ids", "shared", "factors", "codes", "scales", "offsets", "torn", "unread"] {
             assert_eq!(layouts.get(as_stored), None, "{as_stored}");

@@ -1,4 +1,4 @@
-//! The paths in a manifest, which is a stranger's file.
+//! The paths in a manifest, which is an untrusted file.
 
 use std::path::{Component, Path};
 

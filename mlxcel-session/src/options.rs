@@ -13,7 +13,7 @@ use crate::{ChatOptions, ConstraintSource, SamplingStep, Speculation};
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The engine, by its name for [`select_backend`](crate::select_backend); chosen there where none is given.
+    /// The engine, by its name for [`select_backend`](crate::select_backend); defaults to the choice made there.
     pub backend: Option<String>,
     /// What the engine is asked for: precision, capacity, threads, progress and so on.
     pub load: LoadOptions,

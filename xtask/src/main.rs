@@ -44,7 +44,7 @@ enum Task {
     Demo(demo::Arguments),
     /// Measure an engine beside other programs
     Bench(bench::Arguments),
-    /// Run hostile inputs through everything that reads files of strangers
+    /// Run hostile inputs through everything that reads untrusted files
     Fuzz(fuzz::Arguments),
     /// Run the tests of what talks to C and C++ under the address and the leak sanitizer
     Sanitize,

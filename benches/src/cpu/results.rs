@@ -85,7 +85,7 @@ pub(crate) struct Contestant {
     /// How far the logits after a prompt are from those at `exact` of the same weights, and of the bfloat16 weights.
     pub(crate) error: Option<f64>,
     pub(crate) error_to_bf16: Option<f64>,
-    /// Whether the likeliest token is the same as there.
+    /// Whether the most likely token is the same as there.
     pub(crate) same_token: Option<bool>,
 }
 

@@ -225,7 +225,7 @@ struct Said {
 
 /// Computes greedy tokens in float32. Exits with 3 where transformers or torch is missing.
 ///
-/// Python looks for modules in the working directory first, which may be a stranger's: that is taken off its path.
+/// Python looks for modules in the working directory first, which may be untrusted: that is taken off its path.
 const SCRIPT: &str = r#"
 import sys
 sys.path = [folder for folder in sys.path if folder]
@@ -264,7 +264,7 @@ with torch.no_grad():
 json.dump(answers, sys.stdout)
 "#;
 
-/// The Python in the first folder of PATH that has one; relative folders, such as the working directory, are a stranger's perhaps.
+/// The Python in the first folder of PATH that has one; relative folders, such as the working directory, may be untrusted.
 fn python() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());

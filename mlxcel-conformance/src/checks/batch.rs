@@ -154,7 +154,7 @@ pub fn prompt_chunks_take_one_pass(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// What a sequence computes is equal to the last bit alone and in company, whole and in chunks. Needs the claim.
+/// What a sequence computes is equal to the last bit single-sequence and batched, whole and in chunks. Needs the claim.
 ///
 /// Kills: `rounds_in_batches`.
 pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
@@ -167,7 +167,7 @@ pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
         RowResult::Logits(logits) => Ok(logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()),
         result => expect_token(result).map(|token| vec![token.token, token.logprob.to_bits()]),
     };
-    let mut run = |chunk: usize, company: bool| -> Outcome<Vec<u32>> {
+    let mut run = |chunk: usize, batched: bool| -> Outcome<Vec<u32>> {
         let sequence = session.open()?;
         for chunk in rest.chunks(chunk) {
             extend(&mut *session, sequence, chunk)?;
@@ -176,7 +176,7 @@ pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
             true => Row::logits(sequence, last),
             false => Row::next(sequence, last, &plan),
         };
-        let result = if company {
+        let result = if batched {
             let neighbour = session.open()?;
             let result = step(&mut *session, &[Row::extend(neighbour, &prompt[..1]), wanted])?.remove(1)?;
             session.close(neighbour)?;
@@ -192,7 +192,7 @@ pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
         ensure!(run(chunk, false)? == expected, "chunks of {chunk} differ in some bit");
     }
     if claimed.sequences >= 2 {
-        ensure!(run(prompt.len(), true)? == expected, "in company some bit differs");
+        ensure!(run(prompt.len(), true)? == expected, "batched, some bit differs");
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Likeliest tokens come likeliest first, as many as were asked for, with the greedy choice in front; where logits are shown
+/// Most likely tokens come most likely first, as many as were asked for, with the greedy choice in front; where logits are shown
 /// too, they are the largest. Needs top logprobs.
 ///
 /// Kills: `top_is_unsorted`, `top_is_one_short`.

@@ -26,7 +26,7 @@ fn choose_masked(subject: &Subject<'_>, tokens: &[TokenId], mask: &TokenMask) ->
     expect_token(masked(&mut *session, sequence, tokens, mask)?)
 }
 
-/// Only what a mask allows is chosen: the likeliest of it, by its probability among all tokens.
+/// Only what a mask allows is chosen: the most likely of it, by its probability among all tokens.
 ///
 /// Kills: `ignores_masks`, `mask_changes_probabilities`.
 pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {

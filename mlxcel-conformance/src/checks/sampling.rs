@@ -92,7 +92,7 @@ pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Company, chunks, going back and forking change no draw. Needs the temperature.
+/// Batch composition, prefill chunking, rewinding and forking change no draw. Needs the temperature.
 ///
 /// Kills: `draws_count_steps`.
 pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
@@ -129,7 +129,7 @@ pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
         let sequence = session.open()?;
         let rows = [Row::next(neighbour, &prompt[..2], &plan), Row::next(sequence, &prompt, &plan)];
         let result = step(&mut *session, &rows)?.remove(1)?;
-        same(&[expect_token(result)?.token], "in company")?;
+        same(&[expect_token(result)?.token], "batched")?;
     }
     Ok(())
 }
@@ -144,7 +144,7 @@ pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
     const DRAWS: u64 = 400;
     for temperature in [0.7, 1.6] {
         let scaled: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
-        // Tokens in two halves of about the same probability: the likeliest, and the rest.
+        // Tokens in two halves of about the same probability: the most likely, and the rest.
         let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
         order.sort_by(|&a, &b| scaled[b as usize].total_cmp(&scaled[a as usize]));
         let mut share = 0.0;
@@ -194,9 +194,9 @@ fn undecided(subject: &Subject<'_>) -> Outcome<(Vec<TokenId>, Vec<f32>)> {
 }
 
 /// Fails unless draws with one filter stay within the tokens that it keeps, reach more than one of them, and with the filter
-/// drawn tight are the likeliest.
+/// drawn tight are the most likely.
 ///
-/// `kept` gives, from the probabilities of all tokens, likeliest first, how many the filter keeps.
+/// `kept` gives, from the probabilities of all tokens, most likely first, how many the filter keeps.
 fn filter_holds(
     subject: &Subject<'_>,
     tight: impl Fn(&mut SamplingParams),
@@ -246,14 +246,14 @@ fn filter_holds(
     Ok(())
 }
 
-/// Draws stay within the `k` likeliest tokens. Needs the temperature, top-k and logits.
+/// Draws stay within the `k` most likely tokens. Needs the temperature, top-k and logits.
 ///
 /// Kills: `ignores_top_k`.
 pub fn top_k_is_honoured(subject: &Subject<'_>) -> Outcome {
     filter_holds(subject, |params| params.top_k = Some(1), |params| params.top_k = Some(3), |_| 3)
 }
 
-/// Draws stay within the least set of likeliest tokens that have `p` of all probability. Needs the temperature, top-p and logits.
+/// Draws stay within the least set of most likely tokens that have `p` of all probability. Needs the temperature, top-p and logits.
 ///
 /// Kills: `ignores_top_p`.
 pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
@@ -273,7 +273,7 @@ pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// Draws stay within the tokens that are at least `p` times as likely as the likeliest. Needs the temperature, min-p and logits.
+/// Draws stay within the tokens that are at least `p` times as likely as the most likely. Needs the temperature, min-p and logits.
 ///
 /// Kills: `ignores_min_p`.
 pub fn min_p_is_honoured(subject: &Subject<'_>) -> Outcome {
@@ -361,7 +361,7 @@ fn penalty_holds(
                 score(logit, count(&text), count(&text[given..]))
             })?;
         }
-        // Where the text itself does not say what is punished, the likeliest token is put in front of it.
+        // Where the text itself does not say what is punished, the most likely token is put in front of it.
         let likely = subject.outlook(&text)?.token;
         let longer = [&[likely, likely], &text[..]].concat();
         for given in [0, 2] {

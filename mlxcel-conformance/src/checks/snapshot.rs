@@ -59,7 +59,7 @@ pub fn snapshot_moves_on(subject: &Subject<'_>) -> Outcome {
 /// A snapshot of another engine or model is refused, and so is one that is longer than the session's sequences.
 ///
 /// Kills: `restores_anything`, `restores_what_is_too_long`.
-pub fn snapshot_refuses_strangers(subject: &Subject<'_>) -> Outcome {
+pub fn snapshot_refuses_foreign(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;
     extend(&mut *session, sequence, &subject.tokens(4, 10)?)?;

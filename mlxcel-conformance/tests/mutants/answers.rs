@@ -14,7 +14,7 @@ macro_rules! replanned {
     };
 }
 pub(crate) const ALL: &[(&str, crate::Break)] = &[
-    // The second likeliest token, where it comes close.
+    // The second most likely token, where it comes close.
     ("picks_the_second", |reference| Broken::new(reference).with_twist(|| Box::new(PicksTheSecond))),
     ("rounds_in_batches", |reference| {
         Broken::new(reference).with_twist(|| {

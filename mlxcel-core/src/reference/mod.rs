@@ -70,7 +70,7 @@ const SEQUENCES: usize = 8;
 /// The reference engine; see the [module's page](self).
 ///
 /// It reads no checkpoint: [`load`](Backend::load) takes [`ReferenceBackend::source`] alone. Of the [`LoadOptions`] it honours
-/// capacity (up to 1024), sequences (8 where none is given), the precisions `exact` and `native`, which are one to it, one
+/// capacity (up to 1024), sequences (defaults to 8), the precisions `exact` and `native`, which are one to it, one
 /// thread, the device `cpu`, progress and cancel.
 #[derive(Clone, Debug)]
 pub struct ReferenceBackend {

@@ -18,7 +18,7 @@ impl<'a> Distribution<'a> {
         (f64::from(self.logits[token as usize]) - self.total) as f32
     }
 
-    /// The `count` likeliest tokens, likeliest first, of equals the lowest id first.
+    /// The `count` most likely tokens, most likely first, ties go to the lowest id.
     pub(super) fn top(&self, count: u16) -> Vec<TokenLogprob> {
         let mut order: Vec<TokenId> = (0..).take(self.logits.len()).collect();
         // The sort is stable, so equals stay in the order of their ids.

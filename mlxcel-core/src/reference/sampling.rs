@@ -20,7 +20,7 @@ pub(super) const FIELDS: [SamplingField; 8] = [
     SamplingField::MinP,
 ];
 
-/// A token that may be drawn, and its weight relative to the likeliest.
+/// A token that may be drawn, and its weight relative to the most likely.
 type Candidate = (TokenId, f64);
 
 /// The token that `plan` chooses after `cache`, of those that `mask` allows; none where nothing is left to choose from.
@@ -71,7 +71,7 @@ fn scores(
         .collect()
 }
 
-/// The tokens that may be chosen at all, likeliest first, of equals the lowest id first.
+/// The tokens that may be chosen at all, most likely first, ties go to the lowest id.
 fn likeliest_first(scores: &[f64]) -> Vec<TokenId> {
     let mut order: Vec<TokenId> =
         (0..).zip(scores).filter(|&(_, &score)| score > f64::NEG_INFINITY).map(|(token, _)| token).collect();
@@ -102,7 +102,7 @@ fn candidates(params: &SamplingParams, scores: &[f64], order: &[TokenId]) -> Vec
         });
     }
     if let Some(p) = params.min_p {
-        // The likeliest has weight 1.
+        // The most likely has weight 1.
         kept.retain(|&(_, weight)| weight >= f64::from(p));
     }
     kept.sort_by_key(|&(token, _)| token);

@@ -44,7 +44,7 @@ pub struct Dry {
     pub base: f32,
     /// The shortest repetition that is penalized, in tokens. At least 1.
     pub allowed_length: u32,
-    /// How many of the last tokens are looked at; the whole sequence where none is given.
+    /// How many of the last tokens are looked at; defaults to the whole sequence.
     pub window: Option<u32>,
     /// Tokens across which no repetition is looked for, and which are never penalized, such as those with a line break or a
     /// quotation mark in them.

@@ -8,15 +8,15 @@ use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 #[non_exhaustive]
 pub struct BundleOptions {
     /// What models are to be opened with from the bundle: the rounding of its programs, the most tokens that one sequence may hold (the
-    /// model's own limit where none is given; each doubling beyond 1,024 takes programs of its own), how many sequences a session may
-    /// hold at once (1 where none is given; programs are needed for each number of rows).
+    /// model's own limit by default; each doubling beyond 1,024 takes programs of its own), how many sequences a session may
+    /// hold at once (defaults to 1; programs are needed for each number of rows).
     ///
     /// Its `progress` is told how many programs are compiled, then how many bytes of the checkpoint are copied; its `cancel` stops writing
     /// at the next boundary, and nothing is left behind. Threads, device and what is prepared are for whoever opens the bundle to
     /// say, and refused here.
     pub load: LoadOptions,
     /// What to compile for: targets as [`CompileTarget`](mlxcel_iree_target::CompileTarget) reads them, such as `llvm-cpu:x86-64-v3`,
-    /// or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); this machine's processor where none is given.
+    /// or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); defaults to this machine's processor.
     pub targets: Vec<String>,
     /// Whether results at every position may be asked for ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)): half as
     /// many programs more. Not by default.

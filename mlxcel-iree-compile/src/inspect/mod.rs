@@ -52,13 +52,13 @@ const OPERATION: &str = "inspect programs";
 #[non_exhaustive]
 pub struct InspectOptions {
     /// What the model is to be opened with: the rounding of its programs, the most tokens that one sequence may hold (the model's own
-    /// limit where none is given), and, where all programs are wanted, how many sequences a session may hold at once (one where none is
-    /// given).
+    /// limit by default), and, where all programs are wanted, how many sequences a session may hold at once (one by
+    /// default).
     ///
     /// Its `progress` is told how many programs are compiled; its `cancel` stops at the next boundary. Threads, device and what is
     /// prepared are of running, and refused here.
     pub load: LoadOptions,
-    /// What to compile for; what the engine would choose where none is given.
+    /// What to compile for; defaults to what the engine would choose.
     pub target: Option<CompileTarget>,
     /// Whether every program is wanted that sessions can ask for, or the two that every generation begins with.
     pub all_programs: bool,

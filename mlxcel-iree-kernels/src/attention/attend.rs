@@ -209,7 +209,7 @@ impl Attend<'_> {
         w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
             let left = w.arith("left", "subi", &self.end, first, "index");
             let count = w.arith("count", "minui", &left, &step, "index");
-            self.turn_keys(w, first);
+            self.transpose_keys(w, first);
             let direct = self.tiling.queries <= MOST_DIRECT;
             if !direct {
                 self.convert_values(w, first, &count);
@@ -237,7 +237,7 @@ impl Attend<'_> {
 
     /// The keys of a block as columns. Behind the last position it is that one's key again, so that nothing is read which was not
     /// written.
-    fn turn_keys(&self, w: &mut Writer, first: &str) {
+    fn transpose_keys(&self, w: &mut Writer, first: &str) {
         let Shape { width, lanes, .. } = *self.shape;
         let one = w.index(1);
         let last = w.arith("last", "subi", &self.end, &one, "index");

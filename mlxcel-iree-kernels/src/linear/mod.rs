@@ -13,7 +13,7 @@ mod streamed;
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::experts::{self, Blocks};
-use super::layout::Contents;
+use super::layout::TensorRole;
 use super::{Context, knows_attributes};
 use product::Product;
 
@@ -28,7 +28,7 @@ pub(super) fn lower<'f>(
     let [x, weight, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
     let known = bias.len() < 2 && knows_attributes(composite, &[]);
-    if !known || !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
+    if !known || !context.in_panels(b, weight, TensorRole::Dense(b.ty(weight).element)) {
         return Ok(None);
     }
     let Some(product) = Product::new(b.ty(x), b.ty(weight), context.instructions, None) else {
@@ -55,7 +55,7 @@ pub(super) fn lower_experts<'f>(
     let [x, weight, experts, ref bias @ ..] = *composite.operands else { return Ok(None) };
     let Some(out) = composite.decomposition.result_types().next().cloned() else { return Ok(None) };
     let known = bias.len() < 2 && knows_attributes(composite, &[]);
-    if !known || !context.in_panels(b, weight, Contents::Values(b.ty(weight).element)) {
+    if !known || !context.in_panels(b, weight, TensorRole::Dense(b.ty(weight).element)) {
         return Ok(None);
     }
     let blocks = Blocks::of(b, x, experts, b.shape(weight)[0]);

@@ -70,7 +70,7 @@ mod tests {
         let instructions = Instructions { int8_dot: true, int8_mm, ..Instructions::new(set) };
         let packing = packing.parse().unwrap();
         let form = Form { outputs: 64, inputs: 256, packing, lanes: instructions.lanes() };
-        Product::new(form, Arithmetic::Wide, instructions, rows)
+        Product::new(form, Arithmetic::Int16Split, instructions, rows)
     }
 
     #[test]

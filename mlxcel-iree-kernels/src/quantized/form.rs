@@ -105,9 +105,9 @@ pub(super) enum Arithmetic {
     Float,
     /// Fixed point of 16 bits with a scale for each group, as two signed bytes `256 · high + low`; four products of bytes at a
     /// time are summed in 32 bits, those of high and low bytes apart.
-    Wide,
+    Int16Split,
     /// Fixed point of 8 bits with a scale for each group.
-    Narrow,
+    Int8,
 }
 
 impl Arithmetic {
@@ -115,8 +115,8 @@ impl Arithmetic {
     pub(super) fn of(form: &Form, instructions: &Instructions, precision: Precision) -> Self {
         let integers = instructions.int8_dot && form.planes().is_some();
         match precision {
-            Precision::Native if integers => Self::Wide,
-            Precision::Fast if integers => Self::Narrow,
+            Precision::Native if integers => Self::Int16Split,
+            Precision::Fast if integers => Self::Int8,
             _ => Self::Float,
         }
     }
@@ -125,8 +125,8 @@ impl Arithmetic {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
-            Self::Wide => "16bit",
-            Self::Narrow => "8bit",
+            Self::Int16Split => "16bit",
+            Self::Int8 => "8bit",
         }
     }
 
@@ -137,7 +137,7 @@ impl Arithmetic {
 
     /// The bytes, or floats, that make up an activation; each has sums of its own.
     pub(super) fn planes(self) -> usize {
-        if self == Self::Wide { 2 } else { 1 }
+        if self == Self::Int16Split { 2 } else { 1 }
     }
 
     /// The type of one plane of an activation, as MLIR writes it.
@@ -154,8 +154,8 @@ impl Arithmetic {
     pub(super) fn largest(self) -> Option<u32> {
         match self {
             Self::Float => None,
-            Self::Wide => Some(127 * 256 + 127),
-            Self::Narrow => Some(127),
+            Self::Int16Split => Some(127 * 256 + 127),
+            Self::Int8 => Some(127),
         }
     }
 }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_largest_activation_fits_two_signed_bytes() {
-        let largest = Arithmetic::Wide.largest().unwrap() as i32;
+        let largest = Arithmetic::Int16Split.largest().unwrap() as i32;
         let bytes = |value: i32| ((value + 128) >> 8, value - ((value + 128) >> 8 << 8));
         assert_eq!((bytes(largest), bytes(-largest)), ((127, 127), (-127, -127)));
         assert_eq!(bytes(largest + 1), (128, -128));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_a_chunk_sums_to_fits_32_bits() {
-        let largest = Arithmetic::Wide.largest().unwrap() as usize;
+        let largest = Arithmetic::Int16Split.largest().unwrap() as usize;
         assert!(MOST_SUMMED * 255 * largest <= i32::MAX as usize);
     }
 

@@ -24,7 +24,7 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, Tenso
 
 use super::Context;
 use super::experts::{self, Blocks};
-use super::layout::Contents;
+use super::layout::TensorRole;
 use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
@@ -34,7 +34,7 @@ use product::Product;
 pub(super) fn known(
     attributes: &[(String, Attribute)],
     operands: &[&TensorType],
-) -> Option<(Packing, Vec<Contents>)> {
+) -> Option<(Packing, Vec<TensorRole>)> {
     let packing = packing_of(attributes)?;
     let codes = operands.first()?;
     let inputs = codes.shape.last()?.checked_mul(32)?.checked_div(packing.bits)?;
@@ -44,9 +44,9 @@ pub(super) fn known(
         leading && ty.shape.last() == Some(&width) && ty.element == part_element(&packing, part)
     };
     let contents = |part| match (part, packing.code) {
-        (Part::Codes, Code::E4M3 | Code::E5M2) => Contents::PackedFloats,
-        (Part::Codes, _) => Contents::Packed { bits: packing.bits },
-        _ => Contents::Groups(part_element(&packing, part)),
+        (Part::Codes, Code::E4M3 | Code::E5M2) => TensorRole::QuantizedFloats,
+        (Part::Codes, _) => TensorRole::QuantizedWords { bits: packing.bits },
+        _ => TensorRole::GroupParameters(part_element(&packing, part)),
     };
     let parts: Vec<Part> = operand_parts(&packing).collect();
     let fits = packing.group_size.is_multiple_of(prepare::LANES)

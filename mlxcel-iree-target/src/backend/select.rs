@@ -57,23 +57,27 @@ impl TargetChoice {
         }
         let backend = self.backend.as_deref();
         let Some(target) = &self.target else {
-            return backends.detect(backend.unwrap_or(default)).map_err(|error| self.blame(error));
+            return backends.detect(backend.unwrap_or(default)).map_err(|error| self.with_origin(error));
         };
         let named: CompileTarget = match target.contains(':') {
             true => target.parse(),
             false => format!("{}:{target}", backend.unwrap_or(default)).parse(),
         }
-        .map_err(|error| self.blame(error))?;
+        .map_err(|error| self.with_origin(error))?;
         if backend.is_some_and(|backend| !backend.eq_ignore_ascii_case(named.backend())) {
             let message =
                 "MLXCEL_COMPILE_TARGET is not a target of the backend that MLXCEL_COMPILE_BACKEND names";
-            return Err(self.blame(Error::new(ErrorKind::InvalidInput, "choose a compile target", message)));
+            return Err(self.with_origin(Error::new(
+                ErrorKind::InvalidInput,
+                "choose a compile target",
+                message,
+            )));
         }
-        backends.resolve(&named).map_err(|error| self.blame(error))
+        backends.resolve(&named).map_err(|error| self.with_origin(error))
     }
 
     /// Says in an error which variables led to it.
-    fn blame(&self, error: Error) -> Error {
+    fn with_origin(&self, error: Error) -> Error {
         let variables = [(BACKEND_VARIABLE, &self.backend), (TARGET_VARIABLE, &self.target)];
         variables.into_iter().fold(error, |error, (name, value)| match value {
             Some(value) => error.with_context(name, value),
@@ -85,7 +89,7 @@ impl TargetChoice {
 /// What an engine asks of its programs, whoever makes them.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
-    /// What they are compiled for; where none is given, what the environment says, else the device's own.
+    /// What they are compiled for; defaults to what the environment says, else to the device's own.
     pub target: Option<CompileTarget>,
     /// The backends that know what targets mean.
     pub backends: CompileBackends,
@@ -94,7 +98,7 @@ pub struct ProgramOptions {
 }
 
 impl ProgramOptions {
-    /// What `target` means, or the target that is chosen where none is given, for a device of `driver`.
+    /// What `target` means, or the default target, for a device of `driver`.
     ///
     /// # Errors
     /// Those of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] for variables of the

@@ -1,6 +1,6 @@
 //! Whose programs are run: those of bundles that the caller trusts, or that were written with this cache.
 //!
-//! Programs are machine code, and a checkpoint folder is a stranger's: what lies in it says nothing about who wrote it. See ADR 0014
+//! Programs are machine code, and a checkpoint folder is untrusted: what lies in it says nothing about who wrote it. See ADR 0014
 //! for the rationale.
 
 use std::fs;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{Backend, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
 use mlxcel_graph::{WeightArgument, weight_arguments};
-use mlxcel_iree_kernels::layout::Contents;
+use mlxcel_iree_kernels::layout::TensorRole;
 use mlxcel_iree_kernels::{Layouts, Panels};
 use mlxcel_models::Checkpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -85,7 +85,7 @@ fn weights_that_memory_does_not_hold_are_an_error() {
         weights::on_device(&device, &checkpoint, &arguments, layouts, &LoadOptions::default()).map(drop)
     };
     let in_panels = |argument: &WeightArgument| {
-        (argument.name.clone(), Some(Panels { lanes: 16, contents: Contents::Values(argument.ty.element) }))
+        (argument.name.clone(), Some(Panels { lanes: 16, contents: TensorRole::Dense(argument.ty.element) }))
     };
     let error = load(&arguments.iter().map(in_panels).collect()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");

@@ -13,7 +13,7 @@ use mlxcel_graph::{ENTRY, ProgramShape, ProgramWriter, Signature, WeightArgument
 use mlxcel_iree_kernels::Layouts;
 
 use super::ahead::Ahead;
-use super::slot::{Slot, Turn};
+use super::slot::{Claimed, Slot};
 use super::weights::LaidOutWeights;
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
@@ -176,8 +176,8 @@ impl Making {
             report(0);
         }
         let made = match self.slot(shape).claim(cancel).map_err(named)? {
-            Turn::Ready(program) => (program, Duration::ZERO),
-            Turn::Make(claim) => {
+            Claimed::Ready(program) => (program, Duration::ZERO),
+            Claimed::Make(claim) => {
                 let (program, time) = self.make(shape, cancel).map_err(named)?;
                 claim.fill(program.clone());
                 (program, time)

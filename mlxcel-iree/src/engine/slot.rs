@@ -46,14 +46,14 @@ impl Slot {
     }
 
     /// The program, or the right to make it; waits while somebody else has that.
-    pub(super) fn claim(&self, cancel: Option<&CancelToken>) -> Result<Turn<'_>> {
+    pub(super) fn claim(&self, cancel: Option<&CancelToken>) -> Result<Claimed<'_>> {
         let mut state = self.state();
         loop {
             match &*state {
-                State::Ready(program) => return Ok(Turn::Ready(program.clone())),
+                State::Ready(program) => return Ok(Claimed::Ready(program.clone())),
                 State::Empty => {
                     *state = State::Making;
-                    return Ok(Turn::Make(Claim(self)));
+                    return Ok(Claimed::Make(Claim(self)));
                 }
                 State::Making if cancel.is_some_and(CancelToken::is_cancelled) => {
                     let message = "the work was cancelled";
@@ -69,7 +69,7 @@ impl Slot {
 }
 
 /// What somebody who needs a program gets.
-pub(super) enum Turn<'a> {
+pub(super) enum Claimed<'a> {
     Ready(IreeProgram),
     Make(Claim<'a>),
 }
@@ -104,19 +104,19 @@ mod tests {
     #[test]
     fn whoever_waits_for_a_program_can_be_cancelled_and_gets_it_where_making_it_failed() {
         let slot = Slot::default();
-        let is_turn = |turn: Turn<'_>| matches!(turn, Turn::Make(_));
-        let Turn::Make(claim) = slot.claim(None).unwrap() else { panic!("nobody has made it") };
+        let is_claim = |turn: Claimed<'_>| matches!(turn, Claimed::Make(_));
+        let Claimed::Make(claim) = slot.claim(None).unwrap() else { panic!("nobody has made it") };
         let cancel = CancelToken::new();
         thread::scope(|scope| {
             let (sender, cancelled) = mpsc::channel();
             let (slot, cancel) = (&slot, &cancel);
-            scope.spawn(move || sender.send(slot.claim(Some(cancel)).map(is_turn)).unwrap());
+            scope.spawn(move || sender.send(slot.claim(Some(cancel)).map(is_claim)).unwrap());
             assert!(cancelled.recv_timeout(Duration::from_millis(100)).is_err(), "it waits");
             cancel.cancel();
             let answer = cancelled.recv_timeout(Duration::from_secs(10)).unwrap();
             assert_eq!(answer.unwrap_err().kind(), ErrorKind::Cancelled);
 
-            let waiting = scope.spawn(|| slot.claim(None).map(is_turn));
+            let waiting = scope.spawn(|| slot.claim(None).map(is_claim));
             drop(claim);
             assert!(waiting.join().unwrap().unwrap());
         });

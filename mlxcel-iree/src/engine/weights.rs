@@ -236,7 +236,7 @@ mod tests {
 
     use mlxcel_core::{CancelToken, Precision};
     use mlxcel_graph::{GraphModelOptions, ProgramWriter, weight_arguments};
-    use mlxcel_iree_kernels::layout::Contents;
+    use mlxcel_iree_kernels::layout::TensorRole;
     use mlxcel_iree_kernels::{Hardware, Instructions, VectorSet, lower};
     use mlxcel_stablehlo::{ElementType, TensorType};
 
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn matrices_of_experts_are_packed_each_by_itself_stacked_in_files_or_not() {
         let (checkpoint, mut arguments) = open("architectures/llama");
-        let panels = Panels { lanes: 8, contents: Contents::Values(ElementType::F32) };
+        let panels = Panels { lanes: 8, contents: TensorRole::Dense(ElementType::F32) };
         let mut argument = arguments.remove(0);
         argument.tensor = WeightRef::new("experts", mlxcel_models::ElementType::F32, [3, 21, 10]);
         argument.ty = TensorType::new(ElementType::F32, [3, 21, 10]);

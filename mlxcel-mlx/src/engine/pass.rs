@@ -221,7 +221,7 @@ fn choose(
     Ok(chosen)
 }
 
-/// Adds the `count` likeliest tokens of each row of `logits` to `parts`, and their log probabilities.
+/// Adds the `count` most likely tokens of each row of `logits` to `parts`, and their log probabilities.
 fn push_top(compute: Compute, logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
     if count > 0 {
         let top = sampling::top(logits, usize::from(count))?;
@@ -331,7 +331,7 @@ impl<'a> Words<'a> {
         Ok(self.take(count)?.iter().map(|&bits| f32::from_bits(bits)).collect())
     }
 
-    /// The `top` likeliest tokens of each of `rows` rows.
+    /// The `top` most likely tokens of each of `rows` rows.
     fn top(&mut self, rows: usize, top: u16) -> Result<Vec<Vec<TokenLogprob>>> {
         let top = usize::from(top);
         if top == 0 {

@@ -1,7 +1,7 @@
 //! Choosing tokens on the device.
 //!
 //! The order is that of transformers: logit bias, repetition penalty, presence and frequency penalties; then temperature, top-k,
-//! top-p, min-p and the draw, each over what the one before left; of equals the lowest id comes first. The uniform number of a
+//! top-p, min-p and the draw, each over what the one before left; ties go to the lowest id. The uniform number of a
 //! draw is that of the sampler on the host (the first of stream `position` of ChaCha8, seeded with the seed), cut to the 24 bits of
 //! a float32, so both draw the same tokens but for rounding.
 
@@ -116,7 +116,7 @@ fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Arra
     let one = Array::scalar(1.0, DType::F32)?;
     let zero = Array::scalar(0.0, DType::F32)?;
     let temperature = Array::scalar(params.temperature, DType::F32)?;
-    // Relative to the likeliest. An infinite bias leaves nothing beside it.
+    // Relative to the most likely. An infinite bias leaves nothing beside it.
     let weigh = |scores: &Array| -> Result<Array> {
         let weights = scores.subtract(&best)?.divide(&temperature)?.exp()?;
         scores.equal(&best)?.select(&one, &weights)
@@ -126,7 +126,7 @@ fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Arra
         weights = kept.select(&weights, &zero)?;
     }
     if let Some(least) = params.min_p.filter(|&p| p > 0.0) {
-        // The likeliest has weight 1.
+        // The most likely has weight 1.
         weights = weights.greater_equal(&Array::scalar(least, DType::F32)?)?.select(&weights, &zero)?;
     }
     let sums = weights.cumsum(-1, true)?;
@@ -162,7 +162,7 @@ fn likeliest(
             let before = weights.cumsum(-1, false)?;
             let enough = weights.sum(&[-1], true)?.multiply_scalar(p)?;
             let needed = before.less(&enough)?.astype(DType::I32)?.sum(&[-1], true)?;
-            // A p so small that it vanishes in the product still leaves the likeliest.
+            // A p so small that it vanishes in the product still leaves the most likely.
             let one = Array::from_slice(&[1i32], &[1])?;
             let needed = needed.maximum(&one)?;
             (descending.take(&needed.subtract(&one)?, 0)?, needed)
@@ -184,7 +184,7 @@ fn uniform(seed: u64, position: usize) -> f32 {
     (rng.next_u64() >> 40) as f32 * (-24f32).exp2()
 }
 
-/// The `count` likeliest tokens of each row (`[rows, count]`), likeliest first, of equals the lowest id first.
+/// The `count` most likely tokens of each row (`[rows, count]`), most likely first, ties go to the lowest id.
 pub(super) fn top(logits: &Array, count: usize) -> Result<Array> {
     logits.negative()?.argsort(-1)?.slice_axis(-1, 0, count)
 }

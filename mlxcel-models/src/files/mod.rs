@@ -1,4 +1,4 @@
-//! Reading files that strangers wrote: the one reader of all crates.
+//! Reading untrusted files: the one reader of all crates.
 //!
 //! Whatever lies in a checkpoint's folder, reading ends, and takes memory in proportion to what is read:
 //!
@@ -209,7 +209,7 @@ fn blobs(folder: &Path) -> Option<PathBuf> {
     Some(snapshots.parent()?.join("blobs"))
 }
 
-/// Refuses names that lead out of `place`, or would on another system: names come from indexes and manifests, which are strangers'
+/// Refuses names that lead out of `place`, or would on another system: names come from indexes and manifests, which are untrusted
 /// files.
 pub(crate) fn check_name(name: &str, place: impl std::fmt::Display) -> Result<()> {
     let inside = !name.is_empty()

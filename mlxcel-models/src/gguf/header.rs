@@ -28,7 +28,7 @@ const MOST_DIMENSIONS: usize = 4;
 const MOST_ENTRIES: usize = 1 << 16;
 /// The most tensors of a file: experts are stacked, so that a network has some thousands.
 const MOST_TENSORS: usize = 1 << 18;
-/// The alignment where none is given.
+/// The default alignment.
 const DEFAULT_ALIGNMENT: usize = 32;
 /// Far above any that is used.
 const LARGEST_ALIGNMENT: i128 = 1 << 20;

@@ -36,7 +36,7 @@ pub(super) struct Evaluator<'a> {
     line: u32,
     /// What macros and namespaces hold.
     pub(super) kept: Charge,
-    /// What `strftime_now` says; the time of the call where none is given.
+    /// What `strftime_now` says; defaults to the time of the call.
     pub(super) now: Option<&'a jiff::Zoned>,
 }
 

@@ -1,6 +1,6 @@
 //! Jinja for chat templates: the dialect that published templates use, with bounds on everything.
 //!
-//! A checkpoint's template is a program of a stranger. Here its source and its nesting are bounded before it is parsed, and while it
+//! A checkpoint's template is an untrusted program. Here its source and its nesting are bounded before it is parsed, and while it
 //! runs every step, every byte that it holds, every level of recursion and of nested values is accounted for ([`meter`]); there
 //! is no way to make a text or a list but by a builder that accounts for it first. Work is counted, not timed: what a template
 //! does depends on the template and its input alone. See ADR 0013 for the rationale.

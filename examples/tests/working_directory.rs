@@ -1,4 +1,4 @@
-//! A program that is started in a stranger's folder: nothing that lies there is run.
+//! A program that is started in an untrusted folder: nothing that lies there is run.
 #![cfg(all(feature = "iree", feature = "portable", unix))]
 #![allow(clippy::unwrap_used)]
 

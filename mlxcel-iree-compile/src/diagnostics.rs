@@ -15,7 +15,7 @@ const LONGEST: usize = 240;
 
 /// `error`, with the operation that it is about (`operation`) and where in the network that stands (`near`), as far as the
 /// compiler tells.
-pub(super) fn blame(error: Error, text: &str, weights: &[WeightArgument]) -> Error {
+pub(super) fn with_operation(error: Error, text: &str, weights: &[WeightArgument]) -> Error {
     let lines: Vec<&str> = text.lines().collect();
     let source = error.source().map(ToString::to_string).unwrap_or_default();
     let places: Vec<usize> = places(error.message()).chain(places(&source)).collect();
@@ -122,18 +122,18 @@ mod tests {
     }
 
     /// The contexts `operation` and `near` of a diagnostic about the first line from `from` on that has `words`.
-    fn blamed(text: &str, words: &str, more: &str) -> [String; 2] {
+    fn described(text: &str, words: &str, more: &str) -> [String; 2] {
         let line = text.lines().position(|line| line.contains(words)).unwrap() + 1;
         let message = format!("program.mlir:{line}:5: error: no");
         let error = Error::new(ErrorKind::Compile, "compile", message).with_source(more.to_owned());
-        let error = blame(error, text, &weight_arguments(&decoder()).unwrap());
+        let error = with_operation(error, text, &weight_arguments(&decoder()).unwrap());
         ["operation", "near"].map(|key| error.context(key).unwrap_or_default().to_owned())
     }
 
     #[test]
     fn an_operation_is_placed_by_the_weights_around_it() {
         let text = text(64);
-        let [operation, near] = blamed(&text, "flow.dispatch @mlxcel_attention", "");
+        let [operation, near] = described(&text, "flow.dispatch @mlxcel_attention", "");
         assert!(operation.contains("mlxcel_attention"), "{operation}");
         assert_eq!(
             near,
@@ -144,7 +144,7 @@ mod tests {
             .lines()
             .find(|line| line.contains("%model_layers_2_mlp_down_proj") && !line.contains("func.func"));
         assert!(line.is_some(), "{weight}");
-        let [_, near] = blamed(&text, line.unwrap(), "");
+        let [_, near] = described(&text, line.unwrap(), "");
         assert_eq!(near, "model.layers.2.mlp.down_proj.weight");
     }
 
@@ -157,14 +157,14 @@ mod tests {
         let note = format!("program.mlir:{}:7: note: called from", caller.unwrap() + 1);
         let private = text.lines().position(|line| line.contains("func.func private")).unwrap();
         let inside = text.lines().nth(private + 1).unwrap();
-        let [operation, near] = blamed(&text, inside, &note);
+        let [operation, near] = described(&text, inside, &note);
         assert_eq!(operation, shorten(inside.trim()));
         assert_eq!(near, "model.layers.1.mlp.up_proj.weight");
     }
 
     #[test]
     fn a_kernel_is_placed_by_its_first_use() {
-        let [operation, near] = blamed(&text(1), "vector.fma", "");
+        let [operation, near] = described(&text(1), "vector.fma", "");
         assert!(operation.contains("vector.fma"));
         assert_eq!(near, "model.layers.0.self_attn.q_proj.weight");
     }
@@ -178,7 +178,8 @@ mod tests {
             "program.mlir:",
         ] {
             let weights = weight_arguments(&decoder()).unwrap();
-            let error = blame(Error::new(ErrorKind::Compile, "compile", message), &text(1), &weights);
+            let error =
+                with_operation(Error::new(ErrorKind::Compile, "compile", message), &text(1), &weights);
             assert_eq!((error.context("operation"), error.context("near")), (None, None));
         }
     }
