@@ -1,6 +1,7 @@
 //! Texts that a program can read: JSON of a schema, or what a regular expression, a grammar or a list of choices admits.
 
 mod compile;
+mod formats;
 mod matcher;
 mod schema;
 #[cfg(feature = "schemars")]
@@ -155,15 +156,16 @@ pub(crate) fn compact(schema: &Value) -> Value {
         ..JsonCompileOptions::default()
     };
     let options = serde_json::to_value(options).unwrap_or_default();
+    let mut schema = schema.clone();
+    formats::complete(&mut schema);
     match schema {
-        Value::Object(map) => {
-            let mut map = map.clone();
+        Value::Object(mut map) => {
             map.insert("x-guidance".to_owned(), options);
             Value::Object(map)
         }
         // What meets `true` is any value.
         Value::Bool(true) => Value::Object(Map::from_iter([("x-guidance".to_owned(), options)])),
-        other => other.clone(),
+        other => other,
     }
 }
 

@@ -46,7 +46,8 @@ fn large(folder: &std::path::Path) -> Tokenizer {
     }
     let text = format!(
         r#"{{"version":"1.0","added_tokens":[{{"id":{},"content":"<|end|>","special":true}}],
-        "pre_tokenizer":{{"type":"ByteLevel","add_prefix_space":false,"use_regex":true}},"decoder":{{"type":"ByteLevel"}},
+        "pre_tokenizer":{{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":true}},
+        "decoder":{{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":true}},
         "model":{{"type":"BPE","vocab":{{{vocab}}},"merges":[]}}}}"#,
         SIZE - 1
     );

@@ -94,6 +94,7 @@ fn check(seeds: impl Iterator<Item = u64>) {
         assert!(errors.is_empty(), "seed {seed}: {schema}\n{}\n{errors:?}", said.text);
         whole += 1;
     }
+    println!("{whole} whole, {cut} cut, {refused} refused");
     // What is refused or cut says nothing.
     assert!(refused * 50 <= whole && cut * 20 <= whole, "{whole} whole, {cut} cut, {refused} refused");
 }
