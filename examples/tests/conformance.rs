@@ -124,6 +124,7 @@ mod pjrt {
     }
 
     #[test]
+    #[ignore = "a minute of XLA's compiler; the other kinds hold the engine in continuous integration"]
     fn full() {
         hold(1, Fixture::storyteller(), |subject| subject);
     }
@@ -134,6 +135,7 @@ mod pjrt {
     }
 
     #[test]
+    #[ignore = "a minute of XLA's compiler; the other kinds hold the engine in continuous integration"]
     fn windowed() {
         hold(1, Fixture::named("mistral"), |subject| subject.with_window(16).with_bounded_state(16));
     }
