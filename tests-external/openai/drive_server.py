@@ -85,13 +85,28 @@ def chat(client, model):
     refused(lambda: create(model=model, messages=QUESTION, temperature=-1), 400, "a temperature below 0")
     refused(lambda: create(model=model, messages=QUESTION, n=1000), 400, "a thousand choices")
     refused(lambda: create(model=model, messages=QUESTION, top_logprobs=2), 400, "top_logprobs without logprobs")
-    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    refused(lambda: create(model=model, messages=QUESTION, tools=[tool]), 400, "tools")
-    refused(lambda: create(model=model, messages=QUESTION, response_format={"type": "json_object"}), 400, "JSON")
+    refused(lambda: create(model=model, messages=QUESTION, response_format={"type": "xml"}), 400, "an unknown format")
     refused(
         lambda: create(model=model, messages=[{"role": "user", "content": "fox " * 5000}]), 400, "a long prompt"
     )
     refused(lambda: create(model=model, messages=[{"role": "user", "content": "x" * 3_000_000}]), 413, "megabytes")
+
+
+def tools(client, model):
+    places = {"type": "object", "properties": {"place": {"enum": ["barn", "pond"]}}, "required": ["place"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "look", "parameters": places}}
+    create = lambda **more: client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=200, **more)
+    asked = dict(tools=[tool], tool_choice={"type": "function", "function": {"name": "look"}}, parallel_tool_calls=False)
+    whole = create(**asked).choices[0]
+    check(whole.finish_reason == "tool_calls", f"a call: {whole}")
+    call = whole.message.tool_calls[0].function
+    check(call.name == "look" and json.loads(call.arguments)["place"] in ("barn", "pond"), f"a call: {call}")
+    deltas = [choice.delta for chunk in create(stream=True, **asked) for choice in chunk.choices]
+    parts = [part.function for delta in deltas for part in delta.tool_calls or []]
+    check("".join(part.arguments or "" for part in parts) == call.arguments, f"a streamed call: {parts}")
+    format = {"type": "json_schema", "json_schema": {"name": "look", "strict": True, "schema": places}}
+    answer = create(response_format=format).choices[0]
+    check(answer.finish_reason == "stop" and json.loads(answer.message.content)["place"] in ("barn", "pond"), f"JSON: {answer}")
 
 
 def completions(client, model):
@@ -140,6 +155,7 @@ def main():
     client = openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0, timeout=120)
     model = client.models.list().data[0].id
     chat(client, model)
+    tools(client, model)
     completions(client, model)
     embeddings(client, model)
     the_rest(client, address)
