@@ -15,7 +15,7 @@ mod signals;
 pub use engine::iree;
 pub use engine::{Engine, EngineOptions, open_model, place};
 pub use progress::Progress;
-pub use report::{Failure, exit, launch, launch_until, one_line};
+pub use report::{Failure, exit, json_line, launch, launch_until, one_line};
 pub use sampling::SamplingArguments;
 
 /// The programs in the README and in the book compile.

@@ -40,6 +40,12 @@ pub fn launch_until<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>)
     }
 }
 
+/// Writes `value` as JSON on a line of its own.
+pub fn json_line(mut out: impl io::Write, value: &impl serde::Serialize) -> Result<(), Failure> {
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Library(error)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use mlxcel_examples::{Failure, Progress, SamplingArguments, input, launch, one_line, open_model};
+use mlxcel_examples::{Failure, Progress, SamplingArguments, input, json_line, launch, one_line, open_model};
 use mlxcel_session::{
     Completion, Engine, LoadOptions, Message, Options, PrefixCache, Prompt, Request, RequestStream,
     Result as ModelResult,
@@ -185,8 +185,7 @@ impl Batch<'_> {
         let Some(stream) = self.waiting.pop_front() else { return Ok(()) };
         let completion = stream.and_then(RequestStream::complete);
         self.succeeded += usize::from(completion.is_ok());
-        serde_json::to_writer(&mut *self.out, &Answer::of(self.next, completion)).map_err(io::Error::from)?;
-        writeln!(self.out)?;
+        json_line(&mut *self.out, &Answer::of(self.next, completion))?;
         self.next += 1;
         self.bar.inc(1);
         Ok(())

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, bundled, launch, place};
+use mlxcel_examples::{Failure, Progress, bundled, json_line, launch, place};
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
 use mlxcel_session::{LoadOptions, ModelSource, Precision};
@@ -121,8 +121,7 @@ fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let summaries = inspected?;
     let mut out = io::stdout().lock();
     if arguments.json {
-        serde_json::to_writer(&mut out, &summaries).map_err(io::Error::from)?;
-        writeln!(out)?;
+        json_line(&mut out, &summaries)?;
     } else {
         for summary in &summaries {
             writeln!(out, "{summary}")?;
@@ -154,8 +153,7 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if arguments.json {
         let output = output(folder, &manifest, started.elapsed().as_secs_f64());
-        serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
-        writeln!(out)?;
+        json_line(&mut out, &output)?;
     } else {
         writeln!(out, "{manifest}")?;
         writeln!(out, "written to {}", folder.display())?;

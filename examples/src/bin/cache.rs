@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
-use mlxcel_examples::{Failure, launch, one_line};
+use mlxcel_examples::{Failure, json_line, launch, one_line};
 use mlxcel_session::Error;
 use mlxcel_session::iree::cache::{Cache, CacheEntry, parse_size};
 use serde::Serialize;
@@ -156,8 +156,7 @@ impl Output {
     fn print(&self, json: bool) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         if json {
-            serde_json::to_writer(&mut out, self).map_err(io::Error::from)?;
-            writeln!(out)?;
+            json_line(&mut out, self)?;
             return Ok(out.flush()?);
         }
         let known = |text: &str| if text.is_empty() { "?".to_owned() } else { text.to_owned() };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use mlxcel_examples::{Failure, Progress, input, launch, open_model};
+use mlxcel_examples::{Failure, Progress, input, json_line, launch, open_model};
 use mlxcel_session::{EmbedOptions, LoadOptions, Pooling, Precision};
 use serde::Serialize;
 
@@ -88,8 +88,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             writeln!(out, "{:>8.4}  {text}", 1.0)?;
         } else {
             let output = Output { text, embedding: vector, cosines };
-            serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
-            writeln!(out)?;
+            json_line(&mut out, &output)?;
         }
     }
     Ok(out.flush()?)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use mlxcel_examples::{
-    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, place,
+    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, json_line, launch, place,
 };
 use mlxcel_session::{
     DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare,
@@ -372,7 +372,6 @@ fn print_json(
         profile: engine.take_profile().map(|(_, value)| value).transpose().map_err(io::Error::from)?,
     };
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
-    writeln!(out)?;
+    json_line(&mut out, &output)?;
     Ok(out.flush()?)
 }

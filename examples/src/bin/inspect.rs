@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use mlxcel_core::{LoadOptions, Precision};
 use mlxcel_examples::inspection::{CacheType, EngineAnswer, Inspection};
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, launch, place};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, json_line, launch, place};
 use mlxcel_models::Checkpoint;
 use mlxcel_session::available_backends;
 
@@ -74,8 +74,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     inspection.engines = engines(arguments, &model, capacity, &progress)?;
     let mut out = io::stdout().lock();
     if arguments.json {
-        serde_json::to_writer(&mut out, &inspection).map_err(io::Error::from)?;
-        writeln!(out)?;
+        json_line(&mut out, &inspection)?;
     } else {
         write!(out, "{inspection}")?;
     }

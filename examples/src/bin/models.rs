@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use mlxcel_core::LoadOptions;
 use mlxcel_examples::inspection::{EngineAnswer, Inspection};
-use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, launch, one_line};
+use mlxcel_examples::{Engine, EngineOptions, Failure, Progress, json_line, launch, one_line};
 use mlxcel_models::Checkpoint;
 use mlxcel_session::available_backends;
 use mlxcel_session::hub::{CachedSnapshot, HubCache, HubName};
@@ -182,8 +182,7 @@ impl Output {
     fn print(&self, json: bool) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         if json {
-            serde_json::to_writer(&mut out, self).map_err(io::Error::from)?;
-            writeln!(out)?;
+            json_line(&mut out, self)?;
             return Ok(out.flush()?);
         }
         for model in &self.models {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use mlxcel_examples::{Failure, Progress, input, launch, open_model, place};
+use mlxcel_examples::{Failure, Progress, input, json_line, launch, open_model, place};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::quantize::{
     Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
@@ -148,8 +148,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let output = output(arguments, &written, seconds, perplexity);
     let mut out = io::stdout().lock();
     if arguments.json {
-        serde_json::to_writer(&mut out, &output).map_err(io::Error::from)?;
-        writeln!(out)?;
+        json_line(&mut out, &output)?;
     } else {
         print(&mut out, &output, arguments.verbose)?;
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, input, launch, open_model};
+use mlxcel_examples::{Failure, Progress, input, json_line, launch, open_model};
 use mlxcel_session::{
     ContinuationScore, LoadOptions, Model, Precision, ScoreOptions, TextScore, TokenId, TokenLogprob,
 };
@@ -189,7 +189,6 @@ fn print_continuations(output: &ContinuationsOutput<'_>) -> Result<(), Failure> 
 
 fn print_json(output: &impl Serialize) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, output).map_err(io::Error::from)?;
-    writeln!(out)?;
+    json_line(&mut out, output)?;
     Ok(out.flush()?)
 }

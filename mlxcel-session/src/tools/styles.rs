@@ -116,14 +116,9 @@ pub(super) const STYLES: [Style; 10] = [
         name: "hermes",
         spelled: &["<tool_call>"],
         shows_tools: true,
-        marks: &["<tool_call>", "</tool_call>"],
+        marks: &HERMES_MARKS,
         open: "",
-        call: Call::Object {
-            before: "<tool_call>\n",
-            name: "name",
-            arguments: "arguments",
-            after: "\n</tool_call>",
-        },
+        call: HERMES_CALL,
         separator: "\n",
         close: "",
         parallel: true,
@@ -160,19 +155,20 @@ pub(super) const STYLES: [Style; 10] = [
         name: "generic",
         spelled: &[],
         shows_tools: false,
-        marks: &["<tool_call>", "</tool_call>"],
+        marks: &HERMES_MARKS,
         open: "",
-        call: Call::Object {
-            before: "<tool_call>\n",
-            name: "name",
-            arguments: "arguments",
-            after: "\n</tool_call>",
-        },
+        call: HERMES_CALL,
         separator: "\n",
         close: "",
         parallel: true,
     },
 ];
+
+const HERMES_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
+
+/// As Hermes writes a call, and models that were told how in a system message.
+const HERMES_CALL: Call =
+    Call::Object { before: "<tool_call>\n", name: "name", arguments: "arguments", after: "\n</tool_call>" };
 
 const DEEPSEEK: [&str; 5] = [
     "<｜tool▁calls▁begin｜>",
