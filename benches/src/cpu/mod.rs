@@ -16,6 +16,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours};
 use self::measure::Plan;
@@ -67,9 +69,15 @@ pub(crate) struct Arguments {
     /// Threads; all cores by default. mlx-lm has no such setting
     #[arg(long)]
     threads: Option<usize>,
-    /// How many turns each has
-    #[arg(long, default_value_t = 3)]
+    /// How many turns each has; their order is drawn for each round
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// What the order of turns is drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A look instead of a measurement: one round, one position, one prompt, no batches
+    #[arg(long)]
+    quick: bool,
     /// How many times short measurements are made in a turn
     #[arg(long, default_value_t = 2)]
     repeats: usize,
@@ -125,6 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn measure(arguments: &Arguments) -> Result<Results> {
     let plan = plan(arguments)?;
+    let rounds = if arguments.quick { 1 } else { arguments.rounds };
     let shapes = arguments.model.shapes();
     let checkpoint =
         fs::canonicalize(shapes.provide(&arguments.folder)?).context("finding the checkpoint")?;
@@ -145,7 +154,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         machine: Machine::of_this_process(),
         versions: Vec::new(),
         threads: plan.threads,
-        rounds: arguments.rounds,
+        rounds,
         position: plan.positions[0],
         memory: Vec::new(),
         contestants: Vec::new(),
@@ -164,11 +173,10 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         keep(prepared, entry, &mut results.absent)
     });
 
-    for round in 0..arguments.rounds {
-        // There and back, so that nobody always follows the same one.
-        if round > 0 {
-            entries.reverse();
-        }
+    let listed: Vec<String> = entries.iter().map(|entry| entry.result.name.clone()).collect();
+    let mut random = ChaCha8Rng::seed_from_u64(arguments.seed);
+    for round in 0..rounds {
+        entries.sort_by_cached_key(|_| random.next_u64());
         entries.retain_mut(|entry| {
             if entry.effort == Effort::Little && round > 0 {
                 return true;
@@ -185,9 +193,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         });
     }
     results.versions = versions(&entries);
-    if arguments.rounds.is_multiple_of(2) {
-        entries.reverse();
-    }
+    entries.sort_by_key(|entry| listed.iter().position(|name| *name == entry.result.name));
     results.contestants = entries.into_iter().map(|entry| entry.result).collect();
     Ok(results)
 }
@@ -208,13 +214,16 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
         sorted.retain(|&number| number >= least);
         sorted
     };
+    let first = |numbers: &[usize]| {
+        if arguments.quick { numbers.iter().take(1).copied().collect() } else { numbers.to_vec() }
+    };
     let plan = Plan {
         threads: arguments
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)),
-        prefills: ascending(&arguments.prefills, 2),
-        positions: ascending(&arguments.positions, 2),
-        batches: ascending(&arguments.batches, 2),
+        prefills: first(&ascending(&arguments.prefills, 2)),
+        positions: first(&ascending(&arguments.positions, 2)),
+        batches: if arguments.quick { Vec::new() } else { ascending(&arguments.batches, 2) },
         decode: arguments.decode,
         little_decode: arguments.decode.min(4),
         repeats: arguments.repeats,

@@ -117,6 +117,23 @@ fn targets(results: &Results) -> Vec<Target> {
         }
     }
 
+    // Ours on llama.cpp's own files.
+    let same: Vec<(&Contestant, &Contestant)> = (results.contestants.iter())
+        .filter(|c| c.program == Program::LlamaCpp && c.weights != "bf16")
+        .filter_map(|theirs| Some((ours(&theirs.weights)?, theirs)))
+        .collect();
+    for &(own, theirs) in &same {
+        let weights = &own.weights;
+        let ratio = decode(Some(own), position) / decode(Some(theirs), position);
+        add(format!("decode of llama.cpp's {weights} file"), ratio, AtLeast(1.0, Times), "1.3 x");
+        for &tokens in theirs.prefill.keys() {
+            let ratio =
+                Contestant::median(&own.prefill, tokens) / Contestant::median(&theirs.prefill, tokens);
+            let what = format!("prefill of {tokens}, llama.cpp's {weights} file");
+            add(what, ratio, AtLeast(1.0, Times), "1.3 x");
+        }
+    }
+
     let bf16 = ours("bf16");
     let slower = decode(bf16, position) / decode(bf16, 4096);
     let alone = bf16.map_or(f64::NAN, |c| {
@@ -131,7 +148,8 @@ fn targets(results: &Results) -> Vec<Target> {
     );
     let eight = bf16.map_or(f64::NAN, |c| Contestant::median(&c.batch, 8)) / decode(bf16, position);
     add("8 sequences together beside one, bf16".to_owned(), eight, AtLeast(4.0, Times), "7 x");
-    for weights in ["bf16", "8bit", "4bit"] {
+    let files = same.iter().map(|(own, _)| own.weights.as_str());
+    for weights in ["bf16", "8bit", "4bit"].into_iter().chain(files) {
         let ratio = ours(weights).map_or(f64::NAN, |c| {
             Spread::of(&c.private).median / (c.weight_bytes + c.unread_bytes + c.kv_bytes.unwrap_or(0.0))
         });
@@ -159,7 +177,8 @@ fn faster(results: &Results) -> Vec<String> {
             kind if kind.starts_with("q4_0") || kind.starts_with("4bit") => "4bit",
             _ => "bf16",
         };
-        let Some(ours) = results.find(Program::Iree, weights, Some("native")) else { continue };
+        let of = |weights| results.find(Program::Iree, weights, Some("native"));
+        let Some(ours) = of(peer.weights.as_str()).or_else(|| of(weights)) else { continue };
         for (theirs, own, what) in [
             (&peer.decode, &ours.decode, "decoding at"),
             (&peer.batch, &ours.batch, "decoding of sequences together, of"),

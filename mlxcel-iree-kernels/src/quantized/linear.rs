@@ -19,9 +19,6 @@ const WORKGROUP_BYTES: usize = 256 * 1024;
 /// The fewest workgroups worth having, where there are panels for them.
 const WORKGROUPS: usize = 8;
 
-/// The most panels that are computed together.
-const MOST_TOGETHER: usize = 4;
-
 /// Where a chunk stands.
 struct Chunk {
     /// Its number in the row.
@@ -144,7 +141,7 @@ impl Linear {
         let most = if self.rows > product.few() {
             MANY_TOGETHER
         } else {
-            (product.sums() / self.rows).min(MOST_TOGETHER)
+            (product.sums() / self.rows).min(product.instructions.streams)
         };
         most.min(product.form.panels()).max(1)
     }

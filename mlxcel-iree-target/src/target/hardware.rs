@@ -14,7 +14,11 @@ impl CompileTarget {
     /// Those of a target that is no processor's although its backend is.
     pub fn hardware(&self) -> Result<Hardware> {
         Ok(match self.backend() {
-            CPU => Hardware::Processor(Instructions::of(&Code::of(self)?.features)),
+            CPU => {
+                let code = Code::of(self)?;
+                let instructions = Instructions::of(&code.features);
+                Hardware::Processor(instructions.map(|instructions| instructions.scheduled_for(code.cpu)))
+            }
             "vulkan-spirv" | "metal-spirv" => Hardware::Spirv,
             _ => Hardware::Other,
         })
@@ -43,6 +47,14 @@ mod tests {
         assert_eq!(sets("llvm-cpu:x86-64-v2"), None);
         assert_eq!(sets("llvm-cpu:x86-64-v3,-f16c"), None);
         assert_eq!(sets("cuda:sm_89"), None);
+    }
+
+    #[test]
+    fn streams_are_those_of_the_named_processor() {
+        let streams = |target| of(target).map(|instructions| instructions.streams);
+        assert_eq!(streams("llvm-cpu:znver4"), Some(1));
+        assert_eq!(streams("llvm-cpu:sapphirerapids"), Some(4));
+        assert_eq!(streams("llvm-cpu:x86-64-v4"), Some(4));
     }
 
     #[test]
