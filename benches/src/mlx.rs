@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             entries.push(Entry::mlx_lm(*kind, &shapes, &checkpoint, packages, arguments)?);
         }
     }
-    let probe = Probe::new();
+    let probe = Probe::new()?;
     let mut memory = vec![probe.measure(threads)];
     for round in 0..arguments.rounds {
         for entry in &mut entries {

@@ -161,7 +161,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         absent: Vec::new(),
     };
     let mut entries = entries(&common, arguments, &mut results.absent);
-    let probe = Probe::new();
+    let probe = Probe::new()?;
 
     let references = references(&Common { cache: &reference_cache, ..common }, &entries, &mut results.absent);
     entries.retain_mut(|entry| {
