@@ -15,7 +15,7 @@ use crate::gather::{self, WeightView};
 use crate::gguf::BlockType;
 use crate::source::Source;
 use crate::weights::{Stored, Weights};
-use crate::{families, files, fingerprint};
+use crate::{families, files, fingerprint, quantize};
 
 const CONFIG: &str = "config.json";
 const GGUF: &str = ".gguf";
@@ -237,6 +237,16 @@ impl Checkpoint {
     /// not as long as they are.
     pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         gather::rows(self, weight, rows, out)
+    }
+
+    /// The values of a weight, packed or of floats, as elements of another type: F32, F16 or BF16, row-major.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`weight`](Self::weight), [`Unsupported`](ErrorKind::Unsupported) for other types, and
+    /// [`ResourceExhausted`](ErrorKind::ResourceExhausted).
+    pub fn expanded_weight(&self, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
+        quantize::values(self, weight, element)
     }
 
     /// What network this is: every layer, and for each role in it the weight that plays it.

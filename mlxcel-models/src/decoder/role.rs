@@ -7,6 +7,7 @@ use super::{
     HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
     Router, SharedExpert, ShortConvolution, StateSpace, WeightId,
 };
+use crate::element::ElementType;
 
 /// The part of a network that a weight belongs to. Prints as a word or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +69,17 @@ impl Decoder {
         products.sort_unstable();
         products.dedup();
         products
+    }
+
+    /// The same network with the weights of every product, and the table of token embeddings, as elements of `element`, packed or not: for
+    /// engines that [expand](crate::Checkpoint::expanded_weight) them when they load.
+    #[must_use]
+    pub fn expanded(&self, element: ElementType) -> Self {
+        let mut expanded = self.clone();
+        for weight in self.products() {
+            expanded.weights.expand(weight, element);
+        }
+        expanded
     }
 
     fn collect(&self) -> Collected {

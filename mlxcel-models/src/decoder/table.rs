@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::WeightRef;
+use crate::element::ElementType;
 
 /// The index of a weight in a decoder's [`WeightTable`]: what the description holds instead of names, so that an engine
 /// finds its own form of a weight without hashing anything in a step.
@@ -49,6 +50,15 @@ impl WeightTable {
     /// With an index of another table that is longer.
     pub fn get(&self, id: WeightId) -> &WeightRef {
         &self.weights[id.index()]
+    }
+
+    /// Says that a weight's values are elements of this type, and not packed.
+    pub(super) fn expand(&mut self, id: WeightId, element: ElementType) {
+        if let Some(weight) = self.weights.get_mut(id.index()) {
+            self.known.remove(weight);
+            (weight.element, weight.packed) = (element, None);
+            self.known.insert(weight.clone(), id);
+        }
     }
 
     /// All weights in their order.

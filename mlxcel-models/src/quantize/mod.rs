@@ -48,6 +48,7 @@ pub use crate::packing::formats::{Mode, Scheme};
 use codec::Deviation;
 use folder::Folder;
 use plan::{Content, Plan};
+pub(crate) use rows::values;
 use write::Work;
 
 const OPERATION: &str = "quantize checkpoint";

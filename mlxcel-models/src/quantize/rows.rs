@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use mlxcel_core::Result;
+use mlxcel_core::{Error, Result};
 
 use super::float::Float;
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::WeightRef;
+use crate::element::ElementType;
 use crate::packing::{PackedRows, Part, Scratch};
 
 /// A weight, all of whose dimensions but the innermost are rows.
@@ -92,6 +93,33 @@ impl Rows {
             }
         }
     }
+}
+
+/// The values of a weight as elements of `element`, a type of floats, in the order of its shape.
+pub(crate) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
+    const OPERATION: &str = "expand weight";
+    /// So many values are converted at a time.
+    const BLOCK: usize = 1 << 16;
+    let unsupported = || {
+        Error::unsupported(OPERATION, "weights are expanded from packed ones and floats, to floats")
+            .with_context("tensor", &weight.tensor)
+            .with_context("element_type", element)
+    };
+    let float = Float::of(element).ok_or_else(unsupported)?;
+    let rows = Rows::new(checkpoint, weight.clone())?.ok_or_else(unsupported)?;
+    let size = weight.elements().saturating_mul(float.bytes());
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size).map_err(|_| Error::out_of_memory(OPERATION, size))?;
+    bytes.resize(size, 0);
+    let (columns, mut scratch, mut block) = (rows.columns().max(1), Scratch::default(), Vec::new());
+    let together = (BLOCK / columns).max(1);
+    for (index, target) in bytes.chunks_mut(together * columns * float.bytes()).enumerate() {
+        block.resize(target.len() / float.bytes(), 0.0);
+        let first = index * together;
+        rows.read(checkpoint, first..first + block.len() / columns, &mut scratch, &mut block)?;
+        float.write(&block, target);
+    }
+    Ok(bytes)
 }
 
 /// The whole tensor that `weight` is all or a part of, in its own shape.
