@@ -34,6 +34,7 @@ mod session;
 mod shape;
 mod signature;
 mod state;
+mod table;
 mod weights;
 mod writer;
 
@@ -49,4 +50,5 @@ pub use signature::{
     WeightArgument, weight_arguments,
 };
 pub use state::{StateLayout, StateSegment, state_layouts};
+pub use table::ProgramTable;
 pub use writer::ProgramWriter;

@@ -1,52 +1,88 @@
-//! A place for one program, which several sessions may want at once and one of them makes.
+//! The programs of a model, of which several sessions may want one at once and one of them makes it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
-use super::programs::IreeProgram;
+use crate::executor::Prepared;
+use crate::shape::ProgramShape;
 
 /// How long somebody who waits for a program goes without looking whether that was cancelled.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A place for the program of one shape, which is made once.
-#[derive(Default)]
-pub(super) struct Slot {
-    state: Mutex<State>,
-    changed: Condvar,
+/// Programs by their shapes, each made once, when it is first needed: what executors that compile keep theirs in.
+#[derive(Debug)]
+pub struct ProgramTable<P>(Mutex<HashMap<ProgramShape, Arc<Slot<P>>>>);
+
+impl<P> Default for ProgramTable<P> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
-#[derive(Default)]
-enum State {
-    /// Nobody has made it, or whoever tried has failed.
-    #[default]
-    Empty,
-    /// Somebody is making it.
-    Making,
-    Ready(IreeProgram),
-}
-
-impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, state: State) {
-        *self.state() = state;
-        self.changed.notify_all();
-    }
-
-    /// The program, once it is there.
-    pub(super) fn ready(&self) -> Option<IreeProgram> {
-        match &*self.state() {
+impl<P: Clone> ProgramTable<P> {
+    /// The program for `shape`, if it is there.
+    pub fn ready(&self, shape: &ProgramShape) -> Option<P> {
+        match &*self.slot(shape).state() {
             State::Ready(program) => Some(program.clone()),
             _ => None,
         }
     }
 
+    /// The program for `shape`: the one that is there, or what `make` gives. Waits while somebody else makes it; where that failed, `make` is
+    /// called here.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`, and [`ErrorKind::Cancelled`] while waiting; both name the program.
+    pub fn get_or_make(
+        &self,
+        shape: &ProgramShape,
+        cancel: Option<&CancelToken>,
+        make: impl FnOnce() -> Result<Prepared<P>>,
+    ) -> Result<Prepared<P>> {
+        let slot = self.slot(shape);
+        let made = match slot.claim(cancel) {
+            Ok(Claimed::Ready(program)) => Ok(Prepared { program, compile_time: Duration::ZERO }),
+            Ok(Claimed::Make(claim)) => make().inspect(|made| claim.fill(made.program.clone())),
+            Err(error) => Err(error),
+        };
+        made.map_err(|error| error.with_context("program", shape))
+    }
+
+    fn slot(&self, shape: &ProgramShape) -> Arc<Slot<P>> {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(shape.clone()).or_default())
+    }
+}
+
+/// A place for the program of one shape.
+#[derive(Debug)]
+struct Slot<P> {
+    state: Mutex<State<P>>,
+    changed: Condvar,
+}
+
+impl<P> Default for Slot<P> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State::Empty), changed: Condvar::new() }
+    }
+}
+
+#[derive(Debug)]
+enum State<P> {
+    /// Nobody has made it, or whoever tried has failed.
+    Empty,
+    /// Somebody is making it.
+    Making,
+    Ready(P),
+}
+
+impl<P: Clone> Slot<P> {
     /// The program, or the right to make it; waits while somebody else has that.
-    pub(super) fn claim(&self, cancel: Option<&CancelToken>) -> Result<Claimed<'_>> {
+    fn claim(&self, cancel: Option<&CancelToken>) -> Result<Claimed<'_, P>> {
         let mut state = self.state();
         loop {
             match &*state {
@@ -68,22 +104,33 @@ impl Slot {
     }
 }
 
+impl<P> Slot<P> {
+    fn state(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State<P>) {
+        *self.state() = state;
+        self.changed.notify_all();
+    }
+}
+
 /// What somebody who needs a program gets.
-pub(super) enum Claimed<'a> {
-    Ready(IreeProgram),
-    Make(Claim<'a>),
+enum Claimed<'a, P> {
+    Ready(P),
+    Make(Claim<'a, P>),
 }
 
 /// The right to make a program; where it is not used, somebody else gets it.
-pub(super) struct Claim<'a>(&'a Slot);
+struct Claim<'a, P>(&'a Slot<P>);
 
-impl Claim<'_> {
-    pub(super) fn fill(self, program: IreeProgram) {
+impl<P> Claim<'_, P> {
+    fn fill(&self, program: P) {
         self.0.set(State::Ready(program));
     }
 }
 
-impl Drop for Claim<'_> {
+impl<P> Drop for Claim<'_, P> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         if matches!(*state, State::Making) {
@@ -100,11 +147,12 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::shape::Outputs;
 
     #[test]
     fn whoever_waits_for_a_program_can_be_cancelled_and_gets_it_where_making_it_failed() {
-        let slot = Slot::default();
-        let is_claim = |turn: Claimed<'_>| matches!(turn, Claimed::Make(_));
+        let slot = Slot::<()>::default();
+        let is_claim = |turn: Claimed<'_, ()>| matches!(turn, Claimed::Make(_));
         let Claimed::Make(claim) = slot.claim(None).unwrap() else { panic!("nobody has made it") };
         let cancel = CancelToken::new();
         thread::scope(|scope| {
@@ -120,5 +168,21 @@ mod tests {
             drop(claim);
             assert!(waiting.join().unwrap().unwrap());
         });
+    }
+
+    #[test]
+    fn a_program_is_made_once_and_again_where_that_failed() {
+        let table = ProgramTable::<u32>::default();
+        let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Last };
+        let failed = || Err(Error::new(ErrorKind::Compile, "compile program", "no"));
+        let error = table.get_or_make(&shape, None, failed).unwrap_err();
+        assert_eq!((error.kind(), error.context("program")), (ErrorKind::Compile, Some("1@256")));
+        assert_eq!(table.ready(&shape), None);
+        let compile_time = Duration::from_secs(1);
+        let made = table.get_or_make(&shape, None, || Ok(Prepared { program: 7, compile_time })).unwrap();
+        assert_eq!((made.program, made.compile_time), (7, compile_time));
+        let again = table.get_or_make(&shape, None, || unreachable!("it is there")).unwrap();
+        assert_eq!((again.program, again.compile_time), (7, Duration::ZERO));
+        assert_eq!(table.ready(&shape), Some(7));
     }
 }

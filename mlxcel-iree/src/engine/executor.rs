@@ -52,8 +52,7 @@ impl Executor for IreeExecutor {
     type Program = IreeProgram;
 
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<IreeProgram>> {
-        let (program, compile_time) = self.programs.prepare(shape, cancel)?;
-        Ok(Prepared { program, compile_time })
+        self.programs.prepare(shape, cancel)
     }
 
     fn prepare_together(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {

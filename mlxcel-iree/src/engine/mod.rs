@@ -5,7 +5,6 @@ mod ahead;
 mod executor;
 mod pieces;
 mod programs;
-mod slot;
 pub(crate) mod weights;
 mod work;
 

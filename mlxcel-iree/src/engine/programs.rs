@@ -1,19 +1,17 @@
 //! The compiled programs of one model, made, or taken from a bundle, as shapes are first needed.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{CancelToken, Error, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
-use mlxcel_graph::{ENTRY, ProgramShape, ProgramWriter, Signature, WeightArgument};
+use mlxcel_core::{CancelToken, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
+use mlxcel_graph::{ENTRY, Prepared, ProgramShape, ProgramTable, ProgramWriter, Signature, WeightArgument};
 use mlxcel_iree_kernels::Layouts;
 
 use super::ahead::Ahead;
-use super::slot::{Claimed, Slot};
 use super::weights::LaidOutWeights;
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
@@ -62,7 +60,7 @@ impl Programs {
         writer: ProgramWriter,
         progress: Option<ProgressFn>,
     ) -> Self {
-        let making = Arc::new(Making { device, source, writer, progress, slots: Mutex::default() });
+        let making = Arc::new(Making { device, source, writer, progress, table: ProgramTable::default() });
         let ahead = Ahead::new({
             let making = Arc::clone(&making);
             move |shape, cancel| {
@@ -103,9 +101,9 @@ impl Programs {
         &self,
         shape: &ProgramShape,
         cancel: Option<&CancelToken>,
-    ) -> Result<(IreeProgram, Duration)> {
-        match self.making.slot(shape).ready() {
-            Some(program) => Ok((program, Duration::ZERO)),
+    ) -> Result<Prepared<IreeProgram>> {
+        match self.making.table.ready(shape) {
+            Some(program) => Ok(Prepared { program, compile_time: Duration::ZERO }),
             None => self.making.make_once(shape, cancel, &|done| self.making.report(done, 1)),
         }
     }
@@ -119,7 +117,7 @@ impl Programs {
     ) -> Result<Duration> {
         let started = Instant::now();
         let missing: Vec<_> =
-            shapes.iter().filter(|shape| self.making.slot(shape).ready().is_none()).collect();
+            shapes.iter().filter(|shape| self.making.table.ready(shape).is_none()).collect();
         if missing.is_empty() {
             return Ok(Duration::ZERO);
         }
@@ -133,8 +131,8 @@ impl Programs {
         let compiled = AtomicBool::new(false);
         let cores = thread::available_parallelism().map_or(1, usize::from);
         share_out(cores, missing, |shape| {
-            let (_, time) = self.making.make_once(shape, cancel, &report)?;
-            compiled.fetch_or(!time.is_zero(), Ordering::Relaxed);
+            let made = self.making.make_once(shape, cancel, &report)?;
+            compiled.fetch_or(!made.compile_time.is_zero(), Ordering::Relaxed);
             Ok(())
         })?;
         Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
@@ -143,7 +141,7 @@ impl Programs {
     /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to others. What fails is left
     /// to [`prepare`](Self::prepare).
     pub(super) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
-        let is_ready = self.making.slot(shape).ready().is_some();
+        let is_ready = self.making.table.ready(shape).is_some();
         if !is_ready {
             self.ahead.make(shape);
         }
@@ -158,7 +156,7 @@ struct Making {
     /// Knows the signatures of programs.
     writer: ProgramWriter,
     progress: Option<ProgressFn>,
-    slots: Mutex<HashMap<ProgramShape, Arc<Slot>>>,
+    table: ProgramTable<IreeProgram>,
 }
 
 impl Making {
@@ -169,20 +167,12 @@ impl Making {
         shape: &ProgramShape,
         cancel: Option<&CancelToken>,
         report: &dyn Fn(u64),
-    ) -> Result<(IreeProgram, Duration)> {
-        let named = |error: Error| error.with_context("program", shape);
+    ) -> Result<Prepared<IreeProgram>> {
         let takes_long = self.source.takes_long();
         if takes_long {
             report(0);
         }
-        let made = match self.slot(shape).claim(cancel).map_err(named)? {
-            Claimed::Ready(program) => (program, Duration::ZERO),
-            Claimed::Make(claim) => {
-                let (program, time) = self.make(shape, cancel).map_err(named)?;
-                claim.fill(program.clone());
-                (program, time)
-            }
-        };
+        let made = self.table.get_or_make(shape, cancel, || self.make(shape, cancel))?;
         if takes_long {
             report(1);
         }
@@ -195,16 +185,12 @@ impl Making {
         }
     }
 
-    fn slot(&self, shape: &ProgramShape) -> Arc<Slot> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(slots.entry(shape.clone()).or_default())
-    }
-
-    fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<(IreeProgram, Duration)> {
+    fn make(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<IreeProgram>> {
         self.device.check_fault(FaultPoint::Compile, "compile program")?;
         let Made { vmfb, compile_time } = self.source.program(shape, cancel)?;
         let function = Program::load(&self.device, &vmfb)?.function(ENTRY)?;
         let signature = Arc::new(self.writer.signature(shape));
-        Ok((IreeProgram { function, shape: shape.clone(), signature }, compile_time))
+        let program = IreeProgram { function, shape: shape.clone(), signature };
+        Ok(Prepared { program, compile_time })
     }
 }
