@@ -1,16 +1,17 @@
 //! The engine's own type: what is asked of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Backend, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Result,
+    Backend, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Precision, Result,
 };
 use mlxcel_graph::{
-    Executor, FaultyExecutor, GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info,
+    Executor, FaultyExecutor, GraphModel, GraphModelOptions, KvCacheType, ProgramShape, ProgramWriter,
+    model_info,
 };
-use mlxcel_models::{Checkpoint, FeatureSet};
+use mlxcel_models::{Checkpoint, Decoder, ElementType, FeatureSet};
 
 use crate::engine::{MeshDevices, PjrtExecutor, Programs, on_devices};
 use crate::ffi::{Client, Plugin};
@@ -18,10 +19,11 @@ use crate::locate::locate;
 use crate::options::OptionValue;
 use crate::parallel::weight_shardings;
 use crate::platform::Platform;
+use crate::profile::Profiler;
 use crate::store::Store;
 
 /// The name of this engine.
-pub(crate) const NAME: &str = "pjrt";
+const NAME: &str = "pjrt";
 
 /// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
 ///
@@ -34,40 +36,18 @@ pub(crate) const NAME: &str = "pjrt";
 ///
 /// [`LoadOptions::device`] is the number of a device of the plugin, `0` by default, of a [mesh](Self::with_mesh) the first. How many
 /// threads compute is the plugin's affair: [`LoadOptions::threads`] is refused.
-///
-/// ```no_run
-/// use mlxcel_core::{Backend, LoadOptions};
-///
-/// let engine = mlxcel_pjrt::PjrtBackend::new().with_plugin("plugins/pjrt_c_api_cpu_plugin.so");
-/// let model = engine.load(&"models/llama".into(), &LoadOptions::default())?;
-/// println!("{}", model.capabilities());
-/// # Ok::<(), mlxcel_core::Error>(())
-/// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PjrtBackend {
     plugin: Option<PathBuf>,
     client_options: Vec<(String, OptionValue)>,
     compile_options: Vec<(String, OptionValue)>,
     cache_dir: Option<PathBuf>,
-    is_cached: bool,
+    is_uncached: bool,
     kv_cache: KvCacheType,
-    mesh: usize,
+    is_expanded: bool,
+    mesh: Option<usize>,
+    profiler: Option<Profiler>,
     faults: Option<Faults>,
-}
-
-impl Default for PjrtBackend {
-    fn default() -> Self {
-        Self {
-            plugin: None,
-            client_options: Vec::new(),
-            compile_options: Vec::new(),
-            cache_dir: None,
-            is_cached: true,
-            kv_cache: KvCacheType::default(),
-            mesh: 1,
-            faults: None,
-        }
-    }
 }
 
 impl PjrtBackend {
@@ -108,7 +88,7 @@ impl PjrtBackend {
     /// Keeps no compiled programs.
     #[must_use]
     pub fn without_cache(mut self) -> Self {
-        self.is_cached = false;
+        self.is_uncached = true;
         self
     }
 
@@ -119,13 +99,29 @@ impl PjrtBackend {
         self
     }
 
+    /// Sets whether matrices are kept on the devices in the type that they are multiplied in, float32 for `Exact`, else that of the
+    /// checkpoint's activations; off by default: they stay as they are stored, and the program unpacks and converts them in each pass.
+    /// That takes less memory, and is slower where the plugin's compiler writes what it has unpacked to memory, as XLA's for CPUs does.
+    #[must_use]
+    pub fn with_expanded_weights(mut self, on: bool) -> Self {
+        self.is_expanded = on;
+        self
+    }
+
     /// Spreads a model over `devices` devices of the plugin: tensor-parallel by the roles of its weights, by the plugin's own partitioner.
     /// What does not divide is on each of them.
     ///
     /// Loading a model is an error where the plugin has fewer devices.
     #[must_use]
     pub fn with_mesh(mut self, devices: usize) -> Self {
-        self.mesh = devices;
+        self.mesh = Some(devices);
+        self
+    }
+
+    /// Notes in `profiler` how long passes take and what they move between devices.
+    #[must_use]
+    pub fn with_profiler(mut self, profiler: &Profiler) -> Self {
+        self.profiler = Some(profiler.clone());
         self
     }
 
@@ -162,7 +158,7 @@ impl PjrtBackend {
     }
 
     /// The devices that `options` ask for.
-    pub(crate) fn devices(&self, options: &LoadOptions) -> Result<MeshDevices> {
+    fn devices(&self, options: &LoadOptions) -> Result<MeshDevices> {
         let client = self.client()?;
         let first = options.device.as_deref().map_or(Ok(0), |device| {
             device.parse().map_err(|_| {
@@ -173,19 +169,35 @@ impl PjrtBackend {
                     .with_context("devices", client.device_count())
             })
         })?;
-        MeshDevices::new(client, first, self.mesh, &self.compile_options)
+        MeshDevices::new(client, first, self.mesh.unwrap_or(1), &self.compile_options)
     }
 
-    pub(crate) fn cache_dir(&self) -> Option<&Path> {
-        self.cache_dir.as_deref()
-    }
-
-    pub(crate) fn kv_cache(&self) -> KvCacheType {
-        self.kv_cache
-    }
-
-    pub(crate) fn is_cached(&self) -> bool {
-        self.is_cached
+    /// Everything of a model but its weights, with no program compiled.
+    pub(crate) fn open(&self, source: &ModelSource, options: &LoadOptions) -> Result<Opened> {
+        let checkpoint = Checkpoint::from_source(source)?;
+        let stored = checkpoint.decoder()?;
+        stored.require(&FeatureSet::all(), NAME)?;
+        let mut graph = GraphModelOptions::from(options);
+        graph.kv_cache = self.kv_cache;
+        let device: Vec<&str> = options.device.as_deref().into_iter().collect();
+        OptionSupport::new(stored.context_length, graph.sequences).with_devices(&device).check(options)?;
+        if options.threads.is_some() {
+            let message = "how many threads compute is the PJRT plugin's affair; leave them out, or look at its options";
+            return Err(
+                Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", "threads")
+            );
+        }
+        let element =
+            if options.precision == Precision::Exact { ElementType::F32 } else { stored.element_type };
+        let decoder = if self.is_expanded { stored.expanded(element) } else { stored.clone() };
+        let shapes = graph.prepared_programs(&decoder, options.prepare)?;
+        let mesh = self.devices(options)?;
+        tracing::debug!(plugin = ?mesh.client().plugin(), devices = mesh.count(), "opened the devices");
+        let store = Store::open(self.cache_dir.as_deref(), self.is_uncached, mesh.client())?;
+        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+        let shardings = weight_shardings(&decoder, &writer.weights, mesh.count());
+        let programs = Programs::new(mesh, writer, shardings, store, options);
+        Ok(Opened { checkpoint, stored, decoder, graph, shapes, programs })
     }
 
     fn load_with<E: Executor>(
@@ -195,37 +207,28 @@ impl PjrtBackend {
         run_by: impl FnOnce(PjrtExecutor) -> E,
     ) -> Result<Arc<dyn Model>> {
         let started = Instant::now();
-        let checkpoint = Checkpoint::from_source(source)?;
-        let decoder = checkpoint.decoder()?;
-        decoder.require(&FeatureSet::all(), NAME)?;
-        let mut graph = GraphModelOptions::from(options);
-        graph.kv_cache = self.kv_cache;
-        let device: Vec<&str> = options.device.as_deref().into_iter().collect();
-        OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&device).check(options)?;
-        if options.threads.is_some() {
-            let message = "how many threads compute is the PJRT plugin's affair; leave them out, or look at its options";
-            return Err(
-                Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", "threads")
-            );
-        }
-        let prepared = graph.prepared_programs(&decoder, options.prepare)?;
-        let mesh = self.devices(options)?;
-        tracing::debug!(plugin = ?mesh.client().plugin(), devices = mesh.count(), "opened the devices");
-        let store = Store::open(self.cache_dir(), !self.is_cached, mesh.client())?;
-        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
-        let arguments = Arc::clone(&writer.weights);
-        let shardings = weight_shardings(&decoder, &arguments, mesh.count());
-        let weights = on_devices(&mesh, &checkpoint, &arguments, &shardings, options)?;
-        let progress = options.progress.clone();
-        let programs = Programs::new(mesh, writer, shardings, options.precision, store, progress);
+        let Opened { checkpoint, stored, decoder, graph, shapes, programs } = self.open(source, options)?;
+        let weights = on_devices(&programs, &checkpoint, &stored, options)?;
         let mut info = model_info(NAME, &checkpoint, &decoder);
-        for shape in prepared {
-            info.compile_time += programs.prepare(&shape, options.cancel.as_ref())?.1;
+        for shape in shapes {
+            info.compile_time += programs.prepare(&shape, options.cancel.as_ref())?.compile_time;
         }
         info.load_time = started.elapsed();
-        let executor = run_by(PjrtExecutor::new(programs, weights));
+        let executor = run_by(PjrtExecutor::new(programs, weights, self.profiler.clone()));
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
+}
+
+/// What [`PjrtBackend::open`] gives.
+pub(crate) struct Opened {
+    checkpoint: Checkpoint,
+    /// The checkpoint's network, and that which programs run: the same, unless weights are expanded.
+    stored: Decoder,
+    decoder: Decoder,
+    graph: GraphModelOptions,
+    /// The programs that are wanted from the beginning.
+    pub(crate) shapes: Vec<ProgramShape>,
+    pub(crate) programs: Programs,
 }
 
 impl Backend for PjrtBackend {

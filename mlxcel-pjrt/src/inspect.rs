@@ -1,20 +1,13 @@
 //! How a model is spread over devices, and what its programs move between them.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use mlxcel_core::{LoadOptions, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, ProgramWriter};
-use mlxcel_models::{Checkpoint, FeatureSet};
 
-use crate::backend::{NAME, PjrtBackend};
-use crate::engine::Programs;
-use crate::hlo::{Collective, collectives};
-use crate::parallel::weight_shardings;
+use crate::backend::PjrtBackend;
+use crate::collectives::{Collective, Listed};
 use crate::platform::Platform;
 use crate::sharding::Sharding;
-use crate::store::Store;
 
 /// What [`PjrtBackend::inspect`] found. Prints as a table.
 #[derive(Clone, Debug)]
@@ -42,42 +35,29 @@ impl PjrtBackend {
     ///
     /// Those of loading a model, and [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) where the plugin does not show compiled programs.
     pub fn inspect(&self, source: &ModelSource, options: &LoadOptions) -> Result<Inspection> {
-        let checkpoint = Checkpoint::from_source(source)?;
-        let decoder = checkpoint.decoder()?;
-        decoder.require(&FeatureSet::all(), NAME)?;
-        let mut graph = GraphModelOptions::from(options);
-        graph.kv_cache = self.kv_cache();
-        let shapes = graph.prepared_programs(&decoder, options.prepare)?;
-        let mesh = self.devices(options)?;
-        let devices = mesh.count();
-        let platform = Platform::of(mesh.client())?;
-        let store = Store::open(self.cache_dir(), !self.is_cached(), mesh.client())?;
-        let writer = ProgramWriter::new(decoder.clone(), &graph)?;
-        let arguments = Arc::clone(&writer.weights);
-        let shardings = weight_shardings(&decoder, &arguments, devices);
-        let lie: Vec<_> = arguments.iter().zip(&shardings).collect();
-        let programs = Programs::new(mesh, writer, shardings.clone(), options.precision, store, None);
-        let mut inspected = Vec::with_capacity(shapes.len());
-        for shape in shapes {
-            let (program, _) = programs.prepare(&shape, options.cancel.as_ref())?;
-            inspected.push((shape.to_string(), collectives(&program.optimized()?)?));
+        let opened = self.open(source, options)?;
+        let mesh = &opened.programs.mesh;
+        let mut found = Inspection {
+            platform: Platform::of(mesh.client())?,
+            devices: mesh.count(),
+            weight_bytes: 0,
+            weight_bytes_per_device: 0,
+            replicated: Vec::new(),
+            programs: Vec::new(),
+        };
+        for (argument, sharding) in opened.programs.weights() {
+            let bytes = argument.ty.bytes() as u64;
+            found.weight_bytes += bytes;
+            found.weight_bytes_per_device += sharding.part(&argument.ty, found.devices).bytes() as u64;
+            if sharding == Sharding::Replicated && argument.ty.rank() >= 2 && found.devices > 1 {
+                found.replicated.push((argument.name.clone(), bytes));
+            }
         }
-        let whole = lie.iter().filter(|(argument, sharding)| {
-            **sharding == Sharding::Replicated && argument.ty.rank() >= 2 && devices > 1
-        });
-        Ok(Inspection {
-            platform,
-            devices,
-            weight_bytes: lie.iter().map(|(argument, _)| argument.ty.bytes() as u64).sum(),
-            weight_bytes_per_device: lie
-                .iter()
-                .map(|(argument, sharding)| sharding.part(&argument.ty, devices).bytes() as u64)
-                .sum(),
-            replicated: whole
-                .map(|(argument, _)| (argument.name.clone(), argument.ty.bytes() as u64))
-                .collect(),
-            programs: inspected,
-        })
+        for shape in opened.shapes {
+            let program = opened.programs.prepare(&shape, options.cancel.as_ref())?.program;
+            found.programs.push((shape.to_string(), program.collectives()?));
+        }
+        Ok(found)
     }
 }
 
@@ -94,19 +74,7 @@ impl fmt::Display for Inspection {
             writeln!(f, "          {name}: replicated, {bytes} bytes")?;
         }
         for (program, collectives) in &self.programs {
-            let mut alike: BTreeMap<&Collective, usize> = BTreeMap::new();
-            for collective in collectives {
-                *alike.entry(collective).or_default() += 1;
-            }
-            let total: u64 = collectives.iter().map(|collective| collective.bytes).sum();
-            writeln!(
-                f,
-                "program   {program}: {} collectives, {total} bytes on each device",
-                collectives.len()
-            )?;
-            for (Collective { operation, bytes }, count) in alike {
-                writeln!(f, "          {count} x {operation} of {bytes} bytes")?;
-            }
+            write!(f, "program   {program}: {}", Listed(collectives))?;
         }
         Ok(())
     }

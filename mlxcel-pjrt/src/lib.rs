@@ -29,23 +29,24 @@
 #![deny(unsafe_code)]
 
 mod backend;
-mod compile_options;
+mod collectives;
 mod engine;
 #[allow(unsafe_code, reason = "a plugin is a C library; everything unsafe about it is in here")]
 mod ffi;
-mod hlo;
 mod inspect;
 mod locate;
+mod messages;
 mod options;
 mod parallel;
 mod platform;
+pub mod profile;
 mod sharding;
 mod store;
 #[cfg(test)]
 mod testing;
 
 pub use backend::PjrtBackend;
-pub use hlo::Collective;
+pub use collectives::Collective;
 pub use inspect::Inspection;
 pub use locate::PLUGIN_VARIABLE;
 pub use mlxcel_graph::KvCacheType;

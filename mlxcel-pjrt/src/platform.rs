@@ -28,15 +28,15 @@ pub struct Platform {
 
 impl Platform {
     pub(crate) fn of(client: &Client) -> Result<Self> {
-        let plugin = client.plugin();
+        let (plugin, (name, version)) = (client.plugin(), client.platform()?);
         let devices = (0..client.device_count()).map(|device| Ok(client.device(device)?.1));
         Ok(Self {
             plugin: plugin.path().to_owned(),
             api_version: plugin.version(),
-            name: client.platform()?,
-            version: client.platform_version()?,
+            name,
+            version,
             devices: devices.collect::<Result<_>>()?,
-            attributes: plugin.attributes().to_vec(),
+            attributes: plugin.attributes()?,
         })
     }
 }

@@ -47,19 +47,8 @@ impl Sharding {
 
 /// The bytes from one index of each dimension to the next, row-major.
 pub(crate) fn strides(ty: &TensorType) -> Vec<usize> {
-    let mut stride = ty.element.bytes_for(1);
-    let mut strides: Vec<usize> = ty
-        .shape
-        .iter()
-        .rev()
-        .map(|size| {
-            let own = stride;
-            stride *= size;
-            own
-        })
-        .collect();
-    strides.reverse();
-    strides
+    let behind = |at: usize| ty.shape.iter().skip(at + 1).product();
+    (0..ty.rank()).map(|at| ty.element.bytes_for(behind(at))).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! options, the plugin's file (its name, size and time), its versions, the platform's, and the processor; published by renaming, and
 //! checked when it is read. What cannot be stored is compiled again; a plugin that does not serialize programs has none stored.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::Write as _;
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::engine::MeshDevices;
 use crate::ffi::{Client, Executable};
+use crate::platform::Platform;
 
 /// The variable that names the folder of mlxcel's caches.
 const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
@@ -39,42 +40,24 @@ pub(crate) struct Store {
 impl Store {
     /// The store in `folder`, else in `pjrt` under what `MLXCEL_CACHE_DIR` names, else under the user's cache folder, for programs of
     /// this client. `is_off` keeps nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of asking the client what it is.
     pub(crate) fn open(folder: Option<&Path>, is_off: bool, client: &Client) -> Result<Self> {
         let variable = || env::var_os(FOLDER_VARIABLE).filter(|value| !value.is_empty());
         let users = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("mlxcel"));
         let default = || variable().map(PathBuf::from).or_else(users).map(|folder| folder.join("pjrt"));
         let mut folder = folder.map(Path::to_owned).or_else(default).filter(|_| !is_off);
-        let (platform, version) = (client.platform()?, client.platform_version()?);
-        let processor = if platform.eq_ignore_ascii_case("cpu") { processor() } else { Some(String::new()) };
-        if processor.is_none() {
-            // Code for a processor that cannot be told from others is not kept.
-            folder = None;
-        }
-        let mut kinds = Vec::new();
-        for device in 0..client.device_count() {
-            kinds.push(client.device(device)?.1);
-        }
-        let plugin = client.plugin();
-        let identity = format!(
-            "{}\n{platform}\n{version}\n{kinds:?}\n{}\n{:?}\n{:?}\n{:?}\n",
-            env!("CARGO_PKG_VERSION"),
-            processor.unwrap_or_default(),
-            file_identity(plugin.path()),
-            plugin.version(),
-            plugin.attributes(),
-        );
+        let platform = Platform::of(client)?;
+        let processor = processor();
+        // Code for a processor that cannot be told from others is not kept.
+        folder = folder.filter(|_| processor.is_some() || !platform.name.eq_ignore_ascii_case("cpu"));
+        let file = file_identity(&platform.plugin);
+        // A plugin is the same wherever it lies.
+        let platform = Platform { plugin: PathBuf::new(), ..platform };
+        let identity = format!("{} {platform:?} {processor:?} {file:?}\n", env!("CARGO_PKG_VERSION"));
         Ok(Self { folder, identity: identity.into_bytes() })
     }
 
     /// The program of this text on these devices, and whether it was compiled.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Compile`] where the plugin refuses it.
+    /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn get(&self, mesh: &MeshDevices, text: &str) -> Result<(Executable, bool)> {
         let key = Sha256::new().chain_update(&self.identity).chain_update(mesh.options()).chain_update(text);
         let name: String = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -101,14 +84,12 @@ impl Store {
 
 /// What tells this machine's processor from others; nothing where the system does not say.
 fn processor() -> Option<String> {
+    const TELLING: [&str; 6] = ["vendor_id", "cpu family", "model", "flags", "Features", "CPU "];
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let wanted = ["vendor_id", "cpu family", "model", "flags", "Features", "CPU part", "CPU implementer"];
-    let lines = text.lines().filter_map(|line| line.split_once(':'));
-    let known: BTreeMap<&str, &str> = lines
-        .map(|(name, value)| (name.trim(), value.trim()))
-        .filter(|(name, _)| wanted.contains(name))
-        .collect();
-    (!known.is_empty()).then(|| format!("{} {known:?}", env::consts::ARCH))
+    let lines = text.lines().filter(|line| TELLING.iter().any(|name| line.starts_with(name)));
+    // Those of every core, each once.
+    let lines: BTreeSet<&str> = lines.collect();
+    (!lines.is_empty()).then(|| format!("{} {lines:?}", env::consts::ARCH))
 }
 
 /// The name of a plugin's file, its size, and when it was written.

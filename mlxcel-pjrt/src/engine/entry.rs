@@ -1,7 +1,5 @@
 //! The entry point by which PJRT runs a module: `main`, with what a plugin has to know of each argument.
 
-use std::fmt::Write as _;
-
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::{ElementType, Module, Printer, TensorType};
 
@@ -43,10 +41,7 @@ impl Entry {
     }
 
     /// `module` as text, with a `main` that runs its function `entry`. Products are of the highest precision where `exact`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Internal`] where the module is not what the entry says.
+    /// Fails with [`ErrorKind::Internal`] where the module is not what the entry says.
     pub(super) fn write(&self, mut module: Module, entry: &str, exact: bool) -> Result<String> {
         let internal = |message: &'static str| Error::new(ErrorKind::Internal, "write program", message);
         let function = module.functions.iter_mut().find(|function| function.name == entry);
@@ -65,64 +60,50 @@ impl Entry {
     /// The text of `main`; nothing where a packed argument has no 32-bit elements.
     fn main(&self, entry: &str) -> Option<String> {
         let packed = self.packed_type();
-        let (mut declared, mut body, mut passed, mut types) =
-            (Vec::new(), String::new(), Vec::new(), Vec::new());
+        let (mut declared, mut body, mut types) = (Vec::new(), String::new(), Vec::new());
         let mut taken = 0;
         for (index, argument) in self.arguments.iter().enumerate() {
             match argument {
                 Argument::Tensor { ty, sharding, becomes } => {
                     let alias = becomes.map(|result| format!("tf.aliasing_output = {result} : i32"));
-                    let attributes = self.attributes(ty, *sharding, alias);
-                    declared.push(format!("%a{index}: {ty}{attributes}"));
-                    passed.push(format!("%a{index}"));
+                    declared.push(format!("%a{index}: {ty}{}", self.attributes(ty, *sharding, alias)));
                     types.push(ty.to_string());
                 }
-                Argument::Packed(ty) => {
+                Argument::Packed(ty) if ty.element.bits() == 32 => {
                     if taken == 0 {
-                        declared.push(format!(
-                            "%step: {packed}{}",
-                            self.attributes(&packed, Sharding::Replicated, None)
-                        ));
+                        let attributes = self.attributes(&packed, Sharding::Replicated, None);
+                        declared.push(format!("%step: {packed}{attributes}"));
                     }
                     let words = ty.elements();
-                    let flat = |element| TensorType::new(element, [words]);
-                    let (from, to) = (flat(ElementType::I32), flat(ty.element));
-                    if ty.element.bits() != 32 {
-                        return None;
-                    }
-                    // Writing to a string does not fail.
-                    let _ = writeln!(
-                        body,
-                        "    %s{index} = stablehlo.slice %step [{taken}:{}] : ({packed}) -> {from}",
-                        taken + words
+                    let [from, to] =
+                        [ElementType::I32, ty.element].map(|element| TensorType::new(element, [words]));
+                    let end = taken + words;
+                    body += &format!(
+                        "    %s{index} = stablehlo.slice %step [{taken}:{end}] : ({packed}) -> {from}
+    %b{index} = stablehlo.bitcast_convert %s{index} : ({from}) -> {to}
+    %a{index} = stablehlo.reshape %b{index} : ({to}) -> {ty}
+"
                     );
-                    let _ = writeln!(
-                        body,
-                        "    %b{index} = stablehlo.bitcast_convert %s{index} : ({from}) -> {to}"
-                    );
-                    let _ = writeln!(body, "    %p{index} = stablehlo.reshape %b{index} : ({to}) -> {ty}");
-                    passed.push(format!("%p{index}"));
                     types.push(ty.to_string());
-                    taken += words;
+                    taken = end;
                 }
+                Argument::Packed(_) => return None,
             }
         }
-        let results: Vec<String> = self.results.iter().map(|(ty, _)| ty.to_string()).collect();
-        let attributed: Vec<String> = self
-            .results
-            .iter()
-            .map(|(ty, sharding)| format!("{ty}{}", self.attributes(ty, *sharding, None)))
-            .collect();
-        let given: Vec<String> = match results.len() {
-            1 => vec!["%r".to_owned()],
-            count => (0..count).map(|index| format!("%r#{index}")).collect(),
+        let count = self.results.len();
+        let listed = |item: &dyn Fn(usize) -> String, count: usize| -> String {
+            (0..count).map(item).collect::<Vec<_>>().join(", ")
         };
-        let count = if results.len() == 1 { String::new() } else { format!(":{}", results.len()) };
-        let (declared, passed, types) = (declared.join(", "), passed.join(", "), types.join(", "));
-        let (attributed, given, results) = (attributed.join(", "), given.join(", "), results.join(", "));
+        let passed = listed(&|index| format!("%a{index}"), types.len());
+        let given = listed(&|index| format!("%r#{index}"), count);
+        let results = listed(&|index| self.results[index].0.to_string(), count);
+        let attributed =
+            self.results.iter().map(|(ty, sharding)| format!("{ty}{}", self.attributes(ty, *sharding, None)));
+        let attributed = attributed.collect::<Vec<_>>().join(", ");
+        let (declared, types) = (declared.join(", "), types.join(", "));
         Some(format!(
             "  func.func public @main({declared}) -> ({attributed}) {{\n{body}    \
-             %r{count} = func.call @{entry}({passed}) : ({types}) -> ({results})\n    \
+             %r:{count} = func.call @{entry}({passed}) : ({types}) -> ({results})\n    \
              return {given} : {results}\n  }}\n"
         ))
     }
@@ -173,7 +154,7 @@ mod tests {
              \"{devices=[1,2]<=[2]}\"}, %step: tensor<7xi32> {mhlo.sharding = \"{replicated}\"})",
             "%s2 = stablehlo.slice %step [4:7] : (tensor<7xi32>) -> tensor<3xi32>",
             "%b1 = stablehlo.bitcast_convert %s1 : (tensor<4xi32>) -> tensor<4xf32>",
-            "%r:2 = func.call @step(%a0, %p1, %p2)",
+            "%r:2 = func.call @step(%a0, %a1, %a2)",
             "func.func private @step(",
             "precision = [HIGHEST, HIGHEST]",
         ] {

@@ -1,6 +1,7 @@
 //! Running decoder programs on the devices of a PJRT client.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
@@ -12,6 +13,7 @@ use super::states::{Copies, PjrtState};
 use super::weights::Weights;
 use crate::ffi::Buffer;
 use crate::parallel::state_sharding;
+use crate::profile::Profiler;
 use crate::sharding::Sharding;
 
 /// Devices with a model's programs and weights on them.
@@ -19,11 +21,12 @@ pub(crate) struct PjrtExecutor {
     programs: Programs,
     weights: Weights,
     copies: Copies,
+    profiler: Option<Profiler>,
 }
 
 impl PjrtExecutor {
-    pub(crate) fn new(programs: Programs, weights: Weights) -> Self {
-        Self { programs, weights, copies: Copies::default() }
+    pub(crate) fn new(programs: Programs, weights: Weights, profiler: Option<Profiler>) -> Self {
+        Self { programs, weights, copies: Copies::default(), profiler }
     }
 }
 
@@ -32,8 +35,7 @@ impl Executor for PjrtExecutor {
     type Program = Arc<PjrtProgram>;
 
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<Self::Program>> {
-        let (program, compile_time) = self.programs.prepare(shape, cancel)?;
-        Ok(Prepared { program, compile_time })
+        self.programs.prepare(shape, cancel)
     }
 
     fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
@@ -99,8 +101,8 @@ impl Executor for PjrtExecutor {
         states: &mut [&mut [PjrtState]],
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
-        let PjrtProgram { executable, signature, step, results, parts } = &**program;
-        let mesh = &self.programs.mesh;
+        let PjrtProgram { name, executable, signature, step, results, parts } = &**program;
+        let (started, mesh) = (Instant::now(), &self.programs.mesh);
         let mut packed = Vec::with_capacity(step.bytes());
         for argument in inputs.arguments(signature) {
             packed.extend_from_slice(argument.map_err(RunError::before)?.1);
@@ -129,13 +131,11 @@ impl Executor for PjrtExecutor {
             device.into_iter().zip(&mut by_result).for_each(|(buffer, shards)| shards.push(buffer));
         }
         let mut outputs = StepOutputs::default();
-        for ((described, (sharding, ty)), shards) in signature.results.iter().zip(results).zip(by_result) {
+        for ((described, (ty, sharding)), shards) in signature.results.iter().zip(results).zip(by_result) {
             match described.meaning {
                 ResultMeaning::Best => {
-                    let mut words = vec![0u32; ty.elements()];
-                    let first = shards.first().ok_or_else(|| lost("best"))?;
-                    first.read_into(bytemuck::cast_slice_mut(&mut words))?;
-                    outputs.best = StepOutputs::decode_best(&words);
+                    let bytes = mesh.read(ty, *sharding, &shards)?;
+                    outputs.best = StepOutputs::decode_best(&bytemuck::pod_collect_to_vec::<u8, u32>(&bytes));
                 }
                 ResultMeaning::Logits | ResultMeaning::Hidden if wanted.is_empty() => {}
                 ResultMeaning::Logits | ResultMeaning::Hidden => {
@@ -149,6 +149,9 @@ impl Executor for PjrtExecutor {
                     state.ok_or_else(|| lost(&whose.to_string()))?.shards = shards;
                 }
             }
+        }
+        if let Some(profiler) = &self.profiler {
+            profiler.note(name, started.elapsed(), || program.collectives().unwrap_or_default());
         }
         Ok(outputs)
     }

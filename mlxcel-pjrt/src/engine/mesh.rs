@@ -3,8 +3,8 @@
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::TensorType;
 
-use crate::compile_options::CompileOptions;
-use crate::ffi::{Buffer, Client, Executable, HostView};
+use crate::ffi::{Buffer, Client, Executable};
+use crate::messages::compile_options;
 use crate::options::OptionValue;
 use crate::sharding::{Sharding, strides};
 
@@ -20,10 +20,7 @@ pub(crate) struct MeshDevices {
 
 impl MeshDevices {
     /// The first `count` devices of a client from `first` on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidInput`] where there are fewer.
+    /// Fails with [`ErrorKind::InvalidInput`] where there are fewer.
     pub(crate) fn new(
         client: Client,
         first: usize,
@@ -42,7 +39,7 @@ impl MeshDevices {
         let devices: Vec<usize> = (first..first + count).collect();
         let ids: Vec<i32> =
             devices.iter().map(|&device| Ok(client.device(device)?.0)).collect::<Result<_>>()?;
-        let options = CompileOptions { devices: &ids, overrides }.encode();
+        let options = compile_options(&ids, overrides);
         Ok(Self { client, devices, options })
     }
 
@@ -61,54 +58,39 @@ impl MeshDevices {
     }
 
     /// Compiles a module for these devices.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Compile`] where the plugin refuses it.
+    /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn compile(&self, module: &str) -> Result<Executable> {
         Executable::compile(&self.client, module, &self.options, self.count())
     }
 
     /// Copies a tensor whose bytes are at hand to the devices, to each the part that is its.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::upload`].
     pub(crate) fn upload(&self, ty: &TensorType, sharding: Sharding, bytes: &[u8]) -> Result<Vec<Buffer>> {
-        let part = sharding.part(ty, self.count());
-        let strides = strides(ty);
-        let upload = |(index, &device): (usize, &usize)| match sharding {
-            Sharding::Replicated => self.client.upload(device, ty, HostView::dense(bytes)),
-            Sharding::Split(dimension) => {
-                let step = part.shape.get(dimension).zip(strides.get(dimension)).map_or(0, |(a, b)| a * b);
-                // A part of the outermost dimension lies in one piece.
-                let rows = if dimension == 0 { index * step + part.bytes() } else { bytes.len() };
-                let from = bytes.get(index * step..rows).unwrap_or_default();
-                let strides = (dimension != 0).then_some(&strides[..]);
-                self.client.upload(device, &part, HostView { bytes: from, strides })
-            }
+        let Sharding::Split(dimension) = sharding else {
+            return self.devices.iter().map(|&device| self.client.upload(device, ty, bytes, &[])).collect();
+        };
+        let (part, strides) = (sharding.part(ty, self.count()), strides(ty));
+        let step = part.shape.get(dimension).zip(strides.get(dimension)).map_or(0, |(a, b)| a * b);
+        let upload = |(index, &device): (usize, &usize)| {
+            // A part of the outermost dimension lies in one piece.
+            let (end, strides) =
+                if dimension == 0 { ((index + 1) * step, &[][..]) } else { (bytes.len(), &strides[..]) };
+            let from = bytes.get(index * step..end).unwrap_or_default();
+            self.client.upload(device, &part, from, strides)
         };
         self.devices.iter().enumerate().map(upload).collect()
     }
 
     /// Zeros.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::ResourceExhausted`] where memory is short.
+    /// Fails with [`ErrorKind::ResourceExhausted`] where memory is short.
     pub(crate) fn zeros(&self, ty: &TensorType, sharding: Sharding) -> Result<Vec<Buffer>> {
         let part = sharding.part(ty, self.count());
         let zeros: Box<[u8]> = bytemuck::allocation::try_zeroed_slice_box(part.bytes())
             .map_err(|()| Error::out_of_memory("allocate state", part.bytes()))?;
-        let upload = |&device: &usize| self.client.upload(device, &part, HostView::dense(&zeros));
+        let upload = |&device: &usize| self.client.upload(device, &part, &zeros, &[]);
         self.devices.iter().map(upload).collect()
     }
 
     /// Reads a tensor back: of one that is split, its parts, put together.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Buffer::read`].
     pub(crate) fn read(&self, ty: &TensorType, sharding: Sharding, shards: &[Buffer]) -> Result<Vec<u8>> {
         let (Sharding::Split(dimension), [_, ..]) = (sharding, shards) else {
             let lost = || Error::new(ErrorKind::Internal, "read back", "a tensor is on no device");

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_stablehlo::{Literal, ModuleBuilder, TensorType};
+use mlxcel_core::Result;
+use mlxcel_stablehlo::TensorType;
 
-use super::entry::{Argument, Entry};
 use super::mesh::MeshDevices;
 use crate::ffi::{Buffer, Executable};
 use crate::sharding::Sharding;
@@ -24,17 +23,14 @@ pub(super) struct Copies(Mutex<HashMap<(TensorType, TensorType, Sharding), Arc<E
 
 impl Copies {
     /// A copy of `from` as a state of type `to`: what both have room for, zeros behind it.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Compile`] where the plugin cannot, and those of running it.
+    /// Fails with [`ErrorKind::Compile`] where the plugin cannot, and those of running it.
     pub(super) fn copy(&self, mesh: &MeshDevices, from: &PjrtState, to: &TensorType) -> Result<Vec<Buffer>> {
         let key = (from.ty.clone(), to.clone(), from.sharding);
         let mut copies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let program = match copies.get(&key) {
             Some(program) => Arc::clone(program),
             None => {
-                let program = Arc::new(mesh.compile(&copy_text(from, to, mesh.count())?)?);
+                let program = Arc::new(mesh.compile(&copy_text(from, to, mesh.count()))?);
                 copies.insert(key, Arc::clone(&program));
                 program
             }
@@ -47,36 +43,27 @@ impl Copies {
 }
 
 /// The program of a copy.
-fn copy_text(from: &PjrtState, to: &TensorType, devices: usize) -> Result<String> {
-    const COPY: &str = "copy";
-    let failed = |error: mlxcel_stablehlo::Error| {
-        Error::new(ErrorKind::Internal, "copy state", "a state cannot be copied to this length")
-            .with_source(error)
+fn copy_text(from: &PjrtState, to: &TensorType, devices: usize) -> String {
+    let kept: Vec<usize> = from.ty.shape.iter().zip(&to.shape).map(|(from, to)| *from.min(to)).collect();
+    let limits = kept.iter().map(|size| format!("0:{size}")).collect::<Vec<_>>().join(", ");
+    let high: Vec<usize> = to.shape.iter().zip(&kept).map(|(to, kept)| to - kept).collect();
+    let (none, from_type) = (vec![0; kept.len()], &from.ty);
+    let zero = if to.element.is_float() { "0.0" } else { "0" };
+    let (part, scalar) = (TensorType::new(to.element, kept), TensorType::new(to.element, []));
+    let attribute = |ty: &TensorType| match devices {
+        1 => String::new(),
+        _ => format!(" {{{}}}", from.sharding.attribute(ty.rank(), devices)),
     };
-    let mut module = ModuleBuilder::new(COPY);
-    let built = module.function(COPY, |b| {
-        let x = b.argument("from", from.ty.clone())?;
-        let kept: Vec<usize> = from.ty.shape.iter().zip(&to.shape).map(|(from, to)| *from.min(to)).collect();
-        let start = vec![0; kept.len()];
-        let part = b.slice(x, &start, &kept)?;
-        let zero = Literal::scalar_from_f64(to.element, 0.0);
-        let zero = zero.ok_or_else(|| {
-            mlxcel_stablehlo::Error::new(
-                mlxcel_stablehlo::ErrorKind::Element,
-                COPY,
-                "the element has no zero",
-            )
-        })?;
-        let zero = b.constant(zero)?;
-        let low = vec![0; kept.len()];
-        let high: Vec<i64> = to.shape.iter().zip(&kept).map(|(to, kept)| (to - kept) as i64).collect();
-        Ok(vec![b.pad(part, zero, &low, &high, &start)?])
-    });
-    built.map_err(failed)?;
-    let entry = Entry {
-        arguments: vec![Argument::Tensor { ty: from.ty.clone(), sharding: from.sharding, becomes: None }],
-        results: vec![(to.clone(), from.sharding)],
-        devices,
-    };
-    entry.write(module.finish(), COPY, false)
+    let [taken, given] = [from_type, to].map(attribute);
+    format!(
+        "module @copy {{
+  func.func public @main(%from: {from_type}{taken}) -> ({to}{given}) {{
+    %part = stablehlo.slice %from [{limits}] : ({from_type}) -> {part}
+    %zero = stablehlo.constant dense<{zero}> : {scalar}
+    %to = stablehlo.pad %part, %zero, low = {none:?}, high = {high:?}, interior = {none:?} : ({part}, {scalar}) -> {to}
+    return %to : {to}
+  }}
+}}
+"
+    )
 }

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Model, Precision, SessionOptions,
+    Backend, Control, Error, ErrorKind, GenerateExt, GenerateOptions, InferenceSession, LoadOptions, Model,
+    Precision, Row, RowResult, SamplingPlan, SessionOptions,
 };
 use mlxcel_graph::{Executor, GraphModelOptions, Outputs, ProgramShape, ProgramWriter, StepInputs};
 use mlxcel_models::Checkpoint;
 
 use super::*;
-use crate::parallel::weight_shardings;
+use crate::ffi::Plugin;
+use crate::ffi::failing::{self, Point};
+use crate::profile::Profiler;
 use crate::sharding::Sharding;
-use crate::store::Store;
 use crate::testing::{engine, fixture, source};
 use crate::{Collective, Inspection, PjrtBackend};
 
@@ -29,14 +31,11 @@ fn tokens(engine: &PjrtBackend, name: &str) -> Vec<u32> {
 fn executor(engine: &PjrtBackend, name: &str, devices: usize) -> (PjrtExecutor, ProgramWriter, ProgramShape) {
     let checkpoint = Checkpoint::open(fixture(name)).unwrap();
     let decoder = checkpoint.decoder().unwrap();
-    let mesh = engine.clone().with_mesh(devices).devices(&exact()).unwrap();
-    let store = Store::open(engine.cache_dir(), false, mesh.client()).unwrap();
-    let writer = ProgramWriter::new(decoder.clone(), &GraphModelOptions::from(&exact())).unwrap();
-    let shardings = weight_shardings(&decoder, &writer.weights, devices);
-    let weights = on_devices(&mesh, &checkpoint, &writer.weights, &shardings, &exact()).unwrap();
-    let programs = Programs::new(mesh, writer.clone(), shardings, Precision::Exact, store, None);
+    let programs = engine.clone().with_mesh(devices).open(&source(name), &exact()).unwrap().programs;
+    let weights = on_devices(&programs, &checkpoint, &decoder, &exact()).unwrap();
+    let writer = ProgramWriter::new(decoder, &GraphModelOptions::from(&exact())).unwrap();
     let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Last };
-    (PjrtExecutor::new(programs, weights), writer, shape)
+    (PjrtExecutor::new(programs, weights, None), writer, shape)
 }
 
 fn inputs(writer: &ProgramWriter, position: i32) -> StepInputs {
@@ -99,14 +98,125 @@ fn a_state_comes_back_from_every_length_and_number_of_devices_as_it_was() {
 #[test]
 fn meshes_say_the_same_as_one_device() {
     let Some(engine) = engine() else { return };
-    for name in
-        ["architectures/llama", "storyteller-4bit", "architectures/qwen3_moe", "architectures/deepseek_v3"]
-    {
+    for name in [
+        "architectures/llama",
+        // One key/value head.
+        "architectures/gemma",
+        // Packed, and 6 heads that 4 devices cannot share.
+        "storyteller-4bit",
+        "architectures/qwen3_moe",
+        "architectures/deepseek_v3",
+    ] {
         let one = tokens(&engine, name);
         for devices in [2, 4] {
             assert_eq!(tokens(&engine.clone().with_mesh(devices), name), one, "{name} on {devices} devices");
         }
     }
+}
+
+#[test]
+fn heads_that_do_not_divide_are_told_and_on_every_device() {
+    let Some(engine) = engine() else { return };
+    let replicated = |name: &str, devices: usize| {
+        let found = engine.clone().with_mesh(devices).inspect(&source(name), &exact()).unwrap();
+        let told = found.to_string();
+        assert!(
+            found
+                .replicated
+                .iter()
+                .all(|(name, bytes)| told.contains(&format!("{name}: replicated, {bytes}")))
+        );
+        let names: Vec<String> = found.replicated.into_iter().map(|(name, _)| name).collect();
+        ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]
+            .map(|part| names.iter().any(|name| name.contains(part)))
+    };
+    assert_eq!(replicated("architectures/llama", 2), [false; 5]);
+    // Four heads over one key/value head, and six over two.
+    assert_eq!(replicated("architectures/gemma", 2), [false, true, true, false, false]);
+    assert_eq!(replicated("storyteller-4bit", 4), [true, true, true, true, false]);
+}
+
+#[test]
+fn a_profile_tells_what_a_pass_takes_and_moves() {
+    let Some(engine) = engine() else { return };
+    let profiler = Profiler::new();
+    tokens(&engine.with_mesh(2).with_profiler(&profiler), "architectures/llama");
+    let profile = profiler.take();
+    let decode = profile.programs.iter().find(|program| program.program == "1@256").unwrap();
+    assert_eq!(decode.passes, 11);
+    assert!(!decode.time.is_zero() && decode.collectives.iter().any(|one| one.operation == "all-reduce"));
+    assert!(profile.to_string().contains("all-reduce of"), "{profile}");
+    assert!(profiler.take().programs.is_empty());
+}
+
+#[test]
+fn expanded_weights_say_the_same() {
+    let Some(engine) = engine() else { return };
+    for name in ["storyteller-4bit", "architectures/qwen3_moe"] {
+        let one = tokens(&engine, name);
+        for devices in [1, 2] {
+            let expanded = engine.clone().with_expanded_weights(true).with_mesh(devices);
+            assert_eq!(tokens(&expanded, name), one, "{name} on {devices} devices");
+        }
+    }
+}
+
+#[test]
+fn a_plugin_that_fails_in_the_middle_harms_what_it_was_computing_alone() {
+    let Some(engine) = engine() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("failing.so");
+    std::fs::write(&path, "").unwrap();
+    failing::register(&Plugin::load(&engine.plugin_path().unwrap()).unwrap(), &path);
+    let engine = engine.with_plugin(path).without_cache();
+    let load = || engine.load(&source("architectures/llama"), &exact().with_capacity(100));
+    let told = |error: &Error| format!("{error:?}").contains("the test's device is gone");
+
+    for (point, kind) in [(Point::Upload, ErrorKind::Device), (Point::Compile, ErrorKind::Compile)] {
+        failing::fail_next(point);
+        let error = load().err().unwrap();
+        assert!(error.kind() == kind && told(&error), "{point:?}: {error:?}");
+    }
+    let model = load().unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let (plan, control) = (SamplingPlan::greedy(), Control::default());
+    let prefilled = |session: &mut Box<dyn InferenceSession>| {
+        let sequence = session.open().unwrap();
+        let row = session.prefill(Row::next(sequence, &[12, 7, 3], &plan), &control).unwrap();
+        let RowResult::Token(token) = row else { panic!("{row:?}") };
+        (sequence, token.token)
+    };
+    let (other, first) = prefilled(&mut session);
+    let step = |session: &mut Box<dyn InferenceSession>, sequence, token| {
+        session
+            .decode_step(&[(sequence, token)], &plan, &control)
+            .and_then(|rows| rows.into_iter().next().unwrap())
+    };
+    let expected = step(&mut session, other, first).unwrap().token;
+    for (point, is_harmed) in [
+        // Before the program has taken the caches over, and when nobody knows what has become of them.
+        (Point::Upload, false),
+        (Point::Await, false),
+        (Point::Execute, false),
+        (Point::ReadBack, true),
+    ] {
+        let (sequence, token) = prefilled(&mut session);
+        assert_eq!(token, first);
+        failing::fail_next(point);
+        let error = step(&mut session, sequence, token).unwrap_err();
+        assert!(
+            failing::has_failed() && error.kind() == ErrorKind::Device && told(&error),
+            "{point:?}: {error:?}"
+        );
+        let again = step(&mut session, sequence, token);
+        match again {
+            Ok(token) => assert!(!is_harmed && token.token == expected, "{point:?}"),
+            Err(error) => assert!(is_harmed && error.kind() == ErrorKind::Poisoned, "{point:?}: {error:?}"),
+        }
+        session.close(sequence).unwrap();
+    }
+    // Others go on.
+    assert!(step(&mut session, other, expected).is_ok());
 }
 
 #[test]

@@ -1,32 +1,32 @@
-//! Weights on the devices: from the checkpoint's mapped files, once, in the types that they are stored in.
+//! Weights on the devices: from the checkpoint's mapped files, once.
+
+use std::borrow::Cow;
 
 use mlxcel_core::{Control, LoadOptions, LoadProgress, LoadStage, Result};
-use mlxcel_graph::WeightArgument;
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{Checkpoint, Decoder};
 
-use super::mesh::MeshDevices;
+use super::programs::Programs;
 use crate::ffi::Buffer;
-use crate::sharding::Sharding;
 
 /// The weights of a model: of each argument a buffer on each device.
 pub(crate) type Weights = Vec<Vec<Buffer>>;
 
-/// Copies each weight to the devices, to each the part that is its. The host holds one tensor at most beside the mapped files, and that only
-/// where it is put together from several places.
+/// Copies each weight that `programs` take to the devices, to each the part that is its, in the type that it is stored in, or expanded where
+/// the programs take another one. The host holds one tensor at most beside the mapped files, and that only where it is expanded or put
+/// together from several places. `stored` is the checkpoint's decoder.
 ///
 /// # Errors
 ///
 /// [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted), [`Cancelled`](mlxcel_core::ErrorKind::Cancelled) between tensors, and
 /// those of reading one, with its name.
 pub(crate) fn on_devices(
-    mesh: &MeshDevices,
+    programs: &Programs,
     checkpoint: &Checkpoint,
-    arguments: &[WeightArgument],
-    shardings: &[Sharding],
+    stored: &Decoder,
     options: &LoadOptions,
 ) -> Result<Weights> {
     let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
-    let total = arguments.iter().map(|argument| argument.ty.bytes() as u64).sum();
+    let total = programs.weights().map(|(argument, _)| argument.ty.bytes() as u64).sum();
     let mut done = 0;
     let report = |done| {
         if let Some(progress) = &options.progress {
@@ -34,12 +34,17 @@ pub(crate) fn on_devices(
         }
     };
     report(0);
-    let mut weights = Vec::with_capacity(arguments.len());
-    for (argument, sharding) in arguments.iter().zip(shardings) {
+    let mut weights = Vec::new();
+    for (argument, sharding) in programs.weights() {
         control.check("load weights")?;
         let named = |error: mlxcel_core::Error| error.with_context("tensor", &argument.tensor.tensor);
-        let view = checkpoint.weight(&argument.tensor)?;
-        weights.push(mesh.upload(&argument.ty, *sharding, &view.bytes).map_err(named)?);
+        let of_checkpoint = stored.weight(argument.weight);
+        let bytes = if argument.part.is_none() && *of_checkpoint != argument.tensor {
+            Cow::Owned(checkpoint.expanded_weight(of_checkpoint, argument.tensor.element)?)
+        } else {
+            checkpoint.weight(&argument.tensor)?.bytes
+        };
+        weights.push(programs.mesh.upload(&argument.ty, sharding, &bytes).map_err(named)?);
         done += argument.ty.bytes() as u64;
         report(done);
     }

@@ -22,9 +22,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let mut arguments = sys::BufferDestroy { buffer: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        if let Err(error) = plugin.call(plugin.api().buffer_destroy, &mut arguments, "free buffer") {
-            tracing::warn!(%error, "a buffer was not freed");
-        }
+        plugin.free(plugin.api().buffer_destroy, &mut arguments, "free buffer");
     }
 }
 
@@ -39,49 +37,36 @@ impl Buffer {
     }
 
     /// Its elements, dense and row-major, once they are there. This is where the failure of a program that was to write them shows.
-    ///
-    /// # Errors
-    ///
-    /// The program's failure, and [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
+    /// Fails where the program did, and with [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "read back";
-        let size = self.ty.bytes();
+        let (size, plugin) = (self.ty.bytes(), self.client.plugin());
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|_| Error::out_of_memory(OPERATION, size))?;
         bytes.resize(size, 0u8);
-        self.read_into(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// The same, into `bytes` of that size.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read`](Self::read).
-    pub(crate) fn read_into(&self, bytes: &mut [u8]) -> Result<()> {
-        const OPERATION: &str = "read back";
-        let (plugin, api) = (self.client.plugin(), self.client.plugin().api());
         // The row-major layout, the last dimension nearest; a device may keep another.
         let minor_to_major: Vec<i64> = (0..self.ty.rank() as i64).rev().collect();
-        let mut layout = sys::HostLayout::new(&minor_to_major);
+        let tiled = sys::Tiled {
+            minor_to_major: minor_to_major.as_ptr(),
+            minor_to_major_size: minor_to_major.len(),
+            ..Default::default()
+        };
+        let mut layout = sys::HostLayout { tiled, ..Default::default() };
         // A plugin refuses bytes that are too few.
         let mut arguments = sys::BufferToHost {
             buffer: self.raw,
             layout: (&raw mut layout).cast(),
             data: bytes.as_mut_ptr().cast(),
-            size: bytes.len(),
+            size,
             ..Default::default()
         };
-        plugin.call(api.buffer_to_host, &mut arguments, OPERATION)?;
+        plugin.call(plugin.api().buffer_to_host, &mut arguments, OPERATION)?;
         // SAFETY: the event is this call's; the bytes are written before it is ready, and borrowed until then.
-        unsafe { plugin.wait(arguments.event, OPERATION) }
+        unsafe { plugin.wait(arguments.event, OPERATION) }?;
+        Ok(bytes)
     }
 
     /// Whether a program has taken it over.
-    ///
-    /// # Errors
-    ///
-    /// The plugin's.
     pub(crate) fn is_given_up(&self) -> Result<bool> {
         let mut arguments = sys::BufferIsDeleted { buffer: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
@@ -90,10 +75,7 @@ impl Buffer {
     }
 
     /// Where it lies, for tests of what is updated in place.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`] where devices do not tell.
+    /// Fails with [`ErrorKind::Unsupported`] where devices do not tell.
     #[cfg(test)]
     pub(crate) fn address(&self) -> Result<usize> {
         let mut arguments = sys::BufferPointer { buffer: self.raw, ..Default::default() };

@@ -1,8 +1,7 @@
 //! A client: what a plugin knows of its devices, and the memory on them.
 
+use std::collections::BTreeMap;
 use std::ffi::c_char;
-use std::path::PathBuf;
-use std::slice;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -28,57 +27,29 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// A client that may still be open.
-struct Known {
-    plugin: PathBuf,
-    options: Vec<(String, OptionValue)>,
-    client: Weak<Inner>,
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut arguments = sys::ClientDestroy { client: self.raw, ..Default::default() };
         // Buffers and executables hold the client: there are none any more.
-        if let Err(error) = self.plugin.call(self.plugin.api().client_destroy, &mut arguments, "close client")
-        {
-            tracing::warn!(%error, "a PJRT client was not closed");
-        }
+        self.plugin.free(self.plugin.api().client_destroy, &mut arguments, "close client");
     }
 }
 
-/// Elements in the host's memory, perhaps with gaps between rows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostView<'a> {
-    /// From the first element on; the last lies within.
-    pub(crate) bytes: &'a [u8],
-    /// The bytes from one index of each dimension to the next; dense and row-major where none are given.
-    pub(crate) strides: Option<&'a [usize]>,
-}
-
-impl<'a> HostView<'a> {
-    /// Elements side by side.
-    pub(crate) fn dense(bytes: &'a [u8]) -> Self {
-        Self { bytes, strides: None }
+/// Whether `bytes` hold a tensor of this type with so many bytes from one index of each dimension to the next; dense and row-major where
+/// no strides are given.
+fn hold(bytes: &[u8], strides: &[usize], ty: &TensorType) -> bool {
+    if strides.is_empty() {
+        return bytes.len() == ty.bytes();
     }
-
-    /// Whether a tensor of this type lies within the bytes.
-    fn holds(&self, ty: &TensorType) -> bool {
-        let Some(strides) = self.strides else { return self.bytes.len() == ty.bytes() };
-        if ty.elements() == 0 {
-            return true;
-        }
-        let mut steps = strides.iter().zip(&ty.shape).map(|(stride, size)| stride.checked_mul(size - 1));
-        let last = steps.try_fold(ty.element.bytes_for(1), |end, step| end.checked_add(step?));
-        strides.len() == ty.rank() && last.is_some_and(|last| last <= self.bytes.len())
-    }
+    let mut steps =
+        strides.iter().zip(&ty.shape).map(|(stride, size)| stride.checked_mul(size.saturating_sub(1)));
+    let last = steps.try_fold(ty.element.bytes_for(1), |end, step| end.checked_add(step?));
+    strides.len() == ty.rank() && last.is_some_and(|last| last <= bytes.len())
 }
 
 impl Client {
     /// Asks the plugin for a client. `options` are the plugin's own.
-    ///
-    /// # Errors
-    ///
-    /// The plugin's: of an option that it does not know, of devices that are not there.
+    /// Fails for an option that the plugin does not know and devices that are not there.
     fn open(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
         const OPERATION: &str = "open PJRT client";
         let named = named::to_plugin(options);
@@ -88,30 +59,21 @@ impl Client {
         let mut inner = Inner { plugin: plugin.clone(), raw: arguments.client, devices: Vec::new() };
         let mut arguments = sys::ClientDevices { client: inner.raw, ..Default::default() };
         plugin.call(plugin.api().client_addressable_devices, &mut arguments, OPERATION)?;
-        if !arguments.devices.is_null() {
-            // SAFETY: the list is the client's, of so many devices.
-            let devices = unsafe { slice::from_raw_parts(arguments.devices, arguments.count) };
-            inner.devices = devices.to_vec();
-        }
+        // SAFETY: the list is the client's, of so many devices.
+        inner.devices = unsafe { named::list(arguments.devices, arguments.count) }.to_vec();
         Ok(Self(Arc::new(inner)))
     }
 
     /// A client with these options that is open already, else a new one: some plugins take most of a device's memory for each.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Self::open).
     pub(crate) fn shared(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
-        static CLIENTS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+        static CLIENTS: Mutex<BTreeMap<String, Weak<Inner>>> = Mutex::new(BTreeMap::new());
         let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.retain(|known| known.client.strong_count() > 0);
-        let found = clients.iter().find(|known| known.plugin == plugin.path() && known.options == options);
-        if let Some(client) = found.and_then(|known| known.client.upgrade()) {
+        let key = format!("{} {options:?}", plugin.path().display());
+        if let Some(client) = clients.get(&key).and_then(Weak::upgrade) {
             return Ok(Self(client));
         }
         let client = Self::open(plugin, options)?;
-        let (plugin, options) = (plugin.path().to_owned(), options.to_vec());
-        clients.push(Known { plugin, options, client: Arc::downgrade(&client.0) });
+        clients.insert(key, Arc::downgrade(&client.0));
         Ok(client)
     }
 
@@ -128,22 +90,10 @@ impl Client {
         self.0.devices.len()
     }
 
-    /// The platform's name, such as `cpu`.
-    ///
-    /// # Errors
-    ///
-    /// The plugin's.
-    pub(crate) fn platform(&self) -> Result<String> {
-        self.text(self.plugin().api().client_platform_name)
-    }
-
-    /// What the platform says of its version.
-    ///
-    /// # Errors
-    ///
-    /// The plugin's.
-    pub(crate) fn platform_version(&self) -> Result<String> {
-        self.text(self.plugin().api().client_platform_version)
+    /// The platform's name, such as `cpu`, and what it says of its version.
+    pub(crate) fn platform(&self) -> Result<(String, String)> {
+        let api = self.plugin().api();
+        Ok((self.text(api.client_platform_name)?, self.text(api.client_platform_version)?))
     }
 
     fn text(&self, function: sys::Call<sys::ClientText>) -> Result<String> {
@@ -154,10 +104,6 @@ impl Client {
     }
 
     /// The number by which compile options name a device, and its kind.
-    ///
-    /// # Errors
-    ///
-    /// The plugin's.
     pub(crate) fn device(&self, index: usize) -> Result<(i32, String)> {
         const OPERATION: &str = "describe device";
         let (plugin, api) = (self.plugin(), self.plugin().api());
@@ -179,27 +125,30 @@ impl Client {
         })
     }
 
-    /// A copy of `view` on a device; the bytes are free when it returns.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Internal`] for bytes that are not those of the type.
-    pub(crate) fn upload(&self, device: usize, ty: &TensorType, view: HostView<'_>) -> Result<Buffer> {
+    /// A copy of `bytes` on a device, which have so many from one index of each dimension to the next, or are dense where no strides are
+    /// given; the bytes are free when it returns.
+    /// Fails with [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Internal`] for bytes that are not those of the type.
+    pub(crate) fn upload(
+        &self,
+        device: usize,
+        ty: &TensorType,
+        bytes: &[u8],
+        strides: &[usize],
+    ) -> Result<Buffer> {
         const OPERATION: &str = "upload to device";
-        if !view.holds(ty) {
+        if !hold(bytes, strides, ty) {
             let message = "the bytes of a tensor are not those of its type";
             return Err(Error::new(ErrorKind::Internal, OPERATION, message).with_context("type", ty));
         }
         let dims: Vec<i64> = ty.shape.iter().map(|&size| size as i64).collect();
-        let strides: Vec<i64> =
-            view.strides.unwrap_or_default().iter().map(|&stride| stride as i64).collect();
+        let strides: Vec<i64> = strides.iter().map(|&stride| stride as i64).collect();
         // Small inputs are gone at once; a transfer of more may take its time, and is waited for.
-        let is_small = view.bytes.len() <= 1 << 20;
+        let is_small = bytes.len() <= 1 << 20;
         let semantics =
             if is_small { sys::IMMUTABLE_ONLY_DURING_CALL } else { sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES };
         let mut arguments = sys::BufferFromHost {
             client: self.raw(),
-            data: view.bytes.as_ptr().cast(),
+            data: bytes.as_ptr().cast(),
             element: buffer_type(ty.element),
             dims: dims.as_ptr(),
             dim_count: dims.len(),
@@ -246,15 +195,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_has_to_hold_all_elements() {
+    fn bytes_have_to_hold_all_elements() {
         let ty = TensorType::new(ElementType::F32, [3, 2]);
         let bytes = [0; 64];
-        assert!(HostView::dense(&bytes[..24]).holds(&ty) && !HostView::dense(&bytes[..25]).holds(&ty));
-        let strided = |length: usize, strides: &[usize]| {
-            HostView { bytes: &bytes[..length], strides: Some(strides) }.holds(&ty)
-        };
+        assert!(hold(&bytes[..24], &[], &ty) && !hold(&bytes[..25], &[], &ty));
         // Two columns of four.
-        assert!(strided(2 * 16 + 8, &[16, 4]) && !strided(2 * 16 + 7, &[16, 4]));
-        assert!(!strided(64, &[16]) && !strided(64, &[usize::MAX, 4]));
+        assert!(hold(&bytes[..2 * 16 + 8], &[16, 4], &ty) && !hold(&bytes[..2 * 16 + 7], &[16, 4], &ty));
+        assert!(!hold(&bytes, &[16], &ty) && !hold(&bytes, &[usize::MAX, 4], &ty));
     }
 }

@@ -1,7 +1,6 @@
 //! A compiled program on its devices.
 
 use std::ptr;
-use std::slice;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::TensorType;
@@ -9,7 +8,7 @@ use mlxcel_stablehlo::TensorType;
 use super::buffer::Buffer;
 use super::client::{Client, pointer};
 use super::plugin::Plugin;
-use super::sys;
+use super::{named, sys};
 
 /// A compiled program, loaded.
 pub(crate) struct Executable {
@@ -29,9 +28,7 @@ impl Drop for Executable {
     fn drop(&mut self) {
         let mut arguments = sys::LoadedDestroy { executable: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        if let Err(error) = plugin.call(plugin.api().loaded_destroy, &mut arguments, "free program") {
-            tracing::warn!(%error, "a program was not freed");
-        }
+        plugin.free(plugin.api().loaded_destroy, &mut arguments, "free program");
     }
 }
 
@@ -44,19 +41,13 @@ struct Unloaded<'a> {
 impl Drop for Unloaded<'_> {
     fn drop(&mut self) {
         let mut arguments = sys::ExecutableDestroy { executable: self.raw, ..Default::default() };
-        let freed = self.plugin.call(self.plugin.api().executable_destroy, &mut arguments, "free program");
-        if let Err(error) = freed {
-            tracing::warn!(%error, "a program was not freed");
-        }
+        self.plugin.free(self.plugin.api().executable_destroy, &mut arguments, "free program");
     }
 }
 
 impl Executable {
     /// Compiles a module in MLIR's text for `devices` devices; `options` is a serialized `CompileOptionsProto`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Compile`] where the plugin refuses it.
+    /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn compile(client: &Client, module: &str, options: &[u8], devices: usize) -> Result<Self> {
         const OPERATION: &str = "compile program";
         const FORMAT: &[u8] = b"mlir";
@@ -80,10 +71,7 @@ impl Executable {
     }
 
     /// Loads what [`serialize`](Self::serialize) gave, which has to come from the same plugin: it is machine code.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Corrupt`] where it is none.
+    /// Fails with [`ErrorKind::Corrupt`] where it is none.
     pub(crate) fn load(client: &Client, bytes: &[u8], devices: usize) -> Result<Self> {
         let mut arguments = sys::DeserializeAndLoad {
             client: client.raw(),
@@ -117,20 +105,14 @@ impl Executable {
     }
 
     /// What [`load`](Self::load) takes.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`] where the plugin does not give it.
+    /// Fails with [`ErrorKind::Unsupported`] where the plugin does not give it.
     pub(crate) fn serialize(&self) -> Result<Vec<u8>> {
         let unloaded = self.unloaded()?;
         let mut arguments = sys::ExecutableSerialize { executable: unloaded.raw, ..Default::default() };
         let plugin = unloaded.plugin;
         plugin.call(plugin.api().executable_serialize, &mut arguments, "serialize program")?;
-        let mut bytes = Vec::new();
-        if !arguments.bytes.is_null() {
-            // SAFETY: so many bytes live until they are deleted.
-            bytes.extend_from_slice(unsafe { slice::from_raw_parts(arguments.bytes.cast(), arguments.size) });
-        }
+        // SAFETY: so many bytes live until they are deleted.
+        let bytes = unsafe { named::list(arguments.bytes.cast(), arguments.size) }.to_vec();
         if let Some(delete) = arguments.delete {
             // SAFETY: it is called once, and the bytes are not used again.
             unsafe { delete(arguments.serialized) };
@@ -139,10 +121,7 @@ impl Executable {
     }
 
     /// What the compiler made of the program, in a format that it names: XLA gives `hlo_with_config`, a protocol buffer.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`] where the plugin does not give it.
+    /// Fails with [`ErrorKind::Unsupported`] where the plugin does not give it.
     pub(crate) fn optimized(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "look at program";
         let unloaded = self.unloaded()?;
@@ -160,10 +139,6 @@ impl Executable {
 
     /// Runs the program on `arguments`, a list for each device; gives the results of each, of these types on a device. Arguments that the
     /// program takes over are given up. The results may still be being computed: reading them waits.
-    ///
-    /// # Errors
-    ///
-    /// Those of the plugin; [`Buffer::is_given_up`] tells what has become of the arguments.
     pub(crate) fn run(&self, arguments: &[Vec<&Buffer>], results: &[TensorType]) -> Result<Vec<Vec<Buffer>>> {
         const OPERATION: &str = "run program";
         let takes = arguments.first().map_or(0, Vec::len);

@@ -2,11 +2,10 @@
 
 use std::ffi::c_int;
 use std::fmt;
-use std::slice;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::sys;
+use super::{named, sys};
 
 /// A failure in the plugin's own words; the [source](std::error::Error::source) of the error that reports it.
 #[derive(Debug)]
@@ -17,40 +16,13 @@ struct PluginFailure {
 
 impl fmt::Display for PluginFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match name(self.code) {
-            Some(name) => write!(f, "{name}: {}", self.words),
-            None => write!(f, "code {}: {}", self.code, self.words),
-        }
+        write!(f, "{} (code {})", self.words, self.code)
     }
 }
 
 impl std::error::Error for PluginFailure {}
 
-/// The names of the codes, which are those of Abseil's statuses.
-fn name(code: c_int) -> Option<&'static str> {
-    const NAMES: [&str; 17] = [
-        "ok",
-        "cancelled",
-        "unknown",
-        "invalid argument",
-        "deadline exceeded",
-        "not found",
-        "already exists",
-        "permission denied",
-        "resource exhausted",
-        "failed precondition",
-        "aborted",
-        "out of range",
-        "unimplemented",
-        "internal",
-        "unavailable",
-        "data loss",
-        "unauthenticated",
-    ];
-    usize::try_from(code).ok().and_then(|code| NAMES.get(code).copied())
-}
-
-/// The kind of error that a code is, where the operation has no better idea.
+/// The kind of error that a code is, one of Abseil's statuses, where the operation has no better idea.
 fn kind(code: c_int) -> Option<ErrorKind> {
     Some(match code {
         1 => ErrorKind::Cancelled,
@@ -76,7 +48,6 @@ impl sys::Api {
             return Ok(());
         }
         let mut code = sys::ErrorGetCode { error, ..Default::default() };
-        let mut message = sys::ErrorMessage { error, ..Default::default() };
         if let Some(get_code) = self.error_get_code {
             // SAFETY: the error is live by the caller's promise; an error in asking for the code is given back at once.
             unsafe {
@@ -86,19 +57,16 @@ impl sys::Api {
                 }
             }
         }
-        let mut words = String::new();
-        if let Some(get_message) = self.error_message {
-            // SAFETY: the error is live; the words live as long as it and are copied before it is destroyed.
-            unsafe {
+        let mut message = sys::ErrorMessage { error, ..Default::default() };
+        // SAFETY: the error is live; the words live as long as it and are copied before it is destroyed, last.
+        let words = unsafe {
+            if let Some(get_message) = self.error_message {
                 get_message(&mut message);
-                if !message.message.is_null() {
-                    let bytes = slice::from_raw_parts(message.message.cast::<u8>(), message.message_size);
-                    words = String::from_utf8_lossy(bytes).trim().to_owned();
-                }
             }
-        }
-        // SAFETY: it is consumed last, and not used again.
-        unsafe { self.destroy(error) };
+            let words = named::text(message.message, message.message_size);
+            self.destroy(error);
+            words
+        };
         let kind = kind(code.code).unwrap_or(otherwise);
         Err(Error::new(kind, operation, "the PJRT plugin reported a failure")
             .with_source(PluginFailure { words, code: code.code }))

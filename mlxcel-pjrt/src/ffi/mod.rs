@@ -3,12 +3,14 @@
 mod buffer;
 mod client;
 mod executable;
+#[cfg(test)]
+pub(crate) mod failing;
 mod failure;
 mod named;
 mod plugin;
 mod sys;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use client::{Client, HostView};
+pub(crate) use client::Client;
 pub(crate) use executable::Executable;
 pub(crate) use plugin::Plugin;

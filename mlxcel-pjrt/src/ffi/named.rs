@@ -32,13 +32,9 @@ pub(super) fn to_plugin(options: &[(String, OptionValue)]) -> Vec<sys::NamedValu
 /// # Safety
 /// `values` points to `count` values that the plugin gave and that live.
 pub(super) unsafe fn from_plugin(values: *const sys::NamedValue, count: usize) -> Vec<(String, OptionValue)> {
-    if values.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: the caller's promise; names and values live as long as the list does.
-    let values = unsafe { slice::from_raw_parts(values, count) };
     let mut named = Vec::with_capacity(count);
-    for value in values {
+    // SAFETY: the caller's promise; names and values live as long as the list does.
+    for value in unsafe { list(values, count) } {
         // SAFETY: a name is `name_size` bytes; a text or a list is a pointer to `value_size` elements.
         let (name, value) = unsafe {
             let name = text(value.name, value.name_size);
@@ -47,7 +43,11 @@ pub(super) unsafe fn from_plugin(values: *const sys::NamedValue, count: usize) -
                 sys::INT64 => OptionValue::Int(value.value.cast_signed()),
                 sys::FLOAT => OptionValue::Float(f32::from_bits(value.value as u32)),
                 sys::BOOL => OptionValue::Bool(value.value & 0xff != 0),
-                _ => OptionValue::Text(numbers(value.value as *const i64, value.value_size)),
+                _ => {
+                    let numbers = list(value.value as *const i64, value.value_size);
+                    let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+                    OptionValue::Text(numbers.join("."))
+                }
             };
             (name, value)
         };
@@ -59,20 +59,15 @@ pub(super) unsafe fn from_plugin(values: *const sys::NamedValue, count: usize) -
 /// # Safety
 /// `bytes` is null, or points to `size` bytes.
 pub(super) unsafe fn text(bytes: *const c_char, size: usize) -> String {
-    if bytes.is_null() {
-        return String::new();
-    }
     // SAFETY: the caller's promise.
-    String::from_utf8_lossy(unsafe { slice::from_raw_parts(bytes.cast::<u8>(), size) }).into_owned()
+    String::from_utf8_lossy(unsafe { list(bytes.cast::<u8>(), size) }).into_owned()
 }
 
+/// What a pointer and a count mean in C: nothing where the pointer is null.
+///
 /// # Safety
-/// `values` is null, or points to `count` numbers.
-unsafe fn numbers(values: *const i64, count: usize) -> String {
-    if values.is_null() {
-        return String::new();
-    }
+/// `first` is null, or points to `count` values that live and do not change as long as the list is used.
+pub(super) unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
     // SAFETY: the caller's promise.
-    let values = unsafe { slice::from_raw_parts(values, count) };
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(".")
+    if first.is_null() { &[] } else { unsafe { slice::from_raw_parts(first, count) } }
 }

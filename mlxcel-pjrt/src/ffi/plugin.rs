@@ -1,6 +1,6 @@
 //! A plugin: a shared library that exports `GetPjrtApi`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,6 @@ struct Inner {
     /// A copy of the plugin's table, with nothing where the plugin's is shorter.
     api: sys::Api,
     path: PathBuf,
-    attributes: Vec<(String, OptionValue)>,
 }
 
 // SAFETY: the table is never written to after it was made, and PJRT's functions may be called from any thread.
@@ -32,7 +31,7 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 /// The plugins of this process by path: each is initialized once.
-static LOADED: Mutex<Option<HashMap<PathBuf, Plugin>>> = Mutex::new(None);
+static LOADED: Mutex<BTreeMap<PathBuf, Plugin>> = Mutex::new(BTreeMap::new());
 
 impl Plugin {
     /// Loads the library at `path`, which runs its code: whoever names it trusts it.
@@ -44,7 +43,6 @@ impl Plugin {
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let full = path.canonicalize().map_err(|error| Error::io(OPERATION, path, error))?;
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = loaded.get_or_insert_default();
         if let Some(plugin) = loaded.get(&full) {
             return Ok(plugin.clone());
         }
@@ -68,16 +66,17 @@ impl Plugin {
         })?;
         // SAFETY: it takes nothing and gives a table that lives as long as the library.
         let api = unsafe { copy_table(get_api()) }?;
-        let inner = Inner { api, path: path.to_owned(), attributes: Vec::new() };
-        inner.call(inner.api.plugin_initialize, &mut sys::PluginInitialize::default(), OPERATION)?;
-        let mut arguments = sys::PluginAttributes::default();
-        let attributes = match inner.call(inner.api.plugin_attributes, &mut arguments, OPERATION) {
-            // SAFETY: attributes live as long as the process.
-            Ok(()) => unsafe { named::from_plugin(arguments.attributes, arguments.count) },
-            Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        Ok(Self(Arc::new(Inner { attributes, ..inner })))
+        let plugin = Self(Arc::new(Inner { api, path: path.to_owned() }));
+        plugin.call(api.plugin_initialize, &mut sys::PluginInitialize::default(), OPERATION)?;
+        Ok(plugin)
+    }
+
+    /// Has whoever loads the file at `path` get a plugin with these functions.
+    #[cfg(test)]
+    pub(super) fn register(api: sys::Api, path: &Path) {
+        let path = path.canonicalize().unwrap();
+        let plugin = Self(Arc::new(Inner { api, path: path.clone() }));
+        LOADED.lock().unwrap_or_else(PoisonError::into_inner).insert(path, plugin);
     }
 
     /// Where it was loaded from.
@@ -91,8 +90,14 @@ impl Plugin {
     }
 
     /// What it says of itself, such as `stablehlo_current_version`.
-    pub(crate) fn attributes(&self) -> &[(String, OptionValue)] {
-        &self.0.attributes
+    pub(crate) fn attributes(&self) -> Result<Vec<(String, OptionValue)>> {
+        let mut arguments = sys::PluginAttributes::default();
+        match self.call(self.api().plugin_attributes, &mut arguments, "describe plugin") {
+            // SAFETY: attributes live as long as the process.
+            Ok(()) => Ok(unsafe { named::from_plugin(arguments.attributes, arguments.count) }),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn api(&self) -> &sys::Api {
@@ -106,7 +111,7 @@ impl Plugin {
         arguments: &mut A,
         operation: &'static str,
     ) -> Result<()> {
-        self.0.call(function, arguments, operation)
+        self.call_as(function, arguments, operation, ErrorKind::Device)
     }
 
     /// The same, with another kind of failure.
@@ -117,7 +122,23 @@ impl Plugin {
         operation: &'static str,
         otherwise: ErrorKind,
     ) -> Result<()> {
-        self.0.call_as(function, arguments, operation, otherwise)
+        let function = function.ok_or_else(|| {
+            let (message, (major, minor)) =
+                ("the PJRT plugin lacks a function that this needs; take a newer one", self.version());
+            Error::unsupported(operation, message)
+                .with_context("plugin", self.path().display())
+                .with_context("api_version", format_args!("{major}.{minor}"))
+        })?;
+        // SAFETY: the function is the plugin's of this type; its arguments are filled in by this module, which keeps what they point
+        // to alive for the call. The error that it answers is consumed by `check`.
+        unsafe { self.api().check(function(arguments), operation, otherwise) }
+    }
+
+    /// Frees what the plugin gave; where that fails there is nothing to be done about it.
+    pub(super) fn free<A>(&self, function: sys::Call<A>, arguments: &mut A, operation: &'static str) {
+        if let Err(error) = self.call(function, arguments, operation) {
+            tracing::warn!(%error, "the PJRT plugin did not free what it gave");
+        }
     }
 
     /// Waits for an event, and destroys it.
@@ -133,33 +154,6 @@ impl Plugin {
         let mut arguments = sys::EventDestroy { event, ..Default::default() };
         let destroyed = self.call(self.api().event_destroy, &mut arguments, operation);
         waited.and(destroyed)
-    }
-}
-
-impl Inner {
-    fn call<A>(&self, function: sys::Call<A>, arguments: &mut A, operation: &'static str) -> Result<()> {
-        self.call_as(function, arguments, operation, ErrorKind::Device)
-    }
-
-    fn call_as<A>(
-        &self,
-        function: sys::Call<A>,
-        arguments: &mut A,
-        operation: &'static str,
-        otherwise: ErrorKind,
-    ) -> Result<()> {
-        let function = function.ok_or_else(|| {
-            let sys::ApiVersion { major, minor, .. } = &self.api.version;
-            Error::unsupported(
-                operation,
-                "the PJRT plugin lacks a function that this needs; take a newer one",
-            )
-            .with_context("plugin", self.path.display())
-            .with_context("api_version", format_args!("{major}.{minor}"))
-        })?;
-        // SAFETY: the function is the plugin's of this type; its arguments are filled in by this module, which keeps what they point
-        // to alive for the call. The error that it answers is consumed by `check`.
-        unsafe { self.api.check(function(arguments), operation, otherwise) }
     }
 }
 

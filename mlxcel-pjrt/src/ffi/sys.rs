@@ -4,9 +4,7 @@
 //! the API; a plugin that is older reads those in front, one that is newer takes the ones that it adds as not given.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::marker::PhantomData;
 use std::mem::offset_of;
-use std::ptr;
 
 /// The version of the API that this file was written after. Another major version is another layout.
 pub(super) const MAJOR: c_int = 0;
@@ -38,6 +36,7 @@ opaque!(
 macro_rules! arguments {
     ($($(#[$meta:meta])* $name:ident { $($field:ident: $ty:ty,)* })*) => {
         $($(#[$meta])*
+        #[derive(Clone, Copy)]
         #[repr(C)]
         pub(super) struct $name {
             pub(super) struct_size: usize,
@@ -169,36 +168,15 @@ arguments! {
     BufferPointer { buffer: *mut RawBuffer, pointer: usize, }
 }
 
-/// How the host wants elements to lie: `PJRT_Buffer_MemoryLayout` in its tiled form without tiles.
-#[repr(C)]
-pub(super) struct HostLayout<'a> {
-    struct_size: usize,
-    extension_start: *mut c_void,
-    tiled: Tiled,
-    kind: c_int,
-    dims: PhantomData<&'a [i64]>,
-}
-
 arguments! {
+    /// How the host wants elements to lie: `PJRT_Buffer_MemoryLayout` in its tiled form (`kind` 0), here without tiles.
+    HostLayout { tiled: Tiled, kind: c_int, }
     Tiled {
         minor_to_major: *const i64,
         minor_to_major_size: usize,
         tile_dims: *const i64,
         tile_dim_sizes: *const usize,
         tile_count: usize,
-    }
-}
-
-impl<'a> HostLayout<'a> {
-    /// Dimensions in this order, the one nearest in memory first.
-    pub(super) fn new(minor_to_major: &'a [i64]) -> Self {
-        let tiled = Tiled {
-            minor_to_major: minor_to_major.as_ptr(),
-            minor_to_major_size: minor_to_major.len(),
-            ..Default::default()
-        };
-        let struct_size = size_of::<Self>();
-        Self { struct_size, extension_start: ptr::null_mut(), tiled, kind: 0, dims: PhantomData }
     }
 }
 
@@ -210,6 +188,7 @@ pub(super) type Tell<A> = Option<unsafe extern "C" fn(*mut A)>;
 type Unused = *const c_void;
 
 /// What a plugin gives: its functions in the order of the header, up to the last that is used.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Api {
     pub(super) struct_size: usize,
