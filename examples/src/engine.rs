@@ -1,4 +1,4 @@
-//! The engine that a program runs on, with what only the IREE engine can do.
+//! The engine that a program runs on, with what only some engines can do.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::sync::Arc;
 use mlxcel_core::Backend;
 #[cfg(feature = "iree")]
 use mlxcel_session::iree::{IreeBackend, profile::Profiler};
+#[cfg(feature = "pjrt")]
+use mlxcel_session::pjrt::{PjrtBackend, profile::Profiler as PassProfiler};
 use mlxcel_session::{LoadOptions, Model, ModelSource, hub, select_backend};
 
 use crate::{Failure, bundled};
@@ -16,6 +18,8 @@ pub struct Engine {
     pub backend: Arc<dyn Backend>,
     #[cfg(feature = "iree")]
     profiler: Option<Profiler>,
+    #[cfg(feature = "pjrt")]
+    passes: Option<PassProfiler>,
 }
 
 /// Where the model that the user names lies: at that path, or by its name in the Hugging Face cache; with feature `hub` it is fetched where
@@ -36,16 +40,30 @@ pub fn place(model: Option<&Path>, load: &LoadOptions) -> Result<Option<PathBuf>
 ///
 /// # Errors
 ///
-/// Those of [`place`], [`Engine::select`] and [`Model::load`].
+/// Those of [`open_model_on`].
 pub fn open_model(
     folder: Option<&Path>,
     trust: bool,
     name: Option<&str>,
     load: &LoadOptions,
 ) -> Result<Model, Failure> {
+    open_model_on(folder, trust, EngineOptions { name, ..EngineOptions::default() }, load)
+}
+
+/// The same on the engine that `options` ask for, whose own [`trust`](EngineOptions::trust) is not looked at.
+///
+/// # Errors
+///
+/// Those of [`place`], [`Engine::select`] and [`Model::load`].
+pub fn open_model_on(
+    folder: Option<&Path>,
+    trust: bool,
+    options: EngineOptions<'_>,
+    load: &LoadOptions,
+) -> Result<Model, Failure> {
     let folder = place(folder, load)?;
     let trust = folder.as_deref().filter(|_| trust);
-    let engine = Engine::select(EngineOptions { name, trust, ..EngineOptions::default() })?;
+    let engine = Engine::select(EngineOptions { trust, ..options })?;
     let source = folder.map_or_else(bundled::storyteller, ModelSource::from);
     Ok(Model::load(&engine.backend, source, load)?)
 }
@@ -61,6 +79,8 @@ pub struct EngineOptions<'a> {
     pub kv_cache: Option<&'a str>,
     /// Where threads run.
     pub affinity: Option<&'a str>,
+    /// Over how many devices the model is spread.
+    pub mesh: Option<usize>,
     /// The folder whose bundle is trusted; engines that run no bundles take no notice.
     pub trust: Option<&'a Path>,
 }
@@ -73,22 +93,46 @@ impl Engine {
         if backend.name() == IreeBackend::new().name() {
             return Self::iree(options);
         }
-        if let Some(option) = options.of_iree() {
-            return Err(Failure::Usage(format!(
-                "{option} is for the engine iree, and this is {}",
-                backend.name()
-            )));
+        #[cfg(feature = "pjrt")]
+        if backend.name() == PjrtBackend::new().name() {
+            return Self::pjrt(options);
         }
+        options.refuse(&["--profile", "--kv-cache", "--affinity", "--mesh"], backend.name())?;
         Ok(Self {
             backend,
             #[cfg(feature = "iree")]
             profiler: None,
+            #[cfg(feature = "pjrt")]
+            passes: None,
+        })
+    }
+
+    #[cfg(feature = "pjrt")]
+    fn pjrt(options: EngineOptions<'_>) -> Result<Self, Failure> {
+        let mut engine = PjrtBackend::new();
+        options.refuse(&["--affinity"], engine.name())?;
+        if let Some(devices) = options.mesh {
+            engine = engine.with_mesh(devices);
+        }
+        if let Some(kv_cache) = options.kv_cache {
+            engine = engine.with_kv_cache(kv_cache.parse()?);
+        }
+        let passes = options.profile.then(PassProfiler::new);
+        if let Some(passes) = &passes {
+            engine = engine.with_profiler(passes);
+        }
+        Ok(Self {
+            backend: Arc::new(engine),
+            #[cfg(feature = "iree")]
+            profiler: None,
+            passes,
         })
     }
 
     #[cfg(feature = "iree")]
     fn iree(options: EngineOptions<'_>) -> Result<Self, Failure> {
         let mut engine = iree();
+        options.refuse(&["--mesh"], engine.name())?;
         if let Some(folder) = options.trust {
             engine = engine.with_trusted_bundle(folder);
         }
@@ -102,14 +146,19 @@ impl Engine {
         if let Some(profiler) = &profiler {
             engine = engine.with_profiler(profiler);
         }
-        Ok(Self { backend: Arc::new(engine), profiler })
+        Ok(Self {
+            backend: Arc::new(engine),
+            profiler,
+            #[cfg(feature = "pjrt")]
+            passes: None,
+        })
     }
 
     /// Whether the plugin that the engine runs on is there; engines without plugins have what they need.
     pub fn has_plugin(&self) -> bool {
         #[cfg(feature = "pjrt")]
         {
-            let pjrt = mlxcel_session::pjrt::PjrtBackend::new();
+            let pjrt = PjrtBackend::new();
             if self.backend.name() == pjrt.name() {
                 return pjrt.plugin_path().is_ok();
             }
@@ -124,18 +173,29 @@ impl Engine {
             let profile = profiler.take();
             return Some((profile.to_string(), serde_json::to_value(&profile)));
         }
+        #[cfg(feature = "pjrt")]
+        if let Some(passes) = &self.passes {
+            let profile = passes.take();
+            return Some((profile.to_string(), serde_json::to_value(&profile)));
+        }
         None
     }
 }
 
 impl EngineOptions<'_> {
-    /// The first option that the IREE engine alone has.
-    fn of_iree(&self) -> Option<&'static str> {
-        match self {
-            Self { profile: true, .. } => Some("--profile"),
-            Self { kv_cache: Some(_), .. } => Some("--kv-cache"),
-            Self { affinity: Some(_), .. } => Some("--affinity"),
-            _ => None,
+    /// Refuses those of `unknown`, named as on the command line, that are asked for: the engine does not have them.
+    fn refuse(&self, unknown: &[&str], engine: &str) -> Result<(), Failure> {
+        let asked = [
+            ("--profile", self.profile, "the engines iree and pjrt"),
+            ("--kv-cache", self.kv_cache.is_some(), "the engines iree and pjrt"),
+            ("--affinity", self.affinity.is_some(), "the engine iree"),
+            ("--mesh", self.mesh.is_some(), "the engine pjrt"),
+        ];
+        match asked.iter().find(|(option, is_asked, _)| *is_asked && unknown.contains(option)) {
+            None => Ok(()),
+            Some((option, _, by)) => {
+                Err(Failure::Usage(format!("{option} is for {by}, and this is {engine}")))
+            }
         }
     }
 }

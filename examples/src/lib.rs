@@ -13,7 +13,7 @@ mod signals;
 
 #[cfg(feature = "iree")]
 pub use engine::iree;
-pub use engine::{Engine, EngineOptions, open_model, place};
+pub use engine::{Engine, EngineOptions, open_model, open_model_on, place};
 pub use progress::Progress;
 pub use report::{Failure, exit, json_line, launch, launch_until, one_line};
 pub use sampling::SamplingArguments;

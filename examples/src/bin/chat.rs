@@ -40,6 +40,9 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Spread the model over so many devices, with the engine pjrt
+    #[arg(long, value_name = "N")]
+    mesh: Option<usize>,
     #[command(flatten)]
     sampling: SamplingArguments,
 }
@@ -71,6 +74,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     let model = place(arguments.model.as_deref(), &load)?;
     let engine = Engine::select(EngineOptions {
         name: arguments.backend.as_deref(),
+        mesh: arguments.mesh,
         trust: model.as_deref().filter(|_| arguments.trust_bundle),
         ..EngineOptions::default()
     })?;

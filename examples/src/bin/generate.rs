@@ -58,12 +58,15 @@ struct Arguments {
     /// The most tokens that prompt and text may have together; defaults to the model's own limit
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// What keys and values are kept in: precision (the type that follows from it), f32, f16, bf16, int8; engine iree only
+    /// What keys and values are kept in: precision (the type that follows from it), f32, f16, bf16, int8; engines iree and pjrt
     #[arg(long, value_name = "TYPE")]
     kv_cache: Option<String>,
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Spread the model over so many devices, with the engine pjrt
+    #[arg(long, value_name = "N")]
+    mesh: Option<usize>,
     /// Which programs are ready before the text begins, for engines that compile: on-demand (what every text begins with), generation
     /// (all that generating can need, up to --context), everything (scores and hidden states too)
     #[arg(long, value_name = "WHICH", default_value_t)]
@@ -71,7 +74,8 @@ struct Arguments {
     /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7; engine iree only
     #[arg(long, value_name = "WHERE")]
     affinity: Option<String>,
-    /// Tell where the time of each pass goes, kernel by kernel, on standard error when the text is done; engine iree only
+    /// Tell where the time of each pass goes, kernel by kernel, on standard error when the text is done; with the engine pjrt, program by
+    /// program, and what each moves between devices. Engines iree and pjrt only
     #[arg(long)]
     profile: bool,
     /// End the text before TEXT; may be given several times
@@ -176,6 +180,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         profile: arguments.profile,
         kv_cache: arguments.kv_cache.as_deref(),
         affinity: arguments.affinity.as_deref(),
+        mesh: arguments.mesh,
         trust: model.as_deref().filter(|_| arguments.trust_bundle),
     })?;
     let source = model.map_or_else(bundled::storyteller, ModelSource::Folder);

@@ -47,6 +47,9 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Spread the model over so many devices, with the engine pjrt
+    #[arg(long, value_name = "N")]
+    mesh: Option<usize>,
     /// The Python that has transformers and torch; where it is not given, `python3` is asked, and goes without
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
@@ -143,6 +146,7 @@ fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> 
         let engine = mlxcel_examples::Engine::select(EngineOptions {
             name: Some(&name),
             trust: arguments.model.as_deref().filter(|_| arguments.trust_bundle),
+            mesh: arguments.mesh.filter(|_| name == "pjrt"),
             ..EngineOptions::default()
         })?;
         // An engine that nobody named and that has no plugin here is left out.

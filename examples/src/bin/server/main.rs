@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, launch_until, open_model};
+use mlxcel_examples::{Failure, Progress, launch_until, open_model_on};
 use mlxcel_session::{Engine, EngineOptions, LoadOptions, Precision, PrefixCache, Prepare};
 use tokio::net::TcpListener;
 
@@ -61,6 +61,9 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Spread the model over so many devices, with the engine pjrt
+    #[arg(long, value_name = "N")]
+    mesh: Option<usize>,
     /// The address to listen on. Others than those of this machine itself let anyone on the network in: give --api-key then
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
@@ -138,8 +141,13 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
     if arguments.prepare {
         load = load.with_prepare(Prepare::Generation);
     }
-    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
-    let mut model = open_model(folder, arguments.trust_bundle, name, &progress.watch(load))?;
+    let engine = mlxcel_examples::EngineOptions {
+        name: arguments.backend.as_deref(),
+        mesh: arguments.mesh,
+        ..mlxcel_examples::EngineOptions::default()
+    };
+    let (folder, load) = (arguments.model.as_deref(), progress.watch(load));
+    let mut model = open_model_on(folder, arguments.trust_bundle, engine, &load)?;
     progress.close();
     // Without a tokenizer there is no text to serve.
     model.tokenizer()?;
