@@ -11,6 +11,7 @@ mod gguf;
 mod machine;
 mod mlx;
 mod peers;
+mod pjrt;
 mod report;
 mod requests;
 mod serve;
@@ -35,6 +36,8 @@ enum Suite {
     Cpu(Box<cpu::Arguments>),
     /// The MLX engine beside mlx-lm
     Mlx(mlx::Arguments),
+    /// The PJRT engine beside the same network in jax, on the same plugin
+    Pjrt(pjrt::Arguments),
     /// Many requests on one engine, beside one at a time
     Requests(requests::Arguments),
     /// One of our engines, measured on request from standard input
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
         Suite::Cpu(arguments) => cpu::run(&arguments),
         Suite::Mlx(arguments) => mlx::run(&arguments),
+        Suite::Pjrt(arguments) => pjrt::run(&arguments),
         Suite::Requests(arguments) => requests::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),
     };

@@ -17,6 +17,28 @@ pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &st
     command
 }
 
+/// jax with `checkpoint` in the type `kind` on the PJRT plugin at `plugin`, with a KV cache of so many positions; `python` finds it in
+/// `packages`.
+pub(crate) fn jax(
+    python: &str,
+    packages: &Path,
+    plugin: &Path,
+    checkpoint: &Path,
+    kind: &str,
+    cache: usize,
+) -> Command {
+    let mut command = Command::new(python);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("jax/worker.py"))
+        .arg(checkpoint)
+        .args([kind, &cache.to_string()])
+        .env("PYTHONPATH", packages)
+        .env("PYTHONNOUSERSITE", "1")
+        .env("JAX_PLATFORMS", "mlxcel")
+        .env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("mlxcel:{}", plugin.display()));
+    command
+}
+
 /// candle with `checkpoint` in the type `kind`.
 pub(crate) fn candle(program: &Path, checkpoint: &Path, kind: &str, threads: usize) -> Command {
     let mut command = Command::new(program);

@@ -13,6 +13,7 @@ use mlxcel_core::{
 };
 use mlxcel_iree::IreeBackend;
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
+use mlxcel_pjrt::PjrtBackend;
 use serde_json::{Value, json};
 
 /// What is served.
@@ -39,6 +40,15 @@ pub(crate) struct Arguments {
     /// The bits that the MLX engine quantizes weights to, in groups of 64
     #[arg(long)]
     bits: Option<usize>,
+    /// The plugin of the PJRT engine
+    #[arg(long)]
+    plugin: Option<PathBuf>,
+    /// Whether the PJRT engine keeps weights in the type that products take them in
+    #[arg(long)]
+    expanded: bool,
+    /// Over how many devices the PJRT engine spreads the model
+    #[arg(long)]
+    mesh: Option<usize>,
 }
 
 /// An engine that can be measured.
@@ -46,6 +56,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Engine {
     Iree,
     Mlx,
+    Pjrt,
 }
 
 impl Arguments {
@@ -62,19 +73,28 @@ impl Arguments {
                 }
                 None => Arc::new(MlxBackend::new()),
             },
+            Engine::Pjrt => {
+                let engine = PjrtBackend::new().with_expanded_weights(self.expanded);
+                let engine = self.mesh.map_or(engine.clone(), |devices| engine.with_mesh(devices));
+                Arc::new(match &self.plugin {
+                    Some(plugin) => engine.with_plugin(plugin),
+                    None => engine,
+                })
+            }
         })
     }
 
     fn options(&self) -> LoadOptions {
         let options = LoadOptions::default()
             .with_precision(self.precision)
-            .with_threads(self.threads)
             .with_capacity(self.capacity)
             .with_sequences(self.sequences);
         match self.engine {
-            Engine::Iree => options,
+            Engine::Iree => options.with_threads(self.threads),
             // Its default is a GPU where there is one.
-            Engine::Mlx => options.with_device("cpu"),
+            Engine::Mlx => options.with_threads(self.threads).with_device("cpu"),
+            // Its threads are the plugin's affair.
+            Engine::Pjrt => options,
         }
     }
 }

@@ -6,6 +6,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -18,6 +21,8 @@ pub(crate) struct Worker {
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
     pub(crate) hello: Hello,
+    /// The most private memory that it was seen to have before it was ready, in bytes, on systems that say it.
+    pub(crate) loading_peak: Option<f64>,
 }
 
 /// What a worker says when it is ready.
@@ -76,9 +81,26 @@ impl Worker {
             bail!("{name} has no pipes");
         };
         let answers = BufReader::new(answers);
-        let mut worker = Self { name: name.to_owned(), child, requests, answers, hello: Hello::default() };
+        let (hello, loading_peak) = (Hello::default(), None);
+        let mut worker = Self { name: name.to_owned(), child, requests, answers, hello, loading_peak };
+        let (process, is_ready) = (worker.child.id(), AtomicBool::new(false));
+        let (answer, peak) = thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut peak: Option<f64> = None;
+                while !is_ready.load(Ordering::Relaxed) {
+                    let now = memory_of(process).map(|memory| memory.private);
+                    peak = peak.into_iter().chain(now).reduce(f64::max);
+                    thread::sleep(Duration::from_millis(20));
+                }
+                peak
+            });
+            let answer = worker.answer();
+            is_ready.store(true, Ordering::Relaxed);
+            (answer, watch.join().unwrap_or_default())
+        });
         // It writes to standard error why it ends, if it does.
-        worker.hello = worker.answer().with_context(|| format!("{name} did not start"))?;
+        (worker.hello, worker.loading_peak) =
+            (answer.with_context(|| format!("{name} did not start"))?, peak);
         Ok(worker)
     }
 
@@ -112,8 +134,7 @@ impl Worker {
 
     /// What its process has in memory, on systems that say it.
     pub(crate) fn memory(&self) -> Option<Memory> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        Some(Memory { private: size(&status, "RssAnon")?, mapped: size(&status, "RssFile")? })
+        memory_of(self.child.id())
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &str) -> Result<T> {
@@ -137,6 +158,11 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn memory_of(process: u32) -> Option<Memory> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    Some(Memory { private: size(&status, "RssAnon")?, mapped: size(&status, "RssFile")? })
 }
 
 fn words(numbers: &[usize]) -> String {

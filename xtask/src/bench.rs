@@ -23,12 +23,14 @@ enum Suite {
     Cpu(CpuArguments),
     /// The MLX engine beside mlx-lm
     Mlx(MlxArguments),
+    /// The PJRT engine beside the same network in jax, on the plugin of `setup --pjrt`; jax is installed into .toolchain/xla for it
+    Pjrt(SuiteArguments),
     /// Many requests on one engine, beside one at a time
-    Requests(RequestsArguments),
+    Requests(SuiteArguments),
 }
 
 #[derive(clap::Args)]
-struct RequestsArguments {
+struct SuiteArguments {
     /// Further arguments of the suite; `-- --help` lists them
     #[arg(last = true)]
     suite: Vec<String>,
@@ -74,6 +76,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let suite = match arguments.suite {
         Suite::Cpu(_) => "cpu",
         Suite::Mlx(_) => "mlx",
+        Suite::Pjrt(_) => "pjrt",
         Suite::Requests(_) => "requests",
     };
     let mut command =
@@ -94,6 +97,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             (cpu.peers.contains(&CpuPeer::MlxLm), &cpu.suite)
         }
         Suite::Mlx(mlx) => (mlx.peers == Peers::MlxLm, &mlx.suite),
+        Suite::Pjrt(pjrt) => {
+            command.arg("--plugin").arg(setup::pjrt(workspace)?);
+            let python = find_python()?;
+            command.arg("--packages").arg(setup::jax(workspace, &python)?).arg("--python").arg(python);
+            (false, &pjrt.suite)
+        }
         Suite::Requests(requests) => (false, &requests.suite),
     };
     if mlx_lm {

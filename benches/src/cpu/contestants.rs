@@ -166,10 +166,7 @@ impl Common<'_> {
         stored_bits: f64,
         quantized_here: Option<usize>,
     ) -> Result<Entry> {
-        let program = match engine {
-            Engine::Iree => Program::Iree,
-            Engine::Mlx => Program::Mlx,
-        };
+        let program = if engine == Engine::Iree { Program::Iree } else { Program::Mlx };
         let named = if engine == Engine::Iree { "mlxcel" } else { "mlxcel mlx" };
         let mut result =
             Contestant::new(format!("{named} {weights} {precision}"), program, weights, Some(precision));

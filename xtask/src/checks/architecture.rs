@@ -145,7 +145,14 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-benches",
         layer: 8,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-iree", "mlxcel-mlx", "mlxcel-session"],
+        may_use: &[
+            "mlxcel-core",
+            "mlxcel-models",
+            "mlxcel-iree",
+            "mlxcel-mlx",
+            "mlxcel-pjrt",
+            "mlxcel-session",
+        ],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {

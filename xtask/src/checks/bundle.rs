@@ -10,12 +10,11 @@ use anyhow::{Context, Result, bail};
 
 use super::compile::Counts;
 use crate::process;
-use crate::setup::{Packages, find_python};
+use crate::setup::{self, find_python};
 use crate::workspace::Workspace;
 
 /// The script and what it needs.
 const SCRIPT: &str = "tests-external/xla/run_bundle.py";
-const REQUIREMENTS: &str = "tests-external/xla/requirements.txt";
 /// The checkpoint, with an `oracle.json` beside it.
 const MODEL: &str = "fixtures/architectures/llama";
 /// The minor versions of Python 3, and the machines, that the pinned wheels are for.
@@ -45,13 +44,7 @@ fn through_xla(workspace: &Workspace) -> Result<String> {
     if let Some(reason) = without_wheels(&python)? {
         return Ok(format!("skipped, {reason}"));
     }
-    let packages = Packages {
-        name: "xla",
-        requirements: REQUIREMENTS,
-        wheels_for: None,
-        what: "JAX with XLA (about 150 MB)",
-    };
-    packages.install(workspace, || Ok(python.clone())).context("installing JAX")?;
+    let packages = setup::jax(workspace, &python)?;
 
     let folder = tempfile::tempdir().context("making a folder for the bundle")?;
     let bundle = folder.path().join("bundle");
@@ -64,7 +57,7 @@ fn through_xla(workspace: &Workspace) -> Result<String> {
 
     let mut run = Command::new(&python);
     run.arg(workspace.root().join(SCRIPT)).arg(&bundle).arg("--oracle").arg(model.join("oracle.json"));
-    run.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
+    run.env("PYTHONPATH", packages).env("PYTHONNOUSERSITE", "1");
     // Another device that JAX might find is not what the oracle was computed for.
     let said = process::output(run.env("JAX_PLATFORMS", "cpu"))?;
     match said.trim() {

@@ -18,6 +18,7 @@ mod openblas;
 mod packages;
 
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -59,8 +60,8 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
     Ok(())
 }
 
-/// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200 MB.
-pub(crate) fn pjrt(workspace: &Workspace) -> Result<()> {
+/// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200 MB. Gives its path.
+pub(crate) fn pjrt(workspace: &Workspace) -> Result<PathBuf> {
     let packages = Packages {
         name: "pjrt",
         requirements: "xtask/toolchain/pjrt.txt",
@@ -71,7 +72,19 @@ pub(crate) fn pjrt(workspace: &Workspace) -> Result<()> {
         "pip could not install the pinned PJRT plugin: it needs the network or an index that has it, and Linux (glibc \
          2.27 or newer) on x86-64",
     )?;
-    Ok(())
+    Ok(workspace.toolchain().join(packages.name).join("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"))
+}
+
+/// Makes JAX with XLA complete, which programs of ours are compared with; does nothing where it is. Gives the folder.
+pub(crate) fn jax(workspace: &Workspace, python: &str) -> Result<PathBuf> {
+    let packages = Packages {
+        name: "xla",
+        requirements: "tests-external/xla/requirements.txt",
+        wheels_for: None,
+        what: "JAX with XLA (about 150 MB)",
+    };
+    packages.install(workspace, || Ok(python.to_owned())).context("installing JAX")?;
+    Ok(workspace.toolchain().join(packages.name))
 }
 
 /// Makes the C sources of IREE's runtime complete; does nothing where they are.

@@ -1,0 +1,324 @@
+//! The suite `pjrt`: our PJRT engine beside the same network written in jax on the same plugin, and our IREE engine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::bandwidth::Probe;
+use crate::machine::Machine;
+use crate::peers;
+use crate::report::{Contestant, Report};
+use crate::serve::Engine;
+use crate::shapes::{ModelName, Shapes};
+use crate::spread::Spread;
+use crate::worker::Worker;
+
+/// What is measured, and how often.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The folder of checkpoints and results
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+    /// The plugin that ours and jax run on
+    #[arg(long)]
+    plugin: PathBuf,
+    /// The folder that has jax; without it, ours are measured alone
+    #[arg(long)]
+    packages: Option<PathBuf>,
+    /// The Python that jax was installed with
+    #[arg(long, default_value = "python3")]
+    python: String,
+    /// The shapes of the model, of the llama family
+    #[arg(long, value_enum, default_value_t = ModelName::Llama1b)]
+    model: ModelName,
+    /// In which types weights are
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Bf16, Kind::F32])]
+    types: Vec<Kind>,
+    /// Leaves the IREE engine out
+    #[arg(long)]
+    no_iree: bool,
+    /// How many times each is measured, in random order
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Tokens that a sequence has when it decodes
+    #[arg(long, default_value_t = 128)]
+    position: usize,
+    /// Tokens of a prompt
+    #[arg(long, default_value_t = 128)]
+    prefill: usize,
+    /// Tokens that are decoded in a round
+    #[arg(long, default_value_t = 16)]
+    decode: usize,
+    /// The positions of jax's KV cache; that of ours for these numbers, unless they are changed
+    #[arg(long, default_value_t = 256)]
+    cache: usize,
+    /// Measures memory instead, with the model spread over so many devices: what a process has that holds all of them
+    #[arg(long, value_delimiter = ',', num_args = 1..)]
+    meshes: Vec<usize>,
+}
+
+/// The type of weights, and of what they are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Bf16,
+    F32,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+        }
+    }
+
+    fn bits(self) -> f64 {
+        match self {
+            Self::Bf16 => 16.0,
+            Self::F32 => 32.0,
+        }
+    }
+}
+
+/// A program that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Ours(Engine),
+    Jax,
+}
+
+struct Entry {
+    program: Program,
+    kind: Kind,
+    worker: Worker,
+    result: Contestant,
+}
+
+/// Runs the suite, prints the table and writes `pjrt.json` beside the checkpoints.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.decode == 0 || arguments.prefill < 2 || arguments.position < 2 {
+        bail!("there must be tokens to measure, of a prompt at least two");
+    }
+    let shapes = arguments.model.shapes();
+    if shapes.experts.is_some() {
+        bail!("the network in jax has no experts");
+    }
+    let checkpoint =
+        fs::canonicalize(shapes.provide(&arguments.folder)?).context("finding the checkpoint")?;
+    if !arguments.meshes.is_empty() {
+        return memory(&shapes, &checkpoint, arguments);
+    }
+    let mut entries = Vec::new();
+    for &kind in &arguments.types {
+        let iree = (!arguments.no_iree).then_some(Program::Ours(Engine::Iree));
+        let jax = arguments.packages.is_some().then_some(Program::Jax);
+        for program in [Program::Ours(Engine::Pjrt)].into_iter().chain(jax).chain(iree) {
+            entries.push(Entry::start(program, kind, &shapes, &checkpoint, arguments)?);
+        }
+    }
+    compare_logits(&mut entries, &checkpoint, arguments)?;
+    // Compiles what is measured.
+    for entry in &mut entries {
+        entry.turn(arguments)?;
+    }
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let probe = Probe::new();
+    let mut memory = vec![probe.measure(threads)];
+    let mut random = ChaCha8Rng::seed_from_u64(arguments.rounds as u64);
+    for round in 0..arguments.rounds {
+        for index in shuffled(entries.len(), &mut random) {
+            let entry = &mut entries[index];
+            let (decode, prefill) = entry.turn(arguments)?;
+            entry.result.decode.push(decode);
+            entry.result.prefill.push(prefill);
+            eprintln!(
+                "round {}: {}: decode {decode:.2}, prefill {prefill:.1} tokens/s",
+                round + 1,
+                entry.result.name
+            );
+        }
+        memory.push(probe.measure(threads));
+    }
+    let ratios = ratios(&entries);
+    let mut versions: Vec<(String, String)> = Vec::new();
+    versions.extend(entries.iter().flat_map(|entry| entry.worker.hello.versions.clone()));
+    versions.sort();
+    versions.dedup();
+    let report = Report {
+        suite: "pjrt",
+        model: shapes.name,
+        machine: Machine::of_this_process(),
+        versions,
+        threads,
+        decode_position: arguments.position,
+        prefill_tokens: arguments.prefill,
+        memory,
+        contestants: entries.into_iter().map(|entry| entry.result).collect(),
+    };
+    println!("\n{}\n{ratios}", report.table());
+    let path = arguments.folder.join("pjrt.json");
+    fs::write(&path, serde_json::to_string_pretty(&report)?)
+        .with_context(|| format!("writing {}", path.display()))?;
+    eprintln!("\nthe numbers are in {}", path.display());
+    Ok(())
+}
+
+/// Tells what meshes take. The devices of a processor share its memory: what a process has more than the weights once is what its devices
+/// have more than their parts, and all else that it needs.
+fn memory(shapes: &Shapes, checkpoint: &Path, arguments: &Arguments) -> Result<()> {
+    let weights = 2.0 * shapes.parameters() as f64;
+    println!(
+        "{} shapes, bf16, {:.1} MB of weights; private memory of the process",
+        shapes.name,
+        1e-6 * weights
+    );
+    for &devices in &arguments.meshes {
+        let mut command = ours(Engine::Pjrt, Kind::Bf16, checkpoint, arguments)?;
+        command.arg("--mesh").arg(devices.to_string());
+        let worker = Worker::start(&format!("a mesh of {devices}"), command)?;
+        let (Some(peak), Some(memory)) = (worker.loading_peak, worker.memory()) else {
+            bail!("this system does not say what memory a process has");
+        };
+        let [peak, loaded] = [peak, memory.private]
+            .map(|bytes| format!("{:.1} MB ({:.1} % of the weights)", 1e-6 * bytes, 100.0 * bytes / weights));
+        println!("{devices} devices: {loaded} once loaded, at most {peak} before");
+    }
+    Ok(())
+}
+
+/// The numbers below `count` in random order.
+fn shuffled(count: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for end in (1..count).rev() {
+        order.swap(end, random.next_u32() as usize % (end + 1));
+    }
+    order
+}
+
+/// Of each round how many times as fast our PJRT engine is as each of the others with the same weights.
+fn ratios(entries: &[Entry]) -> String {
+    let mut text = String::from("beside one another, of each round: median (least to most)\n");
+    let ours = |entry: &&Entry| entry.program == Program::Ours(Engine::Pjrt);
+    for own in entries.iter().filter(ours) {
+        for other in entries.iter().filter(|other| other.kind == own.kind && !ours(other)) {
+            let ratio = |a: &[f64], b: &[f64]| {
+                Spread::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>()).to_string()
+            };
+            text += &format!(
+                "{} / {}: decode {}, prefill {}\n",
+                own.result.name,
+                other.result.name,
+                ratio(&own.result.decode, &other.result.decode),
+                ratio(&own.result.prefill, &other.result.prefill)
+            );
+        }
+    }
+    text
+}
+
+/// Tells how far apart the logits of a prompt are: it has to be the same network.
+fn compare_logits(entries: &mut [Entry], checkpoint: &Path, arguments: &Arguments) -> Result<()> {
+    let mut first: Option<Vec<f32>> = None;
+    for entry in entries {
+        let logits = entry.worker.logits(arguments.prefill, &checkpoint.join("pjrt-logits"))?;
+        let Some(first) = &first else {
+            first = Some(logits);
+            continue;
+        };
+        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |a, b| a.max(b.abs()));
+        let apart = largest(&mut first.iter().zip(&logits).map(|(a, b)| a - b));
+        let scale = largest(&mut first.iter().copied());
+        eprintln!("{}: logits at most {apart:.2e} apart, of {scale:.2e}", entry.result.name);
+        if apart.is_nan() || apart > 0.1 * scale {
+            bail!("{} computes another network", entry.result.name);
+        }
+    }
+    Ok(())
+}
+
+impl Entry {
+    fn start(
+        program: Program,
+        kind: Kind,
+        shapes: &Shapes,
+        checkpoint: &Path,
+        arguments: &Arguments,
+    ) -> Result<Self> {
+        let name = match program {
+            Program::Ours(Engine::Pjrt) => "mlxcel pjrt",
+            Program::Ours(_) => "mlxcel iree",
+            Program::Jax => "jax",
+        };
+        let name = format!("{name} {}", kind.name());
+        eprintln!("loading {name}");
+        let command = match program {
+            Program::Ours(engine) => ours(engine, kind, checkpoint, arguments)?,
+            Program::Jax => {
+                let packages = arguments.packages.as_deref().unwrap_or(Path::new(""));
+                let (python, plugin) = (&arguments.python, &arguments.plugin);
+                peers::jax(python, packages, plugin, checkpoint, kind.name(), arguments.cache)
+            }
+        };
+        let worker = Worker::start(&name, command)?;
+        let read = shapes.parameters() - shapes.unread_parameters();
+        let result = Contestant {
+            name,
+            ours: program != Program::Jax,
+            weight_bytes: read as f64 * kind.bits() / 8.0,
+            decode: Vec::new(),
+            prefill: Vec::new(),
+        };
+        Ok(Self { program, kind, worker, result })
+    }
+
+    /// Rates of decoding and of prefill, in tokens a second.
+    fn turn(&mut self, arguments: &Arguments) -> Result<(f64, f64)> {
+        let decode: f64 = self.worker.decode(arguments.decode, &[arguments.position])?.into_iter().sum();
+        let prefill = self.worker.prefill(arguments.prefill)?;
+        Ok((arguments.decode as f64 / decode, arguments.prefill as f64 / prefill))
+    }
+}
+
+/// This program as a worker.
+fn ours(engine: Engine, kind: Kind, checkpoint: &Path, arguments: &Arguments) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let (engine, precision) = match (engine, kind) {
+        (Engine::Pjrt, Kind::Bf16) => ("pjrt", "native"),
+        (Engine::Pjrt, Kind::F32) => ("pjrt", "exact"),
+        (_, Kind::Bf16) => ("iree", "native"),
+        (_, Kind::F32) => ("iree", "exact"),
+    };
+    command.args(["serve", "--engine", engine, "--precision", precision, "--model"]).arg(checkpoint);
+    // XLA's products take operands of one type: float32 weights are made so when they are loaded, as jax's are.
+    if kind == Kind::F32 && engine == "pjrt" {
+        command.arg("--expanded");
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let capacity = (arguments.position + arguments.decode).max(arguments.prefill) + 1;
+    for (name, number) in [("threads", threads), ("capacity", capacity), ("sequences", 1)] {
+        command.arg(format!("--{name}")).arg(number.to_string());
+    }
+    command.arg("--plugin").arg(&arguments.plugin);
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_contestant_has_its_turn_in_each_round() {
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        let orders: Vec<_> = (0..20).map(|_| shuffled(4, &mut random)).collect();
+        assert!(orders.iter().any(|order| *order != orders[0]));
+        for mut order in orders {
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 2, 3]);
+        }
+    }
+}
