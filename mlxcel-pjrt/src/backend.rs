@@ -45,6 +45,7 @@ pub struct PjrtBackend {
     is_uncached: bool,
     kv_cache: KvCacheType,
     is_expanded: bool,
+    prefill_chunk: Option<usize>,
     mesh: Option<usize>,
     profiler: Option<Profiler>,
     faults: Option<Faults>,
@@ -105,6 +106,14 @@ impl PjrtBackend {
     #[must_use]
     pub fn with_expanded_weights(mut self, on: bool) -> Self {
         self.is_expanded = on;
+        self
+    }
+
+    /// Computes up to so many tokens of a prompt in one pass, 64 by default. Where programs unpack or convert weights in each pass, as those
+    /// of XLA for CPUs do, 128 tokens together take little longer than 64.
+    #[must_use]
+    pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
+        self.prefill_chunk = Some(tokens);
         self
     }
 
@@ -179,6 +188,7 @@ impl PjrtBackend {
         stored.require(&FeatureSet::all(), NAME)?;
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
+        graph.chunks = self.prefill_chunk.map_or(graph.chunks, |tokens| vec![tokens]);
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         OptionSupport::new(stored.context_length, graph.sequences).with_devices(&device).check(options)?;
         if options.threads.is_some() {
@@ -192,8 +202,8 @@ impl PjrtBackend {
         let decoder = if self.is_expanded { stored.expanded(element) } else { stored.clone() };
         let shapes = graph.prepared_programs(&decoder, options.prepare)?;
         let mesh = self.devices(options)?;
-        tracing::debug!(plugin = ?mesh.client().plugin(), devices = mesh.count(), "opened the devices");
-        let store = Store::open(self.cache_dir.as_deref(), self.is_uncached, mesh.client())?;
+        tracing::debug!(plugin = ?mesh.client.plugin(), devices = mesh.count(), "opened the devices");
+        let store = Store::open(self.cache_dir.as_deref(), self.is_uncached, &mesh.client)?;
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let shardings = weight_shardings(&decoder, &writer.weights, mesh.count());
         let programs = Programs::new(mesh, writer, shardings, store, options);

@@ -38,7 +38,7 @@ impl PjrtBackend {
         let opened = self.open(source, options)?;
         let mesh = &opened.programs.mesh;
         let mut found = Inspection {
-            platform: Platform::of(mesh.client())?,
+            platform: Platform::of(&mesh.client)?,
             devices: mesh.count(),
             weight_bytes: 0,
             weight_bytes_per_device: 0,

@@ -59,16 +59,16 @@ impl Store {
     /// The program of this text on these devices, and whether it was compiled.
     /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn get(&self, mesh: &MeshDevices, text: &str) -> Result<(Executable, bool)> {
-        let key = Sha256::new().chain_update(&self.identity).chain_update(mesh.options()).chain_update(text);
+        let key = Sha256::new().chain_update(&self.identity).chain_update(&mesh.options).chain_update(text);
         let name: String = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}.{ENDING}")));
         if let Some(bytes) = path.as_deref().and_then(read) {
-            match Executable::load(mesh.client(), &bytes, mesh.count()) {
+            match Executable::load(&mesh.client, &bytes, mesh.count()) {
                 Ok(executable) => return Ok((executable, false)),
                 Err(error) => tracing::warn!(%error, "a stored program does not load and is compiled again"),
             }
         }
-        let executable = mesh.compile(text)?;
+        let executable = Executable::compile(&mesh.client, text, &mesh.options, mesh.count())?;
         if let Some(path) = path {
             match executable.serialize().and_then(|bytes| write(&path, &bytes)) {
                 Ok(()) => make_room(&path),

@@ -39,7 +39,7 @@ impl Executor for PjrtExecutor {
     }
 
     fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
-        self.programs.is_ready(shape)
+        self.programs.table.ready(shape).is_some()
     }
 
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<PjrtState> {

@@ -3,7 +3,7 @@
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::TensorType;
 
-use crate::ffi::{Buffer, Client, Executable};
+use crate::ffi::{Buffer, Client};
 use crate::messages::compile_options;
 use crate::options::OptionValue;
 use crate::sharding::{Sharding, strides};
@@ -11,11 +11,11 @@ use crate::sharding::{Sharding, strides};
 /// The devices of a client that share a model, and how programs are compiled for them.
 #[derive(Clone)]
 pub(crate) struct MeshDevices {
-    client: Client,
+    pub(crate) client: Client,
     /// Their indices among the client's.
     devices: Vec<usize>,
-    /// The compile options, serialized.
-    options: Vec<u8>,
+    /// What programs are compiled with, serialized.
+    pub(crate) options: Vec<u8>,
 }
 
 impl MeshDevices {
@@ -46,21 +46,6 @@ impl MeshDevices {
     /// How many devices there are.
     pub(crate) fn count(&self) -> usize {
         self.devices.len()
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// What programs are compiled with, serialized.
-    pub(crate) fn options(&self) -> &[u8] {
-        &self.options
-    }
-
-    /// Compiles a module for these devices.
-    /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
-    pub(crate) fn compile(&self, module: &str) -> Result<Executable> {
-        Executable::compile(&self.client, module, &self.options, self.count())
     }
 
     /// Copies a tensor whose bytes are at hand to the devices, to each the part that is its.

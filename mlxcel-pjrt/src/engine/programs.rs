@@ -49,7 +49,7 @@ pub(crate) struct Programs {
     is_exact: bool,
     store: Store,
     progress: Option<ProgressFn>,
-    table: ProgramTable<Arc<PjrtProgram>>,
+    pub(super) table: ProgramTable<Arc<PjrtProgram>>,
 }
 
 impl Programs {
@@ -82,11 +82,6 @@ impl Programs {
             self.report(1);
             Ok(made)
         })
-    }
-
-    /// Whether the program for `shape` is there.
-    pub(super) fn is_ready(&self, shape: &ProgramShape) -> bool {
-        self.table.ready(shape).is_some()
     }
 
     fn report(&self, done: u64) {

@@ -30,7 +30,9 @@ impl Copies {
         let program = match copies.get(&key) {
             Some(program) => Arc::clone(program),
             None => {
-                let program = Arc::new(mesh.compile(&copy_text(from, to, mesh.count()))?);
+                let text = copy_text(from, to, mesh.count());
+                let program = Executable::compile(&mesh.client, &text, &mesh.options, mesh.count())?;
+                let program = Arc::new(program);
                 copies.insert(key, Arc::clone(&program));
                 program
             }

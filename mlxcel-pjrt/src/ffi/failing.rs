@@ -2,10 +2,10 @@
 
 use std::ffi::c_char;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use super::plugin::Plugin;
+use super::plugin::{Inner, LOADED, Plugin};
 use super::sys;
 
 /// A function of the plugin that can be made to fail.
@@ -128,5 +128,7 @@ pub(crate) fn register(plugin: &Plugin, path: &Path) {
     api.error_destroy = Some(error_destroy);
     api.error_message = Some(error_message);
     api.error_get_code = Some(error_get_code);
-    Plugin::register(api, path);
+    let path = path.canonicalize().unwrap();
+    let plugin = Plugin(Arc::new(Inner { api, path: path.clone() }));
+    LOADED.lock().unwrap().insert(path, plugin);
 }

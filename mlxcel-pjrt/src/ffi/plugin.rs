@@ -17,12 +17,12 @@ const OPERATION: &str = "load PJRT plugin";
 
 /// A loaded plugin. It stays loaded until the process ends: compilers and drivers cannot be unloaded.
 #[derive(Clone)]
-pub(crate) struct Plugin(Arc<Inner>);
+pub(crate) struct Plugin(pub(super) Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     /// A copy of the plugin's table, with nothing where the plugin's is shorter.
-    api: sys::Api,
-    path: PathBuf,
+    pub(super) api: sys::Api,
+    pub(super) path: PathBuf,
 }
 
 // SAFETY: the table is never written to after it was made, and PJRT's functions may be called from any thread.
@@ -31,7 +31,7 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 /// The plugins of this process by path: each is initialized once.
-static LOADED: Mutex<BTreeMap<PathBuf, Plugin>> = Mutex::new(BTreeMap::new());
+pub(super) static LOADED: Mutex<BTreeMap<PathBuf, Plugin>> = Mutex::new(BTreeMap::new());
 
 impl Plugin {
     /// Loads the library at `path`, which runs its code: whoever names it trusts it.
@@ -69,14 +69,6 @@ impl Plugin {
         let plugin = Self(Arc::new(Inner { api, path: path.to_owned() }));
         plugin.call(api.plugin_initialize, &mut sys::PluginInitialize::default(), OPERATION)?;
         Ok(plugin)
-    }
-
-    /// Has whoever loads the file at `path` get a plugin with these functions.
-    #[cfg(test)]
-    pub(super) fn register(api: sys::Api, path: &Path) {
-        let path = path.canonicalize().unwrap();
-        let plugin = Self(Arc::new(Inner { api, path: path.clone() }));
-        LOADED.lock().unwrap_or_else(PoisonError::into_inner).insert(path, plugin);
     }
 
     /// Where it was loaded from.
