@@ -28,7 +28,7 @@ const NAME: &str = "pjrt";
 /// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
 ///
 /// A plugin is a shared library. It is the one at [`with_plugin`](Self::with_plugin), else the one that `MLXCEL_PJRT_PLUGIN` names, else
-/// the only one among the packages of the active virtual environment (`VIRTUAL_ENV`), which are looked at and not run. **Loading a
+/// the only one among the packages of the active virtual environment (`VIRTUAL_ENV`, an absolute path), which are looked at and not run. **Loading a
 /// library is trusting it**: its code runs in this process. No path is ever taken from a checkpoint.
 ///
 /// Programs are compiled by the plugin when they are first needed, and kept in [`with_cache_dir`](Self::with_cache_dir), else in `pjrt`

@@ -1,6 +1,7 @@
 //! Where a plugin is found.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named.map(Path::to_owned).or(variable) {
         return Ok(path);
     }
-    let environment = env::var_os("VIRTUAL_ENV").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let environment = active_environment(env::var_os("VIRTUAL_ENV"));
     let found = environment.as_deref().map(plugins_of).unwrap_or_default();
     const OPERATION: &str = "find PJRT plugin";
     match &found[..] {
@@ -41,6 +42,11 @@ pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
             Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("plugins", list))
         }
     }
+}
+
+/// The folder that `variable` names; a relative one would depend on the working directory, which may be untrusted.
+fn active_environment(variable: Option<OsString>) -> Option<PathBuf> {
+    variable.map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
 /// The plugins among the packages of a virtual environment: shared libraries with `pjrt` in their names in packages of
@@ -109,6 +115,16 @@ mod tests {
         touch(&site.join("numpy/core.so"));
         let expected = [cuda, cpu].map(|path| path.canonicalize().unwrap());
         assert_eq!(plugins_of(environment.path()), expected);
+    }
+
+    #[test]
+    fn an_environment_in_the_working_directory_is_not_looked_at() {
+        for relative in ["", ".", "venv", "../venv"] {
+            assert_eq!(active_environment(Some(relative.into())), None);
+        }
+        let folder = env::temp_dir();
+        assert_eq!(active_environment(Some(folder.clone().into())), Some(folder));
+        assert_eq!(active_environment(None), None);
     }
 
     #[test]

@@ -2,17 +2,18 @@
 //!
 //! An executable is machine code of one plugin for one kind of device. It is filed under the SHA-256 sum of the program's text, the compile
 //! options, the plugin's file (its name, size and time), its versions, the platform's, and the processor; published by renaming, and
-//! checked when it is read. What cannot be stored is compiled again; a plugin that does not serialize programs has none stored.
+//! checked when it is read: the sum that it begins with is that of its key and its program. What cannot be stored is compiled again; a plugin that does not serialize programs has none stored.
 
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use etcetera::BaseStrategy as _;
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::files::open_regular;
 use sha2::{Digest, Sha256};
 
 use crate::engine::MeshDevices;
@@ -60,9 +61,10 @@ impl Store {
     /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn get(&self, mesh: &MeshDevices, text: &str) -> Result<(Executable, bool)> {
         let key = Sha256::new().chain_update(&self.identity).chain_update(&mesh.options).chain_update(text);
-        let name: String = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let key: Key = key.finalize().into();
+        let name: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}.{ENDING}")));
-        if let Some(bytes) = path.as_deref().and_then(read) {
+        if let Some(bytes) = path.as_deref().and_then(|path| read(path, &key)) {
             match Executable::load(&mesh.client, &bytes, mesh.count()) {
                 Ok(executable) => return Ok((executable, false)),
                 Err(error) => tracing::warn!(%error, "a stored program does not load and is compiled again"),
@@ -70,7 +72,7 @@ impl Store {
         }
         let executable = Executable::compile(&mesh.client, text, &mesh.options, mesh.count())?;
         if let Some(path) = path {
-            match executable.serialize().and_then(|bytes| write(&path, &bytes)) {
+            match executable.serialize().and_then(|bytes| write(&path, &key, &bytes)) {
                 Ok(()) => make_room(&path),
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
                     tracing::debug!(%error, "the plugin's programs are not stored");
@@ -99,10 +101,27 @@ fn file_identity(path: &Path) -> Option<(String, u64, u128)> {
     Some((path.file_name()?.to_string_lossy().into_owned(), data.len(), written))
 }
 
-/// An entry, if it is whole: its sum, then the program. One that is not is removed.
-fn read(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = fs::read(path).ok()?;
-    let is_whole = bytes.len() > SUM && Sha256::digest(&bytes[SUM..])[..] == bytes[..SUM];
+/// What an entry is filed under.
+type Key = [u8; SUM];
+
+/// What an entry begins with: a program that stands under another one's key has another sum.
+fn sum(key: &Key, program: &[u8]) -> Key {
+    Sha256::new().chain_update(key).chain_update(program).finalize().into()
+}
+
+/// An entry, if it is whole and that of `key`: its sum, then the program. One that is not is removed.
+fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
+    let file = match open_regular(path) {
+        Ok(Some(file)) => file,
+        Ok(None) => {
+            tracing::warn!(entry = %path.display(), "no regular file stands in the place of a stored program");
+            return None;
+        }
+        Err(_) => return None,
+    };
+    let mut bytes = Vec::new();
+    file.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    let is_whole = bytes.len() > SUM && sum(key, &bytes[SUM..]) == bytes[..SUM];
     if !is_whole {
         tracing::warn!(entry = %path.display(), "a stored program is damaged and is compiled again");
         let _ = fs::remove_file(path);
@@ -115,11 +134,11 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Publishes an entry: readers see none, or all of it.
-fn write(path: &Path, program: &[u8]) -> Result<()> {
+fn write(path: &Path, key: &Key, program: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let written = fs::create_dir_all(folder).and_then(|()| {
         let mut file = tempfile::Builder::new().prefix("part").tempfile_in(folder)?;
-        file.write_all(&Sha256::digest(program))?;
+        file.write_all(&sum(key, program))?;
         file.write_all(program)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|error| error.error)
@@ -158,12 +177,31 @@ mod tests {
     fn an_entry_is_read_as_it_was_written_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/a.pjrt");
-        assert!(read(&path).is_none());
-        write(&path, b"program").unwrap();
-        assert_eq!(read(&path).unwrap(), b"program");
+        let (key, other) = ([1; SUM], [2; SUM]);
+        assert!(read(&path, &key).is_none());
+        write(&path, &key, b"program").unwrap();
+        assert_eq!(read(&path, &key).unwrap(), b"program");
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
-        assert!(read(&path).is_none() && !path.exists());
+        assert!(read(&path, &key).is_none() && !path.exists());
+        // Whole, and of another program.
+        write(&path, &other, b"program").unwrap();
+        assert!(read(&path, &key).is_none() && !path.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_or_a_device_in_the_place_of_an_entry_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, device) = (folder.path().join("a.pjrt"), folder.path().join("b.pjrt"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
+        for path in [pipe, device] {
+            assert!(read(&path, &[1; SUM]).is_none());
+            // What was compiled takes its place.
+            write(&path, &[1; SUM], b"program").unwrap();
+            assert_eq!(read(&path, &[1; SUM]).unwrap(), b"program");
+        }
     }
 }
