@@ -8,7 +8,7 @@ use mlxcel_core::{
 };
 
 use crate::outlook::{argmax, log_softmax, logits_error};
-use crate::tolerance::Tolerance;
+use crate::tolerance::{Bounds, Tolerance, largest};
 
 /// What a model says after a prompt, step by step.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,6 +141,8 @@ pub struct Divergence {
 pub struct Comparison {
     /// How many steps were compared.
     pub steps: usize,
+    /// The largest magnitude among the first one's logits after the prompt, or else the second's; none where neither shows logits.
+    pub largest_logit: Option<f32>,
     /// The largest difference of the logits after the prompt, relative to the largest magnitude; none where one of the two shows
     /// no logits. Infinite for vocabularies of different sizes.
     pub logits_error: Option<f32>,
@@ -155,8 +157,10 @@ impl Comparison {
     /// Compares what two engines say after the same prompt, the second [along](Trace::along) the path of the first.
     pub fn new(a: &Trace, b: &Trace, tolerance: &Tolerance) -> Self {
         let steps = a.steps.len().min(b.steps.len());
+        let shown = a.prefill_logits.as_ref().or(b.prefill_logits.as_ref());
         let mut comparison = Self {
             steps,
+            largest_logit: shown.map(|logits| largest(logits)),
             logits_error: a
                 .prefill_logits
                 .as_ref()
@@ -191,10 +195,10 @@ impl Comparison {
 
     /// Whether all of it lies within the tolerance: tokens may differ only where the lead is below the tolerated margin.
     pub fn passed(&self) -> bool {
-        let excused =
-            |divergence: &Divergence| divergence.margin.is_some_and(|margin| margin < self.tolerance.margin);
+        let Bounds { margin, logprob } = self.tolerance.bounds(self.largest_logit);
+        let excused = |divergence: &Divergence| divergence.margin.is_some_and(|lead| lead < margin);
         self.logits_error.is_none_or(|error| error <= self.tolerance.logits)
-            && self.logprob_error <= self.tolerance.logprob
+            && self.logprob_error <= logprob
             && self.divergences.iter().all(excused)
     }
 }
@@ -236,16 +240,17 @@ impl fmt::Display for Differential {
         let Tolerance { margin, logprob, logits, .. } = self.tolerance;
         writeln!(
             f,
-            "{} and {}: logits within {logits:.0e}, log probabilities within {logprob:.0e}, tokens equal where the \
-             lead is {margin:.0e} or more",
+            "{} and {}, in parts of the largest logit: logits within {logits:.0e}, log probabilities within \
+             {logprob:.0e}, tokens equal where the lead is {margin:.0e} or more",
             self.a, self.b
         )?;
-        writeln!(f, "prompt  tokens    logits   logprob  differ  first difference")?;
+        writeln!(f, "prompt  tokens   largest    logits   logprob  differ  first difference")?;
         for (number, comparison) in self.comparisons.iter().enumerate() {
             let logits = comparison.logits_error.map_or("-".to_owned(), |error| format!("{error:.1e}"));
+            let largest = comparison.largest_logit.map_or("-".to_owned(), |largest| format!("{largest:.1}"));
             write!(
                 f,
-                "{number:>6}  {:>6}  {logits:>8}  {:>8}  {:>6}  ",
+                "{number:>6}  {:>6}  {largest:>8}  {logits:>8}  {:>8}  {:>6}  ",
                 comparison.steps,
                 format!("{:.1e}", comparison.logprob_error),
                 comparison.divergences.len(),
@@ -345,7 +350,7 @@ mod tests {
         let tolerance = Tolerance::new(1e-4, 1e-3, 1e-4);
         let a = Trace::new(Some(vec![1.0, -2.0]), vec![step(0, 3.0)]);
         let mut b = a.clone();
-        b.steps[0].logprob += 2e-3;
+        b.steps[0].logprob += 3e-3;
         assert!(!Comparison::new(&a, &b, &tolerance).passed());
         b.steps[0].logprob = f32::NAN;
         assert!(!Comparison::new(&a, &b, &tolerance).passed());

@@ -6,8 +6,9 @@ use mlxcel_core::{
     Control, InferenceSession, Row, RowResult, SampledToken, SamplingPlan, SequenceId, TokenId, Want,
 };
 
+use crate::Subject;
 use crate::failure::{Failure, Outcome, ensure};
-use crate::{Subject, Tolerance};
+use crate::tolerance::{Bounds, Tolerance, largest};
 
 /// What a model expects after some tokens.
 #[derive(Clone, Debug)]
@@ -36,6 +37,11 @@ impl Outlook {
         })
     }
 
+    /// How far results of this place may lie apart.
+    pub(crate) fn bounds(&self, tolerance: &Tolerance) -> Bounds {
+        tolerance.bounds(self.logits.as_deref().map(largest))
+    }
+
     /// Fails where an engine's greedy choice is neither this one nor excused by a small margin.
     pub(crate) fn agrees(
         &self,
@@ -43,9 +49,10 @@ impl Outlook {
         tolerance: &Tolerance,
         what: impl fmt::Display,
     ) -> Outcome {
+        let bounds = self.bounds(tolerance);
         if chosen.token != self.token {
             // Without a margin nothing excuses another token.
-            let excused = self.margin.is_some_and(|margin| margin < tolerance.margin);
+            let excused = self.margin.is_some_and(|margin| margin < bounds.margin);
             ensure!(
                 excused,
                 "{what}: token {} was chosen, and alone at once it is {} (leading by {})",
@@ -60,7 +67,7 @@ impl Outlook {
         };
         let error = (chosen.logprob - expected).abs();
         ensure!(
-            error <= tolerance.logprob,
+            error <= bounds.logprob,
             "{what}: token {} has log probability {}, and alone at once {expected}",
             chosen.token,
             chosen.logprob
@@ -102,9 +109,8 @@ pub(crate) fn logits_error(logits: &[f32], expected: &[f32]) -> Option<f32> {
     if logits.len() != expected.len() {
         return None;
     }
-    let scale = expected.iter().fold(f32::MIN_POSITIVE, |largest, logit| largest.max(logit.abs()));
     let error = logits.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    Some(error.map(|e| if e.is_nan() { f32::INFINITY } else { e }).fold(0.0, f32::max) / scale)
+    Some(error.map(|e| if e.is_nan() { f32::INFINITY } else { e }).fold(0.0, f32::max) / largest(expected))
 }
 
 impl Subject<'_> {

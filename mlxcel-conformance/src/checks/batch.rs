@@ -14,7 +14,7 @@ fn companions(subject: &Subject<'_>, session: &mut dyn InferenceSession, most: u
 
 /// Sequences of different lengths that share their steps say what each says alone. Needs two sequences.
 ///
-/// Kills: `shares_kv`, `rounds_to_the_longest`.
+/// Kills: `shares_kv`, `rounds_to_the_longest`, `rounds_to_four_bits_in_batches`, `drops_a_term_in_batches`.
 pub fn batch_equals_single(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let mut walks = companions(subject, &mut *session, 4)?;

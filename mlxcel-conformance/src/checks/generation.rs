@@ -16,7 +16,7 @@ fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &s
     let mut held = prompt.to_vec();
     for (i, &token) in said.iter().enumerate() {
         let expected = subject.outlook(&held)?;
-        let excused = expected.margin.is_some_and(|margin| margin < tolerance.margin);
+        let excused = expected.margin.is_some_and(|margin| margin < expected.bounds(&tolerance).margin);
         ensure!(
             token == expected.token || excused,
             "{what}: token {i} is {token}, and step by step {}",

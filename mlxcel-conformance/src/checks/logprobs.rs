@@ -66,12 +66,13 @@ pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
         session.close(sequence)?;
         ordered(&chosen, usize::from(top).min(vocabulary))?;
         subject.agrees(&chosen, &tokens, format_args!("with the {top} likeliest"))?;
-        if let Some(logits) = &subject.outlook(&tokens)?.logits {
-            let tolerance = subject.tolerance()?;
+        let outlook = subject.outlook(&tokens)?;
+        if let Some(logits) = &outlook.logits {
+            let bounds = outlook.bounds(&subject.tolerance()?);
             for entry in &chosen.top {
                 let expected = log_softmax(logits, entry.token);
                 ensure!(
-                    (entry.logprob - expected).abs() <= tolerance.logprob,
+                    (entry.logprob - expected).abs() <= bounds.logprob,
                     "token {} is reported with {}, and its logit says {expected}",
                     entry.token,
                     entry.logprob
@@ -80,7 +81,7 @@ pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
             let last = chosen.top.last().map_or(f32::INFINITY, |entry| entry.logprob);
             let left_out = (0..vocabulary as u32)
                 .filter(|token| chosen.top.iter().all(|entry| entry.token != *token))
-                .find(|&token| log_softmax(logits, token) > last + tolerance.logprob);
+                .find(|&token| log_softmax(logits, token) > last + bounds.logprob);
             ensure!(
                 left_out.is_none(),
                 "token {left_out:?} is likelier than the last of the {top} likeliest"
@@ -169,10 +170,11 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
                     "{what}: the token after it is scored as {:?}",
                     result.following
                 );
-                if let (Some(following), Some(logits)) = (result.following, subject.outlook(before)?.logits) {
-                    let expected = log_softmax(&logits, chunk[i + 1]);
+                let outlook = subject.outlook(before)?;
+                if let (Some(following), Some(logits)) = (result.following, &outlook.logits) {
+                    let expected = log_softmax(logits, chunk[i + 1]);
                     ensure!(
-                        (following - expected).abs() <= tolerance.logprob,
+                        (following - expected).abs() <= outlook.bounds(&tolerance).logprob,
                         "{what}: the token after it is scored as {following}, and step by step {expected}"
                     );
                 }

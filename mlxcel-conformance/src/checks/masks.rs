@@ -31,9 +31,9 @@ fn choose_masked(subject: &Subject<'_>, tokens: &[TokenId], mask: &TokenMask) ->
 /// Kills: `ignores_masks`, `mask_changes_probabilities`.
 pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
     let vocabulary = subject.model()?.info().vocabulary_size;
-    let tolerance = subject.tolerance()?;
     let tokens = subject.tokens(0, 6)?;
     let free = subject.outlook(&tokens)?;
+    let bounds = free.bounds(&subject.tolerance()?);
     let without_best = (0..vocabulary as TokenId).filter(|&token| token != free.token);
     let masks = [
         TokenMask::allowing(vocabulary, without_best),
@@ -49,13 +49,13 @@ pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
         let Some(best) = argmax(logits, |token| mask.allows(token)) else { continue };
         let lead = logits[best as usize] - logits[chosen.token as usize];
         ensure!(
-            chosen.token == best || lead < tolerance.margin,
+            chosen.token == best || lead < bounds.margin,
             "under mask {number} token {} was chosen, and {best} is likelier by {lead}",
             chosen.token
         );
         let expected = log_softmax(logits, chosen.token);
         ensure!(
-            (chosen.logprob - expected).abs() <= tolerance.logprob,
+            (chosen.logprob - expected).abs() <= bounds.logprob,
             "under mask {number} token {} has log probability {}, among all tokens {expected}",
             chosen.token,
             chosen.logprob

@@ -8,6 +8,7 @@ use mlxcel_core::{
 use crate::failure::{Failure, Outcome, ensure};
 use crate::outlook::{argmax, expect_token, extend, log_softmax, step};
 use crate::subject::Subject;
+use crate::tolerance::largest;
 
 /// A plan for the device with these changes to greedy choice.
 fn plan(subject: &Subject<'_>, change: impl FnOnce(&mut SamplingParams)) -> Outcome<SamplingPlan> {
@@ -225,7 +226,8 @@ fn filter_holds(
         order.iter().map(|&token| f64::from(log_softmax(&logits, token)).exp()).collect();
     let count = kept(&probabilities).clamp(1, order.len());
     // Rounding may put a neighbour of the last one in its place.
-    let least = logits[order[count - 1] as usize] - subject.tolerance()?.margin;
+    let bounds = subject.tolerance()?.bounds(Some(largest(&logits)));
+    let least = logits[order[count - 1] as usize] - bounds.margin;
     let mut seen = Vec::new();
     for seed in 0..64 {
         let token = draw(seed, 1.0, &loose)?.token;
@@ -302,15 +304,16 @@ fn chooses_best(
     let sequence = session.open()?;
     let chosen = sample(&mut *session, sequence, prompt, plan)?;
     let lead = scores[best as usize] - scores[chosen.token as usize];
+    let bounds = subject.tolerance()?.bounds(Some(largest(&logits)));
     ensure!(
-        chosen.token == best || lead < subject.tolerance()?.margin.max(1e-5),
+        chosen.token == best || lead < bounds.margin.max(1e-5),
         "by `{plan}` token {} was chosen, and {best} leads it by {lead}",
         chosen.token
     );
     // The distribution that is reported is the model's own.
     let expected = log_softmax(&logits, chosen.token);
     ensure!(
-        (chosen.logprob - expected).abs() <= subject.tolerance()?.logprob,
+        (chosen.logprob - expected).abs() <= bounds.logprob,
         "by `{plan}` token {} has log probability {}, by the model's own distribution {expected}",
         chosen.token,
         chosen.logprob

@@ -6,6 +6,7 @@ mod answers;
 mod conduct;
 mod context;
 mod hidden;
+mod rounding;
 mod rules;
 mod state;
 mod twist;
@@ -21,7 +22,8 @@ use twist::Broken;
 type Break = fn(ReferenceBackend) -> Broken;
 
 fn catalogue() -> BTreeMap<&'static str, Break> {
-    let all: Vec<_> = [context::ALL, state::ALL, answers::ALL, hidden::ALL, rules::ALL].concat();
+    let all: Vec<_> =
+        [context::ALL, state::ALL, answers::ALL, hidden::ALL, rounding::ALL, rules::ALL].concat();
     let catalogue: BTreeMap<_, _> = all.iter().copied().collect();
     assert_eq!(catalogue.len(), all.len(), "two mutants share a name");
     catalogue

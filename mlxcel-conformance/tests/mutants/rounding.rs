@@ -1,0 +1,143 @@
+//! Mutants that compute what they should, and not as exactly as their precision says: such as an error in the last layer would make of it.
+
+use mlxcel_conformance::{Tolerance, differential};
+use mlxcel_core::reference::ReferenceBackend;
+use mlxcel_core::{
+    Backend, Control, LoadOptions, Precision, Result, Row, RowResult, SampledToken, StepOutput, TokenId,
+    TokenLogprob, Want,
+};
+
+use crate::context::misread;
+use crate::twist::{Broken, Inner, Twist, answer, text};
+
+pub(crate) const ALL: &[(&str, crate::Break)] = &[
+    ("rounds_to_four_bits_in_batches", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(Inexact { change: four_bits, in_batches: true }))
+    }),
+    ("drops_a_term_in_batches", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(Inexact { change: dropped_term, in_batches: true }))
+    }),
+];
+
+/// Changes logits, and everything that follows from them.
+struct Inexact {
+    change: fn(&mut [f32]),
+    /// Only where rows share a step.
+    in_batches: bool,
+}
+
+fn largest(logits: &[f32]) -> f32 {
+    logits.iter().fold(0.0, |most, logit| most.max(logit.abs()))
+}
+
+/// Keeps so many steps on either side of zero.
+fn rounded(logits: &mut [f32], steps: f32) {
+    let step = largest(logits) / steps;
+    logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
+}
+
+fn four_bits(logits: &mut [f32]) {
+    rounded(logits, 7.0);
+}
+
+fn eight_bits(logits: &mut [f32]) {
+    rounded(logits, 127.0);
+}
+
+fn bfloat16(logits: &mut [f32]) {
+    let kept = |logit: f32| f32::from_bits((logit.to_bits() + 0x8000) & 0xffff_0000);
+    logits.iter_mut().for_each(|logit| *logit = kept(*logit));
+}
+
+/// A term that adds up to a fiftieth of the largest logit, of either sign.
+fn dropped_term(logits: &mut [f32]) {
+    let term = largest(logits) / 50.0;
+    let sign = |token: usize| if token.wrapping_mul(0x9e37_79b9) >> 7 & 1 == 0 { 1.0 } else { -1.0 };
+    logits.iter_mut().enumerate().for_each(|(token, logit)| *logit -= sign(token) * term);
+}
+
+/// Five times as much of it.
+fn dropped_large_term(logits: &mut [f32]) {
+    (0..5).for_each(|_| dropped_term(logits));
+}
+
+/// The token with the largest logit, and the most likely ones.
+fn chosen(logits: &[f32], top: usize) -> SampledToken {
+    let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let total = most + logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum::<f64>().ln();
+    let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    let entry = |&token: &TokenId| {
+        let logprob = (f64::from(logits[token as usize]) - total) as f32;
+        TokenLogprob { token, logprob }
+    };
+    let first = entry(&order[0]);
+    let mut token = SampledToken::new(first.token, first.logprob);
+    token.top = order[..top].iter().map(entry).collect();
+    token
+}
+
+impl Twist for Inexact {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        inner.session.step(rows, control, out)?;
+        let mut results = out.take();
+        for (row, result) in rows.iter().zip(&mut results) {
+            if self.in_batches && rows.len() == 1 {
+                continue;
+            }
+            match (row.want, result) {
+                (_, Ok(RowResult::Logits(logits))) => (self.change)(logits),
+                (Want::Next { plan, mask: None, top }, Ok(RowResult::Token(token))) if plan.is_greedy() => {
+                    let held = text(&mut *inner.session, row.sequence);
+                    let wanted = Row::new(row.sequence, row.tokens, Want::Logits);
+                    let RowResult::Logits(mut logits) = misread(inner, &held, &wanted)? else { continue };
+                    (self.change)(&mut logits);
+                    *token = chosen(&logits, usize::from(top));
+                }
+                _ => {}
+            }
+        }
+        answer(out, results);
+        Ok(())
+    }
+}
+
+/// Whether an engine with this error agrees with one without at `precision`.
+fn agrees(twist: fn() -> Box<dyn Twist>, precision: Precision) -> bool {
+    let (source, options) = (ReferenceBackend::source(), LoadOptions::default());
+    let sound = ReferenceBackend::new().load(&source, &options).unwrap();
+    let other = Broken::new(ReferenceBackend::new()).with_twist(twist).load(&source, &options).unwrap();
+    let prompts = [vec![1, 2, 3], vec![9, 8, 7, 6, 5], vec![33; 12]];
+    differential(&*sound, &*other, &prompts, 24, &Tolerance::of(precision)).unwrap().passed()
+}
+
+#[test]
+fn the_tolerance_of_a_precision_tells_its_rounding_from_errors() {
+    macro_rules! inexact {
+        ($change:ident) => {
+            || Box::new(Inexact { change: $change, in_batches: false }) as Box<dyn Twist>
+        };
+    }
+    assert!(agrees(inexact!(bfloat16), Precision::Native), "bfloat16 is what it is native to");
+    assert!(agrees(inexact!(eight_bits), Precision::Fast));
+    for precision in [Precision::Exact, Precision::Native, Precision::Fast] {
+        assert!(!agrees(inexact!(four_bits), precision), "four bits pass for {precision}");
+        assert!(
+            !agrees(inexact!(dropped_large_term), precision),
+            "a term that is missing passes for {precision}"
+        );
+    }
+    for precision in [Precision::Exact, Precision::Native] {
+        assert!(
+            !agrees(inexact!(dropped_term), precision),
+            "a small term that is missing passes for {precision}"
+        );
+    }
+    assert!(!agrees(inexact!(bfloat16), Precision::Exact), "bfloat16 passes for exact");
+}
