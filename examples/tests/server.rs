@@ -205,6 +205,26 @@ fn a_text_that_no_context_holds_is_refused_before_it_takes_memory() {
     assert!(most < 120 << 10, "{most} KiB for a body of {} bytes", text.len());
 }
 
+/// A mebibyte of small objects takes a hundred as parsed JSON, and as many clients send it as there are connections.
+#[cfg(target_os = "linux")]
+#[test]
+fn bodies_that_grow_when_they_are_parsed_take_turns() {
+    let server = Server::start(&[]);
+    let objects = vec![r#"{"":0}"#; (1 << 20) / 7 - 20].join(",");
+    let body = format!(r#"{{"messages":[],"chat_template_kwargs":{{"a":[{objects}]}}}}"#);
+    assert!(body.len() < 1 << 20);
+    let clients: Vec<_> = (0..24).map(|_| server.send("POST", "/v1/chat/completions", "", &body)).collect();
+    for mut client in clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let most: usize = most.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(most < 1200 << 10, "{most} KiB for 24 bodies of {} bytes", body.len());
+}
+
 #[test]
 fn a_signal_lets_running_answers_end() {
     let mut server = Server::start(&[]);

@@ -1,8 +1,10 @@
 //! What all requests share.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mlxcel_session::{Engine, Error, ErrorKind, Request, RequestStream, SamplingParams, Tokenizer};
+use tokio::sync::{Mutex, Semaphore};
 
 use crate::failure::ApiError;
 use crate::metrics::Served;
@@ -20,11 +22,13 @@ pub(crate) struct App {
     pub(crate) time_limit: Duration,
     /// The most bytes of a request's body.
     pub(crate) most_bytes: usize,
+    /// Room for the bytes of bodies that are parsed at the same time.
+    pub(crate) parsing: Arc<Semaphore>,
     /// Seconds since 1970.
     pub(crate) started: u64,
     pub(crate) served: Served,
-    /// Held while texts are embedded.
-    pub(crate) embedding: tokio::sync::Mutex<()>,
+    /// Held while texts are embedded, by the thread that does it: whoever asked for them may leave.
+    pub(crate) embedding: Arc<Mutex<()>>,
 }
 
 impl App {
@@ -34,10 +38,7 @@ impl App {
     }
 
     /// Submits requests, which takes the time of encoding their prompts: on a thread where that holds up nobody.
-    pub(crate) async fn submit<F>(
-        self: &std::sync::Arc<Self>,
-        make: F,
-    ) -> Result<Vec<RequestStream>, ApiError>
+    pub(crate) async fn submit<F>(self: &Arc<Self>, make: F) -> Result<Vec<RequestStream>, ApiError>
     where
         F: FnOnce(&mut dyn FnMut(Request<'_>) -> mlxcel_session::Result<()>) -> mlxcel_session::Result<()>
             + Send

@@ -77,7 +77,7 @@ impl ChatMessage {
 
 pub(crate) async fn answer(
     State(app): State<Arc<App>>,
-    Body(request): Body<ChatRequest>,
+    Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = request.top_logprobs.unwrap_or(0);
@@ -94,8 +94,7 @@ pub(crate) async fn answer(
     if tools.is_some() && fields.has_format() {
         return Err(ApiError::unsupported("response_format", "a format of the answer beside tools"));
     }
-    let mut options: Vec<_> =
-        (0..fields.choices()?).map(|choice| fields.options(&app, top, choice)).collect::<Result<_, _>>()?;
+    let mut options = fields.options(&app, top)?;
     let mut offered = Options::default().with_chat(chat);
     if let Some(tools) = &tools {
         tools.offer(&mut messages, &mut offered)?;
@@ -112,9 +111,11 @@ pub(crate) async fn answer(
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
         .await?;
+    let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
+    drop((fields, room));
     let number = streams.first().map_or(0, RequestStream::number);
     let header = |object| Header::new(&app, "chatcmpl", number, object);
-    if fields.stream.unwrap_or(false) {
+    if is_stream {
         let header = header("chat.completion.chunk");
         let pieces = |index| {
             let answer = CalledTools::new(parser(), number, index);
@@ -123,7 +124,7 @@ pub(crate) async fn answer(
         let answers =
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
-        let usage = fields.include_usage().then_some(move |usage| last.message(&[], Some(usage)));
+        let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
         return Ok(sse::respond(app, answers, usage));
     }
     let (mut choices, mut usages) = (Vec::new(), Vec::new());

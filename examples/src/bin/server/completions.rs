@@ -66,7 +66,7 @@ impl Prompts {
 
 pub(crate) async fn complete(
     State(app): State<Arc<App>>,
-    Body(request): Body<CompletionRequest>,
+    Body(request, room): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let (fields, with_logprobs) = (request.fields, request.logprobs.is_some());
     let top = request.logprobs.unwrap_or(0);
@@ -77,8 +77,7 @@ pub(crate) async fn complete(
     if prompts.is_empty() || prompts.len() > MOST_PROMPTS {
         return Err(ApiError::invalid("prompt", format!("from 1 to {MOST_PROMPTS} prompts")));
     }
-    let options: Vec<_> =
-        (0..fields.choices()?).map(|choice| fields.options(&app, top, choice)).collect::<Result<_, _>>()?;
+    let options = fields.options(&app, top)?;
     let answers_of_each = options.len();
     let streams = app
         .submit(move |submit| {
@@ -89,14 +88,16 @@ pub(crate) async fn complete(
             })
         })
         .await?;
+    let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
+    drop((fields, room));
     let number = streams.first().map_or(0, RequestStream::number);
     let header = Header::new(&app, "cmpl", number, "text_completion");
-    if fields.stream.unwrap_or(false) {
+    if is_stream {
         let pieces = |index| TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };
         let answers =
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
-        let usage = fields.include_usage().then_some(move |usage| last.message(&[], Some(usage)));
+        let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
         return Ok(sse::respond(app, answers, usage));
     }
     let (mut choices, mut usages) = (Vec::new(), Vec::new());

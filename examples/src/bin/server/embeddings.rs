@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mlxcel_session::{EmbedOptions, Error, ErrorKind};
+use mlxcel_session::{CancelToken, EmbedOptions, Error, ErrorKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -51,9 +51,18 @@ impl Format {
     }
 }
 
+/// Cancels what a client has asked for when it leaves, which drops the future that answers it.
+struct CancelledOnDrop(CancelToken);
+
+impl Drop for CancelledOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 pub(crate) async fn embed(
     State(app): State<Arc<App>>,
-    Body(request): Body<EmbeddingRequest>,
+    Body(request, room): Body<EmbeddingRequest>,
 ) -> Result<Json<Value>, ApiError> {
     if request.dimensions.is_some() {
         return Err(ApiError::unsupported("dimensions", "shorter vectors"));
@@ -65,12 +74,17 @@ pub(crate) async fn embed(
     if texts.is_empty() || texts.len() > MOST_TEXTS || texts.iter().any(String::is_empty) {
         return Err(ApiError::invalid("input", format!("from 1 to {MOST_TEXTS} texts, none of them empty")));
     }
+    // Texts take no more than the body did.
+    drop(room);
     // It runs in a session of its own, beside the requests of the engine; one at a time, so that it cannot take all memory.
-    let _turn = app.embedding.lock().await;
+    let turn = Arc::clone(&app.embedding).lock_owned().await;
     let model = app.engine.model().clone();
+    let left = CancelledOnDrop(CancelToken::new());
+    let options = EmbedOptions::default().with_cancel(left.0.clone());
     let computed = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
         // First, since it refuses texts that are longer than the context before they are encoded.
-        let vectors = model.embed_all(&texts, &EmbedOptions::default())?;
+        let vectors = model.embed_all(&texts, &options)?;
         let tokens = texts.iter().map(|text| Ok(model.tokenizer()?.encode(text, true)?.len()));
         Ok::<_, Error>((tokens.sum::<mlxcel_session::Result<usize>>()?, vectors))
     });

@@ -59,7 +59,7 @@ enum OneOrMore {
 
 impl Fields {
     /// How many answers are wanted.
-    pub(crate) fn choices(&self) -> Result<u32, ApiError> {
+    fn choices(&self) -> Result<u32, ApiError> {
         match self.n.unwrap_or(1) {
             n if (1..=MOST_CHOICES).contains(&n) => Ok(n),
             _ => Err(ApiError::invalid("n", format!("n must be from 1 to {MOST_CHOICES}"))),
@@ -71,8 +71,25 @@ impl Fields {
         self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }
 
-    /// The options of the answer number `choice`.
-    pub(crate) fn options(&self, app: &App, top: u16, choice: u32) -> Result<Options, ApiError> {
+    /// The options of each answer that is wanted.
+    pub(crate) fn options(&self, app: &App, top: u16) -> Result<Vec<Options>, ApiError> {
+        let first = self.first_options(app, top)?;
+        let choices = (0..self.choices()?).map(|choice| {
+            // What they share, such as a schema, is there once.
+            let mut options = first.clone();
+            let sampling = &mut options.sampling;
+            match self.seed {
+                // The answers of one request differ, and are the same for the next request with this seed.
+                Some(seed) => sampling.seed = seed.cast_unsigned().wrapping_add(u64::from(choice)),
+                None => *sampling = std::mem::take(sampling).with_random_seed(),
+            }
+            options
+        });
+        Ok(choices.collect())
+    }
+
+    /// The options of an answer, but for its seed.
+    fn first_options(&self, app: &App, top: u16) -> Result<Options, ApiError> {
         self.refuse_what_is_not_there()?;
         let wanted = self.max_completion_tokens.or(self.max_tokens).unwrap_or(app.most_tokens);
         let mut options = Options::new(wanted.min(app.most_tokens))
@@ -115,12 +132,6 @@ impl Fields {
         }
         if let Some(grammar) = self.grammar()? {
             options = options.with_grammar(grammar);
-        }
-        let sampling = &mut options.sampling;
-        match self.seed {
-            // The answers of one request differ, and are the same for the next request with this seed.
-            Some(seed) => sampling.seed = seed.cast_unsigned().wrapping_add(u64::from(choice)),
-            None => *sampling = std::mem::take(sampling).with_random_seed(),
         }
         Ok(options)
     }

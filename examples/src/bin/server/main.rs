@@ -27,6 +27,7 @@ use clap::Parser;
 use mlxcel_examples::{Failure, Progress, launch_until, open_model_on};
 use mlxcel_session::{Engine, EngineOptions, LoadOptions, Precision, PrefixCache, Prepare};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use app::App;
 use connections::{Answering, Limited};
@@ -176,9 +177,10 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
         most_tokens: arguments.max_tokens.unwrap_or(context).min(context),
         time_limit: Duration::from_secs(arguments.time_limit),
         most_bytes: arguments.max_body,
+        parsing: Arc::new(Semaphore::new(routes::PARSED_AT_ONCE)),
         started: app::unix_time(),
         served: metrics::Served::default(),
-        embedding: tokio::sync::Mutex::default(),
+        embedding: Arc::default(),
     })
 }
 

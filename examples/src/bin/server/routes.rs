@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use mlxcel_session::{Error, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 use crate::failure::ApiError;
@@ -40,28 +43,45 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The JSON body of a request. Pages of other sites cannot send one without being asked, since it has to be called JSON.
-pub(crate) struct Body<T>(pub(crate) T);
+/// How many bytes of bodies are parsed at the same time, or one body where that is longer: parsed, JSON can take a hundred times as much, and
+/// many clients may send such.
+pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequest<S> for Body<T> {
+/// The JSON body of a request, and the room that it takes until it is dropped. Pages of other sites cannot send one without being asked, since it has to be called JSON.
+pub(crate) struct Body<T>(pub(crate) T, pub(crate) OwnedSemaphorePermit);
+
+impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        match tokio::time::timeout(BODY_TIME, Json::from_request(request, state)).await {
-            Ok(Ok(Json(body))) => Ok(Self(body)),
-            Ok(Err(rejection)) => {
-                // What is not as it should be in JSON is the client's mistake like any other.
-                let status = match rejection.status() {
-                    StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
-                    status => status,
-                };
-                Err(ApiError::with_status(status, rejection.body_text()))
-            }
-            Err(_) => {
-                Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"))
-            }
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        if !is_json(&request) {
+            let message = "the Content-Type of the body has to be application/json";
+            return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        let Ok(body) = tokio::time::timeout(BODY_TIME, Bytes::from_request(request, app)).await else {
+            return Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"));
+        };
+        let body =
+            body.map_err(|rejection| ApiError::with_status(rejection.status(), rejection.body_text()))?;
+        let bytes = body.len().clamp(1, PARSED_AT_ONCE) as u32;
+        let room = Arc::clone(&app.parsing).acquire_many_owned(bytes).await;
+        let room = room.map_err(|error| {
+            Error::new(ErrorKind::Internal, "read request", "nothing is parsed any more").with_source(error)
+        })?;
+        match Json::from_bytes(&body) {
+            Ok(Json(body)) => Ok(Self(body, room)),
+            // What is not as it should be in JSON is the client's mistake like any other.
+            Err(rejection) => Err(ApiError::with_status(StatusCode::BAD_REQUEST, rejection.body_text())),
         }
     }
+}
+
+/// Whether the body is called JSON.
+fn is_json(request: &Request) -> bool {
+    let called = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence =
+        called.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json")
 }
 
 /// Lets those in who have the key.
