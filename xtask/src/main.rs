@@ -46,8 +46,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Run hostile inputs through everything that reads untrusted files
     Fuzz(fuzz::Arguments),
-    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer
-    Sanitize,
+    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer, and those of many threads under the thread sanitizer
+    Sanitize(sanitize::Arguments),
     /// Run tests for 64-bit Arm on emulated processors
     Aarch64(aarch64::Arguments),
     /// Make the bindings and headers of mlxcel-iree-sys anew
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&workspace, &arguments),
         Task::Bench(arguments) => bench::run(&workspace, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, &arguments),
-        Task::Sanitize => sanitize::run(&workspace),
+        Task::Sanitize(arguments) => sanitize::run(&workspace, &arguments),
         Task::Aarch64(arguments) => aarch64::run(&workspace, &arguments),
         Task::Generate => generate::run(&workspace),
         Task::Size(arguments) => size::run(&workspace, &arguments),

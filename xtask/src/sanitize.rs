@@ -1,74 +1,192 @@
-//! `sanitize`: the tests of what talks to C and C++, under the sanitizers of a nightly toolchain.
+//! `sanitize`: the tests of what talks to C and C++, and those of many threads, under the sanitizers of a nightly toolchain.
 //!
 //! Our C++ and IREE's runtime are instrumented as the Rust code is, by the C compiler's sanitizer of the same kind; generated
-//! code, libmlx and the standard libraries are not, but for what they ask of the allocator.
+//! code and libmlx are not, but for what they ask of the allocator and of the system's threads. For the thread sanitizer the standard
+//! library is instrumented too, since it would else see none of its synchronization.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Where instrumented builds lie, beside the plain ones.
-const FOLDER: &str = "target/sanitize";
+/// What to look for.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Look with this sanitizer alone
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
+}
 
-/// Where the sanitizer's view differs from ours, and why that is no defect.
-const OPTIONS: [(&str, &str); 4] = [
-    (
-        "detect_odr_violation=0",
-        "the C compiler gives equal constants of one file the same address, which is taken for one variable defined twice",
-    ),
-    (
-        "detect_stack_use_after_return=0",
-        "gcc before 12.4 aligns such frames to 32 bytes and writes vectors of 64 to them (its bug 110027)",
-    ),
-    (
-        "allocator_may_return_null=1",
-        "tests ask for more memory than there is, and expect an error and no abort",
-    ),
-    ("detect_leaks=1", "what a test leaves behind is a defect"),
-];
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Memory that is not there, or no longer, and memory that nobody gives back
+    Address,
+    /// Memory that two threads use at once without agreeing
+    Thread,
+}
+
+/// What one sanitizer takes.
+struct Sanitizer {
+    kind: Kind,
+    /// What compilers call it.
+    flag: &'static str,
+    /// The variable with its options at run time.
+    variable: &'static str,
+    /// Where the sanitizer's view differs from ours, and why that is no defect.
+    options: &'static [(&'static str, &'static str)],
+    tests: &'static [Tests],
+}
 
 /// Tests of one package.
 struct Tests {
     package: &'static str,
-    /// What their names contain.
+    /// What of the package: its library, or a file of tests.
+    target: &'static [&'static str],
+    /// What their names contain; all where there are none.
     names: &'static [&'static str],
     /// What is left out of them, and why.
     left_out: &'static [(&'static str, &'static str)],
 }
 
-/// What has `unsafe` code below it, in both engines.
-const TESTS: [Tests; 2] = [
-    Tests {
-        package: "mlxcel-iree",
-        names: &["ffi::", "engine::"],
-        left_out: &[(
-            "weights_that_memory_does_not_hold_are_an_error",
-            "it takes the address space that the sanitizer keeps its notes in",
-        )],
-    },
-    Tests { package: "mlxcel-mlx", names: &["ffi::", "array::", "kernels::", "worker::"], left_out: &[] },
-];
+const LIBRARY: &[&str] = &["--lib"];
 
-/// Runs the tests under the address and the leak sanitizer; an error if they found something.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let host =
-        process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "host-tuple"]));
-    let host = host.context("sanitizers need a nightly toolchain: `rustup toolchain install nightly`")?;
-    let host = host.trim();
+/// What has `unsafe` code below it, in both engines.
+const ADDRESS: Sanitizer = Sanitizer {
+    kind: Kind::Address,
+    flag: "address",
+    variable: "ASAN_OPTIONS",
+    options: &[
+        (
+            "detect_odr_violation=0",
+            "the C compiler gives equal constants of one file the same address, which is taken for one variable defined twice",
+        ),
+        (
+            "detect_stack_use_after_return=0",
+            "gcc before 12.4 aligns such frames to 32 bytes and writes vectors of 64 to them (its bug 110027)",
+        ),
+        (
+            "allocator_may_return_null=1",
+            "tests ask for more memory than there is, and expect an error and no abort",
+        ),
+        ("detect_leaks=1", "what a test leaves behind is a defect"),
+    ],
+    tests: &[
+        Tests {
+            package: "mlxcel-iree",
+            target: LIBRARY,
+            names: &["ffi::", "engine::"],
+            left_out: &[(
+                "weights_that_memory_does_not_hold_are_an_error",
+                "it takes the address space that the sanitizer keeps its notes in",
+            )],
+        },
+        Tests {
+            package: "mlxcel-mlx",
+            target: LIBRARY,
+            names: &["ffi::", "array::", "kernels::", "worker::"],
+            left_out: &[],
+        },
+    ],
+};
+
+/// What has threads of its own, but for MLX, whose library synchronizes by atomics that nobody instruments.
+const THREAD: Sanitizer = Sanitizer {
+    kind: Kind::Thread,
+    flag: "thread",
+    variable: "TSAN_OPTIONS",
+    options: &[(
+        "allocator_may_return_null=1",
+        "tests ask for more memory than there is, and expect an error and no abort",
+    )],
+    tests: &[
+        Tests { package: "mlxcel-session", target: &["--test", "engine"], names: &[], left_out: &[] },
+        Tests { package: "mlxcel-models", target: &["--test", "quantize"], names: &[], left_out: &[] },
+        Tests {
+            package: "mlxcel-iree",
+            target: LIBRARY,
+            names: &["ffi::", "engine::"],
+            left_out: &[(
+                "weights_that_memory_does_not_hold_are_an_error",
+                "it takes the address space that the sanitizer keeps its notes in",
+            )],
+        },
+    ],
+};
+
+/// Runs the tests under the sanitizers; an error if one of them found something.
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let nightly = Nightly::find()?;
+    let chosen = |sanitizer: &&Sanitizer| arguments.only.is_none_or(|only| only == sanitizer.kind);
+    let chosen: Vec<&Sanitizer> = [&ADDRESS, &THREAD].into_iter().filter(chosen).collect();
+    // Before the first of them builds for minutes.
+    chosen.iter().try_for_each(|sanitizer| nightly.suffices(sanitizer.kind))?;
     let mut summary = Vec::new();
-    for tests in &TESTS {
+    for sanitizer in chosen {
+        summary.push(format!("\nsanitizer: {}", sanitizer.flag));
+        for tests in sanitizer.tests {
+            let (count, seconds) = nightly.run(workspace, sanitizer, tests)?;
+            let names = if tests.names.is_empty() { "all".to_owned() } else { tests.names.join(", ") };
+            let what = tests.target.join(" ");
+            let package = tests.package;
+            summary.push(format!(
+                "{package} {what} ({names}): {count} tests passed, {seconds} s with the build"
+            ));
+            let left_out = tests.left_out.iter();
+            summary.extend(left_out.map(|(name, reason)| format!("  left out: {name}: {reason}")));
+        }
+        summary.extend(sanitizer.options.iter().map(|(option, reason)| format!("{option}: {reason}")));
+    }
+    println!("{}", summary.join("\n"));
+    Ok(())
+}
+
+/// The nightly toolchain.
+struct Nightly {
+    /// The machine that it compiles for when nothing else is said.
+    host: String,
+}
+
+impl Nightly {
+    fn find() -> Result<Self> {
+        let host = process::output(Command::new("rustup").args([
+            "run",
+            "nightly",
+            "rustc",
+            "--print",
+            "host-tuple",
+        ]));
+        let host = host.context("sanitizers need a nightly toolchain: `rustup toolchain install nightly`")?;
+        Ok(Self { host: host.trim().to_owned() })
+    }
+
+    /// Fails unless the toolchain has what the sanitizer takes.
+    fn suffices(&self, kind: Kind) -> Result<()> {
+        let sysroot =
+            process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]))?;
+        let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+        if kind == Kind::Thread && !sources.is_file() {
+            bail!(
+                "the thread sanitizer needs the sources of the standard library: `rustup component add rust-src --toolchain \
+                 nightly`; without them, `cargo xtask sanitize --only address`"
+            );
+        }
+        Ok(())
+    }
+
+    /// Runs tests under a sanitizer, and answers how many passed, and in how many seconds.
+    fn run(&self, workspace: &Workspace, sanitizer: &Sanitizer, tests: &Tests) -> Result<(u64, u64)> {
         let started = Instant::now();
         // Programs that the build itself starts may leak.
-        process::run(
-            cargo(workspace, host, tests.package).arg("--no-run").env("ASAN_OPTIONS", "detect_leaks=0"),
-        )?;
-        let options: Vec<_> = OPTIONS.iter().map(|(option, _)| *option).collect();
-        let mut command = cargo(workspace, host, tests.package);
-        command.env("ASAN_OPTIONS", options.join(":")).arg("--").args(tests.names);
+        let mut build = self.cargo(workspace, sanitizer, tests);
+        process::run(build.arg("--no-run").env("ASAN_OPTIONS", "detect_leaks=0"))?;
+        let options: Vec<_> = sanitizer.options.iter().map(|(option, _)| *option).collect();
+        let mut command = self.cargo(workspace, sanitizer, tests);
+        command.env(sanitizer.variable, options.join(":")).arg("--").args(tests.names);
         for (name, _) in tests.left_out {
             command.args(["--skip", name]);
         }
@@ -80,45 +198,40 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             passed += count.unwrap_or(0);
         })?;
         if passed == 0 {
-            bail!("no test of {} is called any of {:?}", tests.package, tests.names);
+            bail!(
+                "no test of {} {} is called any of {:?}",
+                tests.package,
+                tests.target.join(" "),
+                tests.names
+            );
         }
-        let (names, seconds) = (tests.names.join(", "), started.elapsed().as_secs());
-        summary
-            .push(format!("{}: {passed} tests of {names} passed, {seconds} s with the build", tests.package));
-        summary.extend(tests.left_out.iter().map(|(name, reason)| format!("  left out: {name}: {reason}")));
+        Ok((passed, started.elapsed().as_secs()))
     }
-    summary.extend(OPTIONS.iter().map(|(option, reason)| format!("{option}: {reason}")));
-    println!("\naddress and leak sanitizers\n{}", summary.join("\n"));
-    Ok(())
+
+    /// Tests of a package, instrumented. What runs while building is not: it is for the host without a name.
+    fn cargo(&self, workspace: &Workspace, sanitizer: &Sanitizer, tests: &Tests) -> Command {
+        let flags = format!("-fsanitize={} -fno-omit-frame-pointer -g1", sanitizer.flag);
+        let variable = |name: &str| format!("{name}_{}", self.host.replace('-', "_"));
+        let mut command = Command::new("rustup");
+        command.args(["run", "nightly", "cargo", "test", "--locked", "--package", tests.package]);
+        command.args(tests.target).args(["--target", &self.host]);
+        if sanitizer.kind == Kind::Thread {
+            command.arg("-Zbuild-std");
+        }
+        command
+            .arg("--target-dir")
+            .arg(workspace.root().join(FOLDER).join(sanitizer.flag))
+            .current_dir(workspace.root())
+            .env("RUSTFLAGS", format!("-Zsanitizer={}", sanitizer.flag))
+            .env(variable("CFLAGS"), &flags)
+            .env(variable("CXXFLAGS"), &flags)
+            // What the cargo that runs us has set names the other toolchain.
+            .env_remove("CARGO")
+            .env_remove("RUSTC")
+            .env_remove("RUSTUP_TOOLCHAIN");
+        command
+    }
 }
 
-/// Tests of a package, instrumented. What runs while building is not: it is for the host without a name.
-fn cargo(workspace: &Workspace, host: &str, package: &str) -> Command {
-    let flags = "-fsanitize=address -fno-omit-frame-pointer -g1";
-    let variable = |name: &str| format!("{name}_{}", host.replace('-', "_"));
-    let mut command = Command::new("rustup");
-    command
-        .args([
-            "run",
-            "nightly",
-            "cargo",
-            "test",
-            "--locked",
-            "--lib",
-            "--package",
-            package,
-            "--target",
-            host,
-        ])
-        .arg("--target-dir")
-        .arg(workspace.root().join(FOLDER))
-        .current_dir(workspace.root())
-        .env("RUSTFLAGS", "-Zsanitizer=address")
-        .env(variable("CFLAGS"), flags)
-        .env(variable("CXXFLAGS"), flags)
-        // What the cargo that runs us has set names the other toolchain.
-        .env_remove("CARGO")
-        .env_remove("RUSTC")
-        .env_remove("RUSTUP_TOOLCHAIN");
-    command
-}
+/// Where instrumented builds lie, beside the plain ones.
+const FOLDER: &str = "target/sanitize";
