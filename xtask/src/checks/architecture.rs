@@ -1,4 +1,4 @@
-//! The architecture as a check: which crate may use which, and where `unsafe` may stand.
+//! The architecture as a check: which crate may use which, where `unsafe` may stand, and that the tests are there that SECURITY.md names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package, TargetKind};
 
+use super::promises;
 use crate::workspace::Workspace;
 
 /// A crate, how high it stands, and the crates of this repository that it may depend on.
@@ -177,6 +178,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     for package in metadata.workspace_packages() {
         defects.extend(unsafe_defects(package)?);
     }
+    defects.extend(promises::defects(workspace)?);
     if !defects.is_empty() {
         for defect in &defects {
             eprintln!("{defect}");

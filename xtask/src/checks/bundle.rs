@@ -8,7 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::Done;
 use super::compile::Counts;
+use super::missing::left_out;
 use crate::process;
 use crate::setup::{self, find_python};
 use crate::workspace::Workspace;
@@ -21,9 +23,13 @@ const MODEL: &str = "fixtures/architectures/llama";
 const PYTHONS: std::ops::RangeInclusive<u32> = 11..=14;
 const MACHINES: [(&str, &str); 3] = [("linux", "x86_64"), ("linux", "aarch64"), ("macos", "aarch64")];
 
-pub(super) fn check(workspace: &Workspace) -> Result<String> {
+pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let alone = with_the_engine_alone(workspace)?;
-    Ok(format!("{alone}; XLA: {}", through_xla(workspace)?))
+    let python = find_python()?;
+    match without_wheels(&python)? {
+        None => Ok(Done::Checked(format!("{alone}; XLA: {}", through_xla(workspace, &python)?))),
+        Some(reason) => left_out(format!("not through XLA: {reason}; {alone}")),
+    }
 }
 
 /// The tests of bundles, whose programs are built with the feature `iree` and no other.
@@ -39,12 +45,8 @@ fn with_the_engine_alone(workspace: &Workspace) -> Result<Counts> {
     Ok(total)
 }
 
-fn through_xla(workspace: &Workspace) -> Result<String> {
-    let python = find_python()?;
-    if let Some(reason) = without_wheels(&python)? {
-        return Ok(format!("skipped, {reason}"));
-    }
-    let packages = setup::jax(workspace, &python)?;
+fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
+    let packages = setup::jax(workspace, python)?;
 
     let folder = tempfile::tempdir().context("making a folder for the bundle")?;
     let bundle = folder.path().join("bundle");
@@ -55,7 +57,7 @@ fn through_xla(workspace: &Workspace) -> Result<String> {
     write.args(["--target", "stablehlo", "--precision", "exact"]);
     process::run(write.arg("--model").arg(&model).arg("--out").arg(&bundle))?;
 
-    let mut run = Command::new(&python);
+    let mut run = Command::new(python);
     run.arg(workspace.root().join(SCRIPT)).arg(&bundle).arg("--oracle").arg(model.join("oracle.json"));
     run.env("PYTHONPATH", packages).env("PYTHONNOUSERSITE", "1");
     // Another device that JAX might find is not what the oracle was computed for.

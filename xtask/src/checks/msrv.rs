@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use cargo_metadata::semver::Version;
 
-use super::{Done, in_ci};
+use super::Done;
+use super::missing::fetched_by_rustup;
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -37,10 +38,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         bail!("{demanding} packages do not keep to Rust {promised}");
     }
     let packages = metadata.packages.len();
-    let installed = is_installed(&promised) || (in_ci() && install(&promised));
-    if !installed {
+    if !is_installed(&promised) && !install(&promised)? {
         return Ok(Done::Unchecked(format!(
-            "nothing was compiled with Rust {promised}, which is not installed; all {packages} packages ask for \
+            "nothing was compiled with Rust {promised}, which is not installed (`rustup toolchain install {promised}`); all {packages} packages ask for \
              that or older"
         )));
     }
@@ -50,19 +50,10 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     )))
 }
 
-/// Has rustup install the toolchain; whether that succeeded, which takes a machine that it can reach its server from.
-fn install(version: &Version) -> bool {
+/// In continuous integration, has rustup install the toolchain; whether it is there.
+fn install(version: &Version) -> Result<bool> {
     let name = toolchain_name(version);
-    eprintln!("msrv: installing Rust {name}");
-    let mut command = Command::new("rustup");
-    command.args(["toolchain", "install", &name, "--profile", "minimal", "--no-self-update"]);
-    match process::output(&mut command) {
-        Ok(_) => true,
-        Err(error) => {
-            eprintln!("msrv: {error:#}");
-            false
-        }
-    }
+    fetched_by_rustup(&["toolchain", "install", &name, "--profile", "minimal", "--no-self-update"])
 }
 
 fn toolchain_name(version: &Version) -> String {

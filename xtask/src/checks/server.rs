@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use super::Done;
 use super::bundle::without_wheels;
+use super::missing::left_out;
 use crate::process;
 use crate::setup::{Packages, find_python};
 use crate::workspace::Workspace;
@@ -15,10 +17,10 @@ use crate::workspace::Workspace;
 const SCRIPT: &str = "tests-external/openai/drive_server.py";
 const REQUIREMENTS: &str = "tests-external/openai/requirements.txt";
 
-pub(super) fn check(workspace: &Workspace) -> Result<String> {
+pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let python = find_python()?;
     if let Some(reason) = without_wheels(&python)? {
-        return Ok(format!("skipped, {reason}"));
+        return left_out(reason);
     }
     let packages = Packages {
         name: "openai",
@@ -39,7 +41,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     drive.env("NO_PROXY", "*");
     match process::output(&mut drive)?.trim() {
         "" => bail!("the script checked nothing"),
-        said => Ok(said.to_owned()),
+        said => Ok(Done::Checked(said.to_owned())),
     }
 }
 

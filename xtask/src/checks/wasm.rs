@@ -7,8 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::Done;
 use super::external::External;
-use super::{Done, in_ci};
+use super::missing::{fetched_by_rustup, left_out};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -18,12 +19,11 @@ pub(super) const PACKAGE: &str = "hello-wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
-    let is_there = has_target() || in_ci() && process::output(rustup().args(["add", TARGET])).is_ok();
-    if !is_there {
-        return Ok(Done::Unchecked(format!("rustup target add {TARGET}")));
+    if !has_target() && !fetched_by_rustup(&["target", "add", TARGET])? {
+        return Ok(Done::Unchecked(format!("the target is not installed: rustup target add {TARGET}")));
     }
     if process::output(Command::new("node").arg("--version")).is_err() {
-        return Ok(Done::Unchecked("there is no Node to run a module".to_owned()));
+        return left_out("there is no Node to run a module".to_owned());
     }
     let outside = tempfile::tempdir().context("making a folder outside the repository")?;
     let target = workspace.metadata()?.target_directory.into_std_path_buf();
@@ -40,13 +40,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     Ok(Done::Checked(format!("Node runs a module of {:.1} MB, its model included", bytes as f64 / 1e6)))
 }
 
-fn rustup() -> Command {
-    let mut command = Command::new("rustup");
-    command.arg("target");
-    command
-}
-
 fn has_target() -> bool {
-    process::output(rustup().args(["list", "--installed"]))
+    process::output(Command::new("rustup").args(["target", "list", "--installed"]))
         .is_ok_and(|list| list.lines().any(|line| line.trim() == TARGET))
 }
