@@ -82,7 +82,7 @@ pub use sampling::{
 };
 pub use snapshot::{
     snapshot_computes_nothing, snapshot_moves_on, snapshot_refuses_damage, snapshot_refuses_foreign,
-    snapshot_refuses_other_models, snapshot_round_trip,
+    snapshot_refuses_other_models, snapshot_round_trip, snapshots_keep_to_their_size,
 };
 pub use states::bounded_states_stop_growing;
 pub use unclaimed::unclaimed_is_unsupported;
@@ -280,6 +280,7 @@ table! {
     snapshot_refuses_foreign [Snapshot] "a foreign or too long snapshot is refused"
     snapshot_refuses_other_models [Snapshot, OtherModel] "another model's snapshot is refused"
     snapshot_refuses_damage [Snapshot] "a damaged snapshot is corrupt"
+    snapshots_keep_to_their_size [Snapshot] "a snapshot has as many bytes as claimed at most"
     snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
     bounded_states_stop_growing [BoundedState] "windows and recurrences stop growing"
     logits_are_complete [Logits] "a finite logit for every token"

@@ -95,6 +95,7 @@ macro_rules! __with_checks {
             snapshot_refuses_foreign
             snapshot_refuses_other_models
             snapshot_refuses_damage
+            snapshots_keep_to_their_size
             snapshot_computes_nothing
             bounded_states_stop_growing
             logits_are_complete

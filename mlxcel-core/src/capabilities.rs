@@ -49,6 +49,10 @@ pub struct Capabilities {
     /// [`InferenceSession::snapshot`](crate::InferenceSession::snapshot) and
     /// [`restore`](crate::InferenceSession::restore) work.
     pub snapshot: bool,
+    /// The most bytes that the [payload](crate::Snapshot::payload) of a snapshot has, which is that of a sequence of
+    /// [`context`](Self::context) tokens: what reads snapshots from a place that it does not trust reads no more. None where it is not
+    /// known.
+    pub snapshot_bytes: Option<u64>,
     /// What a sequence computes is equal to the last bit whoever shares its batch and however its prompt is cut.
     pub bitwise_batch_invariance: bool,
     /// The sampling fields beyond greedy choice that the engine applies itself.
@@ -73,6 +77,7 @@ impl Capabilities {
             rewind: false,
             fork: false,
             snapshot: false,
+            snapshot_bytes: None,
             bitwise_batch_invariance: false,
             sampling: SamplingFields::NONE,
         }
@@ -155,6 +160,13 @@ impl Capabilities {
         self
     }
 
+    /// Sets the most bytes that the payload of a snapshot has.
+    #[must_use]
+    pub fn with_snapshot_bytes(mut self, most: Option<u64>) -> Self {
+        self.snapshot_bytes = most;
+        self
+    }
+
     /// Claims, or withdraws, bitwise batch invariance.
     #[must_use]
     pub fn with_bitwise_batch_invariance(mut self, claimed: bool) -> Self {
@@ -195,6 +207,8 @@ impl Capabilities {
             rewind: self.rewind && most.rewind,
             fork: self.fork && most.fork,
             snapshot: self.snapshot && most.snapshot,
+            // A longer context's is one for a shorter one too.
+            snapshot_bytes: self.snapshot_bytes.filter(|_| most.snapshot),
             bitwise_batch_invariance: self.bitwise_batch_invariance && most.bitwise_batch_invariance,
             sampling: self.sampling.intersection(most.sampling),
         }

@@ -11,7 +11,7 @@ use mlxcel_models::{Checkpoint, Decoder, Rope, RopeEpochs};
 use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
-use crate::session::GraphSession;
+use crate::session::{GraphSession, payload};
 use crate::shape::{LengthSteps, Lengths};
 use crate::state::{StateLayout, bounded_room, state_layouts};
 
@@ -231,7 +231,8 @@ impl<E: Executor> GraphModel<E> {
             .with_token_masks(true)
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)
-            .with_snapshot(true);
+            .with_snapshot(true)
+            .with_snapshot_bytes(Some(payload::most_bytes(&layouts, capacity)));
         Ok(Self(Arc::new(Shared {
             executor,
             info,

@@ -2,7 +2,7 @@
 
 mod ahead;
 mod pass;
-mod payload;
+pub(crate) mod payload;
 mod rows;
 mod sequence;
 

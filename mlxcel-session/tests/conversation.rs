@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
@@ -224,6 +225,32 @@ fn a_file_that_is_cut_or_changed_is_refused() {
     )
     .unwrap();
     assert_eq!(model.restore_conversation(&path).unwrap().position().unwrap(), 0);
+}
+
+/// The file claims a cache of terabytes and is as long, without taking any of the disk.
+#[test]
+fn a_cache_larger_than_the_model_could_hold_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let model = model(&engine());
+    let mut conversation = model.conversation().unwrap();
+    say(&mut conversation, "Hi");
+    conversation.save_with_cache(&path).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let json = 20 + u64::from_le_bytes(whole[12..20].try_into().unwrap()) as usize;
+    for claimed in [64 << 10, 3 << 30, 1 << 42, u64::MAX - (1 << 20)] {
+        let mut file = fs::File::create(&path).unwrap();
+        file.write_all(&whole[..json]).unwrap();
+        file.write_all(&claimed.to_le_bytes()).unwrap();
+        let length = (json as u64 + 8 + 32).saturating_add(claimed);
+        // Where the disk has no such files, the length is merely claimed.
+        let is_there = length < 1 << 43 && file.set_len(length).is_ok();
+        let error = model.restore_conversation(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        if is_there && claimed > 1 << 20 {
+            assert!(error.context("limit").is_some(), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -133,6 +133,22 @@ pub fn snapshot_refuses_damage(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
+/// A snapshot of a full sequence has as many bytes as claimed, at most; so whoever reads one from a disk knows how much to read.
+///
+/// Kills: `understates_snapshot_bytes`, `overstates_snapshot_bytes`.
+pub fn snapshots_keep_to_their_size(subject: &Subject<'_>) -> Outcome {
+    let mut session = subject.session()?;
+    let (context, most) = (session.capabilities().context, session.capabilities().snapshot_bytes);
+    let Some(most) = most else { return Ok(()) };
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(6, context)?)?;
+    let bytes = session.snapshot(sequence)?.payload().len() as u64;
+    ensure!(bytes <= most, "a snapshot of a full sequence has {bytes} bytes, and {most} are claimed");
+    // A claim that is far too large bounds nothing.
+    ensure!(most / 2 <= bytes, "{most} bytes are claimed for a snapshot, and a full sequence has {bytes}");
+    Ok(())
+}
+
 /// Taking a snapshot and restoring it compute nothing.
 ///
 /// Kills: `restore_computes_again`.

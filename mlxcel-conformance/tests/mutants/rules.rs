@@ -54,6 +54,16 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("understates_prompt_chunk", |reference| {
         Broken::new(reference).with_claims(|claimed| claimed.prompt_chunk -= 1)
     }),
+    ("understates_snapshot_bytes", |reference| {
+        Broken::new(reference).with_claims(|claimed| {
+            claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| most - 1);
+        })
+    }),
+    ("overstates_snapshot_bytes", |reference| {
+        Broken::new(reference).with_claims(|claimed| {
+            claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| 3 * most);
+        })
+    }),
     ("does_what_it_does_not_claim", |reference| {
         Broken::new(reference).with_claims(|claimed| {
             (claimed.rewind, claimed.every_position, claimed.token_masks) = (false, false, false);

@@ -207,6 +207,7 @@ impl ReferenceBackend {
             .with_rewind(self.memory.is_rewindable(capacity))
             .with_fork(true)
             .with_snapshot(true)
+            .with_snapshot_bytes(Some(session::payload_bytes(capacity)))
             .with_bitwise_batch_invariance(true)
             .with_sampling(SamplingFields::from(sampling::FIELDS));
         self.limits.as_ref().map_or_else(|| all.clone(), |most| all.limited_to(most))

@@ -14,6 +14,11 @@ use crate::{
 /// What tags the snapshots: the engine and the version of their payload.
 const SNAPSHOT_ENGINE: &str = "reference kv/1";
 
+/// The bytes of the payload of a snapshot of `tokens` tokens.
+pub(super) fn payload_bytes(tokens: usize) -> u64 {
+    (tokens * Entry::BYTES) as u64
+}
+
 pub(super) struct ReferenceSession {
     shared: Arc<Shared>,
     table: SequenceTable<Cache>,

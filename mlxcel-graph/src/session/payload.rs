@@ -14,6 +14,12 @@ use crate::state::StateLayout;
 
 const WORD: usize = 4;
 
+/// The most bytes that a payload has, of a sequence of up to `capacity` tokens.
+pub(crate) fn most_bytes(layouts: &[StateLayout], capacity: usize) -> u64 {
+    let words = capacity.saturating_add(2).saturating_mul(WORD).saturating_add(size_of::<u64>());
+    layouts.iter().fold(words as u64, |sum, layout| sum.saturating_add(layout.bytes(capacity) as u64))
+}
+
 impl<E: Executor> Shared<E> {
     /// What a snapshot of `sequence` holds.
     pub(super) fn pack(&self, sequence: &Sequence<E::State>) -> Result<Vec<u8>> {

@@ -76,6 +76,7 @@ pub(super) fn load(
     })?;
     let mut info = info;
     info.weight_bytes = worker.call(OPERATION, |engine| Ok(engine.weight_bytes()))?;
+    let snapshot_bytes = worker.call(OPERATION, move |engine| Ok(engine.snapshot_bytes(capacity)))?;
     info.load_time = started.elapsed();
 
     let top = u16::try_from(vocabulary).unwrap_or(u16::MAX);
@@ -91,6 +92,7 @@ pub(super) fn load(
         .with_rewind(rewind)
         .with_fork(true)
         .with_snapshot(true)
+        .with_snapshot_bytes(snapshot_bytes)
         .with_sampling(SamplingFields::from(super::sampling::FIELDS));
     // Where windows are never filled, all of their positions are kept.
     let kept = if rewind { "" } else { " windows" };

@@ -49,8 +49,13 @@ pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: us
         })
 }
 
+/// The bytes in front of what the cache holds, in a snapshot of `position` tokens; none where they are too many to count.
+pub(super) fn words(position: usize) -> Option<usize> {
+    position.checked_add(2)?.checked_mul(WORD)
+}
+
 fn parse(payload: &[u8], position: usize) -> Option<Contents> {
-    let (head, states) = payload.split_at_checked(position.checked_add(2)?.checked_mul(WORD)?)?;
+    let (head, states) = payload.split_at_checked(words(position)?)?;
     let words = head.chunks_exact(WORD).map(|word| Some(u32::from_le_bytes(word.try_into().ok()?)));
     let mut tokens = words.collect::<Option<Vec<u32>>>()?;
     let (epoch, cached) = (tokens.pop()? as usize, tokens.pop()? as usize);

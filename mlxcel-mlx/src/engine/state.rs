@@ -93,7 +93,7 @@ impl Layout {
     }
 
     /// The bytes that [`States::read`] gives; none where they are too many to count.
-    fn kept_bytes(&self, position: usize) -> Option<usize> {
+    pub(super) fn kept_bytes(&self, position: usize) -> Option<usize> {
         self.layers().try_fold(0usize, |sum, layer| {
             let bytes = layer.shapes(position).iter().try_fold(0usize, |sum, shape| {
                 let count = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;

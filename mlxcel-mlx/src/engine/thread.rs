@@ -8,6 +8,7 @@ use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
 use super::request::{CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest};
 use super::sampling::Counted;
+use super::snapshot;
 use super::state::{Recurrent, States};
 use crate::array::{Array, eval, eval_async};
 
@@ -72,6 +73,12 @@ impl Engine {
     /// The bytes of weights on the device.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.network.weights.bytes
+    }
+
+    /// The most bytes that the payload of a snapshot has, of a sequence of `capacity` tokens; none where they are too many to count.
+    pub(super) fn snapshot_bytes(&self, capacity: usize) -> Option<u64> {
+        let states = self.network.layout.kept_bytes(capacity)?;
+        u64::try_from(states.checked_add(snapshot::words(capacity)?)?).ok()
     }
 
     /// Frees a cache.

@@ -91,11 +91,12 @@ impl Conversation {
 
     /// Reads a conversation that [`save`](Self::save) or [`save_with_cache`](Self::save_with_cache) wrote.
     pub(crate) fn restore(model: Model, path: &Path) -> Result<Self> {
-        let Saved { messages, cache, .. } = Saved::read(path)?;
+        let engine = model.engine();
+        let Saved { messages, cache, .. } = Saved::read_for(path, engine.info(), engine.capabilities())?;
         let mut conversation = Self::new(model)?;
         conversation.messages = messages;
         if let Some(cache) = cache
-            && let Some(snapshot) = cache.for_model(conversation.model.info())?
+            && let Some(snapshot) = &cache.snapshot
         {
             let sequence = conversation.session.restore(snapshot)?;
             conversation.session.close(conversation.sequence)?;

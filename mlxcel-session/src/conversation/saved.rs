@@ -10,10 +10,10 @@
 //! little-endian; the snapshot is as [`Snapshot::to_bytes`] writes it.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
-use mlxcel_core::{Error, ErrorKind, ModelInfo, Result, Snapshot, TokenId};
+use mlxcel_core::{Capabilities, Error, ErrorKind, ModelInfo, Result, Snapshot, TokenId};
 use mlxcel_models::files::{Workplace, open_regular, parse_json};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -26,8 +26,12 @@ const MAGIC: &[u8; 8] = b"mlxcelCV";
 const SUM: usize = 32;
 /// How long the JSON may be, in bytes.
 const LONGEST_JSON: u64 = 64 << 20;
-/// How long a file with a cache may be, in bytes.
-const LONGEST: u64 = 64 << 30;
+/// How long a snapshot's names and numbers may be, in bytes.
+const LONGEST_NAMES: u64 = 1 << 16;
+/// How long the cache of another model may be, which is read over without being kept, in bytes.
+const LONGEST_CACHE: u64 = 64 << 30;
+/// How long the cache of a model may be whose engine does not tell what its snapshots take, in bytes.
+const UNKNOWN_CACHE: u64 = 1 << 30;
 
 /// What is written of a conversation.
 #[derive(Serialize, Deserialize)]
@@ -61,8 +65,8 @@ impl Cache {
         }
     }
 
-    /// The snapshot, for the model that it is of.
-    pub(super) fn for_model(&self, info: &ModelInfo) -> Result<Option<&Snapshot>> {
+    /// Refuses a cache that is not of the model that `info` and `claimed` tell of.
+    fn check(&self, info: &ModelInfo, claimed: &Capabilities) -> Result<()> {
         let bound = [
             ("engine", &self.engine, &info.backend),
             ("precision", &self.precision, &info.precision.to_string()),
@@ -78,7 +82,7 @@ impl Cache {
                     .with_context("expected", expected));
             }
         }
-        Ok(self.snapshot.as_ref())
+        Capabilities::require(claimed.snapshot, READ, "snapshot")
     }
 }
 
@@ -121,44 +125,44 @@ impl Saved {
         Ok(bytes)
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Reads the messages of what [`write`](Self::write) wrote.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let failed = |error| Error::io(READ, path, error);
-        let corrupt = |message| corrupt(message).with_context("path", path.display());
-        let irregular = || corrupt("this should be a regular file");
-        let file = open_regular(path).map_err(failed)?.ok_or_else(irregular)?;
-        let length = file.metadata().map_err(failed)?.len();
-        let mut head = [0; MAGIC.len()];
-        let has_cache = length >= MAGIC.len() as u64 && {
-            (&file).read_exact(&mut head).map_err(failed)?;
-            head == *MAGIC
-        };
-        if length > if has_cache { LONGEST } else { LONGEST_JSON } {
-            return Err(corrupt("the file is larger than a conversation is").with_context("bytes", length));
-        }
-        let mut bytes = Vec::new();
-        usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok()).ok_or_else(
-            || {
-                Error::new(ErrorKind::ResourceExhausted, READ, "the file does not fit into memory")
-                    .with_context("bytes", length)
-            },
-        )?;
-        let read = head.len().min(usize::try_from(length).unwrap_or(0));
-        if length >= MAGIC.len() as u64 {
-            bytes.extend_from_slice(&head[..read]);
-        }
-        File::take(file, length - bytes.len() as u64).read_to_end(&mut bytes).map_err(failed)?;
-        let location = path.display().to_string();
-        if !has_cache {
+        Self::read_parts(path, None)
+    }
+
+    /// Reads what [`write`](Self::write) wrote, the cache too, which must be of the model that `info` and `claimed` tell of.
+    pub(super) fn read_for(path: &Path, info: &ModelInfo, claimed: &Capabilities) -> Result<Self> {
+        Self::read_parts(path, Some((info, claimed)))
+    }
+
+    /// The messages are bounded by [`LONGEST_JSON`], and a snapshot is read where a session of the model could hold it.
+    fn read_parts(path: &Path, model: Option<(&ModelInfo, &Capabilities)>) -> Result<Self> {
+        let Some(mut parts) = Parts::open(path)? else {
+            let location = path.display().to_string();
+            let bytes = read_json(path)?;
             let mut saved = Self::of_json(&location, &bytes)?;
             // Without a snapshot there is nothing that it could be bound to.
             saved.cache = None;
             return Ok(saved);
-        }
-        let [json, snapshot] =
-            parts(&bytes).ok_or_else(|| corrupt("it is cut, changed, or of another version"))?;
-        let mut saved = Self::of_json(&location, json)?;
-        let snapshot = Snapshot::from_bytes(snapshot)?;
+        };
+        let json = parts.next(LONGEST_JSON, "its messages are too long")?;
+        let json = Self::of_json(&path.display().to_string(), &json);
+        let refused = match (model, json.as_ref().ok().and_then(|saved| saved.cache.as_ref())) {
+            (Some((info, claimed)), Some(cache)) => cache.check(info, claimed).err(),
+            _ => None,
+        };
+        let wanted = model.filter(|_| refused.is_none());
+        let Some((_, claimed)) = wanted else {
+            // What was said counts where the file is whole, and so does of which model it is.
+            parts.pass()?;
+            parts.finish()?;
+            return refused.map_or(json, Err);
+        };
+        let most = claimed.snapshot_bytes.unwrap_or(UNKNOWN_CACHE).saturating_add(LONGEST_NAMES);
+        let snapshot = parts.next(most, "its cache is larger than one of this model is")?;
+        parts.finish()?;
+        let mut saved = json?;
+        let snapshot = Snapshot::from_bytes(&snapshot)?;
         let Some(cache) = saved.cache.as_mut().filter(|cache| cache.tokens.len() == snapshot.position())
         else {
             return Err(corrupt("its tokens are not those of its cache"));
@@ -181,22 +185,126 @@ impl Saved {
     }
 }
 
-/// The JSON and the snapshot of a file; none where it is not whole.
-fn parts(bytes: &[u8]) -> Option<[&[u8]; 2]> {
-    let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(SUM)?)?;
-    if Sha256::digest(content).as_slice() != sum {
-        return None;
+/// The messages of a file without a cache.
+fn read_json(path: &Path) -> Result<Vec<u8>> {
+    let (file, length) = open(path)?;
+    if length > LONGEST_JSON {
+        return Err(too_large("the file is larger than a conversation is", path, length));
     }
-    let rest = content.strip_prefix(MAGIC)?.strip_prefix(&VERSION.to_le_bytes())?;
-    let (json, rest) = part(rest)?;
-    let (snapshot, rest) = part(rest)?;
-    rest.is_empty().then_some([json, snapshot])
+    let mut bytes = Vec::new();
+    File::take(file, LONGEST_JSON).read_to_end(&mut bytes).map_err(|error| Error::io(READ, path, error))?;
+    Ok(bytes)
 }
 
-/// The part that `bytes` begin with, after its length, and what follows it.
-fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
+/// A regular file and its length.
+fn open(path: &Path) -> Result<(File, u64)> {
+    let failed = |error| Error::io(READ, path, error);
+    let irregular = || corrupt("this should be a regular file").with_context("path", path.display());
+    let file = open_regular(path).map_err(failed)?.ok_or_else(irregular)?;
+    let length = file.metadata().map_err(failed)?.len();
+    Ok((file, length))
+}
+
+/// A file with a cache, read part by part: no part takes memory before its length is known to be allowed and there.
+struct Parts<'a> {
+    path: &'a Path,
+    file: File,
+    /// The bytes in front of the sum that were not read.
+    left: u64,
+    sum: Sha256,
+}
+
+impl<'a> Parts<'a> {
+    /// The file at `path` behind its head; none where it has no cache.
+    fn open(path: &'a Path) -> Result<Option<Self>> {
+        let (file, length) = open(path)?;
+        let Some(left) = length.checked_sub(SUM as u64) else { return Ok(None) };
+        let mut parts = Self { path, file, left, sum: Sha256::new() };
+        let mut head = [0; MAGIC.len() + size_of::<u32>()];
+        if left < head.len() as u64 {
+            return Ok(None);
+        }
+        parts.read(&mut head)?;
+        match head.strip_prefix(MAGIC) {
+            Some(version) if version == VERSION.to_le_bytes() => Ok(Some(parts)),
+            Some(_) => Err(parts.broken()),
+            None => Ok(None),
+        }
+    }
+
+    fn broken(&self) -> Error {
+        corrupt("it is cut, changed, or of another version").with_context("path", self.path.display())
+    }
+
+    /// Reads bytes that are there.
+    fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(|| self.broken())?;
+        self.file.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.broken(),
+            _ => Error::io(READ, self.path, error),
+        })?;
+        self.sum.update(bytes);
+        Ok(())
+    }
+
+    /// The length of the next part, which is there.
+    fn length(&mut self) -> Result<u64> {
+        let mut length = [0; size_of::<u64>()];
+        self.read(&mut length)?;
+        let length = u64::from_le_bytes(length);
+        if length > self.left { Err(self.broken()) } else { Ok(length) }
+    }
+
+    /// The next part, of `most` bytes at most; `message` says what a longer one is.
+    fn next(&mut self, most: u64, message: &'static str) -> Result<Vec<u8>> {
+        let length = self.length()?;
+        if length > most {
+            return Err(too_large(message, self.path, length).with_context("limit", most));
+        }
+        let mut bytes = Vec::new();
+        usize::try_from(length)
+            .ok()
+            .filter(|&length| bytes.try_reserve_exact(length).is_ok())
+            .map(|length| bytes.resize(length, 0))
+            .ok_or_else(|| {
+                let message = "the file does not fit into memory";
+                Error::new(ErrorKind::ResourceExhausted, READ, message).with_context("bytes", length)
+            })?;
+        self.read(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads over the next part without keeping it.
+    fn pass(&mut self) -> Result<()> {
+        let mut left = self.length()?;
+        if left > LONGEST_CACHE {
+            return Err(too_large("its cache is larger than any model's", self.path, left));
+        }
+        let mut buffer = vec![0; 1 << 16];
+        while left > 0 {
+            let count = left.min(buffer.len() as u64);
+            self.read(&mut buffer[..count as usize])?;
+            left -= count;
+        }
+        Ok(())
+    }
+
+    /// Fails unless all was read and is what was written.
+    fn finish(mut self) -> Result<()> {
+        let found = std::mem::take(&mut self.sum).finalize();
+        let broken = self.broken();
+        if self.left > 0 {
+            return Err(broken);
+        }
+        let mut expected = [0; SUM];
+        self.left = SUM as u64;
+        self.read(&mut expected)?;
+        if found.as_slice() == expected { Ok(()) } else { Err(broken) }
+    }
+}
+
+fn too_large(message: &'static str, path: &Path, bytes: u64) -> Error {
+    corrupt(message).with_context("path", path.display()).with_context("bytes", bytes)
 }
 
 fn corrupt(message: &'static str) -> Error {
