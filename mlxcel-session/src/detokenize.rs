@@ -1,4 +1,4 @@
-//! Token ids to text as they come, whole characters at a time.
+//! Incremental detokenization: token ids to text, whole characters at a time.
 
 use mlxcel_core::{Result, TokenId};
 
@@ -11,11 +11,12 @@ const CONTEXT: usize = 8;
 /// decoded again from their beginning at every token.
 const MOST_HELD: usize = 256;
 
-/// Turns tokens into text piece by piece.
+/// Decodes tokens incrementally.
 ///
-/// The text of a token depends on the tokens before it (a character may be spread over several, and many tokenizers write a
-/// word's leading space only within a text). So a window of the last tokens is decoded each time, and what is new in it is the
-/// piece; the part that may still change, a tail of U+FFFD, is held back. The pieces together are the text of all tokens.
+/// The text of a token depends on the tokens before it: a character may span several tokens, and many tokenizers write
+/// a word's leading space only within a text. So each call decodes a window of the last tokens and returns what is new
+/// in it. Text that may still change, a trailing U+FFFD, is held back. The pieces concatenate to the text of all
+/// tokens.
 ///
 /// ```no_run
 /// use mlxcel_session::{Detokenizer, Tokenizer};
@@ -45,16 +46,17 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// Starts a text; special tokens are left out if `skip_special_tokens`, but for those that mark [reasoning](Tokenizer::reasoning).
+    /// Starts a text. `skip_special_tokens` omits special tokens, except those that mark
+    /// [reasoning](Tokenizer::reasoning).
     pub fn new(tokenizer: Tokenizer, skip_special_tokens: bool) -> Self {
         Self { tokenizer, skip_special_tokens, window: Vec::new(), context: 0, given: 0, unfinished: 0 }
     }
 
-    /// Starts in the middle of a text, after the tokens of `prompt`: a space between it and the first piece is not lost.
+    /// Starts after the tokens of `prompt`, so that a space between the prompt and the first piece is kept.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`].
+    /// The errors of [`Tokenizer::decode`].
     pub fn after(tokenizer: Tokenizer, skip_special_tokens: bool, prompt: &[TokenId]) -> Result<Self> {
         let mut this = Self::new(tokenizer, skip_special_tokens);
         this.window.extend_from_slice(&prompt[prompt.len().saturating_sub(CONTEXT)..]);
@@ -63,11 +65,11 @@ impl Detokenizer {
         Ok(this)
     }
 
-    /// Adds a token; gives the text that is certain now, if there is new one.
+    /// Adds a token and returns the new text that can no longer change, if any.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`].
+    /// The errors of [`Tokenizer::decode`].
     pub fn push(&mut self, token: TokenId) -> Result<Option<String>> {
         self.window.push(token);
         let text = self.text()?;
@@ -82,11 +84,11 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// Ends the text; gives what was held back, where the last token left a character unfinished.
+    /// Ends the text and returns what was held back because the last token left a character incomplete.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`].
+    /// The errors of [`Tokenizer::decode`].
     pub fn finish(&mut self) -> Result<Option<String>> {
         let text = self.text()?;
         self.advance(&text)

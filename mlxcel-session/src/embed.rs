@@ -1,4 +1,4 @@
-//! Texts as vectors.
+//! Embeddings: texts as vectors.
 
 use mlxcel_core::{
     CancelToken, Error, ErrorKind, Pooling, Result, Row, RowResult, SessionOptions, StepOutput, TokenId,
@@ -9,17 +9,18 @@ use crate::score::control;
 
 const OPERATION: &str = "embed text";
 
-/// How texts become vectors; start from [`EmbedOptions::default`].
+/// Options of embeddings; start from [`EmbedOptions::default`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// Which hidden states make the vector; their mean by default.
+    /// How the hidden states are pooled; defaults to their mean.
     pub pooling: Pooling,
-    /// Whether the vector is scaled to length 1, so that the products of two are the cosine of their angle; it is by default.
+    /// Whether vectors are scaled to length 1, so that the dot product of two is their cosine similarity. Defaults to
+    /// true.
     pub normalize: bool,
-    /// Whether the tokens that the model wants around a text are put there; they are by default.
+    /// Whether the tokenizer adds its special tokens (such as BOS) around a text. Defaults to true.
     pub special_tokens: bool,
-    /// Stops at the next chunk.
+    /// Cancels the computation at the next chunk.
     pub cancel: Option<CancelToken>,
 }
 
@@ -30,28 +31,28 @@ impl Default for EmbedOptions {
 }
 
 impl EmbedOptions {
-    /// Sets which hidden states make the vector.
+    /// Sets how the hidden states are pooled.
     #[must_use]
     pub fn with_pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = pooling;
         self
     }
 
-    /// Sets whether the vector is scaled to length 1.
+    /// Sets whether vectors are scaled to length 1.
     #[must_use]
     pub fn with_normalize(mut self, normalize: bool) -> Self {
         self.normalize = normalize;
         self
     }
 
-    /// Sets whether the tokens that the model wants around a text are put there.
+    /// Sets whether the tokenizer adds its special tokens around a text.
     #[must_use]
     pub fn with_special_tokens(mut self, special_tokens: bool) -> Self {
         self.special_tokens = special_tokens;
         self
     }
 
-    /// Sets what stops the work.
+    /// Sets the cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);
@@ -60,22 +61,22 @@ impl EmbedOptions {
 }
 
 impl Model {
-    /// The vector of a text, pooled from the hidden states of its tokens ([`Pooling`]): texts that mean the like have vectors
-    /// with a small angle between them, as far as the model was trained for that. Needs
-    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states), which says how many elements there are.
+    /// The embedding of a text, pooled from the hidden states of its tokens ([`Pooling`]). Similar texts have vectors
+    /// with a high cosine similarity, as far as the model was trained for it. Needs
+    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states), which is the number of elements.
     ///
     /// # Errors
     ///
-    /// Those of [`embed_all`](Self::embed_all).
+    /// The errors of [`embed_all`](Self::embed_all).
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
         only(self.embed_all(&[text], options)?)
     }
 
-    /// The vectors of several texts, in their order, computed in steps of as many as the engine takes at once.
+    /// The embeddings of several texts, in order, batched as far as the engine allows.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, and those of [`embed_tokens`](Self::embed_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`embed_tokens`](Self::embed_tokens).
     pub fn embed_all(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let tokenizer = self.tokenizer()?;
         let context = self.capabilities().context;
@@ -84,18 +85,18 @@ impl Model {
         self.embed_tokens(&texts, options)
     }
 
-    /// As [`embed_all`](Self::embed_all), of token ids as they are.
+    /// As [`embed_all`](Self::embed_all), for token ids, which are used as they are.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where the engine gives no hidden states, [`ErrorKind::InvalidInput`] for a text without tokens and a
-    /// token beyond the vocabulary, [`ErrorKind::CapacityExceeded`] for one that is longer than the context: nothing is cut;
-    /// [`ErrorKind::Cancelled`], and those of the engine.
+    /// [`ErrorKind::Unsupported`] if the engine does not return hidden states, [`ErrorKind::InvalidInput`] for an empty
+    /// text or a token outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
+    /// (texts are never truncated), [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let claimed = self.capabilities();
         if claimed.hidden_states.is_none() {
             let message =
-                "the engine gives no hidden states; a bundle has them where it was written with them";
+                "the engine does not return hidden states; write a bundle with hidden states enabled";
             return Err(Error::unsupported(OPERATION, message).with_context("capability", "hidden_states"));
         }
         let mut session = self.engine().open_session(&SessionOptions::default())?;
@@ -134,5 +135,5 @@ fn only(mut vectors: Vec<Vec<f32>>) -> Result<Vec<f32>> {
 }
 
 fn no_vector() -> Error {
-    Error::new(ErrorKind::Internal, OPERATION, "the engine answered with something else than was wanted")
+    Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
 }

@@ -1,4 +1,4 @@
-//! The small files of a checkpoint that this crate reads itself: tokenizer, chat template. Never weights.
+//! Reads the small files of a checkpoint: tokenizer and chat template, never weights.
 
 use std::borrow::Cow;
 use std::io::ErrorKind::{NotADirectory, NotFound};

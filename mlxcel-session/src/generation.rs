@@ -1,4 +1,4 @@
-//! A generation of text as a value.
+//! A generation as a state machine that the caller drives.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,13 @@ use crate::speculation::Speculator;
 use crate::stop::StopStrings;
 use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
 
-/// A generation of text as a value: which row it wants next, and the text that becomes of the rows' results.
+/// A generation as a state machine: tells which row to compute next, and turns the results into text.
 ///
-/// It is [`mlxcel_core::Generation`] with text: sampling, stop strings, pieces of whole characters, log probabilities and
-/// [`Usage`]. [`Model::generation`](crate::Model::generation) makes one. It computes nothing: a [`TextStream`](crate::TextStream) drives
-/// one on a session of its own, an [`Engine`](crate::Engine) many in one session, and an application that drives its sessions itself
-/// asks [`row`](Self::row) and hands what came of it to [`accept`](Self::accept).
+/// It adds text to [`mlxcel_core::Generation`]: sampling, stop strings, incremental detokenization, log probabilities
+/// and [`Usage`]. Create one with [`Model::generation`](crate::Model::generation). It computes nothing by itself: a
+/// [`TextStream`](crate::TextStream) drives one on its own session, an [`Engine`](crate::Engine) drives many in one
+/// session, and an application with its own sessions feeds [`row`](Self::row) to a step and passes the result to
+/// [`accept`](Self::accept).
 #[derive(Debug)]
 pub struct TextGeneration {
     generation: Generation,
@@ -51,7 +52,7 @@ impl TextGeneration {
         let (info, capabilities) = (model.info(), model.capabilities());
         let vocabulary = info.vocabulary_size;
         if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a token is beyond the vocabulary")
+            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a token is outside the vocabulary")
                 .with_context("token", token)
                 .with_context("vocabulary", vocabulary));
         }
@@ -60,11 +61,11 @@ impl TextGeneration {
             return Err(Error::new(
                 ErrorKind::Cancelled,
                 "generate",
-                "the cancel token of the options was cancelled before; give each generation its own",
+                "the cancel token of the options is already cancelled; use a new one for each generation",
             ));
         }
         if options.constraint.is_some() && options.ignore_stop {
-            let reason = "a text under a grammar ends where the grammar lets it; leave ignore_stop out";
+            let reason = "ignore_stop cannot be combined with a grammar, which decides where the text ends";
             return Err(
                 Error::new(ErrorKind::InvalidInput, "generate", reason).with_context("field", "ignore_stop")
             );
@@ -109,7 +110,7 @@ impl TextGeneration {
         // A limit beyond what the clock can tell is none.
         generate.deadline = match options.time_limit {
             Some(_) if !Stopwatch::HAS_CLOCK => {
-                let message = "this platform has no clock; bound the text with max_tokens or a cancel token";
+                let message = "this platform has no clock; limit the text with max_tokens or a cancel token";
                 return Err(Error::unsupported("limit the time of a generation", message));
             }
             limit => limit.and_then(|limit| Instant::now().checked_add(limit)),
@@ -132,8 +133,8 @@ impl TextGeneration {
         })
     }
 
-    /// The row that it wants next, of at most `most` tokens, on `sequence`; none where it has ended, and where there are tokens
-    /// [ready](Self::next_ready).
+    /// The next row to compute on `sequence`, of at most `most` tokens. `None` if the generation has ended or tokens
+    /// are [ready](Self::next_ready).
     pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
         if self.stops.matched().is_some() || self.is_forced() {
             return None;
@@ -146,9 +147,9 @@ impl TextGeneration {
         Some(row)
     }
 
-    /// Guesses at most `most` of the tokens that follow, by what [`Options::speculation`](crate::Options::speculation) says, for the next
-    /// row, which may be so many tokens longer; gives how many. To be asked before each row where guesses are wanted, on a
-    /// session that verifies and rewinds.
+    /// Drafts at most `most` tokens for the next row by [`Options::speculation`](crate::Options::speculation) and
+    /// returns how many; the row may be that many tokens longer. Call it before each row to decode speculatively, on a
+    /// session that claims verification and rewind.
     pub fn draft(&mut self, most: usize) -> usize {
         let Some(speculator) = &mut self.speculator else { return 0 };
         let generation = &mut self.generation;
@@ -167,13 +168,13 @@ impl TextGeneration {
         }
     }
 
-    /// Takes the result of a row of `fed` tokens; gives the token that it brought, if it is one of the text.
-    /// [`take_text`](Self::take_text) has the text that became whole by it. Where tokens were [guessed](Self::draft), there may be more of
-    /// them [ready](Self::next_ready), and wrong ones have to be [rewound](Self::rewind).
+    /// Accepts the result of a row of `fed` tokens and returns the generated token, if it is part of the text.
+    /// [`take_text`](Self::take_text) then returns the text that it completed. After [drafting](Self::draft), more
+    /// tokens may be [ready](Self::next_ready), and rejected ones must be [rewound](Self::rewind).
     ///
     /// # Errors
     ///
-    /// Those of [`mlxcel_core::Generation::accept`], of [`Tokenizer::decode`](crate::Tokenizer::decode), and of the
+    /// The errors of [`mlxcel_core::Generation::accept`], of [`Tokenizer::decode`](crate::Tokenizer::decode), and of the
     /// [`Constraint`](crate::Constraint) in the options.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         let token = self.generation.accept(fed, result)?;
@@ -181,12 +182,13 @@ impl TextGeneration {
         self.take_chosen(token)
     }
 
-    /// A further token of the text that is known without a row: one that was guessed and verified, or one that a grammar forces, whose
-    /// log probability is that of the only choice, 0. To be asked after [`accept`](Self::accept) until there is none, before the next row.
+    /// The next token that is known without computing a row: a verified draft token, or one that a grammar forces (log
+    /// probability 0, as the only choice). After [`accept`](Self::accept), call it until it returns `None`, before the
+    /// next row.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
     pub fn next_ready(&mut self) -> Result<Option<SampledToken>> {
         if self.stops.matched().is_some() {
             return Ok(None);
@@ -203,11 +205,11 @@ impl TextGeneration {
         self.take_in(token)
     }
 
-    /// Rewinds `sequence` from wrong guesses, as [`mlxcel_core::Generation::rewind`].
+    /// Rewinds `sequence` past rejected draft tokens, as [`mlxcel_core::Generation::rewind`].
     ///
     /// # Errors
     ///
-    /// Those of that.
+    /// The same errors.
     pub fn rewind<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -216,11 +218,11 @@ impl TextGeneration {
         self.generation.rewind(session, sequence)
     }
 
-    /// Runs steps of `session` until `sequence` gives the next token; none at the end.
+    /// Runs steps of `session` until `sequence` yields the next token; `None` at the end.
     ///
     /// # Errors
     ///
-    /// Those of [`mlxcel_core::Generation::advance`] and of [`accept`](Self::accept).
+    /// The errors of [`mlxcel_core::Generation::advance`] and of [`accept`](Self::accept).
     pub fn advance<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -251,7 +253,7 @@ impl TextGeneration {
     ///
     /// # Errors
     ///
-    /// Those of that.
+    /// The same errors.
     pub fn advance_to<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -261,11 +263,12 @@ impl TextGeneration {
         self.timed(session, |generation, session| generation.advance_to(session, sequence, tokens))
     }
 
-    /// Ends it where its cancel token or its time limit says so. True where it has ended, for whatever reason.
+    /// Ends the generation if it was cancelled or its time limit has passed. Returns whether it has ended, for any
+    /// reason.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode), for text that was held back.
+    /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode), for text that was held back.
     pub fn poll_end(&mut self) -> Result<bool> {
         let ended = self.stops.matched().is_some() || self.generation.poll_end();
         if ended {
@@ -274,7 +277,7 @@ impl TextGeneration {
         Ok(ended)
     }
 
-    /// Tells how many of its tokens the sequence holds, as [`mlxcel_core::Generation::set_computed`].
+    /// Sets how many of its tokens the sequence already holds, as [`mlxcel_core::Generation::set_computed`].
     pub fn set_computed(&mut self, tokens: usize) {
         self.generation.set_computed(tokens);
         if self.usage.generated_tokens == 0 {
@@ -282,8 +285,8 @@ impl TextGeneration {
         }
     }
 
-    /// Adds the time of a step that one of its rows was in, `compile` of which was compiling, to its [`usage`](Self::usage); before the
-    /// step's result is accepted.
+    /// Adds the duration of a step with one of its rows, of which `compile` was spent compiling, to its
+    /// [`usage`](Self::usage). Call it before accepting the step's result.
     pub fn spend(&mut self, step: Duration, compile: Duration) {
         self.usage.spend(step, compile);
         if let Some(speculator) = &mut self.speculator {
@@ -291,27 +294,27 @@ impl TextGeneration {
         }
     }
 
-    /// Sets how long it waited for its first row.
+    /// Sets how long the generation was queued before its first row.
     pub fn set_queued(&mut self, queued: Duration) {
         self.usage.queued = queued;
     }
 
-    /// The tokens and what remains to be computed of them.
+    /// The underlying token generation: the tokens, and how many are not computed yet.
     pub fn tokens(&self) -> &Generation {
         &self.generation
     }
 
-    /// The tokens generated so far, without the stop token, and with those of a stop string.
+    /// The tokens generated so far, without the stop token but including the tokens of a stop string.
     pub fn generated(&self) -> &[TokenId] {
         self.generation.generated()
     }
 
-    /// Takes the text that is whole and was not taken yet; it may be empty.
+    /// Takes the complete characters that were not taken yet; may be empty.
     pub fn take_text(&mut self) -> String {
         std::mem::take(&mut self.text)
     }
 
-    /// Whether there is text to take.
+    /// Whether [`take_text`](Self::take_text) has text.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty()
     }
@@ -326,12 +329,12 @@ impl TextGeneration {
         &self.top_logprobs
     }
 
-    /// What it took so far.
+    /// Tokens and time spent so far.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// Why it ended; none while it goes on.
+    /// Why it ended; `None` while it is running.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         match self.stops.matched() {
             Some(_) => Some(FinishReason::StopString),
@@ -339,16 +342,17 @@ impl TextGeneration {
         }
     }
 
-    /// The stop string that ended it.
+    /// The stop string that ended it, if any.
     pub fn stop_string(&self) -> Option<&str> {
         self.stops.matched()
     }
 
-    /// Splits its text into reasoning and answer, from its beginning; all is the answer where the model marks no reasoning.
+    /// A splitter of its text into reasoning and answer, starting at the beginning of the text. All text is the answer
+    /// if the model does not mark reasoning.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
     pub fn splitter(&self) -> Result<ReasoningSplitter> {
         let tokenizer = self.detokenizer.as_ref().map(Detokenizer::tokenizer);
         let format = tokenizer.and_then(|tokenizer| Some((tokenizer, tokenizer.reasoning()?)));
@@ -357,7 +361,7 @@ impl TextGeneration {
         format.splitter_after(tokenizer, prompt)
     }
 
-    /// What cancels it, from any thread.
+    /// Cancels the generation from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }

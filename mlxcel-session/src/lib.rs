@@ -1,11 +1,11 @@
 //! Language models inside your own process: open a checkpoint, stream text, chat.
 //!
-//! # One door, any engine
+//! # One API, any engine
 //!
-//! A [`Model`] is an engine's model together with the checkpoint's tokenizer and chat template. Engines are values that
-//! implement [`Backend`]; this crate re-exports those that its features compile in (`portable`, the default, `iree`, `mlx` and `pjrt`), and
-//! takes any other. Everything that text needs is here and the same for every engine: tokenizer, chat template, text that
-//! never splits a character, and the [`HostSampler`] for what an engine does not sample itself.
+//! A [`Model`] combines a model loaded by an engine with the checkpoint's tokenizer and chat template. Engines are
+//! values that implement [`Backend`]. This crate re-exports those that its features enable (`portable`, the default,
+//! `iree`, `mlx` and `pjrt`) and accepts any other. Text processing is the same for every engine: tokenizer, chat
+//! template, incremental detokenization, and the [`HostSampler`] for sampling that an engine does not do on its device.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -27,18 +27,21 @@
 //!
 //! # Core concepts
 //!
-//! * [`Model::chat`] answers messages, [`Model::generate`] continues a text, [`Model::generate_tokens`] continues token ids;
-//!   each gives a [`TextStream`], an iterator over pieces of text that also knows tokens, log probabilities and timings.
+//! * [`Model::chat`] answers messages, [`Model::generate`] continues a text, [`Model::generate_tokens`] continues token
+//!   ids; each returns a [`TextStream`], an iterator over pieces of text that also reports tokens, log probabilities
+//!   and timings.
 //! * [`Model::conversation`] keeps the KV cache from turn to turn.
-//! * [`Model::score`] tells how likely a text is, token by token, [`Model::likelihood`] that of given continuations, and
-//!   [`Model::embed`] makes vectors of texts.
-//! * [`Options`] say how far to generate and how tokens are chosen; where they are chosen, on the device or on the host, is
-//!   negotiated before the run.
-//! * [`select_backend`] finds an engine by name, by `MLXCEL_BACKEND`, or by the published order; nothing falls back silently.
-//! * [`Model::engine`] is the contract itself ([`mlxcel_core`]): sessions with many sequences, batches, forks, logits.
+//! * [`Model::score`] computes the log probability of each token of a text, [`Model::likelihood`] that of given
+//!   continuations, and [`Model::embed`] computes embeddings.
+//! * [`Options`] set limits and sampling. Before the run, the crate decides by the engine's capabilities whether tokens
+//!   are sampled on the device or on the host.
+//! * [`select_backend`] finds an engine by name, by `MLXCEL_BACKEND`, or by a documented order of preference; it never
+//!   falls back silently.
+//! * [`Model::engine`] gives access to the engine contract ([`mlxcel_core`]): sessions with many sequences, batches,
+//!   forks, logits.
 //!
-//! Nothing is printed. What the library does can be followed by [`tracing`](https://docs.rs/tracing): spans `load`, `compile`, `request`,
-//! `prefill` and `step`, and events about what an application may want to know.
+//! The crate prints nothing. It reports through [`tracing`](https://docs.rs/tracing): spans `load`, `compile`,
+//! `request`, `prefill` and `step`, and events for what an application may want to log.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

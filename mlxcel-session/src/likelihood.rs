@@ -1,4 +1,4 @@
-//! How likely given continuations of a prompt are to a model.
+//! Log likelihood of given continuations of a prompt.
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, PositionResult, Result, SequenceId, TokenId};
 
@@ -7,20 +7,20 @@ use crate::score::Scorer;
 
 const OPERATION: &str = "score continuations";
 
-/// How likely a continuation is after its prompt.
+/// The log likelihood of a continuation after its prompt.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ContinuationScore {
     /// The tokens of the continuation.
     pub tokens: Vec<TokenId>,
-    /// The natural log probability of each after the prompt and those before it.
+    /// The natural log probability of each token, given the prompt and the tokens before it.
     pub logprobs: Vec<f32>,
-    /// Whether each is the most likely token at its place, so that greedy decoding gives this continuation.
+    /// Whether every token is the most likely one at its position, so that greedy decoding generates this continuation.
     pub is_greedy: bool,
 }
 
 impl ContinuationScore {
-    /// The log probability of the continuation: the sum of those of its tokens.
+    /// The log probability of the continuation: the sum over its tokens.
     pub fn logprob(&self) -> f64 {
         self.logprobs.iter().copied().map(f64::from).sum()
     }
@@ -35,17 +35,17 @@ impl ContinuationScore {
 }
 
 impl Model {
-    /// How likely each of `continuations` is after `prompt`, in their order: what multiple choice is decided by.
+    /// Scores each of `continuations` after `prompt`, in order, as multiple-choice benchmarks do.
     ///
-    /// The tokens are those of EleutherAI's lm-evaluation-harness: white space at the end of the prompt goes to the continuations;
-    /// prompt and continuation are encoded together, and what is behind as many tokens as the prompt has alone is the
-    /// continuation's. The tokens that the model wants in front of a text are put in front of the prompt, which may be empty
-    /// where there are such. The prompt is computed once where the engine claims fork or rewind, and where it forks, continuations
-    /// share steps. Needs what [`score`](Self::score) needs.
+    /// Tokenization follows EleutherAI's lm-evaluation-harness: white space at the end of the prompt moves to the
+    /// continuations; prompt and continuation are encoded together, and the tokens after as many as the prompt has
+    /// alone belong to the continuation. The tokenizer's leading special tokens (such as BOS) are added to the prompt,
+    /// which may be empty if there are any. The prompt is computed once if the engine claims fork or rewind; with fork,
+    /// continuations are batched. Needs the same capabilities as [`score`](Self::score).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, and those of [`likelihood_of_tokens`](Self::likelihood_of_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`likelihood_of_tokens`](Self::likelihood_of_tokens).
     pub fn likelihood(
         &self,
         prompt: &str,
@@ -65,14 +65,14 @@ impl Model {
         self.likelihood_of_tokens(&prompt, &continuations, cancel)
     }
 
-    /// As [`likelihood`](Self::likelihood), of token ids as they are.
+    /// As [`likelihood`](Self::likelihood), for token ids, which are used as they are.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for an empty prompt, an empty continuation and a token beyond the vocabulary,
-    /// [`ErrorKind::CapacityExceeded`] where prompt and continuation do not fit into the context: nothing is cut,
-    /// [`ErrorKind::Unsupported`] where the engine gives neither results at every position nor logits, [`ErrorKind::Cancelled`], and
-    /// those of the engine.
+    /// [`ErrorKind::InvalidInput`] for an empty prompt, an empty continuation or a token outside the vocabulary,
+    /// [`ErrorKind::CapacityExceeded`] if prompt and continuation do not fit into the context (nothing is truncated),
+    /// [`ErrorKind::Unsupported`] if the engine claims neither `every_position` nor `logits`, [`ErrorKind::Cancelled`],
+    /// and errors of the engine.
     pub fn likelihood_of_tokens(
         &self,
         prompt: &[TokenId],
@@ -83,7 +83,7 @@ impl Model {
         let Some((&last, before)) = prompt.split_last() else {
             return refuse(
                 ErrorKind::InvalidInput,
-                "the prompt has no tokens, and nothing else stands in front",
+                "the prompt is empty, and the tokenizer adds no leading token",
             );
         };
         if continuations.iter().any(Vec::is_empty) {

@@ -1,4 +1,4 @@
-//! The door: a model with its tokenizer.
+//! A model with its tokenizer: the main type of this crate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::{
     TextStream, Tokenizer, hub, select_backend, tokenizer,
 };
 
-/// A language model, ready to generate: an engine's model together with the checkpoint's tokenizer and chat template.
+/// A language model, ready to generate: a model loaded by an engine, with the checkpoint's tokenizer and chat template.
 ///
-/// It is cheap to clone and to share between threads: clones share the weights, and each generation has a session of its own.
+/// Cheap to clone and to share between threads: clones share the weights, and each generation opens its own session.
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn mlxcel_core::Model>,
@@ -32,9 +32,9 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model with the engine that [`select_backend`] chooses: a Hugging Face checkpoint folder, a GGUF file, or `org/name`, which is
-    /// looked for in the local Hugging Face cache and, with feature `hub`, fetched where it is not there; [`hub`](crate::hub) has the forms
-    /// of names.
+    /// Opens a model with the engine that [`select_backend`] chooses. The source is a Hugging Face checkpoint folder, a
+    /// GGUF file, or a name `org/name`, which is looked up in the local Hugging Face cache and, with feature `hub`,
+    /// downloaded if it is not there. See [`hub`](crate::hub) for the forms of names.
     ///
     /// ```no_run
     /// let model = mlxcel_session::Model::open("Qwen/Qwen3-0.6B")?;
@@ -43,28 +43,28 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Those of [`select_backend`], [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`]. A missing tokenizer is none: such a model
-    /// takes and gives token ids.
+    /// The errors of [`select_backend`], [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`]. A missing
+    /// tokenizer is not an error: such a model generates token ids only.
     pub fn open(source: impl Into<ModelSource>) -> Result<Self> {
         Self::open_with(source, &OpenOptions::default())
     }
 
-    /// As [`open`](Self::open), with the engine by name and with what it is asked for.
+    /// As [`open`](Self::open), with an engine name and load options.
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_with(source: impl Into<ModelSource>, options: &OpenOptions) -> Result<Self> {
         let backend = select_backend(options.backend.as_deref())?;
         Self::load(&backend, source, &options.load)
     }
 
-    /// As [`open`](Self::open), with an engine that the application made itself.
+    /// As [`open`](Self::open), with an engine that the application created.
     ///
     /// # Errors
     ///
-    /// Those of [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`]; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a
-    /// `generation_config.json` that makes no sense.
+    /// The errors of [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`];
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a `generation_config.json` that is invalid.
     pub fn load(
         backend: &dyn Backend,
         source: impl Into<ModelSource>,
@@ -88,7 +88,7 @@ impl Model {
         })
     }
 
-    /// A model from an engine's model and a tokenizer, or none.
+    /// Combines a model loaded by an engine with an optional tokenizer.
     pub fn from_parts(engine: Arc<dyn mlxcel_core::Model>, tokenizer: impl Into<Option<Tokenizer>>) -> Self {
         let source = ModelSource::BuiltIn(engine.info().model_type.clone());
         let sampling = Arc::default();
@@ -103,19 +103,19 @@ impl Model {
         }
     }
 
-    /// Makes generations of this model, and of its clones from here on, reuse what others have computed.
+    /// Lets generations of this model, and of clones made from now on, reuse computed prefixes of earlier ones.
     #[must_use]
     pub fn with_prefix_cache(mut self, cache: PrefixCache) -> Self {
         self.prefixes = Some(cache);
         self
     }
 
-    /// The cache of computed prefixes, if there is one.
+    /// The prefix cache, if one is set.
     pub fn prefix_cache(&self) -> Option<&PrefixCache> {
         self.prefixes.as_ref()
     }
 
-    /// The engine's model, for everything that the contract offers and this type does not.
+    /// The engine's model, for everything in the contract that this type does not wrap.
     pub fn engine(&self) -> &Arc<dyn mlxcel_core::Model> {
         &self.engine
     }
@@ -124,7 +124,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where the model has none.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().ok_or_else(|| tokenizer::missing(&self.source))
     }
@@ -135,28 +135,27 @@ impl Model {
         &self.vocabulary
     }
 
-    /// What there is to know about the model.
+    /// Metadata of the model.
     pub fn info(&self) -> &ModelInfo {
         self.engine.info()
     }
 
-    /// What the engine does with it.
+    /// What the engine supports for this model.
     pub fn capabilities(&self) -> &Capabilities {
         self.engine.capabilities()
     }
 
-    /// How the checkpoint asks for tokens to be chosen: what its `generation_config.json` says of `do_sample`, `temperature`,
-    /// `top_k`, `top_p`, `min_p`, `typical_p`, `repetition_penalty` and `no_repeat_ngram_size`.
+    /// The checkpoint's own sampling parameters: `do_sample`, `temperature`, `top_k`, `top_p`, `min_p`, `typical_p`,
+    /// `repetition_penalty` and `no_repeat_ngram_size` of its `generation_config.json`.
     ///
-    /// As in transformers, tokens are drawn only where it has `do_sample`, at temperature 1 where it names none; what it does not
-    /// name stays off. Greedy where there is no such file. [`Options`] are greedy unless told otherwise: see
-    /// [`default_options`](Self::default_options).
+    /// As in transformers, tokens are sampled only if `do_sample` is set, and the temperature defaults to 1; other
+    /// fields default to off. Greedy if the file is missing. [`Options::default`] ignores these parameters;
+    /// [`default_options`](Self::default_options) applies them.
     pub fn default_sampling(&self) -> &SamplingParams {
         &self.sampling
     }
 
-    /// Options with the sampling that the checkpoint asks for, to change as needed: [`Options::default`] with
-    /// [`default_sampling`](Self::default_sampling).
+    /// [`Options::default`] with the checkpoint's [`default_sampling`](Self::default_sampling).
     ///
     /// ```no_run
     /// let model = mlxcel_session::Model::open("models/qwen3-0.6b")?;
@@ -175,39 +174,39 @@ impl Model {
         tokens
     }
 
-    /// Continues a text as it stands, without chat template; the tokens that the model wants in front of a text are added.
+    /// Continues a text without a chat template. The tokenizer's leading special tokens (such as BOS) are added.
     ///
     /// # Errors
     ///
-    /// Those of [`stream`](Self::stream).
+    /// The errors of [`stream`](Self::stream).
     pub fn generate(&self, text: &str, options: &Options) -> Result<TextStream<'static>> {
         self.stream(text, options)
     }
 
-    /// Answers a conversation, whose prompt the checkpoint's chat template writes.
+    /// Answers a conversation, rendered by the checkpoint's chat template.
     ///
     /// # Errors
     ///
-    /// Those of [`stream`](Self::stream).
+    /// The errors of [`stream`](Self::stream).
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<TextStream<'static>> {
         self.stream(messages, options)
     }
 
-    /// Continues a prompt of token ids as they are. A model without tokenizer gives no text, so ask it for its
+    /// Continues a prompt of token ids. A model without a tokenizer yields no text; read its
     /// [`tokens`](TextStream::next_token).
     ///
     /// # Errors
     ///
-    /// Those of [`stream`](Self::stream).
+    /// The errors of [`stream`](Self::stream).
     pub fn generate_tokens(&self, prompt: &[TokenId], options: &Options) -> Result<TextStream<'static>> {
         self.stream(prompt, options)
     }
 
-    /// Continues a [`Prompt`] in a session of its own.
+    /// Continues a [`Prompt`] in its own session.
     ///
     /// # Errors
     ///
-    /// Those of [`generation`](Self::generation) and of [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// The errors of [`generation`](Self::generation) and of [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn stream<'a>(
         &self,
         prompt: impl Into<Prompt<'a>>,
@@ -226,21 +225,23 @@ impl Model {
         Ok(TextStream::new(session, sequence, generation, None).kept_by(keeper))
     }
 
-    /// A generation as a value, for who drives sessions himself.
+    /// A generation for applications that drive sessions themselves.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for text or messages where the model has no tokenizer or no chat template,
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty prompt, a token beyond the vocabulary, an empty stop string or a sampling parameter
-    /// out of range, [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) for a prompt beyond the context, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a sampling
-    /// parameter that neither the engine nor the host can apply, [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) where the options' cancel token was
-    /// cancelled before, and those of [`Tokenizer::encode_chat`].
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for text without a tokenizer or messages without a chat
+    /// template, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty prompt, a token outside the
+    /// vocabulary, an empty stop string or a sampling parameter out of range,
+    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) for a prompt beyond the context,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a sampling parameter that neither the engine nor
+    /// the host can apply, [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if the options' cancel token was
+    /// already cancelled, and the errors of [`Tokenizer::encode_chat`].
     pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
         let (tokens, detokenizer) = prompt.into().encode(self, options)?;
         TextGeneration::new(self, &tokens, options, detokenizer)
     }
 
-    /// Starts a conversation of several turns on one sequence: what was said before is not computed again.
+    /// Starts a multi-turn conversation on one sequence, so that earlier turns are not computed again.
     ///
     /// # Errors
     ///
@@ -250,16 +251,17 @@ impl Model {
         Conversation::new(self.clone())
     }
 
-    /// Goes on with a conversation that [`Conversation::save`] or [`Conversation::save_with_cache`] wrote.
+    /// Resumes a conversation written by [`Conversation::save`] or [`Conversation::save_with_cache`].
     ///
-    /// The file is checked, and its checksum tells damage; whoever can forge a file can put words and a cache into it, as into any
-    /// conversation.
+    /// A checksum detects damage, not forgery: restore only files that you would trust as input, since a forged file
+    /// can contain any messages and any cache.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for what is not a whole conversation of a known version,
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where its cache is of another model, engine or precision,
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) where it cannot be read, and those of [`conversation`](Self::conversation) and of
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the file is not a complete conversation of a known version,
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of another model, engine or
+    /// precision, [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read, and the errors of
+    /// [`conversation`](Self::conversation) and of
     /// [`InferenceSession::restore`](mlxcel_core::InferenceSession::restore).
     pub fn restore_conversation(&self, path: impl AsRef<Path>) -> Result<Conversation> {
         Conversation::restore(self.clone(), path.as_ref())

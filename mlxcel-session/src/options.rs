@@ -1,4 +1,4 @@
-//! How to generate, and how to open a model.
+//! Options of generation and of opening models.
 
 mod sampling;
 
@@ -9,32 +9,32 @@ use mlxcel_core::{CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
 
 use crate::{ChatOptions, ConstraintSource, SamplingStep, Speculation};
 
-/// How [`Model::open_with`](crate::Model::open_with) opens a model; start from [`OpenOptions::default`].
+/// Options of [`Model::open_with`](crate::Model::open_with); start from [`OpenOptions::default`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The engine, by its name for [`select_backend`](crate::select_backend); defaults to the choice made there.
+    /// The engine's name, passed to [`select_backend`](crate::select_backend), which also defines the default.
     pub backend: Option<String>,
-    /// What the engine is asked for: precision, capacity, threads, progress and so on.
+    /// Options passed to the engine: precision, capacity, threads, progress and so on.
     pub load: LoadOptions,
 }
 
 impl OpenOptions {
-    /// Sets the engine by its name.
+    /// Sets the engine by name.
     #[must_use]
     pub fn with_backend(mut self, name: impl Into<String>) -> Self {
         self.backend = Some(name.into());
         self
     }
 
-    /// Sets which rounding to run with.
+    /// Sets the numeric precision.
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {
         self.load.precision = precision;
         self
     }
 
-    /// Sets everything that the engine is asked for.
+    /// Sets all options passed to the engine.
     #[must_use]
     pub fn with_load(mut self, load: LoadOptions) -> Self {
         self.load = load;
@@ -42,7 +42,7 @@ impl OpenOptions {
     }
 }
 
-/// How to generate: how far, and how tokens are chosen. The default is greedy, up to 512 tokens.
+/// Options of a generation: limits, sampling, chat template. The default is greedy decoding of up to 512 tokens.
 ///
 /// ```
 /// use mlxcel_session::Options;
@@ -55,33 +55,33 @@ impl OpenOptions {
 pub struct Options {
     /// The most tokens to generate.
     pub max_tokens: usize,
-    /// How each token is chosen.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// The application's own sampling steps, in the order in which they run.
+    /// Custom sampling steps, in the order in which they run.
     pub steps: Vec<Arc<dyn SamplingStep>>,
-    /// Tokens that end the text besides the model's own stop tokens.
+    /// Stop tokens in addition to the model's own.
     pub stop_tokens: Vec<TokenId>,
-    /// Goes on after the model's own stop tokens; they are then among the tokens, and still not in the text.
+    /// Continues after the model's own stop tokens. They then appear among the tokens, but not in the text.
     pub ignore_stop: bool,
-    /// Leaves special tokens out of the text. They are shown by default, as written in the vocabulary, so that nothing that the
-    /// model says is lost; stop tokens never are. Those that mark [reasoning](crate::Tokenizer::reasoning) are shown in any case.
+    /// Omits special tokens from the text. By default they are included as spelled in the vocabulary, except stop
+    /// tokens. Tokens that mark [reasoning](crate::Tokenizer::reasoning) are always included.
     pub skip_special_tokens: bool,
-    /// Strings that end the text; no part of one is given. None may be empty.
+    /// Strings that end the text; they are not part of it, not even in part. None may be empty.
     pub stop_strings: Vec<String>,
-    /// What limits the text, token by token: a grammar, such as that of a JSON schema. The text ends as
-    /// [`FinishReason::Stop`](crate::FinishReason::Stop) where it is whole; where another limit ends it, its beginning is all there is.
+    /// Constrained decoding, such as a grammar of a JSON schema. A complete text ends with
+    /// [`FinishReason::Stop`](crate::FinishReason::Stop); if another limit ends the generation, the text is incomplete.
     pub constraint: Option<Arc<dyn ConstraintSource>>,
-    /// How tokens are guessed ahead, so that one pass brings several; no text changes by it. By default, and under a
-    /// [`constraint`](Self::constraint), nothing is guessed.
+    /// Speculative decoding, which never changes the text. Off by default and with a [`constraint`](Self::constraint).
     pub speculation: Option<Speculation>,
-    /// How long the generation may take, waiting included; it ends at the next token or chunk of the prompt after that.
+    /// The maximum duration, including time in a queue. The generation ends at the first token or prompt chunk after
+    /// it.
     pub time_limit: Option<Duration>,
-    /// How many of the most likely tokens are reported at each place.
+    /// How many of the most likely tokens are reported at each position.
     pub top_logprobs: u16,
-    /// How messages become a prompt.
+    /// How the chat template renders messages.
     pub chat: ChatOptions,
-    /// Stops the generation at the next token or chunk of the prompt. A token cancels once: options that hold a cancelled one start
-    /// no further generation.
+    /// Cancels the generation at the next token or prompt chunk. A cancelled token stays cancelled: options that hold
+    /// one start no further generation.
     pub cancel: Option<CancelToken>,
 }
 
@@ -92,7 +92,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Greedy, up to `max_tokens` tokens.
+    /// Greedy decoding of up to `max_tokens` tokens.
     pub fn new(max_tokens: usize) -> Self {
         Self {
             max_tokens,
@@ -111,56 +111,56 @@ impl Options {
         }
     }
 
-    /// Sets the tokens that end the text besides the model's own.
+    /// Sets stop tokens in addition to the model's own.
     #[must_use]
     pub fn with_stop_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
         self.stop_tokens = tokens.into();
         self
     }
 
-    /// Sets whether to go on after the model's own stop tokens.
+    /// Sets whether to continue after the model's own stop tokens.
     #[must_use]
     pub fn with_ignore_stop(mut self, ignore: bool) -> Self {
         self.ignore_stop = ignore;
         self
     }
 
-    /// Sets whether special tokens are left out of the text.
+    /// Sets whether special tokens are omitted from the text.
     #[must_use]
     pub fn with_skip_special_tokens(mut self, skip: bool) -> Self {
         self.skip_special_tokens = skip;
         self
     }
 
-    /// Adds a string that ends the text.
+    /// Adds a stop string.
     #[must_use]
     pub fn with_stop_string(mut self, string: impl Into<String>) -> Self {
         self.stop_strings.push(string.into());
         self
     }
 
-    /// Sets what limits the text, such as a grammar.
+    /// Sets a constraint, such as a grammar.
     #[must_use]
     pub fn with_constraint(mut self, constraint: impl ConstraintSource + 'static) -> Self {
         self.constraint = Some(Arc::new(constraint));
         self
     }
 
-    /// Sets the grammar that the text has to follow. Needs the feature `structured`.
+    /// Sets a grammar as the constraint. Needs the feature `structured`.
     #[cfg(feature = "structured")]
     #[must_use]
     pub fn with_grammar(self, grammar: crate::Grammar) -> Self {
         self.with_constraint(grammar)
     }
 
-    /// Sets how tokens are guessed ahead.
+    /// Sets speculative decoding.
     #[must_use]
     pub fn with_speculation(mut self, speculation: Speculation) -> Self {
         self.speculation = Some(speculation);
         self
     }
 
-    /// Sets how long the generation may take, waiting included.
+    /// Sets the maximum duration, including time in a queue.
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
@@ -174,14 +174,14 @@ impl Options {
         self
     }
 
-    /// Sets how messages become a prompt.
+    /// Sets how the chat template renders messages.
     #[must_use]
     pub fn with_chat(mut self, chat: ChatOptions) -> Self {
         self.chat = chat;
         self
     }
 
-    /// Sets what stops the generation.
+    /// Sets the cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);

@@ -1,18 +1,18 @@
-//! What a generation continues.
+//! Prompts.
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
 use crate::{Detokenizer, Message, Model, Options};
 
-/// What a generation continues; made from a text, messages or token ids.
+/// A prompt: text, messages or token ids. Converts from each of them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Prompt<'a> {
-    /// A text as it stands; the tokens that the model wants in front of a text are added.
+    /// A text without a chat template. The tokenizer's leading special tokens (such as BOS) are added.
     Text(&'a str),
-    /// A conversation to answer, whose prompt the checkpoint's chat template writes.
+    /// A conversation to answer, rendered by the checkpoint's chat template.
     Chat(&'a [Message]),
-    /// Token ids as they are.
+    /// Token ids, used as they are.
     Tokens(&'a [TokenId]),
 }
 

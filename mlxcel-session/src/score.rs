@@ -1,4 +1,4 @@
-//! How likely a text is to a model, token by token.
+//! Scoring: log probabilities and perplexity of a text.
 
 use mlxcel_core::{
     CancelToken, Capabilities, Control, Error, ErrorKind, InferenceSession, PositionResult, Result, Row,
@@ -9,18 +9,18 @@ use crate::Model;
 
 const OPERATION: &str = "score text";
 
-/// How texts are scored; start from [`ScoreOptions::default`].
+/// Options of scoring; start from [`ScoreOptions::default`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ScoreOptions {
-    /// How many of the most likely tokens are reported at each place; none by default.
+    /// How many of the most likely tokens are reported at each position; defaults to 0.
     pub top: u16,
-    /// Whether the tokens that the model wants in front of a text (such as the one that begins it) are put there; they are by
-    /// default. Those that it wants behind a text never are.
+    /// Whether the tokenizer's leading special tokens (such as BOS) are added; defaults to true. Trailing ones never
+    /// are.
     pub special_tokens: bool,
-    /// By how many tokens the window moves over a text that is longer than the context; half of the context by default.
+    /// The stride, in tokens, of the window over a text longer than the context; defaults to half of the context.
     pub stride: Option<usize>,
-    /// Stops at the next chunk.
+    /// Cancels the computation at the next chunk.
     pub cancel: Option<CancelToken>,
 }
 
@@ -31,28 +31,28 @@ impl Default for ScoreOptions {
 }
 
 impl ScoreOptions {
-    /// Sets how many of the most likely tokens are reported at each place.
+    /// Sets how many of the most likely tokens are reported at each position.
     #[must_use]
     pub fn with_top(mut self, top: u16) -> Self {
         self.top = top;
         self
     }
 
-    /// Sets whether the tokens that the model wants in front of a text are put there.
+    /// Sets whether the tokenizer's leading special tokens are added.
     #[must_use]
     pub fn with_special_tokens(mut self, special_tokens: bool) -> Self {
         self.special_tokens = special_tokens;
         self
     }
 
-    /// Sets by how many tokens the window moves over a text that is longer than the context.
+    /// Sets the stride, in tokens, of the window over a text longer than the context.
     #[must_use]
     pub fn with_stride(mut self, tokens: usize) -> Self {
         self.stride = Some(tokens);
         self
     }
 
-    /// Sets what stops scoring.
+    /// Sets the cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);
@@ -60,20 +60,20 @@ impl ScoreOptions {
     }
 }
 
-/// How likely a text is.
+/// The log probabilities of a text.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TextScore {
-    /// The tokens of the text, those in front of it included.
+    /// The tokens of the text, including leading special tokens.
     pub tokens: Vec<TokenId>,
-    /// The natural log probability of each token after those before it; none for the first, which nothing stands before.
+    /// The natural log probability of each token given those before it; `None` for the first.
     pub logprobs: Vec<Option<f32>>,
-    /// The most likely tokens at the place of each token, most likely first, as many as were asked for; none for the first.
+    /// The most likely tokens at each position, most likely first, [`ScoreOptions::top`] many; empty for the first.
     pub top: Vec<Vec<TokenLogprob>>,
 }
 
 impl TextScore {
-    /// The log probability of the text: the sum of those of its tokens but the first.
+    /// The log probability of the text: the sum over all tokens but the first.
     pub fn logprob(&self) -> f64 {
         self.logprobs.iter().flatten().map(|&logprob| f64::from(logprob)).sum()
     }
@@ -85,18 +85,19 @@ impl TextScore {
 }
 
 impl Model {
-    /// How likely `text` is, token by token.
+    /// The log probability of each token of `text`.
     ///
-    /// The first token has no log probability; where the model wants a token in front of a text, that is this one, and all of
-    /// the text is scored. A text that is longer than the context goes by windows, as in Hugging Face's guide "Perplexity of
-    /// fixed-length models": each is as long as the context and begins [`stride`](ScoreOptions::stride) tokens behind the one before,
-    /// and a token is scored in the first window that has it. So every token but those of the first window is scored after at
-    /// least the context less the stride. Needs [`Capabilities::every_position`], or
-    /// [`Capabilities::logits`], which goes token by token.
+    /// The first token has no log probability. If the tokenizer adds a BOS token, that is the first one, and all of the
+    /// text is scored. A text longer than the context is scored in sliding windows, as in Hugging Face's guide
+    /// "Perplexity of fixed-length models": each window is as long as the context and begins
+    /// [`stride`](ScoreOptions::stride) tokens after the previous one, and each token is scored in the first window
+    /// that contains it. So outside the first window, every token is conditioned on at least context minus stride
+    /// tokens. Needs [`Capabilities::every_position`], or [`Capabilities::logits`], which is slower: one token per
+    /// pass.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, and those of [`score_tokens`](Self::score_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`score_tokens`](Self::score_tokens).
     pub fn score(&self, text: &str, options: &ScoreOptions) -> Result<TextScore> {
         let tokenizer = self.tokenizer()?;
         let mut tokens = match options.special_tokens {
@@ -107,16 +108,16 @@ impl Model {
         self.score_tokens(&tokens, options)
     }
 
-    /// As [`score`](Self::score), of token ids as they are.
+    /// As [`score`](Self::score), for token ids, which are used as they are.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for fewer than two tokens, a token beyond the vocabulary and a stride that leaves no context,
-    /// [`ErrorKind::Unsupported`] where the engine gives neither results at every position nor logits, or fewer of the most likely
-    /// tokens, [`ErrorKind::Cancelled`], and those of the engine.
+    /// [`ErrorKind::InvalidInput`] for fewer than two tokens, a token outside the vocabulary or a stride of the whole
+    /// context, [`ErrorKind::Unsupported`] if the engine claims neither `every_position` nor `logits`, or fewer top log
+    /// probabilities, [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn score_tokens(&self, tokens: &[TokenId], options: &ScoreOptions) -> Result<TextScore> {
         if tokens.len() < 2 {
-            let message = "a text has at least two tokens: the first is scored by nothing";
+            let message = "scoring needs at least two tokens, since the first has no log probability";
             return Err(
                 Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("tokens", tokens.len())
             );
@@ -157,7 +158,7 @@ fn windows(length: usize, context: usize, stride: Option<usize>) -> Result<Vec<W
         return Err(Error::new(
             ErrorKind::InvalidInput,
             OPERATION,
-            "the window must move, and by less than the context",
+            "the stride must be positive and less than the context",
         )
         .with_context("field", "stride")
         .with_context("value", stride)
@@ -254,7 +255,7 @@ fn positions(result: RowResult, tokens: usize) -> Result<Vec<PositionResult>> {
 }
 
 fn other_answer() -> Error {
-    Error::new(ErrorKind::Internal, OPERATION, "the engine answered with something else than was wanted")
+    Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
 }
 
 /// What logits say about the token that `following` it is; the softmax is summed in double precision.

@@ -1,10 +1,10 @@
-//! Which engine runs a model.
+//! Engine selection.
 
 use std::sync::Arc;
 
 use mlxcel_core::{Backend, Error, ErrorKind, Result};
 
-/// The environment variable that names an engine where the application does not.
+/// The environment variable that names the engine if the application does not.
 pub const BACKEND_VARIABLE: &str = "MLXCEL_BACKEND";
 
 /// An engine that this crate knows.
@@ -48,24 +48,25 @@ const ENGINES: [Engine; 4] = {
     if cfg!(target_os = "macos") { [mlx, iree, portable, pjrt] } else { [iree, mlx, portable, pjrt] }
 };
 
-/// The engine called `name`, with its default options; where no name is given, the one that the environment variable
-/// `MLXCEL_BACKEND` names; where that is not set either, the first that is compiled in of `iree`, `mlx`, `portable`, `pjrt`,
-/// or on macOS of `mlx`, `iree`, `portable`, `pjrt`.
+/// Returns the engine `name` with its default options. Without a name, it takes the one in the environment variable
+/// `MLXCEL_BACKEND`, and if that is unset, the first compiled-in engine of `iree`, `mlx`, `portable`, `pjrt` (on macOS
+/// of `mlx`, `iree`, `portable`, `pjrt`).
 ///
-/// `xla` is another name of `iree`; XLA itself is reached by `pjrt` and a plugin of XLA's. Nothing falls back silently: an engine that was named and is not there is an error.
-/// An application that needs an engine's own options makes the engine itself and calls [`Model::load`](crate::Model::load).
+/// `xla` is another name of `iree`; to run on XLA itself, use `pjrt` with a plugin of XLA. It never falls back
+/// silently: naming an engine that is not compiled in is an error. To set an engine's own options, create the engine
+/// and call [`Model::load`](crate::Model::load).
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for an unknown name and where no engine is compiled in, [`ErrorKind::Unsupported`] for an engine that
-/// is not compiled in. They list what is and what is not, and say which feature adds it.
+/// [`ErrorKind::NotFound`] for an unknown name or if no engine is compiled in, [`ErrorKind::Unsupported`] for an engine
+/// that is not compiled in. Both list the available engines and the features that add the others.
 pub fn select_backend(name: Option<&str>) -> Result<Arc<dyn Backend>> {
     let variable = std::env::var_os(BACKEND_VARIABLE);
     let variable = variable.as_deref().map(|value| value.to_string_lossy());
     select(&ENGINES, name, variable.as_deref())
 }
 
-/// The names of the engines that are compiled in, in the order of preference.
+/// The names of the compiled-in engines, in order of preference.
 pub fn available_backends() -> Vec<&'static str> {
     compiled_in(&ENGINES)
 }

@@ -1,4 +1,4 @@
-//! Strings that end a text.
+//! Stop strings.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 

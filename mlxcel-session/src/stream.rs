@@ -1,4 +1,4 @@
-//! A running generation, as text.
+//! A running generation as an iterator over text.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,23 +11,23 @@ use mlxcel_core::{
 
 use crate::{AnswerParts, PrefixCache, TextGeneration, Usage};
 
-/// What a generation gave, all of it.
+/// The complete result of a generation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The text, without stop token and stop string.
+    /// The text, without the stop token or stop string.
     pub text: String,
     /// The tokens, without the stop token.
     pub tokens: Vec<TokenId>,
     /// The natural log probability of each token.
     pub logprobs: Vec<f32>,
-    /// The most likely tokens at each place, as many as [`Options::top_logprobs`](crate::Options::top_logprobs) asks for.
+    /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs) many.
     pub top_logprobs: Vec<Vec<TokenLogprob>>,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// The stop string that ended it.
+    /// The stop string that ended it, if any.
     pub stop_string: Option<String>,
-    /// What it took.
+    /// Tokens and time spent.
     pub usage: Usage,
 }
 
@@ -66,13 +66,13 @@ pub(crate) struct Keeper {
 
 /// A running generation: an iterator over pieces of text.
 ///
-/// A piece is never empty and never splits a character; stop tokens and stop strings are in none. The prompt is computed when the
-/// first piece is asked for. During and after the iteration the stream tells what came: [`tokens`](Self::tokens),
-/// [`logprobs`](Self::logprobs), [`finish_reason`](Self::finish_reason), [`usage`](Self::usage). After an error there is
-/// nothing more. To stop early, drop it, or cancel its [`cancel_token`](Self::cancel_token) from anywhere.
+/// Pieces are never empty, never split a character and never contain a stop token or stop string. The first call of
+/// `next` computes the prompt. During and after the iteration the stream reports [`tokens`](Self::tokens),
+/// [`logprobs`](Self::logprobs), [`finish_reason`](Self::finish_reason) and [`usage`](Self::usage). An error ends the
+/// stream. To stop early, drop it, or cancel its [`cancel_token`](Self::cancel_token) from any thread.
 ///
-/// A caller who wants each token asks [`next_token`](Self::next_token) instead, and [`take_text`](Self::take_text) for the
-/// text that became whole by it; one who wants to be called asks [`complete_with`](Self::complete_with).
+/// To process single tokens, call [`next_token`](Self::next_token), and [`take_text`](Self::take_text) for the text
+/// that the token completed. For a callback per piece, use [`complete_with`](Self::complete_with).
 pub struct TextStream<'a> {
     session: Box<dyn InferenceSession + 'a>,
     sequence: SequenceId,
@@ -100,7 +100,7 @@ impl<'a> TextStream<'a> {
         self
     }
 
-    /// The next token; none at the end.
+    /// Computes the next token; `None` at the end.
     pub fn next_token(&mut self) -> Option<Result<SampledToken>> {
         if self.ended {
             return None;
@@ -133,7 +133,8 @@ impl<'a> TextStream<'a> {
         Ok(())
     }
 
-    /// Tells reasoning apart from the answer, for text that was not taken yet; all is the answer where the model marks no reasoning.
+    /// Splits the text that was not taken yet into reasoning and answer. All text is the answer if the model does not
+    /// mark reasoning.
     ///
     /// ```no_run
     /// use mlxcel_session::{AnswerPart, Message, Model, Options};
@@ -149,32 +150,32 @@ impl<'a> TextStream<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
     pub fn parts(self) -> Result<AnswerParts<Self>> {
         let splitter = self.generation.splitter()?;
         Ok(AnswerParts::new(self, splitter))
     }
 
-    /// Takes the text that is whole and was not given yet; it may be empty.
+    /// Takes the complete characters that were not returned yet; may be empty.
     pub fn take_text(&mut self) -> String {
         std::mem::take(&mut self.text)
     }
 
-    /// Generates to the end and gives everything. The text is what was not yet taken.
+    /// Generates to the end. [`Completion::text`] is the text that was not taken before.
     ///
     /// # Errors
     ///
-    /// That of the token that failed.
+    /// The error of the token that failed.
     pub fn complete(self) -> Result<Completion> {
         self.complete_with(|_| ControlFlow::Continue(()))
     }
 
-    /// As [`complete`](Self::complete), and hands each piece of text to `on_piece` as it comes; the generation ends as
-    /// [`FinishReason::Cancelled`] where that breaks.
+    /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns `Break`, the
+    /// generation ends with [`FinishReason::Cancelled`].
     ///
     /// # Errors
     ///
-    /// Those of [`complete`](Self::complete).
+    /// The errors of [`complete`](Self::complete).
     pub fn complete_with(mut self, mut on_piece: impl FnMut(&str) -> ControlFlow<()>) -> Result<Completion> {
         let mut text = String::new();
         for piece in &mut self {
@@ -187,7 +188,7 @@ impl<'a> TextStream<'a> {
         Ok(Completion::new(&self.generation, text))
     }
 
-    /// The tokens generated so far, without the stop token, and with those of a stop string.
+    /// The tokens generated so far, without the stop token but including the tokens of a stop string.
     pub fn tokens(&self) -> &[TokenId] {
         self.generation.generated()
     }
@@ -197,42 +198,43 @@ impl<'a> TextStream<'a> {
         self.generation.logprobs()
     }
 
-    /// The most likely tokens at each place of the text, as many as [`Options::top_logprobs`](crate::Options::top_logprobs) asks for.
+    /// The most likely tokens at each position of the text, [`Options::top_logprobs`](crate::Options::top_logprobs)
+    /// many.
     pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
         self.generation.top_logprobs()
     }
 
-    /// How many tokens the prompt has; in a conversation, with all that was said before.
+    /// The number of prompt tokens; in a conversation, including all earlier turns.
     pub fn prompt_tokens(&self) -> usize {
         self.generation.tokens().prompt_length()
     }
 
-    /// Why the generation ended; none while it runs or where it failed.
+    /// Why the generation ended; `None` while it is running or if it failed.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.generation.finish_reason()
     }
 
-    /// The stop string that ended it.
+    /// The stop string that ended it, if any.
     pub fn stop_string(&self) -> Option<&str> {
         self.generation.stop_string()
     }
 
-    /// What it took so far.
+    /// Tokens and time spent so far.
     pub fn usage(&self) -> Usage {
         self.generation.usage()
     }
 
-    /// What cancels it, from any thread: at the next token, or the next chunk of the prompt.
+    /// Cancels the generation from any thread, at the next token or prompt chunk.
     pub fn cancel_token(&self) -> CancelToken {
         self.generation.cancel_token()
     }
 
-    /// What the engine's session has done so far: passes, tokens, bytes of KV cache.
+    /// Counters of the engine's session: passes, tokens, bytes of KV cache.
     pub fn stats(&self) -> SessionStats {
         self.session.stats()
     }
 
-    /// The sequence of the session that the tokens are on.
+    /// The sequence of the session that holds the tokens.
     pub fn sequence(&self) -> SequenceId {
         self.sequence
     }

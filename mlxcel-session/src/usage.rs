@@ -1,41 +1,41 @@
-//! What a generation took.
+//! Token counts and timings of a generation.
 
 use std::time::Duration;
 
-/// What a generation took: tokens, and where its time went.
+/// Token counts and timings of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens of the prompt; in a conversation, with all that was said before.
+    /// Tokens of the prompt; in a conversation, including all earlier turns.
     pub prompt_tokens: usize,
-    /// How many of them were not computed, since a cache held them.
+    /// How many of them came from a cache and were not computed.
     pub reused_tokens: usize,
     /// Tokens generated, without the stop token.
     pub generated_tokens: usize,
-    /// Tokens that were guessed ahead and verified; see [`Options::speculation`](crate::Options::speculation).
+    /// Draft tokens that were verified; see [`Options::speculation`](crate::Options::speculation).
     pub drafted_tokens: usize,
-    /// How many of those were right.
+    /// How many of them were accepted.
     pub accepted_tokens: usize,
-    /// Waiting before the first row was computed; zero for a stream with a session of its own.
+    /// Time in the queue before the first row; zero for a stream with its own session.
     pub queued: Duration,
-    /// Computing the prompt, up to the first token.
+    /// Time for the prompt, up to the first token.
     pub prefill: Duration,
-    /// Computing the tokens after the first.
+    /// Time for the tokens after the first.
     pub decode: Duration,
-    /// Compiling programs that were needed for the first time; not part of `prefill` and `decode`.
+    /// Time for compiling programs on their first use; not included in `prefill` and `decode`.
     pub compile: Duration,
-    /// From the request to its first token: waiting, compiling and computing. None before that token.
+    /// Time from the request to its first token: queueing, compiling and computing. `None` before that token.
     pub time_to_first_token: Option<Duration>,
 }
 
 impl Usage {
-    /// The mean time of a token after the first; none before the second.
+    /// The mean time per token after the first; `None` before the second.
     pub fn time_per_token(&self) -> Option<Duration> {
         let tokens = u32::try_from(self.generated_tokens.checked_sub(1)?).ok()?;
         self.decode.checked_div(tokens)
     }
 
-    /// Tokens a second after the first; none before the second.
+    /// Tokens per second after the first; `None` before the second.
     pub fn tokens_per_second(&self) -> Option<f64> {
         self.time_per_token().map(|time| 1.0 / time.as_secs_f64())
     }

@@ -1,4 +1,4 @@
-//! Conversations as prompts: messages, and the chat template that a checkpoint brings.
+//! Messages, and the checkpoint's chat template that renders them as a prompt.
 
 mod jinja;
 mod options;
@@ -25,37 +25,38 @@ pub(crate) use template::Rendered;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, or what else the model's template knows.
+    /// The role: `system`, `user`, `assistant`, or another one that the model's template supports.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
-    /// Further fields that the template reads, such as `tool_calls`.
+    /// Other fields that the template reads, such as `tool_calls`.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
 impl Message {
-    /// A message of `role`.
+    /// A message with the role `role`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), extra: Map::new() }
     }
 
-    /// Instructions that stand above the conversation.
+    /// A system message: instructions for the whole conversation.
     pub fn system(content: impl Into<String>) -> Self {
         Self::new("system", content)
     }
 
-    /// What the person says.
+    /// A message of the user.
     pub fn user(content: impl Into<String>) -> Self {
         Self::new("user", content)
     }
 
-    /// What the model said.
+    /// A message of the model.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
     }
 
-    /// What the model said, in parts: its reasoning becomes the field `reasoning_content`, and its calls `tool_calls`.
+    /// A message of the model from its parts: reasoning becomes the field `reasoning_content`, and tool calls
+    /// `tool_calls`.
     pub fn of_parts(parts: impl IntoIterator<Item = AnswerPart>) -> Self {
         let (mut reasoning, mut answer) = (String::new(), String::new());
         let mut calls: Vec<(String, String)> = Vec::new();

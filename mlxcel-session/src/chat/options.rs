@@ -1,8 +1,8 @@
-//! How a conversation becomes a prompt.
+//! Options of rendering a conversation as a prompt.
 
 use serde_json::{Map, Value};
 
-/// How a conversation becomes a prompt.
+/// Options of rendering a conversation as a prompt.
 ///
 /// ```
 /// use mlxcel_session::ChatOptions;
@@ -15,21 +15,22 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ChatOptions {
-    /// Whether the prompt ends where the model is to answer; true by default.
+    /// Whether to append the prompt for the model's answer; defaults to true.
     pub add_generation_prompt: bool,
-    /// Whether the prompt ends inside of the last message, for the model to go on with it; then it has no generation prompt. False by
-    /// default.
+    /// Whether the prompt ends inside the last message, so that the model continues it; no generation prompt is added
+    /// then. Defaults to false.
     pub continue_final_message: bool,
-    /// Which of the checkpoint's named templates is used; `tool_use` where there are tools and such a template, else `default`, where
-    /// none is named.
+    /// Which of the checkpoint's named templates is used. Defaults to `tool_use` if tools are passed and the template
+    /// exists, else to `default`.
     pub template_name: Option<String>,
-    /// The date, and the time if it is given, in the form of ISO 8601: `2025-07-26` or `2025-07-26T10:15`. The template's
-    /// `strftime_now` says it in the place of the time of the call, and `date_string` is set to it in the form `26 Jul 2025`.
+    /// The date, optionally with a time, in ISO 8601: `2025-07-26` or `2025-07-26T10:15`. The template's `strftime_now`
+    /// returns it instead of the current time, and the variable `date_string` is set to it in the form `26 Jul 2025`.
     pub date: Option<String>,
-    /// Whether control tokens that are spelled out in what the template is given are control tokens, as in transformers. False by
-    /// default: whatever a message says is text, and cannot end its turn or begin another one.
+    /// Whether control tokens spelled out in messages, tools and documents are parsed as control tokens, as
+    /// transformers does. Defaults to false: a message is text only, and cannot end its turn or begin another one.
     pub special_tokens_in_text: bool,
-    /// Further variables of the template, such as `tools` or `enable_thinking`; they hide the given ones of the same name.
+    /// Additional variables of the template, such as `tools` or `enable_thinking`; they override built-in ones of the
+    /// same name.
     pub variables: Map<String, Value>,
 }
 
@@ -47,14 +48,14 @@ impl Default for ChatOptions {
 }
 
 impl ChatOptions {
-    /// Sets whether the prompt ends where the model is to answer.
+    /// Sets whether to append the prompt for the model's answer.
     #[must_use]
     pub fn with_generation_prompt(mut self, add: bool) -> Self {
         self.add_generation_prompt = add;
         self
     }
 
-    /// Sets whether the prompt ends inside of the last message, for the model to go on with it.
+    /// Sets whether the prompt ends inside the last message, so that the model continues it.
     #[must_use]
     pub fn with_continue_final_message(mut self, go_on: bool) -> Self {
         self.continue_final_message = go_on;
@@ -74,14 +75,14 @@ impl ChatOptions {
         self.with_variable("tools", Value::Array(tools.into_iter().collect()))
     }
 
-    /// Sets the documents that the answer is to rest on, each an object of `title` and `text`.
+    /// Sets the documents for retrieval-augmented generation, each an object with `title` and `text`.
     #[must_use]
     pub fn with_documents(self, documents: impl IntoIterator<Item = Value>) -> Self {
         self.with_variable("documents", Value::Array(documents.into_iter().collect()))
     }
 
-    /// Sets whether the model thinks before it answers, where its template lets that be chosen: `enable_thinking` (Qwen 3, SmolLM3)
-    /// and `thinking` (Granite, DeepSeek V3.1).
+    /// Sets whether the model reasons before it answers, if its template has a switch: `enable_thinking` (Qwen 3,
+    /// SmolLM3) or `thinking` (Granite, DeepSeek V3.1).
     #[must_use]
     pub fn with_thinking(self, think: bool) -> Self {
         self.with_variable("enable_thinking", think).with_variable("thinking", think)
@@ -94,14 +95,14 @@ impl ChatOptions {
         self
     }
 
-    /// Sets [`special_tokens_in_text`](Self::special_tokens_in_text); only for messages of which you trust every word.
+    /// Sets [`special_tokens_in_text`](Self::special_tokens_in_text). Use it for trusted messages only.
     #[must_use]
     pub fn with_special_tokens_in_text(mut self, allow: bool) -> Self {
         self.special_tokens_in_text = allow;
         self
     }
 
-    /// Sets a variable of the template.
+    /// Sets a template variable.
     #[must_use]
     pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());

@@ -1,4 +1,4 @@
-//! Rendering a checkpoint's chat template as transformers renders it.
+//! Renders a checkpoint's chat template as transformers does.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,12 +22,13 @@ const DEFAULT: &str = "default";
 /// The template that is used where `tools` are given, if the checkpoint has it.
 const TOOL_USE: &str = "tool_use";
 
-/// A checkpoint's chat template: a Jinja program that writes a conversation as the model was trained to read it.
+/// A checkpoint's chat template: a Jinja program that renders a conversation in the format the model was trained on.
 ///
-/// It sees what transformers' `apply_chat_template` shows it: `messages`, `tools` and `documents` (none unless given in
-/// [`ChatOptions`]), `add_generation_prompt`, the special tokens (`bos_token` and so on), `raise_exception`, `strftime_now`,
-/// `tojson`, loop controls, and Python's methods of strings, lists and dictionaries. Templates are untrusted: the evaluator knows the
-/// dialect that published templates use, reaches nothing outside, and bounds source, work, memory and recursion.
+/// It has the variables and functions of transformers' `apply_chat_template`: `messages`, `tools` and `documents` (none
+/// unless set in [`ChatOptions`]), `add_generation_prompt`, the special tokens (`bos_token` and so on),
+/// `raise_exception`, `strftime_now`, `tojson`, loop controls, and Python's methods of strings, lists and dictionaries.
+/// Templates are untrusted: the evaluator implements the dialect that published templates use, has no access to files,
+/// network or environment, and limits source size, work, memory and recursion.
 ///
 /// ```
 /// use mlxcel_session::{ChatOptions, ChatTemplate, Message};
@@ -69,7 +70,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where it is not a valid template; the source of the error says where.
+    /// [`ErrorKind::Corrupt`] if it is not a valid template; the error's source gives the position.
     pub fn new(source: &str) -> Result<Self> {
         Self::with_named([(DEFAULT.to_owned(), source.to_owned())])
     }
@@ -93,7 +94,7 @@ impl ChatTemplate {
                 Error::new(
                     ErrorKind::Corrupt,
                     "read chat template",
-                    "it is not a template that is understood",
+                    "the template is invalid or uses an unsupported feature",
                 )
                 .with_source(fault)
             })?;
@@ -142,14 +143,15 @@ impl ChatTemplate {
         self.templates.iter().any(|named| named.source.contains(text))
     }
 
-    /// Writes `messages` as a prompt. It holds every special token that the model wants, so it is encoded without adding more; but a
-    /// message that spells such a token out cannot be told from the template then, which [`Tokenizer::encode_chat`] can.
+    /// Renders `messages` as a prompt with all special tokens, so encode it without adding more. A control token
+    /// spelled out in a message cannot be told apart from the template's own in this text; [`Tokenizer::encode_chat`]
+    /// keeps them apart.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the template refuses the messages, with its own words as the source, for a
-    /// [`date`](ChatOptions::date) that is none, and where there is no message to go on with;
-    /// [`ErrorKind::NotFound`] where the checkpoint has no template of the name, or named ones and no default one.
+    /// [`ErrorKind::InvalidInput`] if the template raises an exception (its message is the error's source), for an
+    /// invalid [`date`](ChatOptions::date), and if there is no last message to continue; [`ErrorKind::NotFound`] if the
+    /// checkpoint has no template of that name, or only named ones and no default.
     ///
     /// [`Tokenizer::encode_chat`]: crate::Tokenizer::encode_chat
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
@@ -187,7 +189,7 @@ impl ChatTemplate {
             Error::new(
                 ErrorKind::InvalidInput,
                 "apply chat template",
-                "the model's template does not take these messages",
+                "the model's chat template rejects these messages",
             )
             .with_source(fault)
         })?;
@@ -230,7 +232,7 @@ impl Rendered {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "apply chat template",
-                "the model's template does not write the final message as it is, so there is nothing to go on with",
+                "the model's template does not render the last message verbatim, so it cannot be continued",
             ));
         };
         let kept = if self.text[at..].starts_with(END_MARK) {
@@ -270,7 +272,7 @@ fn with_end_mark(mut messages: Vec<Message>) -> Result<(Vec<Message>, String)> {
         return Err(Error::new(
             ErrorKind::InvalidInput,
             "apply chat template",
-            "there is no message to go on with",
+            "there is no last message to continue",
         ));
     };
     let content = last.content.clone();

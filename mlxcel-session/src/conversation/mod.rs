@@ -1,4 +1,4 @@
-//! Several turns on one sequence.
+//! Multi-turn conversations on one sequence.
 
 mod saved;
 mod shared;
@@ -15,18 +15,19 @@ use crate::{
 use saved::{Cache, Saved};
 use shared::SharedSession;
 
-/// What a conversation does where a turn does not fit into the context.
+/// What a conversation does if a turn does not fit into the context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// Answers [`ErrorKind::CapacityExceeded`], which says what can be done.
+    /// Returns [`ErrorKind::CapacityExceeded`], whose message lists what the application can do.
     #[default]
     Refuse,
-    /// Forgets as many of the oldest turns as it takes; instructions stay. [`Conversation::forgotten_turns`] counts them.
+    /// Drops as many of the oldest turns as necessary, but no system message. [`Conversation::forgotten_turns`] counts
+    /// them.
     ForgetOldest,
 }
 
-/// A conversation that keeps its KV cache: each turn computes only what the last one did not leave there.
+/// A conversation that keeps its KV cache: each turn computes only tokens that are not in the cache yet.
 ///
 /// ```no_run
 /// use mlxcel_session::{Model, Options};
@@ -42,9 +43,9 @@ pub enum WhenFull {
 /// # Ok::<(), mlxcel_session::Error>(())
 /// ```
 ///
-/// It can be [taken back](Self::undo), [answered again](Self::retry), [branched](Self::fork), and [saved](Self::save). Where the model
-/// marks its [reasoning](crate::Tokenizer::reasoning) and the template asks for that apart, an answer's reasoning is its message's field
-/// `reasoning_content`.
+/// Turns can be [undone](Self::undo) and [retried](Self::retry), and a conversation can be [forked](Self::fork) and
+/// [saved](Self::save). If the model marks its [reasoning](crate::Tokenizer::reasoning) and the template expects it
+/// separately, the reasoning of an answer is stored in its message's field `reasoning_content`.
 pub struct Conversation {
     model: Model,
     session: SharedSession,
@@ -106,27 +107,28 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// Adds a message without asking for an answer: instructions, or what was said elsewhere.
+    /// Adds a message without generating an answer, such as a system message or earlier history.
     pub fn push(&mut self, message: Message) {
         self.settle();
         self.messages.push(message);
     }
 
-    /// Sets what is done where a turn does not fit into the context.
+    /// Sets what happens if a turn does not fit into the context.
     pub fn set_when_full(&mut self, when_full: WhenFull) {
         self.when_full = when_full;
     }
 
-    /// Everything that was said; an answer that was broken off stands as far as it came.
+    /// All messages. An interrupted answer is included as far as it was generated.
     pub fn messages(&mut self) -> &[Message] {
         self.settle();
         &self.messages
     }
 
-    /// Forgets the oldest turn: the first message of the user, and what followed until the next one. Instructions stay. False
-    /// where there is no turn.
+    /// Drops the oldest turn: the first user message and everything up to the next one. System messages stay. Returns
+    /// false if there is no turn.
     ///
-    /// After [`ErrorKind::CapacityExceeded`] this makes room; the next turn computes its prompt anew from where it differs.
+    /// Call it after [`ErrorKind::CapacityExceeded`] to make room. The next turn recomputes its prompt from the first
+    /// difference.
     pub fn forget_oldest_turn(&mut self) -> bool {
         self.settle();
         match turns(&self.messages).next() {
@@ -138,18 +140,19 @@ impl Conversation {
         }
     }
 
-    /// How many turns [`WhenFull::ForgetOldest`] has forgotten.
+    /// How many turns [`WhenFull::ForgetOldest`] has dropped.
     pub fn forgotten_turns(&self) -> usize {
         self.forgotten
     }
 
-    /// Goes back to the first `messages` messages.
+    /// Truncates the conversation to its first `messages` messages.
     pub fn truncate(&mut self, messages: usize) {
         self.settle();
         self.messages.truncate(messages);
     }
 
-    /// Takes the last turn back: the last message of the user, which is given, and what followed. None where there is no turn.
+    /// Removes the last turn, the last user message and what followed, and returns that message. `None` if there is no
+    /// turn.
     pub fn undo(&mut self) -> Option<Message> {
         self.settle();
         let last = turns(&self.messages).last()?;
@@ -160,30 +163,31 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::state`].
+    /// The errors of [`InferenceSession::state`].
     pub fn position(&self) -> Result<usize> {
         Ok(self.session.state(self.sequence)?.position)
     }
 
-    /// Says `text` as the user and answers it. [`Options::chat`] says how the prompt is written.
+    /// Adds the user message `text` and generates the answer. [`Options::chat`] sets how the prompt is rendered.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`] where it does not fit into the context and [`WhenFull::Refuse`] is set, or does not even alone; and
-    /// those of [`Model::chat`]. After any, the text is not part of the conversation.
+    /// [`ErrorKind::CapacityExceeded`] if it does not fit into the context and [`WhenFull::Refuse`] is set, or does not
+    /// fit even without earlier turns; and the errors of [`Model::chat`]. After an error, the text is not part of the
+    /// conversation.
     pub fn say(&mut self, text: &str, options: &Options) -> Result<TextStream<'_>> {
         self.push(Message::user(text));
         let question = self.messages.len() - 1;
         self.answer(question, question, options)
     }
 
-    /// Answers the last message of the user again, in the place of the answer that it has; with another
-    /// [seed](Options::with_seed), where tokens are drawn, it comes out another way.
+    /// Generates a new answer to the last user message and replaces the old one. When sampling, set another
+    /// [seed](Options::with_seed) to get another answer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where there is no message of the user, and those of [`say`](Self::say); after any, the former answer
-    /// stands.
+    /// [`ErrorKind::InvalidInput`] if there is no user message, and the errors of [`say`](Self::say). After an error,
+    /// the old answer is kept.
     pub fn retry(&mut self, options: &Options) -> Result<TextStream<'_>> {
         self.settle();
         let Some(turn) = turns(&self.messages).last() else {
@@ -192,13 +196,13 @@ impl Conversation {
         self.answer(turn.start, self.messages.len(), options)
     }
 
-    /// A second conversation that goes on from here; what was computed is not computed again where the engine can
-    /// [fork](mlxcel_core::Capabilities::fork) or [copy](mlxcel_core::Capabilities::snapshot) a sequence. Branches that were forked share a
-    /// session, whose steps run one after another.
+    /// Returns an independent copy of the conversation. It reuses the KV cache if the engine claims
+    /// [fork](mlxcel_core::Capabilities::fork) or [snapshot](mlxcel_core::Capabilities::snapshot). Forked conversations
+    /// share a session, which runs one step at a time.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::fork`] and [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// The errors of [`InferenceSession::fork`] and [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn fork(&mut self) -> Result<Self> {
         self.settle();
         let state = self.session.state(self.sequence)?;
@@ -233,24 +237,26 @@ impl Conversation {
         Ok((session, sequence, 0))
     }
 
-    /// Writes the messages to the file `path`, as JSON. [`Model::restore_conversation`] reads it, with any model; what was said is computed
-    /// again then.
+    /// Writes the messages to the file `path` as JSON. [`Model::restore_conversation`] reads it with any model and
+    /// computes the messages again.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where its folder is not there, [`ErrorKind::Io`] where it cannot be written; a file that was there stays then.
+    /// [`ErrorKind::NotFound`] if its folder does not exist, [`ErrorKind::Io`] if it cannot be written; an existing
+    /// file is kept on failure.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.settle();
         Saved::new(self.messages.clone(), None).write(path.as_ref())
     }
 
-    /// As [`save`](Self::save), with the KV cache: a conversation restored from it goes on at once, with this model, engine and precision
-    /// alone. Needs [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
+    /// As [`save`](Self::save), with the KV cache: the restored conversation continues without recomputing, but only
+    /// with the same model, engine and precision. Needs
+    /// [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where the engine does not take snapshots, those of [`InferenceSession::snapshot`], and those of
-    /// [`save`](Self::save).
+    /// [`ErrorKind::Unsupported`] if the engine does not support snapshots, and the errors of
+    /// [`InferenceSession::snapshot`] and [`save`](Self::save).
     pub fn save_with_cache(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.settle();
         let snapshot = self.session.snapshot(self.sequence)?;
@@ -259,11 +265,11 @@ impl Conversation {
         Saved::new(self.messages.clone(), Some(cache)).write(path.as_ref())
     }
 
-    /// The messages of a saved conversation, whatever model its cache is of.
+    /// Reads the messages of a saved conversation, whichever model its cache belongs to.
     ///
     /// # Errors
     ///
-    /// Those of [`Model::restore_conversation`], but for the cache's.
+    /// The errors of [`Model::restore_conversation`], except those about the cache.
     pub fn read_messages(path: impl AsRef<Path>) -> Result<Vec<Message>> {
         Ok(Saved::read(path.as_ref())?.messages)
     }

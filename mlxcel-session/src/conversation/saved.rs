@@ -6,8 +6,8 @@
 //! "mlxcelCV"  version: u32  JSON: u64 bytes  snapshot: u64 bytes  SHA-256 of all before
 //! ```
 //!
-//! whose JSON has the tokens that the cache holds, too, and what it is bound to: engine, precision and the model's fingerprint. Numbers are
-//! little-endian; the snapshot is as [`Snapshot::to_bytes`] writes it.
+//! whose JSON also has the cached tokens and what the cache is bound to: engine, precision and the model's fingerprint.
+//! Numbers are little-endian; the snapshot is in the format of [`Snapshot::to_bytes`].
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -75,7 +75,7 @@ impl Cache {
         .map(|(field, found, expected)| (field, found.clone(), expected.clone()));
         for (field, found, expected) in bound {
             if found != expected {
-                let message = "its cache is of another model, engine or precision; its messages can be read";
+                let message = "its cache belongs to another model, engine or precision; `Conversation::read_messages` reads its messages";
                 return Err(Error::new(ErrorKind::InvalidInput, READ, message)
                     .with_context("field", field)
                     .with_context("found", found)
@@ -107,7 +107,8 @@ impl Saved {
 
     fn encode(&self) -> Result<Vec<u8>> {
         let json = serde_json::to_vec_pretty(self).map_err(|error| {
-            Error::new(ErrorKind::Internal, WRITE, "messages do not become JSON").with_source(error)
+            Error::new(ErrorKind::Internal, WRITE, "the messages cannot be written as JSON")
+                .with_source(error)
         })?;
         let Some(snapshot) = self.cache.as_ref().and_then(|cache| cache.snapshot.as_ref()) else {
             return Ok(json);

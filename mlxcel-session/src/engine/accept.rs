@@ -1,4 +1,4 @@
-//! What becomes of the results of a step.
+//! Handles the results of a step.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ pub(super) struct Answer {
 
 /// What becomes of a request after a step.
 pub(super) enum Fate {
-    /// It goes on.
+    /// The request continues.
     On,
-    /// Its sequence is of no use; it is begun again.
+    /// Its sequence is unusable; the request is restarted.
     Again,
-    /// There was no memory for its row.
+    /// Out of memory for its row.
     Short(Error),
-    /// It ends.
+    /// The request has ended.
     Over(Result<FinishReason>),
 }
 

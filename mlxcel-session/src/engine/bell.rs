@@ -1,4 +1,4 @@
-//! What wakes the engine's thread.
+//! Wakes the engine's thread.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

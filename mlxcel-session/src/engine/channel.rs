@@ -1,4 +1,5 @@
-//! The way of a request's tokens from the engine's thread to its reader: bounded, and never broken off in silence.
+//! The bounded channel of a request's tokens, from the engine's thread to the reader. It never closes without a final
+//! result.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,11 +149,7 @@ impl Drop for Sender {
 
 /// The error of whatever needs an engine whose thread ended before its time.
 pub(super) fn thread_is_gone() -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        "run engine",
-        "the engine's thread ended by a panic; start another engine",
-    )
+    Error::new(ErrorKind::Internal, "run engine", "the engine's thread panicked; create a new engine")
 }
 
 /// The reader's end. Dropped, it cancels the request.

@@ -1,4 +1,4 @@
-//! Who has a sequence, and who gives it up where there is not enough of them or of memory.
+//! Assigns sequences to requests, and preempts requests when sequences or memory run out.
 
 use std::cmp::Reverse;
 

@@ -1,4 +1,4 @@
-//! Many requests, from any thread or task, as one continuously batched session.
+//! Continuous batching: many requests, from any thread or task, on one session.
 
 mod accept;
 mod bell;
@@ -32,11 +32,13 @@ use queue::Queue;
 use scheduler::Scheduler;
 use stream::About;
 
-/// Runs the requests of many threads or tasks as one session, so that they share the reading of the weights.
+/// Runs requests of many threads or tasks in one continuously batched session, so that they share each pass over the
+/// weights.
 ///
-/// An engine owns a thread with a session of the model on it. Requests join and leave between steps: each step computes a token for every
-/// request that decodes and a chunk of the prompts that are new. A request says what it would say alone, as far as the rounding of the
-/// engine's batches allows ([`Capabilities::bitwise_batch_invariance`](crate::Capabilities::bitwise_batch_invariance)).
+/// An engine owns a thread that drives a session of the model. Requests join and leave between steps; each step
+/// computes one token of every decoding request and a chunk of new prompts. A request generates the same text as it
+/// would alone, up to rounding that depends on the batch
+/// ([`Capabilities::bitwise_batch_invariance`](crate::Capabilities::bitwise_batch_invariance)).
 ///
 /// ```no_run
 /// use mlxcel_session::{Engine, Model, Options};
@@ -62,32 +64,34 @@ use stream::About;
 /// }
 /// ```
 ///
-/// # Who is served when
+/// # Scheduling
 ///
-/// * A request waits for one of the session's sequences, by [priority](Request::priority) and then by arrival. At most
-///   [`EngineOptions::queue`] wait; [`submit`](Self::submit) refuses more with [`ErrorKind::ResourceExhausted`], and
-///   [`submit_within`](Self::submit_within) waits for room. An engine of one sequence serves its requests in turn.
-/// * A step has a budget of tokens ([`EngineOptions::step_tokens`]). Requests that decode take one each and go first; prompts share the
-///   rest in whole chunks, in turns within a priority. So a long prompt delays each token of its neighbours by the time of a chunk, and
-///   is itself delayed by one chunk of each prompt beside it.
-/// * A prompt that begins as another one does takes what that one has computed: from the model's
-///   [prefix cache](Model::with_prefix_cache), or from a running request where the engine forks and rewinds; it waits for a running request
-///   that is about to compute what both need.
-/// * A request whose reader falls behind by [`EngineOptions::unread_tokens`] is paused until half of them are read. It loses its sequence
-///   where others wait for one, and is computed again later.
-/// * Where memory for caches ends, the youngest request of the least priority gives its sequence up and is computed again when another
-///   has ended. Its text stays the same, since draws depend on seed and position alone. A request that does not fit alone ends
-///   with [`ErrorKind::ResourceExhausted`].
-/// * Cancel tokens and time limits are looked at between steps, so within a chunk, of requests that wait too.
-/// * The error of a row ends its request alone. After a device fault a request is computed again from its tokens, once; the second
-///   fault ends it.
+/// * Requests wait for one of the session's sequences, ordered by [priority](Request::priority) and then by arrival. At
+///   most [`EngineOptions::queue`] requests wait: beyond that [`submit`](Self::submit) returns
+///   [`ErrorKind::ResourceExhausted`], and [`submit_within`](Self::submit_within) waits for room. An engine with one
+///   sequence runs its requests one after another.
+/// * A step has a token budget ([`EngineOptions::step_tokens`]). Decoding requests go first and take one token each;
+///   prompts share the remainder in whole chunks, round-robin within a priority. So a long prompt delays each token of
+///   other requests by the time of one chunk, and each other prompt delays it by one chunk at a time.
+/// * Prompts with a common prefix compute it once: a request takes it from the model's [prefix
+///   cache](Model::with_prefix_cache), or from a running request if the engine claims fork and rewind, and waits if a
+///   running request is about to compute it.
+/// * A request with [`EngineOptions::unread_tokens`] unread tokens is paused until half of them are read. If other
+///   requests wait for a sequence, it is preempted and recomputed later.
+/// * If memory for KV caches runs out, the youngest request of the lowest priority is preempted and recomputed when
+///   another has ended. Its text stays the same, since sampling depends on seed and position only. A request that does
+///   not fit alone fails with [`ErrorKind::ResourceExhausted`].
+/// * Cancel tokens and time limits are checked between steps, for waiting requests too, so they take effect within the
+///   time of a chunk.
+/// * An error of a row fails its request only. After a device fault a request is recomputed from its tokens once; a
+///   second fault fails it.
 ///
-/// # Its end
+/// # Shutdown
 ///
-/// The thread ends when the last clone of the engine and the last of its streams are dropped, and that drop waits for it: for the step
-/// that runs, up to its next chunk. Streams keep it: they run to their ends after the engine is gone. [`shutdown`](Self::shutdown) ends
-/// it in order. Where an engine's code panics, all its requests and those that come
-/// later end with [`ErrorKind::Internal`].
+/// The thread ends when the last clone of the engine and the last of its streams are dropped, and that drop blocks
+/// until the running step reaches its next chunk. Streams keep the thread alive and run to their ends after the engine
+/// is dropped. [`shutdown`](Self::shutdown) is the orderly way. If the code of a backend panics, all running and later
+/// requests fail with [`ErrorKind::Internal`].
 #[derive(Clone)]
 pub struct Engine {
     model: Model,
@@ -99,7 +103,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Those of [`with_options`](Self::with_options).
+    /// The errors of [`with_options`](Self::with_options).
     pub fn new(model: Model) -> Result<Self> {
         Self::with_options(model, &EngineOptions::default())
     }
@@ -108,8 +112,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for options that are out of range or exceed what the engine holds,
-    /// [`ErrorKind::ResourceExhausted`] where the system gives no thread, and those of
+    /// [`ErrorKind::InvalidInput`] for options out of range or beyond the engine's capabilities,
+    /// [`ErrorKind::ResourceExhausted`] if the system cannot start a thread, and the errors of
     /// [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn with_options(model: Model, options: &EngineOptions) -> Result<Self> {
         let session = model.engine().open_session(&SessionOptions::default())?;
@@ -120,54 +124,54 @@ impl Engine {
         Ok(Self { model, life: Arc::new(Life { queue, thread: Mutex::new(Some(thread)) }) })
     }
 
-    /// The model that it runs.
+    /// The model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Continues a text as it stands.
+    /// Continues a text without a chat template.
     ///
     /// # Errors
     ///
-    /// Those of [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn generate(&self, text: &str, options: &Options) -> Result<RequestStream> {
         self.submit(Request::new(text).with_options(options.clone()))
     }
 
-    /// Answers a conversation, whose prompt the checkpoint's chat template writes.
+    /// Answers a conversation, rendered by the checkpoint's chat template.
     ///
     /// # Errors
     ///
-    /// Those of [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<RequestStream> {
         self.submit(Request::new(messages).with_options(options.clone()))
     }
 
-    /// Continues a prompt of token ids as they are.
+    /// Continues a prompt of token ids.
     ///
     /// # Errors
     ///
-    /// Those of [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn generate_tokens(&self, prompt: &[TokenId], options: &Options) -> Result<RequestStream> {
         self.submit(Request::new(prompt).with_options(options.clone()))
     }
 
-    /// Takes a request, unless the queue is full. The prompt is encoded on the caller's thread.
+    /// Submits a request, unless the queue is full. The prompt is tokenized on the caller's thread.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::ResourceExhausted`] where the queue is full: the same request may be taken later.
-    /// [`ErrorKind::Cancelled`] after [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] where the engine's thread ended by a panic,
-    /// and those of [`Model::generation`]. Errors of computing it come out of the stream.
+    /// [`ErrorKind::ResourceExhausted`] if the queue is full; retry later. [`ErrorKind::Cancelled`] after
+    /// [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's thread panicked, and the errors of
+    /// [`Model::generation`]. The stream returns errors that occur while the request runs.
     pub fn submit(&self, request: Request<'_>) -> Result<RequestStream> {
         self.submit_within(request, Duration::ZERO)
     }
 
-    /// As [`submit`](Self::submit), and waits for room in the queue, at most for `patience`.
+    /// As [`submit`](Self::submit), but waits for room in the queue, at most for `patience`.
     ///
     /// # Errors
     ///
-    /// Those of [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn submit_within(&self, request: Request<'_>, patience: Duration) -> Result<RequestStream> {
         let submitted = Instant::now();
         let (prompt, priority) = (request.prompt, request.priority);
@@ -177,26 +181,28 @@ impl Engine {
         Ok(RequestStream::new(receiver, number, about, Arc::clone(&self.life)))
     }
 
-    /// What it has done and is doing.
+    /// Counters and gauges for monitoring.
     pub fn stats(&self) -> EngineStats {
         self.life.queue.stats()
     }
 
-    /// Whether it takes requests.
+    /// Checks that the engine accepts requests, as a health check.
     ///
     /// # Errors
     ///
-    /// Why it takes none: those of [`submit`](Self::submit) that are the engine's own, but for the full queue.
+    /// [`ErrorKind::Cancelled`] after [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's thread
+    /// panicked.
     pub fn check(&self) -> Result<()> {
         self.life.queue.closed().map_or(Ok(()), Err)
     }
 
-    /// Takes no more requests, from any clone, and waits for those that it has to end; after `patience` the rest of them is cancelled. True
-    /// where all ended by themselves. The thread has ended then, and its session is closed.
+    /// Stops accepting requests on all clones and waits for the running ones; after `patience` it cancels those that
+    /// are left. Returns true if all ended by themselves. When it returns, the thread has ended and its session is
+    /// closed.
     ///
-    /// Requests whose streams nobody reads do not end by themselves.
+    /// Requests whose streams are not read do not end by themselves.
     pub fn shutdown(&self, patience: Duration) -> bool {
-        let reason = "the engine was shut down and takes no more requests";
+        let reason = "the engine was shut down and accepts no more requests";
         self.life.queue.close(Error::new(ErrorKind::Cancelled, "submit request", reason));
         let ended = self.life.queue.wait_for_end(patience);
         self.life.end();

@@ -1,22 +1,22 @@
-//! How an engine serves its requests.
+//! Options of an engine.
 
 use std::num::NonZero;
 
 use mlxcel_core::{Capabilities, Error, ErrorKind, Result};
 
-/// How an [`Engine`](super::Engine) serves its requests; start from [`EngineOptions::default`].
+/// Options of an [`Engine`](super::Engine); start from [`EngineOptions::default`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// How many requests may wait for a sequence; a further one is refused. 256 by default.
+    /// The length of the queue: how many requests may wait for a sequence. Further ones are rejected. Defaults to 256.
     pub queue: usize,
-    /// How many requests have a sequence at once: at most, and by default, as many as the engine's
-    /// [`Capabilities::sequences`].
+    /// How many requests run at once. The maximum and the default is [`Capabilities::sequences`].
     pub sequences: Option<usize>,
-    /// The most tokens that a step computes. More than [`sequences`](Self::sequences), so that prompts are computed whoever decodes. The
-    /// default is a token for each sequence and a chunk of a prompt: decoding requests then wait no longer than for a chunk.
+    /// The maximum number of tokens per step. It must exceed [`sequences`](Self::sequences), so that prompts progress
+    /// while requests decode. Defaults to one token per sequence plus one prompt chunk, so that decoding requests wait
+    /// for at most one chunk.
     pub step_tokens: Option<usize>,
-    /// How many tokens of a request may wait for its reader before it is paused. 64 by default.
+    /// How many unread tokens a request may have before it is paused. Defaults to 64.
     pub unread_tokens: usize,
 }
 
@@ -27,28 +27,28 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Sets how many requests may wait for a sequence.
+    /// Sets the length of the queue.
     #[must_use]
     pub fn with_queue(mut self, requests: usize) -> Self {
         self.queue = requests;
         self
     }
 
-    /// Sets how many requests have a sequence at once.
+    /// Sets how many requests run at once.
     #[must_use]
     pub fn with_sequences(mut self, sequences: usize) -> Self {
         self.sequences = Some(sequences);
         self
     }
 
-    /// Sets the most tokens that a step computes.
+    /// Sets the maximum number of tokens per step.
     #[must_use]
     pub fn with_step_tokens(mut self, tokens: usize) -> Self {
         self.step_tokens = Some(tokens);
         self
     }
 
-    /// Sets how many tokens of a request may wait for its reader before it is paused.
+    /// Sets how many unread tokens a request may have before it is paused.
     #[must_use]
     pub fn with_unread_tokens(mut self, tokens: usize) -> Self {
         self.unread_tokens = tokens;
@@ -65,12 +65,12 @@ impl EngineOptions {
         let chunk = capabilities.prompt_chunk.min(LONGEST_CHUNK);
         let sequences = self.sequences.unwrap_or(capabilities.sequences);
         if sequences == 0 || sequences > capabilities.sequences {
-            let message = "the sequences must be from 1 to those that the engine holds";
+            let message = "sequences must be from 1 to what the engine supports";
             return Err(refuse("sequences", sequences, message).with_context("limit", capabilities.sequences));
         }
         let step_tokens = self.step_tokens.unwrap_or(sequences.saturating_add(chunk));
         if step_tokens <= sequences {
-            let message = "a step must have tokens for all sequences and for a prompt";
+            let message = "step_tokens must be greater than the number of sequences";
             return Err(refuse("step_tokens", step_tokens, message).with_context("sequences", sequences));
         }
         for (field, value) in [("queue", self.queue), ("unread_tokens", self.unread_tokens)] {

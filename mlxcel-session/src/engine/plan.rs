@@ -1,4 +1,4 @@
-//! Which requests a step serves, and how many tokens of each: a pure function.
+//! Plans a step: which requests take part, and with how many tokens. A pure function.
 
 use std::cmp::Reverse;
 

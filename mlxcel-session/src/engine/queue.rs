@@ -1,4 +1,4 @@
-//! The way of requests to the engine's thread: bounded, and closed when that thread ends.
+//! The bounded queue of requests to the engine's thread; it closes when that thread ends.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

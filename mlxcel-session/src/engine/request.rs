@@ -1,10 +1,10 @@
-//! What an engine is asked for.
+//! Requests of an engine.
 
 use std::time::Instant;
 
 use crate::{Options, Prompt};
 
-/// What an [`Engine`](super::Engine) is asked for: a prompt, how to continue it, and how urgent that is.
+/// A request to an [`Engine`](super::Engine): a prompt with options, priority and deadline.
 ///
 /// ```
 /// use mlxcel_session::{Options, Request};
@@ -15,15 +15,15 @@ use crate::{Options, Prompt};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// What is continued.
+    /// The prompt.
     pub prompt: Prompt<'a>,
-    /// How far, and how tokens are chosen. Their time limit begins when the request is submitted.
+    /// Limits and sampling. Their time limit starts when the request is submitted.
     pub options: Options,
-    /// Requests of a larger priority are begun first, and their prompts are computed first; requests of a lesser one wait as long as
-    /// there are such. 0 by default.
+    /// Requests with a higher priority start first and their prompts are computed first; requests with a lower one wait
+    /// for them. Defaults to 0.
     pub priority: i32,
-    /// When it ends at the latest, as [`FinishReason::TimeLimit`](crate::FinishReason::TimeLimit), waiting or running; the time limit
-    /// of the options may end it before.
+    /// When the request ends at the latest, waiting or running, with
+    /// [`FinishReason::TimeLimit`](crate::FinishReason::TimeLimit). The time limit of the options also applies.
     pub deadline: Option<Instant>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Request<'a> {
         Self { prompt: prompt.into(), options: Options::default(), priority: 0, deadline: None }
     }
 
-    /// Sets how far to generate and how tokens are chosen.
+    /// Sets limits and sampling.
     #[must_use]
     pub fn with_options(mut self, options: Options) -> Self {
         self.options = options;
@@ -47,7 +47,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Sets when it ends at the latest.
+    /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);

@@ -1,4 +1,4 @@
-//! Many requests in one session: who has a sequence, what each step computes, and what becomes of it.
+//! The scheduler: assigns sequences to requests, plans each step and handles its results.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ impl Running {
 pub(super) enum Turn {
     /// A step was computed.
     Step,
-    /// All requests wait: for their readers, or for something to change.
+    /// All requests are waiting, for their readers or for another event.
     Waiting,
     /// There are no requests.
     Empty,
@@ -347,5 +347,5 @@ impl Scheduler {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorKind::Internal, "step", "the engine did not answer row for row")
+    Error::new(ErrorKind::Internal, "step", "the engine did not return one result per row")
 }

@@ -1,4 +1,4 @@
-//! Where the sequences of requests come from and go to: what one request has computed is not computed for another.
+//! Opens and closes the sequences of requests, and reuses computed prefixes among them.
 
 use mlxcel_core::{InferenceSession, Result, SequenceId, TokenId};
 

@@ -1,52 +1,52 @@
-//! What an engine has done and is doing, as a metrics page shows it.
+//! Counters and gauges of an engine, for metrics.
 
 use std::time::Duration;
 
-/// What an [`Engine`](super::Engine) has done since it was started, and what it is doing now. The figures are those after the last step.
+/// Counters of an [`Engine`](super::Engine) since its start, and gauges as of the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Requests that wait for a sequence now, those that gave theirs up included.
+    /// Gauge: requests waiting for a sequence, including preempted ones.
     pub queued: usize,
-    /// Requests that have a sequence now.
+    /// Gauge: requests that hold a sequence.
     pub running: usize,
-    /// Of those with a sequence, the ones whose readers are behind.
+    /// Gauge: requests that hold a sequence and are paused for a slow reader.
     pub paused: usize,
-    /// Requests that were taken.
+    /// Requests accepted.
     pub submitted: u64,
-    /// Requests that the full queue refused.
+    /// Requests rejected because the queue was full.
     pub refused: u64,
-    /// Requests that came to their end: a stop token, a stop text, their limit of tokens, the end of the context.
+    /// Requests that finished: stop token, stop string, token limit or end of the context.
     pub finished: u64,
-    /// Requests that were cancelled, or whose streams were dropped.
+    /// Requests cancelled, or whose streams were dropped.
     pub cancelled: u64,
-    /// Requests whose time was over.
+    /// Requests that ran into a time limit or deadline.
     pub timed_out: u64,
-    /// Requests that ended with an error.
+    /// Requests that failed with an error.
     pub failed: u64,
-    /// How often a request gave its sequence up and was computed again later: since memory was short, or its reader behind while
-    /// others waited.
+    /// How often a request was preempted and recomputed later, for memory or because its reader was slow while others
+    /// waited.
     pub preempted: u64,
-    /// How often a request was computed again after a device fault.
+    /// How often a request was recomputed after a device fault.
     pub retried: u64,
-    /// Tokens of the prompts of the requests that were begun.
+    /// Prompt tokens of started requests.
     pub prompt_tokens: u64,
-    /// Of the tokens of prompts, those that an earlier request had computed.
+    /// Prompt tokens reused from earlier requests.
     pub reused_tokens: u64,
-    /// Tokens that were given to readers.
+    /// Tokens generated.
     pub generated_tokens: u64,
     /// Steps.
     pub steps: u64,
     /// Passes over the weights.
     pub passes: u64,
-    /// Tokens that were computed, prompts and repeated ones included.
+    /// Tokens computed, including prompts and recomputed tokens.
     pub computed_tokens: u64,
-    /// Bytes of the open sequences now: KV caches, and what does not grow with positions.
+    /// Gauge: bytes of the open sequences: KV caches, and state of fixed size.
     pub kv_bytes: u64,
-    /// Time in steps.
+    /// Time spent in steps.
     pub step_time: Duration,
-    /// Time that compiling programs took within them.
+    /// Time spent compiling programs within steps.
     pub compile_time: Duration,
-    /// The longest time that a request has waited for its first sequence.
+    /// The longest time that a request waited for its first sequence.
     pub longest_wait: Duration,
 }

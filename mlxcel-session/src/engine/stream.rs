@@ -1,4 +1,4 @@
-//! A request of an engine, as its caller holds it.
+//! The caller's handle of a request.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,12 +11,12 @@ use super::Life;
 use super::channel::{Event, Receiver};
 use crate::{AnswerParts, Completion, ReasoningSplitter, TextGeneration, Usage};
 
-/// A request that an [`Engine`](super::Engine) runs: an iterator over pieces of text.
+/// A request run by an [`Engine`](super::Engine), as an iterator over pieces of text.
 ///
-/// It is what [`TextStream`](crate::TextStream) is to a session of one's own, and gives the same pieces. The engine computes ahead of the
-/// reader by as many tokens as [`EngineOptions::unread_tokens`](super::EngineOptions::unread_tokens) says, and then pauses the request
-/// until some are read. Dropped, the request is cancelled. It may move to another thread, and outlive the
-/// [`Engine`](super::Engine) that it came from.
+/// It yields the same pieces as a [`TextStream`](crate::TextStream). The engine computes up to
+/// [`EngineOptions::unread_tokens`](super::EngineOptions::unread_tokens) tokens ahead of the reader and then pauses the
+/// request. Dropping the stream cancels the request. The stream can be sent to another thread and may outlive its
+/// [`Engine`](super::Engine).
 ///
 /// With the feature `async` it is a [`Stream`](https://docs.rs/futures-core/latest/futures_core/stream/trait.Stream.html) of the
 /// same pieces, under any executor.
@@ -74,7 +74,7 @@ impl RequestStream {
         }
     }
 
-    /// Waits for the next token; none at the end.
+    /// Waits for the next token; `None` at the end.
     pub fn next_token(&mut self) -> Option<Result<SampledToken>> {
         if self.ended {
             return None;
@@ -83,7 +83,7 @@ impl RequestStream {
         self.take_in(event)
     }
 
-    /// As [`next_token`](Self::next_token), for a task: it is woken when there is something to ask for.
+    /// As [`next_token`](Self::next_token), for async tasks: wakes the task when a token or the end is available.
     pub fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<SampledToken>>> {
         if self.ended {
             return Poll::Ready(None);
@@ -91,7 +91,7 @@ impl RequestStream {
         self.receiver.poll(context).map(|event| self.take_in(event))
     }
 
-    /// As the iterator's `next`, for a task: it is woken when there is something to ask for.
+    /// As the iterator's `next`, for async tasks: wakes the task when a piece or the end is available.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
         loop {
             if !self.text.is_empty() {
@@ -108,26 +108,26 @@ impl RequestStream {
         }
     }
 
-    /// Takes the text that is whole and was not given yet; it may be empty.
+    /// Takes the complete characters that were not returned yet; may be empty.
     pub fn take_text(&mut self) -> String {
         std::mem::take(&mut self.text)
     }
 
-    /// Waits for the end and gives everything. The text is what was not yet taken.
+    /// Waits for the end. [`Completion::text`](crate::Completion::text) is the text that was not taken before.
     ///
     /// # Errors
     ///
-    /// That which ended the request.
+    /// The error that ended the request.
     pub fn complete(self) -> Result<Completion> {
         self.complete_with(|_| ControlFlow::Continue(()))
     }
 
-    /// As [`complete`](Self::complete), and hands each piece of text to `on_piece` as it comes; the request ends as
-    /// [`FinishReason::Cancelled`] where that breaks.
+    /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns `Break`, the
+    /// request ends with [`FinishReason::Cancelled`].
     ///
     /// # Errors
     ///
-    /// That which ended the request.
+    /// The error that ended the request.
     pub fn complete_with(mut self, mut on_piece: impl FnMut(&str) -> ControlFlow<()>) -> Result<Completion> {
         let mut text = String::new();
         for piece in &mut self {
@@ -153,59 +153,60 @@ impl RequestStream {
         }
     }
 
-    /// Tells reasoning apart from the answer, as [`TextStream::parts`](crate::TextStream::parts).
+    /// Splits the text into reasoning and answer, as [`TextStream::parts`](crate::TextStream::parts).
     pub fn parts(self) -> AnswerParts<Self> {
         let splitter = self.splitter();
         AnswerParts::new(self, splitter)
     }
 
-    /// What splits its text, from the beginning, into reasoning and answer; for tasks, which read pieces by themselves.
+    /// A splitter of its text, from the beginning, into reasoning and answer, for async tasks that read the pieces
+    /// themselves.
     pub fn splitter(&self) -> ReasoningSplitter {
         self.splitter.clone()
     }
 
-    /// The number of the request: those of an engine count up from 0.
+    /// The number of the request, counted from 0 per engine.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The tokens that were read so far, without the stop token, and with those of a stop string.
+    /// The tokens read so far, without the stop token but including the tokens of a stop string.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// The natural log probability of each token that was read, by the model's own distribution.
+    /// The natural log probability of each token read, by the model's own distribution.
     pub fn logprobs(&self) -> &[f32] {
         &self.logprobs
     }
 
-    /// The most likely tokens at each place, as many as [`Options::top_logprobs`](crate::Options::top_logprobs) asks for.
+    /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs) many.
     pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
         &self.top_logprobs
     }
 
-    /// How many tokens the prompt has.
+    /// The number of prompt tokens.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Why it ended; none before the end was read, and where it failed.
+    /// Why it ended; `None` before the end was read or if it failed.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.finish
     }
 
-    /// The stop string that ended it.
+    /// The stop string that ended it, if any.
     pub fn stop_string(&self) -> Option<&str> {
         self.stop_string.as_deref()
     }
 
-    /// What it took, up to the token that was read last.
+    /// Tokens and time spent, up to the last token read.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// What cancels it, from any thread, waiting or running: at the next token, or the next chunk of the prompt. It is the one of the
-    /// options, where they have one.
+    /// Cancels the request from any thread, waiting or running, at the next token or prompt chunk. It is the token in
+    /// the options, if they have one.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }

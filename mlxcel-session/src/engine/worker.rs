@@ -20,7 +20,7 @@ pub(super) fn start(scheduler: Scheduler, queue: &Arc<Queue>) -> Result<JoinHand
         .name("mlxcel-engine".to_owned())
         .spawn(move || run(scheduler, &queue))
         .map_err(|error| {
-            Error::new(ErrorKind::ResourceExhausted, "start engine", "the system gives no more threads")
+            Error::new(ErrorKind::ResourceExhausted, "start engine", "the system cannot start another thread")
                 .with_source(error)
         })
 }
@@ -28,7 +28,7 @@ pub(super) fn start(scheduler: Scheduler, queue: &Arc<Queue>) -> Result<JoinHand
 fn run(mut scheduler: Scheduler, queue: &Queue) {
     let panicked = catch_unwind(AssertUnwindSafe(|| drive(&mut scheduler, queue))).is_err();
     if panicked {
-        tracing::error!("the engine's thread ended by a panic");
+        tracing::error!("the engine's thread panicked");
         queue.fail();
     }
     // With it go the ends of all channels: whoever reads one hears of the panic. What panicked may do so again.

@@ -1,8 +1,8 @@
-//! Models by their names on the Hugging Face hub.
+//! Models by name, from the Hugging Face cache and hub.
 //!
-//! [`Model::open`](crate::Model::open) takes `org/name` besides a path, and so does every source that is a path: [`locate`] answers where such
-//! a model lies. A path that exists goes before a name. The local cache, which Python and other programs share, goes before the network; the
-//! network is used with the feature `hub` alone.
+//! [`Model::open`](crate::Model::open) and every other function that takes a path also take `org/name`, which
+//! [`locate`] resolves. An existing path takes precedence over a name, and the local cache, shared with Python and
+//! other programs, over the network. The network is used only with the feature `hub`.
 //!
 //! | text | what it names |
 //! |---|---|
@@ -15,21 +15,23 @@
 //!
 #![cfg_attr(feature = "hub", doc = "[`fetch()`] downloads what a checkpoint needs")]
 #![cfg_attr(not(feature = "hub"), doc = "`fetch` downloads what a checkpoint needs")]
-//! (settings, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache as `huggingface_hub` lays it out. A
-//! download that was dropped is resumed, now or by the next call; each file is checked against the SHA-256, or the sum of git, that the hub
-//! lists, and only whole snapshots are found by their branch. The variables are those of `huggingface_hub`:
+//! (configuration, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache in the
+//! layout of `huggingface_hub`. An interrupted download is resumed, now or by the next call; each file is verified
+//! against the SHA-256 or git hash that the hub lists, and a branch points to a snapshot only when it is complete. The
+//! environment variables are those of `huggingface_hub`:
 //!
-//! | variable | what it says |
+//! | variable | meaning |
 //! |---|---|
 //! | `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is; defaults to `~/.cache/huggingface/hub` |
-//! | `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `token` in `HF_HOME` | who asks, for private and gated models |
-//! | `HF_ENDPOINT` | which hub; defaults to `https://huggingface.co` |
-//! | `HF_HUB_OFFLINE` | `1` leaves the network alone |
+//! | `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `token` in `HF_HOME` | the access token, for private and gated models |
+//! | `HF_ENDPOINT` | the hub's URL; defaults to `https://huggingface.co` |
+//! | `HF_HUB_OFFLINE` | `1` disables the network |
 //! | `HF_HUB_DISABLE_IMPLICIT_TOKEN` | `1` sends no token |
-//! | `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY` | by which proxy |
+//! | `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY` | the proxy |
 //!
-//! The token goes to the endpoint alone, never to the host that it redirects to. A [`CancelToken`](crate::CancelToken) and a progress function in
-//! [`LoadOptions`] serve the download too, as [`LoadStage::Download`](crate::LoadStage::Download).
+//! The token is sent to the endpoint only, never to a host that it redirects to. The
+//! [`CancelToken`](crate::CancelToken) and the progress function in [`LoadOptions`] also apply to the download, as
+//! [`LoadStage::Download`](crate::LoadStage::Download).
 
 #[cfg(feature = "hub")]
 mod fetch;
@@ -40,11 +42,12 @@ use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
 pub use fetch::{FetchOptions, fetch};
 pub use mlxcel_models::hub::{CachedSnapshot, Found, HubCache, HubName};
 
-/// Where the model called `source` lies: `source` itself for a path that exists and for what is no path, else the place of the model of that
-/// name in the local cache. With feature `hub` a model that the cache lacks is fetched.
+/// Resolves `source`: an existing path, or a source that is not a path, is returned as it is; a name `org/name` becomes
+/// the path of that model in the local cache. With feature `hub` a model that is not in the cache is downloaded.
 ///
-/// [`Model::open`](crate::Model::open) and [`Model::load`](crate::Model::load) begin with this; it is for whoever gives a source to an engine
-/// or to [`Checkpoint`](mlxcel_models::Checkpoint) himself. What is neither a path that exists nor a name stays what it is.
+/// [`Model::open`](crate::Model::open) and [`Model::load`](crate::Model::load) call this. Call it yourself before
+/// passing a source to an engine or to [`Checkpoint`](mlxcel_models::Checkpoint). Anything that is neither an existing
+/// path nor a name is returned unchanged.
 ///
 /// ```no_run
 /// use mlxcel_session::{LoadOptions, hub};
@@ -55,8 +58,8 @@ pub use mlxcel_models::hub::{CachedSnapshot, Found, HubCache, HubName};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for a name of the form `org/name` that is neither a path nor in the cache, and without feature `hub`, or offline,
-/// cannot be had from elsewhere; those of [`HubCache::find`], and with feature `hub` those of `fetch`.
+/// [`ErrorKind::NotFound`] for a name `org/name` that is not in the cache, without feature `hub` or offline; the errors
+/// of [`HubCache::find`], and with feature `hub` those of `fetch`.
 pub fn locate(source: impl Into<ModelSource>, options: &LoadOptions) -> Result<ModelSource> {
     let cache = HubCache::from_env();
     locate_in(source.into(), cache.as_ref(), |name| get(name, options))

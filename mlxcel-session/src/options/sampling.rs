@@ -1,4 +1,4 @@
-//! Setting how tokens are chosen.
+//! Builder methods of the sampling parameters.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use mlxcel_core::{Dry, DynamicTemperature, Mirostat, SamplingParams, TokenId, Xt
 
 use crate::{Options, SamplingStep};
 
-/// Declares the builders that hand on to those of [`SamplingParams`].
+/// Declares builders that forward to those of [`SamplingParams`].
 macro_rules! builders {
     ($($name:ident($value:ident: $type:ty) $field:ident)*) => {
         impl Options {
@@ -45,22 +45,21 @@ builders! {
 }
 
 impl Options {
-    /// Sets everything about how tokens are chosen, but for the application's own steps.
+    /// Sets all sampling parameters; custom steps are kept.
     #[must_use]
     pub fn with_sampling(mut self, sampling: SamplingParams) -> Self {
         self.sampling = sampling;
         self
     }
 
-    /// Takes another seed at each call, so that drawn text differs from run to run: see
-    /// [`SamplingParams::with_random_seed`].
+    /// Sets a random seed, so that sampled text differs from run to run; see [`SamplingParams::with_random_seed`].
     #[must_use]
     pub fn with_random_seed(mut self) -> Self {
         self.sampling = self.sampling.with_random_seed();
         self
     }
 
-    /// Adds a sampling step of the application's own. The tokens are then chosen on the host.
+    /// Adds a custom sampling step. Tokens are then sampled on the host.
     #[must_use]
     pub fn with_step(mut self, step: Arc<dyn SamplingStep>) -> Self {
         self.steps.push(step);

@@ -1,12 +1,12 @@
-//! Prefixes on disk, between the runs of a program.
+//! The prefix cache on disk, across runs of a program.
 //!
-//! A folder for each model, named by the sum of what its entries are bound to, with a file an entry:
+//! One folder per model, named by the checksum of what its entries are bound to, with one file per entry:
 //!
 //! ```text
 //! "mlxcelPC"  version: u32  tokens: u64  token: u32 ...  snapshot: u64 bytes  SHA-256 of all before
 //! ```
 //!
-//! Numbers are little-endian; the snapshot is as [`Snapshot::to_bytes`] writes it.
+//! Numbers are little-endian; the snapshot is in the format of [`Snapshot::to_bytes`].
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! Computed prefixes of one model, found by their tokens.
+//! Computed prefixes of one model, looked up by their tokens.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

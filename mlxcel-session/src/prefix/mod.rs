@@ -1,4 +1,4 @@
-//! What was computed once is not computed again: prefixes that requests share.
+//! The prefix cache: requests with a common prefix share its KV cache.
 
 mod disk;
 mod map;
@@ -15,17 +15,17 @@ use map::{Entry, Map};
 /// The shortest prefix that is worth a copy.
 const LEAST_TOKENS: usize = 16;
 
-/// Computed prefixes of texts, shared by all that hold a clone: a request whose prompt begins as an earlier one did takes the KV cache of
-/// that one and computes the remainder.
+/// A cache of computed prompt prefixes, shared by its clones: a request with the prefix of an earlier one reuses its KV
+/// cache and computes only the remainder.
 ///
-/// Entries are [snapshots](InferenceSession::snapshot) in memory, found by their tokens. Where the engine claims
-/// [`rewind`](mlxcel_core::Capabilities::rewind) any common beginning is reused; without it (windows, recurrences) a state is reused
-/// where all its tokens are a prefix of the prompt, and a second prompt that leaves a known one leaves a state at that place for the third.
-/// So reuse changes what is computed, and not the tokens that come of it. An engine without
+/// Entries are [snapshots](InferenceSession::snapshot) in memory, looked up by their tokens. If the engine claims
+/// [`rewind`](mlxcel_core::Capabilities::rewind), any common prefix is reused. Without it (sliding windows, recurrent
+/// layers) an entry is reused only if all its tokens are a prefix of the prompt; when a prompt diverges from an entry,
+/// a snapshot is taken at that position for the next one. Reuse does not change the generated tokens. An engine without
 /// [`snapshot`](mlxcel_core::Capabilities::snapshot) reuses nothing.
 ///
-/// The entries never take more than the budget: what was not used for the longest time goes before something is put in. Entries belong to
-/// a model's weights, its engine and its precision; one cache may serve several models.
+/// The entries never exceed the budget: the least recently used one is evicted first. Entries are bound to a model's
+/// weights, engine and precision; one cache may serve several models.
 ///
 /// ```no_run
 /// use mlxcel_session::{Model, Options, PrefixCache};
@@ -51,19 +51,19 @@ struct Inner {
     stats: PrefixStats,
 }
 
-/// What a [`PrefixCache`] holds and has done.
+/// Statistics of a [`PrefixCache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrefixStats {
-    /// How many prefixes it holds.
+    /// The number of entries.
     pub entries: usize,
-    /// The bytes that they take.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// How often a prompt began with something that was there.
+    /// How often a prompt had a cached prefix.
     pub hits: u64,
-    /// How often it did not.
+    /// How often a prompt had none.
     pub misses: u64,
-    /// How many tokens were not computed.
+    /// How many tokens were reused instead of computed.
     pub reused_tokens: u64,
 }
 
@@ -73,26 +73,26 @@ impl PrefixCache {
         Self(Arc::new(Mutex::new(Inner { budget, ..Inner::default() })))
     }
 
-    /// What it holds and has done.
+    /// Statistics of the cache.
     pub fn stats(&self) -> PrefixStats {
         let inner = self.lock();
         let entries = inner.maps.values().map(|map| map.iter().count()).sum();
         PrefixStats { entries, bytes: inner.bytes, ..inner.stats }
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub fn clear(&self) {
         let mut inner = self.lock();
         inner.maps.clear();
         inner.bytes = 0;
     }
 
-    /// Opens a sequence of `session` that holds as many of the first of `tokens` as are known, and says how many. The last token is never
-    /// among them: what follows it is wanted.
+    /// Opens a sequence of `session` with the longest cached prefix of `tokens`, and returns its length. The last token
+    /// is never included, since its result is needed.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::open`]. An entry that the engine refuses is forgotten.
+    /// The errors of [`InferenceSession::open`]. An entry that the engine rejects is removed.
     pub fn open_sequence<S: InferenceSession + ?Sized>(
         &self,
         info: &ModelInfo,
@@ -123,11 +123,12 @@ impl PrefixCache {
         Ok((session.open()?, 0))
     }
 
-    /// Keeps a copy of `sequence`, which holds `tokens`, if that tells something new and fits. True where it is kept.
+    /// Stores a snapshot of `sequence`, which holds `tokens`, if it is new and fits into the budget. Returns whether it
+    /// was stored.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::snapshot`].
+    /// The errors of [`InferenceSession::snapshot`].
     pub fn keep<S: InferenceSession + ?Sized>(
         &self,
         info: &ModelInfo,
@@ -158,13 +159,14 @@ impl PrefixCache {
         (shared >= LEAST_TOKENS && shared > known).then_some(shared)
     }
 
-    /// Writes the entries into `folder`, each whole or not at all, and removes what was written there for these models before.
+    /// Writes the entries into `folder`, each atomically, and removes older files of the same models.
     ///
-    /// The files hold the state of everything that was said; they are readable by this user alone.
+    /// The files contain the KV caches, and so the contents, of prompts and answers; only the current user can read
+    /// them.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn save(&self, folder: &Path) -> Result<()> {
         // Written without the lock: nobody waits for the disk.
         let models: Vec<_> = {
@@ -177,12 +179,12 @@ impl PrefixCache {
         models.iter().try_for_each(|(model, entries)| disk::write(folder, model, entries))
     }
 
-    /// Reads what [`save`](Self::save) wrote into `folder` for the model of `info`, as far as the budget reaches; the number of entries. What
-    /// is damaged or of another version is left out.
+    /// Reads entries that [`save`](Self::save) wrote into `folder` for the model of `info`, up to the budget, and
+    /// returns their number. Damaged files and those of another version are skipped.
     ///
     /// # Errors
     ///
-    /// Those of the file system; a folder that is not there has no entries.
+    /// Errors of the file system; a missing folder is not an error.
     pub fn load(&self, info: &ModelInfo, folder: &Path) -> Result<usize> {
         let (model, budget) = (binding(info), self.lock().budget);
         let entries = disk::read(folder, &model, budget)?;

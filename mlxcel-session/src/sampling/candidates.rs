@@ -1,16 +1,16 @@
-//! The tokens that may still be chosen.
+//! The candidate tokens of a sampling step.
 
 use std::cmp::Ordering;
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
-/// A token that may be chosen.
+/// A candidate token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Candidate {
     /// The token.
     pub token: TokenId,
-    /// Its logit, as the steps so far have changed it. After the temperature the draw takes tokens in proportion to `exp(score)`.
+    /// Its logit, as modified by the steps so far. After temperature, tokens are sampled in proportion to `exp(score)`.
     pub score: f64,
 }
 
@@ -25,9 +25,9 @@ impl Candidate {
     }
 }
 
-/// The tokens that may still be chosen, in the order of their ids: what a [`SamplingStep`](super::SamplingStep) changes.
+/// The candidate tokens, ordered by id: what a [`SamplingStep`](super::SamplingStep) modifies.
 ///
-/// A token that was removed stays removed.
+/// A removed token stays removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidates {
     /// In the order of ids. While `whole`, the candidate of token `t` is the one at `t`, and one that was removed has minus
@@ -42,7 +42,7 @@ impl Candidates {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`] where a logit is not a number or the largest is infinite, [`ErrorKind::InvalidInput`] where there
+    /// [`ErrorKind::Device`] if a logit is not a number or the largest is infinite, [`ErrorKind::InvalidInput`] if there
     /// are none.
     pub(super) fn new(logits: &[f32]) -> Result<Self> {
         let mut best = f32::NEG_INFINITY;
@@ -60,38 +60,38 @@ impl Candidates {
         }
     }
 
-    /// How many tokens the vocabulary has.
+    /// The size of the vocabulary.
     pub fn vocabulary_size(&self) -> usize {
         self.vocabulary_size
     }
 
-    /// The candidates, in the order of their ids.
+    /// The candidates, ordered by id.
     pub fn iter(&self) -> impl Iterator<Item = Candidate> {
         self.list.iter().copied().filter(|candidate| candidate.score > f64::NEG_INFINITY)
     }
 
-    /// How many there are.
+    /// The number of candidates.
     pub fn len(&self) -> usize {
         if self.whole { self.iter().count() } else { self.list.len() }
     }
 
-    /// Whether none is left.
+    /// Whether there is no candidate left.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// The score of `token`; none where it is no candidate.
+    /// The score of `token`; `None` if it is not a candidate.
     pub fn score(&self, token: TokenId) -> Option<f64> {
         let score = self.list.get(self.index(token)?)?.score;
         (score > f64::NEG_INFINITY).then_some(score)
     }
 
-    /// The most likely candidate, ties go to the lowest id; none where none is left.
+    /// The most likely candidate; ties go to the lowest id. `None` if there is no candidate left.
     pub fn best(&self) -> Option<Candidate> {
         self.iter().reduce(|best, candidate| if candidate.score > best.score { candidate } else { best })
     }
 
-    /// Sets the score of `token` to what `change` makes of it; minus infinity removes it. Nothing happens where it is no
+    /// Sets the score of `token` to the result of `change`; minus infinity removes it. Does nothing if it is not a
     /// candidate.
     pub fn change(&mut self, token: TokenId, change: impl FnOnce(f64) -> f64) {
         if let Some(score) = self.score(token) {
@@ -103,7 +103,7 @@ impl Candidates {
         }
     }
 
-    /// Sets the score of every candidate to what `change` makes of it; minus infinity removes it.
+    /// Sets the score of every candidate to the result of `change`; minus infinity removes it.
     pub fn change_all(&mut self, mut change: impl FnMut(Candidate) -> f64) {
         for candidate in &mut self.list {
             if candidate.score > f64::NEG_INFINITY {
@@ -124,7 +124,7 @@ impl Candidates {
         }
     }
 
-    /// Removes the candidates for which `keep` is false.
+    /// Removes the candidates for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(Candidate) -> bool) {
         if self.whole {
             self.change_all(|candidate| if keep(candidate) { candidate.score } else { f64::NEG_INFINITY });
@@ -151,7 +151,7 @@ impl Candidates {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where no token is left or a score is not a number.
+    /// [`ErrorKind::InvalidInput`] if no token is left or a score is not a number.
     pub(super) fn settle(&mut self) -> Result<()> {
         let refuse = |message: &'static str| Error::new(ErrorKind::InvalidInput, "sample", message);
         let mut best = f64::NEG_INFINITY;
@@ -162,7 +162,7 @@ impl Candidates {
             best = if candidate.score > best { candidate.score } else { best };
         }
         if broken {
-            return Err(refuse("a sampling step made a score that is not a number"));
+            return Err(refuse("a sampling step produced a NaN score"));
         }
         if best == f64::NEG_INFINITY {
             return Err(refuse("no token is left to choose from"));

@@ -1,4 +1,4 @@
-//! What a checkpoint asks for: its `generation_config.json`.
+//! The checkpoint's default sampling parameters: `generation_config.json`.
 
 use mlxcel_core::{ModelSource, Result, SamplingParams};
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! From logits to a token, on the host.
+//! The host sampler: from logits to a token.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use super::random::Random;
 use super::select::most_likely_first;
 use super::{Candidate, Candidates, SamplingStep, StepContext, steps};
 
-/// Applies every field of [`SamplingParams`] to logits, and the application's own steps: the same for every engine.
+/// Applies every field of [`SamplingParams`] and custom steps to logits; identical for every engine.
 ///
-/// The steps run in the order that [`SamplingParams`] documents; [`step_names`](Self::step_names) lists those that take part.
-/// Ties go to the lowest id.
+/// The steps run in the order that [`SamplingParams`] documents; [`step_names`](Self::step_names) lists the active
+/// ones. Ties go to the lowest id.
 ///
-/// The draw is stateless: for the token at position `n` it takes the first number of stream `n` of the ChaCha8 generator
-/// seeded with `seed`, and gives the first token, in the order of ids, at which the summed probabilities pass that number.
+/// Sampling is stateless: the random number for the token at position `n` is the first one of stream `n` of the ChaCha8
+/// generator seeded with `seed`, and the sampled token is the first one, ordered by id, at which the cumulative
+/// probability exceeds that number.
 ///
 /// ```
 /// use mlxcel_session::{HostSampler, LogitsSampler, SamplingContext, SamplingParams};
@@ -44,7 +45,7 @@ impl HostSampler {
     ///
     /// # Errors
     ///
-    /// Those of [`SamplingParams::validate`].
+    /// The errors of [`SamplingParams::validate`].
     pub fn new(params: SamplingParams) -> Result<Self> {
         params.validate()?;
         let [logits, draw] = steps::of(&params);
@@ -52,7 +53,7 @@ impl HostSampler {
         Ok(Self { params, logits, draw, random })
     }
 
-    /// Adds a step of the application's own, behind those that were added before.
+    /// Adds a custom step after those added before.
     #[must_use]
     pub fn with_step(mut self, step: Arc<dyn SamplingStep>) -> Self {
         self.logits.push(step);
@@ -65,12 +66,12 @@ impl HostSampler {
         self.logits.iter().chain(draw).map(|step| step.name()).collect()
     }
 
-    /// The tokens that may be drawn and their probabilities, in the order of ids; the most likely token alone where the
+    /// The tokens that can be sampled with their probabilities, ordered by id; only the most likely token if the
     /// temperature is 0.
     ///
     /// # Errors
     ///
-    /// Those of [`sample`](LogitsSampler::sample).
+    /// The errors of [`sample`](LogitsSampler::sample).
     pub fn distribution(&self, logits: &[f32], context: &SamplingContext<'_>) -> Result<Vec<(TokenId, f64)>> {
         let candidates = self.candidates(logits, context)?;
         let (mut weights, total) = weights(&candidates);

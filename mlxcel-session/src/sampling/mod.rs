@@ -1,4 +1,4 @@
-//! Drawing tokens on the host, from logits: the same for every engine.
+//! Sampling on the host, from logits; identical for every engine.
 
 mod candidates;
 pub(crate) mod defaults;

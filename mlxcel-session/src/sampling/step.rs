@@ -1,4 +1,4 @@
-//! What a sampling step is.
+//! Sampling steps.
 
 use std::fmt;
 
@@ -7,14 +7,15 @@ use mlxcel_core::{Result, SamplingContext, TokenId, TokenMask};
 use super::Candidates;
 use super::random::Random;
 
-/// One step on the way from logits to a token: it changes scores or removes candidates.
+/// One step from logits to a token: it changes scores or removes candidates.
 ///
-/// The steps of [`SamplingParams`](crate::SamplingParams) are of this kind, and an application brings its own by
-/// [`Options::with_step`](crate::Options::with_step). Own steps run in their order after bias and penalties and before
-/// temperature and filters, for greedy choice too; only the host can run them, so the engine has to hand out logits.
+/// The fields of [`SamplingParams`](crate::SamplingParams) are such steps, and an application adds custom ones with
+/// [`Options::with_step`](crate::Options::with_step). Custom steps run in order after bias and penalties and before
+/// temperature and filters, also for greedy decoding. They run on the host, so the engine has to claim
+/// [`Capabilities::logits`](crate::Capabilities::logits).
 ///
-/// A step is a function of its arguments alone: it keeps nothing from token to token, so that batching, rewinding and computing
-/// anew cannot change what a sequence says.
+/// A step is a pure function of its arguments: it keeps no state between tokens, so that batching, rewinding and
+/// recomputing cannot change the text.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -42,18 +43,18 @@ use super::random::Random;
 /// assert_eq!(options.steps.len(), 1);
 /// ```
 pub trait SamplingStep: fmt::Debug + Send + Sync {
-    /// The name by which it is listed.
+    /// The name, for listings.
     fn name(&self) -> &str;
 
-    /// Changes the candidates. Removing all of them is an error of the generation.
+    /// Modifies the candidates. If it removes all of them, the generation fails.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the generation ends with it.
+    /// Any error; the generation fails with it.
     fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> Result<()>;
 }
 
-/// What a [`SamplingStep`] knows besides the candidates.
+/// The context of a [`SamplingStep`]: the sequence, the mask and the random numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct StepContext<'a> {
     sequence: &'a SamplingContext<'a>,
@@ -65,34 +66,34 @@ impl<'a> StepContext<'a> {
         Self { sequence, random }
     }
 
-    /// All tokens of the sequence so far.
+    /// All tokens of the sequence so far, prompt included.
     pub fn tokens(&self) -> &'a [TokenId] {
         self.sequence.tokens
     }
 
-    /// The last `window` tokens of the sequence, or all of them.
+    /// The last `window` tokens of the sequence; all of them for `None`.
     pub fn last_tokens(&self, window: Option<u32>) -> &'a [TokenId] {
         let window = window.map_or(usize::MAX, |window| window as usize);
         &self.tokens()[self.tokens().len().saturating_sub(window)..]
     }
 
-    /// The tokens that were generated.
+    /// The generated tokens.
     pub fn generated(&self) -> &'a [TokenId] {
         self.sequence.generated()
     }
 
-    /// The natural log probability of each generated token under the distribution that it was drawn from, oldest first.
+    /// The natural log probability of each generated token under the distribution it was sampled from, oldest first.
     pub fn drawn(&self) -> &'a [f32] {
         self.sequence.drawn
     }
 
-    /// The tokens that may be chosen; all where there is none.
+    /// The allowed tokens; `None` allows all.
     pub fn mask(&self) -> Option<&'a TokenMask> {
         self.sequence.mask
     }
 
-    /// A number in [0, 1) that depends on the seed, the position and `number` alone. The draw takes number 0 and XTC number 1;
-    /// own steps take numbers from 16 on.
+    /// A random number in [0, 1) that depends only on the seed, the position and `number`. Sampling uses number 0 and
+    /// XTC number 1; custom steps use numbers from 16 on.
     pub fn uniform(&self, number: u16) -> f64 {
         self.random.uniform(self.tokens().len(), number)
     }

@@ -1,4 +1,4 @@
-//! Guesses by a smaller model.
+//! Drafting by a smaller model.
 
 use mlxcel_core::{
     Error, ErrorKind, GenerateOptions, Generation, InferenceSession, Result, SamplingParams, SamplingPlace,
@@ -8,16 +8,16 @@ use mlxcel_core::{
 use super::{DraftContext, DraftSource, Drafter};
 use crate::{HostSampler, Model};
 
-/// Guesses what a smaller model of the same vocabulary says, on any engine. It chooses as the generation does, with the same seed, so that
-/// both draw the same where they think alike.
+/// Drafts tokens with a smaller model of the same vocabulary, on any engine. It samples with the same parameters and
+/// seed as the generation, so that both draw the same token when their distributions agree.
 ///
-/// Each generation has a session of the model; what it has computed stays, and is rewound where a guess was wrong, so its engine has to
-/// claim [`Capabilities::rewind`](crate::Capabilities::rewind).
+/// Each generation opens a session of the draft model and keeps its KV cache, rewinding it past rejected tokens, so the
+/// draft model's engine has to claim [`Capabilities::rewind`](crate::Capabilities::rewind).
 #[derive(Clone, Debug)]
 pub struct DraftModel(Model);
 
 impl DraftModel {
-    /// Guesses by `model`.
+    /// Drafts with `model`.
     pub fn new(model: Model) -> Self {
         Self(model)
     }
@@ -27,13 +27,13 @@ impl DraftSource for DraftModel {
     fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
         let (info, capabilities) = (self.0.info(), self.0.capabilities());
         if info.vocabulary_size != context.vocabulary_size {
-            let message = "the draft model has another vocabulary than the model";
+            let message = "the vocabulary of the draft model differs from the model's";
             return Err(Error::new(ErrorKind::InvalidInput, "speculate", message)
                 .with_context("draft_vocabulary", info.vocabulary_size)
                 .with_context("vocabulary", context.vocabulary_size));
         }
         if !capabilities.rewind {
-            let message = "the engine of the draft model cannot rewind it, so it cannot guess";
+            let message = "the draft model's engine does not support rewind, which drafting needs";
             return Err(Error::unsupported("speculate", message).with_context("capability", "rewind"));
         }
         let plan = SamplingPlan::negotiate(context.sampling, capabilities)

@@ -1,4 +1,4 @@
-//! Guesses out of earlier texts.
+//! Drafting from earlier texts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,11 +14,11 @@ const LOOKED_UP: usize = 16;
 /// Between texts: no token.
 const END: TokenId = TokenId::MAX;
 
-/// Guesses that a text goes on as an earlier one did at the same place: of the last 16 tokens, the longest run that earlier texts hold.
-/// Pays where many requests are alike.
+/// Drafts the continuation of an earlier text: it looks up the longest suffix, up to 16 tokens, that occurred in
+/// earlier texts. Useful for many similar requests.
 ///
-/// It hears of every text that comes to its end, and keeps the last of them in a suffix automaton (Blumer et al., 1985), as
-/// many as it is told: about 100 bytes a token.
+/// It learns every finished text and keeps the most recent ones, up to the given number of tokens, in a suffix
+/// automaton (Blumer et al., 1985) of about 100 bytes per token.
 #[derive(Clone, Debug)]
 pub struct EarlierTexts {
     inner: Arc<Mutex<Texts>>,

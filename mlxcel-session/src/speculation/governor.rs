@@ -1,4 +1,4 @@
-//! How many tokens are guessed: as many as pay.
+//! Chooses how many tokens to draft, from measured costs and acceptance.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Guesses out of the text itself.
+//! Prompt lookup decoding.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::{DraftContext, DraftSource, Drafter};
 /// The longest run of tokens that is looked up.
 const LONGEST: usize = 4;
 
-/// Prompt lookup decoding: where the last tokens occurred before, in the prompt or in the text, what followed them then is guessed. Pays
-/// where a text repeats its prompt, as in summaries, corrections and edits of code.
+/// Prompt lookup decoding: drafts what followed the last tokens when they occurred before in the prompt or the text.
+/// Useful for texts that repeat their prompt, as in summaries, corrections and code edits.
 ///
-/// The longest run of up to 4 tokens counts, and of its occurrences the last.
+/// It matches the longest n-gram of up to 4 tokens, and of its occurrences the last.
 #[derive(Clone, Debug)]
 pub struct PromptLookup {
     least: usize,
@@ -26,7 +26,7 @@ impl Default for PromptLookup {
 }
 
 impl PromptLookup {
-    /// Sets the shortest run of tokens that is looked up, from 1 to 4.
+    /// Sets the shortest n-gram that is looked up, from 1 to 4 tokens.
     #[must_use]
     pub fn with_least(mut self, tokens: usize) -> Self {
         self.least = tokens.clamp(1, LONGEST);

@@ -1,8 +1,8 @@
-//! Speculative decoding: tokens are guessed ahead and verified by one pass, and no token changes.
+//! Speculative decoding: draft tokens are verified in one pass, without changing the generated text.
 //!
-//! What a generation says is a function of its prompt, its options and the model, draws included: a guess is right exactly where it
-//! equals what is chosen in its place, by the same plan, masks and penalties. So a guesser decides how many tokens a pass brings and
-//! never which.
+//! A generated text is a function of prompt, options and model, sampling included. A draft token is accepted only if it
+//! equals the token that is chosen at its position by the same sampling plan, masks and penalties. So a drafter affects
+//! how many tokens a pass yields, never which ones.
 
 mod draft_model;
 mod earlier;
@@ -21,50 +21,51 @@ pub(crate) use speculator::Speculator;
 
 use mlxcel_core::{Result, SamplingParams, TokenId};
 
-/// Guesses what follows a text, for one generation.
+/// Drafts the continuation of a text, for one generation.
 pub trait Drafter: Send {
-    /// Up to `most` tokens that may follow `tokens`, prompt and text so far; none where it has no idea. The next call's tokens begin
-    /// with these, and go on with what was chosen.
+    /// Returns up to `most` draft tokens after `tokens`, which are prompt and text so far; empty to draft nothing. The
+    /// tokens of the next call start with these, followed by the tokens that were chosen.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from guessing: the generation goes on without it.
+    /// Any error; the generation continues without drafting.
     fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>>;
 }
 
-/// What a [`Drafter`] is made for.
+/// The generation that a [`Drafter`] is created for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DraftContext<'a> {
-    /// How many tokens the model knows.
+    /// The size of the model's vocabulary.
     pub vocabulary_size: usize,
-    /// How its tokens are chosen.
+    /// The sampling parameters.
     pub sampling: &'a SamplingParams,
 }
 
-/// Makes a [`Drafter`] for each generation; shared by all that are asked for with one [`Speculation`].
+/// Creates a [`Drafter`] for each generation; shared by all generations with the same [`Speculation`].
 pub trait DraftSource: fmt::Debug + Send + Sync {
-    /// A drafter for one generation.
+    /// Creates a drafter for one generation.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where it knows other tokens than the model.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it knows other tokens than the model.
     fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>>;
 
-    /// Hears a text that is whole, its prompt included. Does nothing by default.
+    /// Learns from a finished text, prompt included. Does nothing by default.
     fn learn(&self, tokens: &[TokenId]) {
         let _ = tokens;
     }
 }
 
-/// How tokens are guessed ahead: for [`Options::speculation`](crate::Options::speculation).
+/// Speculative decoding, for [`Options::speculation`](crate::Options::speculation).
 ///
-/// Clones share what they learn: earlier texts, and what verifying guesses costs on this machine. So one value is made for a model, and
-/// its clones go into the options of all generations.
+/// Clones share what they learn: earlier texts, and the measured cost of verification. Create one value per model and
+/// put clones into the options of all generations.
 ///
-/// How many tokens are guessed follows from measurements: what a pass over several tokens costs, and how many guesses were right. Where
-/// guessing does not pay it is left off, but for a fiftieth of the time, which tells when it pays again. It needs an engine that claims
-/// [`Capabilities::verification`](crate::Capabilities) and `rewind`, and is left off elsewhere.
+/// The number of draft tokens follows from measurements: the cost of a pass over several tokens, and the acceptance
+/// rate. While drafting does not pay off it is disabled, except for a fiftieth of the time to detect when it pays off
+/// again. It needs an engine that claims [`Capabilities::verification`](crate::Capabilities) and `rewind`, and is
+/// disabled on others.
 ///
 /// ```
 /// use mlxcel_session::{Options, Speculation};
@@ -82,37 +83,37 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// Guesses by `source`.
+    /// Drafts with `source`.
     pub fn new(source: impl DraftSource + 'static) -> Self {
         Self { sources: vec![Arc::new(source)], most: 15, width: None, costs: Arc::default() }
     }
 
-    /// Guesses that the text repeats what prompt or text have said: [`PromptLookup`].
+    /// Drafts with [`PromptLookup`]: the text repeats the prompt or itself.
     pub fn lookup() -> Self {
         Self::new(PromptLookup::default())
     }
 
-    /// Guesses by prompt and text, and else by the earlier texts of these options: [`PromptLookup`] and [`EarlierTexts`].
+    /// Drafts with [`PromptLookup`], and if that finds nothing with [`EarlierTexts`] of this value.
     pub fn auto() -> Self {
         Self::lookup().or(EarlierTexts::default())
     }
 
-    /// Adds a source that is asked where those before have no guess.
+    /// Adds a source that is used if the earlier ones draft nothing.
     #[must_use]
     pub fn or(mut self, source: impl DraftSource + 'static) -> Self {
         self.sources.push(Arc::new(source));
         self
     }
 
-    /// Sets the most tokens that are guessed at once; 15 by default, since engines verify up to 16 tokens at little more than the cost of
-    /// one.
+    /// Sets the maximum number of draft tokens; defaults to 15, since engines verify up to 16 tokens at little more
+    /// than the cost of one.
     #[must_use]
     pub fn with_most(mut self, tokens: usize) -> Self {
         self.most = tokens;
         self
     }
 
-    /// Guesses so many tokens at once, whatever that costs, as far as there are guesses: for measurements and tests.
+    /// Drafts exactly this many tokens whenever the source has them, regardless of cost: for measurements and tests.
     #[must_use]
     pub fn with_width(mut self, tokens: usize) -> Self {
         self.width = Some(tokens);

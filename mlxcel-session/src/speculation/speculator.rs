@@ -1,4 +1,4 @@
-//! What one generation guesses, and what came of it.
+//! The drafting state of one generation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,7 +32,9 @@ impl Speculator {
     ) -> Result<Option<Self>> {
         let host = place == SamplingPlace::Host;
         if !capabilities.verification || !capabilities.rewind || host && !capabilities.logits {
-            tracing::debug!("the engine does not verify guesses of this model: nothing is guessed");
+            tracing::debug!(
+                "the engine does not support verification for this model: speculative decoding is off"
+            );
             return Ok(None);
         }
         let context = DraftContext { vocabulary_size, sampling };
@@ -81,7 +83,7 @@ impl Speculator {
                     index += 1;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a source of guesses is left out");
+                    tracing::warn!(%error, "a draft source is disabled");
                     drop(self.drafters.remove(index));
                 }
             }

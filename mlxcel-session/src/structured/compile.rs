@@ -1,4 +1,4 @@
-//! Grammars compiled for a vocabulary, within bounds.
+//! Compiles grammars for a vocabulary, within resource limits.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -56,11 +56,9 @@ pub(super) fn compile(factory: &Arc<ParserFactory>, grammar: TopLevelGrammar) ->
         // Nobody waits for one that took too long.
         let _ = sender.send(matcher.map_err(|fault| fault.to_string()));
     };
-    std::thread::Builder::new()
-        .name("mlxcel-grammar".to_owned())
-        .stack_size(STACK)
-        .spawn(run)
-        .map_err(|fault| exhausted("the system gives no thread to compile a grammar").with_source(fault))?;
+    std::thread::Builder::new().name("mlxcel-grammar".to_owned()).stack_size(STACK).spawn(run).map_err(
+        |fault| exhausted("the system cannot start a thread to compile the grammar").with_source(fault),
+    )?;
     match compiled.recv_timeout(TIME) {
         Ok(Ok(matcher)) => Ok(matcher),
         Ok(Err(fault)) => {

@@ -1,4 +1,4 @@
-//! What the formats of JSON schemas demand beyond llguidance's expressions for them.
+//! Additional checks of JSON schema formats, beyond llguidance's expressions for them.
 
 use serde_json::{Map, Value, json};
 

@@ -21,7 +21,7 @@ impl Follower {
         let mut this = Self { matcher, vocabulary, first: None };
         let first = this.mask()?;
         if first.is_empty() {
-            let reason = "no text meets the grammar, or none that the vocabulary can write";
+            let reason = "no text of this vocabulary can match the grammar";
             return Err(Error::new(ErrorKind::InvalidInput, "compile grammar", reason));
         }
         this.first = Some(first);
@@ -33,7 +33,7 @@ impl Follower {
             StopReason::LexerTooComplex | StopReason::ParserTooComplex => Error::new(
                 ErrorKind::ResourceExhausted,
                 "constrain text",
-                "the grammar takes more time or memory than a grammar may; make it simpler",
+                "the grammar exceeds the limits of time or memory; simplify it",
             ),
             _ => {
                 Error::new(ErrorKind::InvalidInput, "constrain text", "the text does not follow the grammar")

@@ -1,4 +1,4 @@
-//! Texts that a program can read: JSON of a schema, or what a regular expression, a grammar or a list of choices admits.
+//! Structured output: JSON by a schema, or text that matches a regular expression, a grammar or a list of choices.
 
 mod compile;
 mod formats;
@@ -25,14 +25,15 @@ const LONGEST: usize = 256 << 10;
 /// How deep brackets may lie in one another in a regular expression or a grammar.
 const DEEPEST: usize = 100;
 
-/// What a text has to be, token by token; [`Options::with_grammar`](crate::Options::with_grammar) takes it.
+/// A grammar for constrained decoding; pass it to [`Options::with_grammar`](crate::Options::with_grammar).
 ///
-/// Only tokens that a text of the grammar can go on with are chosen, and those that nothing else can follow are not even computed one by
-/// one. So what ends as [`FinishReason::Stop`](crate::FinishReason::Stop) is always a whole text of the grammar, whatever the model and
-/// the sampling are; any other reason, such as [`Length`](crate::FinishReason::Length), says that there may be its beginning alone. Special
-/// tokens are never a part of it. Draws, penalties and the rest of [`Options`](crate::Options) work as ever, in streams and in an
-/// [`Engine`](crate::Engine). A model that thinks before it answers should be told not to
-/// ([`ChatOptions::with_thinking`](crate::ChatOptions::with_thinking)): the grammar holds from the first token.
+/// Only tokens that can continue a text of the grammar are sampled, and forced tokens are fed together without
+/// sampling. So a text that ends with [`FinishReason::Stop`](crate::FinishReason::Stop) always matches the whole
+/// grammar, for any model and sampling; with another reason, such as [`Length`](crate::FinishReason::Length), it may be
+/// incomplete. Special tokens are never part of it. Sampling, penalties and the other [`Options`](crate::Options) work
+/// as usual, in streams and in an [`Engine`](crate::Engine). Disable the reasoning of models that reason before they
+/// answer ([`ChatOptions::with_thinking`](crate::ChatOptions::with_thinking)), because the grammar applies from the
+/// first token.
 ///
 /// ```no_run
 /// use mlxcel_session::{Grammar, Model, Options};
@@ -50,13 +51,13 @@ const DEEPEST: usize = 100;
 /// # Ok::<(), mlxcel_session::Error>(())
 /// ```
 ///
-/// # Bounds
+/// # Limits
 ///
-/// A grammar may come from someone who means harm. It is compiled when a generation starts, before anything is computed, and refused there
-/// where it is impossible ([`ErrorKind::InvalidInput`]), where it is too large, too deep or takes too long
-/// ([`ErrorKind::InvalidInput`], [`ErrorKind::ResourceExhausted`]), and where it says what cannot be held to: nothing in a schema is ignored in
-/// silence. References lead nowhere outside of the schema. The parser of a text has bounds of time and memory for each token; one that
-/// exceeds them fails its own generation with [`ErrorKind::ResourceExhausted`].
+/// Grammars may be untrusted. A grammar is compiled when a generation starts, before anything is computed, and rejected
+/// if it is invalid or unsatisfiable ([`ErrorKind::InvalidInput`]), too large, too deep or too slow to compile
+/// ([`ErrorKind::InvalidInput`], [`ErrorKind::ResourceExhausted`]), or uses a keyword that is not supported: no part of
+/// a schema is silently ignored. References outside the schema are not followed. Parsing has limits of time and memory
+/// per token; exceeding them fails that generation with [`ErrorKind::ResourceExhausted`].
 #[derive(Clone, Debug)]
 pub struct Grammar(Kind);
 
@@ -66,16 +67,16 @@ enum Kind {
     Regex(Arc<str>),
     Lark(Arc<str>),
     Choices(Arc<[String]>),
-    /// A grammar of our own, whose parts were checked.
+    /// A grammar written by this crate, whose parts were validated.
     Rules(Arc<str>),
 }
 
 impl Grammar {
-    /// JSON of a schema (draft 2020-12 or older), written on one line as Python's `json.dumps` does. [The schemas that are
-    /// understood](https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md) have most keywords; those that cannot be held to, such as `uniqueItems` or an `oneOf` whose
-    /// alternatives overlap, are errors when a generation starts.
+    /// JSON by a schema (draft 2020-12 or older), on one line in the style of Python's `json.dumps`. [Most keywords are
+    /// supported](https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md); unsupported ones, such as
+    /// `uniqueItems` or a `oneOf` with overlapping alternatives, are errors when a generation starts.
     ///
-    /// Numbers without bounds may be beyond those of a `f64`; give `minimum` and `maximum`. So may texts be long: give `maxLength`.
+    /// Unbounded numbers may exceed an `f64`, so set `minimum` and `maximum`; strings may be long, so set `maxLength`.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
         Self(Kind::Schema(Arc::new(schema.into())))
     }
@@ -85,14 +86,15 @@ impl Grammar {
         Self::json_schema(json!({ "type": "object" }))
     }
 
-    /// A text that a regular expression matches as a whole, in the syntax of Rust's crate `regex`, without anchors and without looking
-    /// around.
+    /// Text that matches a whole regular expression, in the syntax of Rust's crate `regex`, without anchors and
+    /// look-around.
     pub fn regex(expression: impl Into<String>) -> Self {
         Self(Kind::Regex(expression.into().into()))
     }
 
-    /// A text of a context-free grammar, in [llguidance's variant of
-    /// Lark](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md), beginning with its rule `start`. `%json {…}` in it is a JSON schema.
+    /// Text of a context-free grammar in [llguidance's variant of
+    /// Lark](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md), with the start rule `start`. `%json
+    /// {…}` embeds a JSON schema.
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Kind::Lark(grammar.into().into()))
     }

@@ -1,4 +1,4 @@
-//! What a JSON schema may ask for, looked at before it is compiled.
+//! Validates JSON schemas before they are compiled.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
             Value::Array(list) => open.extend(list.iter().map(|value| (value, depth + 1))),
             Value::Object(map) => {
                 if map.contains_key("x-guidance") {
-                    let reason = "the field x-guidance, which changes what schemas mean, is not taken";
+                    let reason = "the field x-guidance is not supported";
                     return Err(Error::new(ErrorKind::Unsupported, "compile grammar", reason));
                 }
                 bytes += map.keys().map(String::len).sum::<usize>();

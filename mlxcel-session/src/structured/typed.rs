@@ -1,4 +1,4 @@
-//! Values of the application's own types.
+//! Typed output: values of the application's own types.
 
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -28,17 +28,17 @@ impl Grammar {
 }
 
 impl Completion {
-    /// The value that its text says.
+    /// Parses the text as a `T`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the text is not the JSON of a `T`, with the reason why it ended: one that ended as
-    /// [`FinishReason::Length`] is the beginning of one, as a rule.
+    /// [`ErrorKind::InvalidInput`] if the text is not the JSON of a `T`. The error includes the finish reason:
+    /// [`FinishReason::Length`] usually means that the text is incomplete.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(&self.text).map_err(|fault| {
             let reason = match self.finish_reason {
-                FinishReason::Stop => "the text is no value of the type",
-                _ => "the text ended before its value was whole; give it more tokens or more time",
+                FinishReason::Stop => "the text is not a value of the type",
+                _ => "the text ended before the value was complete; raise the token or time limit",
             };
             Error::new(ErrorKind::InvalidInput, "parse answer", reason)
                 .with_context("finish_reason", self.finish_reason.as_str())
@@ -48,7 +48,7 @@ impl Completion {
 }
 
 impl Model {
-    /// Generates a value of the type `T` after `prompt`: its schema limits the text, which is parsed then.
+    /// Generates a value of the type `T` after `prompt`: constrains the text to the type's schema and parses it.
     ///
     /// ```no_run
     /// use mlxcel_session::schemars::{self, JsonSchema};
@@ -68,7 +68,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Those of [`stream`](Self::stream), of the generation, and of [`Completion::parse`].
+    /// The errors of [`stream`](Self::stream), of the generation, and of [`Completion::parse`].
     pub fn generate_as<'a, T: JsonSchema + DeserializeOwned>(
         &self,
         prompt: impl Into<Prompt<'a>>,

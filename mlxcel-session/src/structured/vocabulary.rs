@@ -1,4 +1,4 @@
-//! A model's vocabulary as grammars see it: the bytes of each token, and how a text is cut into them.
+//! A model's vocabulary for grammars: the bytes of each token, and tokenization of a text.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
-//! The added tokens of a tokenizer, found in a text of which some parts are trusted and others are not.
+//! Finds the added tokens of a tokenizer in a text with trusted and untrusted parts.
 //!
-//! Whatever a message says is text: a control token that is spelled out there is none. The crate's own search knows one text and either
-//! takes all special tokens in it or none. This one looks at where each part comes from, and is the same otherwise: first tokens are looked
-//! for in the text as it stands, then others in what is left once that is normalized; the leftmost one goes first, of those the longest.
+//! A control token spelled out in a message is text, not a control token. The search in the crate `tokenizers` accepts
+//! either all special tokens of a text or none. This one considers where each part comes from and is otherwise the
+//! same: it first searches the unnormalized text, then the normalized remainder for other tokens, leftmost-longest.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
 use tokenizers::normalizer::Range as In;

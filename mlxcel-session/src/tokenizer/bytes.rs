@@ -1,4 +1,4 @@
-//! The bytes that a token stands for, by the steps of the tokenizer's decoder.
+//! The bytes of a token, by the steps of the tokenizer's decoder.
 
 use serde_json::Value;
 
@@ -10,11 +10,11 @@ pub(super) enum Step {
     ByteLevel,
     /// `<0x0A>` is a byte.
     ByteFallback,
-    /// A text within the token becomes another.
+    /// Replaces a text within the token.
     Replace(String, String),
-    /// A text at the token's end becomes another.
+    /// Replaces a text at the token's end.
     Suffix(String, String),
-    /// A token goes on where it begins with this prefix, and begins a word otherwise.
+    /// A token with this prefix continues a word; another one begins a word.
     WordPiece(String),
 }
 

@@ -184,11 +184,11 @@ impl Checked {
     ) -> Result<Vec<TokenId>> {
         let most = LONGEST_TEXT.min(LONGEST_GROWN / self.growth.max(1));
         if text.len() > most {
-            return Err(too_long(text, most, "the text is longer than is encoded at once"));
+            return Err(too_long(text, most, "the text is too long to encode"));
         }
         let encoding = guarded(encode).unwrap_or_else(|| Err("the tokenizer failed".into()));
         let encoding = encoding.map_err(|error| {
-            Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot express the text")
+            Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot encode the text")
                 .with_source(Printable(&error.to_string()).to_string())
         })?;
         Ok(encoding.get_ids().to_vec())
@@ -203,7 +203,7 @@ impl Checked {
         if text.len() <= most {
             return Ok(());
         }
-        Err(too_long(text, most, "the prompt is longer than the context holds")
+        Err(too_long(text, most, "the prompt is longer than the context")
             .with_context("context", most_tokens))
     }
 

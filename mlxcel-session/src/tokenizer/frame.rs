@@ -1,7 +1,7 @@
-//! The section `post_processor`: the tokens that a model wants around a text.
+//! The section `post_processor`: the special tokens added around a text.
 //!
-//! The crate's processors also keep offsets and types of tokens, which nothing here asks for, and some of them panic. What is left
-//! are the ids before and after.
+//! The processors of the crate `tokenizers` also track offsets and types of tokens, which are not needed here, and some
+//! of them panic. Only the ids before and after the text are kept.
 
 use mlxcel_core::TokenId;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Text to token ids and back, as the checkpoint's own tokenizer does it.
+//! The checkpoint's tokenizer: text to token ids and back.
 
 mod added;
 mod bytes;
@@ -24,7 +24,7 @@ use file::Checked;
 /// The file that holds the tokenizer itself.
 const FILE: &str = "tokenizer.json";
 
-/// A checkpoint's tokenizer, its special tokens and its chat template; clones share them.
+/// A checkpoint's tokenizer with its special tokens and chat template. Cheap to clone.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);
 
@@ -38,23 +38,23 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and beside it, where they are, `tokenizer_config.json`,
-    /// `special_tokens_map.json` and `chat_template.jinja`. Or that of a GGUF file, which has all of it in its metadata.
+    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and if they exist `tokenizer_config.json`,
+    /// `special_tokens_map.json` and `chat_template.jinja`. For a GGUF file, all of it is in the metadata.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where there is no `tokenizer.json`; [`ErrorKind::Corrupt`] where a file is not what it claims to
-    /// be; [`ErrorKind::Io`] where one cannot be read.
+    /// [`ErrorKind::NotFound`] if there is no `tokenizer.json`; [`ErrorKind::Corrupt`] if a file is invalid;
+    /// [`ErrorKind::Io`] if one cannot be read.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let source = ModelSource::from(folder.as_ref());
         Self::from_source(&source)?.ok_or_else(|| missing(&source))
     }
 
-    /// Reads the tokenizer of a model; none where it has none.
+    /// Reads the tokenizer of a model; `None` if it has none.
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open), but for a missing tokenizer.
+    /// The errors of [`open`](Self::open), except for a missing tokenizer.
     pub fn from_source(source: &ModelSource) -> Result<Option<Self>> {
         let Some(bytes) = files::read(source, FILE)? else { return Ok(None) };
         let config: Map<String, Value> =
@@ -72,18 +72,18 @@ impl Tokenizer {
         Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template, reasoning, marks }))))
     }
 
-    /// The token ids of `text`, with the tokens that the model wants around a plain text (such as the one that begins it) if
-    /// `add_special_tokens`. Special tokens that are written out in `text` are recognised.
+    /// Encodes `text`. `add_special_tokens` adds the tokenizer's special tokens around it (such as BOS). Special tokens
+    /// spelled out in `text` are parsed as such.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the tokenizer cannot express the text; [`ErrorKind::CapacityExceeded`] for one beyond 16
-    /// MiB, or less where the file's steps can make a text grow.
+    /// [`ErrorKind::InvalidInput`] if the tokenizer cannot encode the text; [`ErrorKind::CapacityExceeded`] for a text
+    /// over 16 MiB, or less if the tokenizer's normalizer can make it grow.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
         self.0.tokenizer.encode(text, add_special_tokens)
     }
 
-    /// The tokens that the model wants in front of a text.
+    /// The special tokens added in front of a text.
     pub fn tokens_before(&self) -> &[TokenId] {
         self.0.tokenizer.before()
     }
@@ -99,22 +99,22 @@ impl Tokenizer {
         self.encode(text, add_special_tokens)
     }
 
-    /// The text of `tokens`; bytes that are no UTF-8 become U+FFFD. Special tokens are left out if `skip_special_tokens`, and
-    /// ids that the tokenizer does not know always are.
+    /// Decodes `tokens`. Invalid UTF-8 becomes U+FFFD. `skip_special_tokens` omits special tokens; unknown ids are
+    /// always omitted.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the tokenizer cannot decode them.
+    /// [`ErrorKind::InvalidInput`] if the tokenizer cannot decode them.
     pub fn decode(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
         self.0.tokenizer.decode(tokens, skip_special_tokens)
     }
 
-    /// The prompt of a conversation by the checkpoint's chat template, as text.
+    /// Renders a conversation with the checkpoint's chat template, as text.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where the checkpoint has no chat template; [`ErrorKind::InvalidInput`] for no message at all and
-    /// where the template refuses the messages.
+    /// [`ErrorKind::NotFound`] if the checkpoint has no chat template; [`ErrorKind::InvalidInput`] for an empty
+    /// conversation or if the template raises an exception.
     pub fn render_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         self.render_parts(messages, options).map(|rendered| rendered.text)
     }
@@ -138,16 +138,16 @@ impl Tokenizer {
         self.0.tokenizer.encode_parts(&prompt.text, &prompt.origins)
     }
 
-    /// The prompt of a conversation by the checkpoint's chat template, as token ids.
+    /// Renders a conversation with the checkpoint's chat template, as token ids.
     ///
-    /// What messages, tools and documents say is text, whatever it spells: a control token in it is written in other tokens, unless
-    /// [`ChatOptions::special_tokens_in_text`] asks for it. Special tokens come from the template alone, and tokens such as `<think>`
-    /// that are not special but spelled out in the template from what the assistant said as well. A text that spells none has the ids
-    /// of [`encode`](Self::encode).
+    /// Messages, tools and documents are encoded as plain text: a control token spelled out in them becomes ordinary
+    /// tokens, unless [`ChatOptions::special_tokens_in_text`] is set. Special tokens come from the template only.
+    /// Tokens such as `<think>`, which are not special but appear in the template, may also come from assistant
+    /// messages. Text without control tokens has the ids of [`encode`](Self::encode).
     ///
     /// # Errors
     ///
-    /// Those of [`render_chat`](Self::render_chat) and [`encode`](Self::encode).
+    /// The errors of [`render_chat`](Self::render_chat) and [`encode`](Self::encode).
     pub fn encode_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<TokenId>> {
         self.encode_rendered(&self.render_parts(messages, options)?)
     }
@@ -174,12 +174,12 @@ impl Tokenizer {
         self.decode(&shown.collect::<Vec<_>>(), false)
     }
 
-    /// Whether `id` is a special token, which [`decode`](Self::decode) can leave out.
+    /// Whether `id` is a special token, which [`decode`](Self::decode) can omit.
     pub fn is_special(&self, id: TokenId) -> bool {
         self.0.tokenizer.is_special(id)
     }
 
-    /// How the model marks its reasoning, as far as its chat template or its vocabulary tell.
+    /// How the model marks its reasoning, detected from its chat template or vocabulary.
     pub fn reasoning(&self) -> Option<&ReasoningFormat> {
         self.0.reasoning.as_ref()
     }
@@ -194,28 +194,28 @@ impl Tokenizer {
         self.reasoning().is_some_and(ReasoningFormat::has_channels) || self.chat_template().is_some_and(reads)
     }
 
-    /// The chat template, where the checkpoint has one.
+    /// The chat template, if the checkpoint has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.0.chat_template.as_ref()
     }
 
-    /// How many tokens it knows, added ones included. A model's vocabulary may be padded and larger.
+    /// The number of tokens, including added ones. A model's vocabulary may be padded to a larger size.
     pub fn vocabulary_size(&self) -> usize {
         self.0.tokenizer.vocabulary_size()
     }
 
-    /// The id of the token that is written `token`.
+    /// The id of the token spelled `token`.
     pub fn token_id(&self, token: &str) -> Option<TokenId> {
         self.0.tokenizer.token_id(token)
     }
 
-    /// How the token `id` is written in the vocabulary (not the text that it stands for).
+    /// The spelling of the token `id` in the vocabulary, which is not its text.
     pub fn token(&self, id: TokenId) -> Option<String> {
         self.0.tokenizer.token(id)
     }
 
-    /// The bytes that the token `id` adds to a text in which it is not the first; none for an id that it does not know. They may be a part
-    /// of a character. A token that begins a text may lose the space that it begins with.
+    /// The bytes that the token `id` adds to a text, except at its beginning, where a leading space may be dropped.
+    /// They may be part of a character. `None` for an unknown id.
     ///
     /// ```no_run
     /// # let tokenizer = mlxcel_session::Tokenizer::open("models/llama")?;
@@ -226,8 +226,8 @@ impl Tokenizer {
         self.0.tokenizer.token_bytes(id)
     }
 
-    /// The tokens whose bytes contain `text`, such as all that have a line break in them: for
-    /// [`Dry::breakers`](crate::Dry::breakers), bias and limits. It looks at the whole vocabulary.
+    /// The tokens whose bytes contain `text`, such as a line break: for [`Dry::breakers`](crate::Dry::breakers), bias
+    /// and limits. It scans the whole vocabulary.
     pub fn tokens_containing(&self, text: &str) -> Vec<TokenId> {
         let text = text.as_bytes();
         let contains = |bytes: Vec<u8>| text.is_empty() || bytes.windows(text.len()).any(|part| part == text);

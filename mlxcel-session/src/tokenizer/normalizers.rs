@@ -18,7 +18,7 @@ pub(super) struct Normalizers(Vec<Step>);
 
 enum Step {
     Plain(NormalizerWrapper),
-    /// An expression, and what replaces its matches.
+    /// A regular expression and the replacement of its matches.
     Replace(SysRegex, String),
 }
 

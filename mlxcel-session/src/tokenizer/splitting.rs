@@ -61,7 +61,7 @@ pub(super) struct Decoding {
 
 enum Decode {
     Plain(DecoderWrapper),
-    /// Takes a character off, so often at most at the beginning and at the end of each token.
+    /// Strips a character from each token, at most so many times at the start and at the end.
     Strip {
         content: char,
         start: usize,

@@ -1,7 +1,7 @@
-//! Sections of `tokenizer.json` that list steps: they are read here, and the crate `tokenizers` runs them.
+//! Sections of `tokenizer.json` that list steps: parsed here, and run by the crate `tokenizers`.
 //!
-//! What a step may be, and with which parameters, is decided here, so that none panics or makes a text grow without end. How much a
-//! step can make a text grow follows from its parameters; the product over all steps bounds the text that is taken.
+//! Steps and their parameters are validated here, so that none panics or makes a text grow without limit. The growth
+//! factor of a step follows from its parameters; the product over all steps limits the size of the input.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

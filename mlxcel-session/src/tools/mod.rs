@@ -1,4 +1,4 @@
-//! Tools that a model may call: how they are offered, and how calls are told apart from text.
+//! Tool calling: how tools are offered to the model, and how calls are parsed.
 
 #[cfg(feature = "structured")]
 mod grammar;
@@ -18,25 +18,26 @@ use styles::{Call, Style};
 /// The most bytes of a tool's name.
 const LONGEST_NAME: usize = 64;
 
-/// Which tools an answer calls.
+/// Which tools an answer may or must call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// Those that the model wants, or none.
+    /// The model decides.
     #[default]
     Auto,
-    /// None: the model is not told of them.
+    /// No tool: the model does not see them.
     None,
-    /// At least one.
+    /// At least one call.
     Required,
-    /// The one of this name.
+    /// This tool.
     Named(String),
 }
 
-/// Tools that a model may call, in the way its family writes calls.
+/// Tools that a model may call, in the call format of its family.
 ///
-/// [`offer`](Self::offer) shows them to the model by the chat template, and with the feature `structured` makes every call one of a tool that
-/// is there, with arguments of its schema; [`parser`](Self::parser) tells the calls in the answer apart from its text.
+/// [`offer`](Self::offer) passes them to the chat template and, with the feature `structured`, constrains calls to
+/// existing tools and arguments that match their schemas. [`parser`](Self::parser) separates calls from text in the
+/// answer.
 ///
 /// ```no_run
 /// use mlxcel_session::{Message, Model, Options, ToolPart, Tools};
@@ -72,13 +73,13 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Tools as OpenAI describes them, `{"type": "function", "function": {"name", "description", "parameters"}}` each, for a model that
-    /// writes calls as its chat template says.
+    /// Tools in OpenAI's format, `{"type": "function", "function": {"name", "description", "parameters"}}` each. The
+    /// call format is detected from the chat template.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and `.`, for two tools of one name, and for parameters that
-    /// are no JSON schema of an object.
+    /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and `.`, for
+    /// two tools of one name, and for parameters that are not a JSON schema of an object.
     pub fn new(tokenizer: &Tokenizer, definitions: impl IntoIterator<Item = Value>) -> Result<Self> {
         let definitions: Vec<Value> = definitions.into_iter().collect();
         let mut names: Vec<String> = Vec::with_capacity(definitions.len());
@@ -94,7 +95,7 @@ impl Tools {
             let parameters = &function["parameters"];
             let is_schema = parameters.is_null() || parameters.is_object();
             if !is_schema || !matches!(parameters["type"].as_str(), None | Some("object")) {
-                return Err(invalid("the parameters of a tool are no JSON schema of an object")
+                return Err(invalid("the parameters of a tool are not a JSON schema of an object")
                     .with_context("tool", name));
             }
             names.push(name.to_owned());
@@ -109,11 +110,11 @@ impl Tools {
         })
     }
 
-    /// Sets which of them an answer calls.
+    /// Sets which of them an answer may or must call.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for a tool that is not there, and where one is required and there is none.
+    /// [`ErrorKind::InvalidInput`] for an unknown tool, or if a call is required and there are no tools.
     pub fn with_choice(mut self, choice: ToolChoice) -> Result<Self> {
         match &choice {
             ToolChoice::Named(name) if !self.names.contains(name) => {
@@ -128,7 +129,7 @@ impl Tools {
         Ok(self)
     }
 
-    /// Sets whether one answer may call several tools, where the family's style has that.
+    /// Sets whether one answer may call several tools, if the family's format supports it.
     #[must_use]
     pub fn with_parallel(mut self, parallel: bool) -> Self {
         self.parallel = parallel;
@@ -140,18 +141,18 @@ impl Tools {
         self.names.is_empty()
     }
 
-    /// How the family writes calls: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `mistral`, `mistral-arguments`, `granite`, `hermes` (which Qwen has),
-    /// `llama3`, `gemma`, or `generic`.
+    /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `mistral`, `mistral-arguments`, `granite`,
+    /// `hermes` (also Qwen), `llama3`, `gemma`, or `generic`.
     pub fn style(&self) -> &'static str {
         self.style.name
     }
 
-    /// Shows the tools to the model: by the chat template, or by a system message where that shows none. With the feature `structured`,
-    /// limits the answer to calls that are as the tools say.
+    /// Adds the tools to the chat template's variables, or to a system message if the template does not support tools.
+    /// With the feature `structured`, also constrains calls to the tools' schemas.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where a call is required and the feature `structured` is not compiled in.
+    /// [`ErrorKind::Unsupported`] if a call is required and the feature `structured` is off.
     pub fn offer(&self, messages: &mut Vec<Message>, options: &mut Options) -> Result<()> {
         if self.choice == ToolChoice::None || self.definitions.is_empty() {
             return Ok(());
@@ -171,13 +172,13 @@ impl Tools {
         }
         #[cfg(not(feature = "structured"))]
         if self.choice != ToolChoice::Auto {
-            let reason = "a call can be required with the feature `structured`";
+            let reason = "requiring a call needs the feature `structured`";
             return Err(Error::unsupported("offer tools", reason));
         }
         Ok(())
     }
 
-    /// What tells the calls of an answer apart from its text.
+    /// A parser that separates calls from text in an answer.
     pub fn parser(&self) -> ToolParser {
         let format = self.tokenizer.reasoning().filter(|format| format.has_channels());
         let channels = format.filter(|_| matches!(self.style.call, Call::Channel { .. }));

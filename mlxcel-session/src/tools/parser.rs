@@ -1,4 +1,4 @@
-//! Calls of tools told apart from the text around them, as it comes.
+//! Parses tool calls in streamed output.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use super::styles::{Call, Style};
 use crate::chat::{AnswerPart, ReasoningSplitter};
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// The name of the tool, which is one of those that were offered.
+    /// The name of the tool, one of those offered.
     pub name: String,
-    /// The arguments: the text of a JSON object.
+    /// The arguments, a JSON object as text.
     pub arguments: String,
 }
 
@@ -22,18 +22,19 @@ pub struct ToolCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolPart {
-    /// Text that is no call.
+    /// Text outside of calls.
     Text(String),
-    /// What the model thinks, where the style of its calls marks that too (gpt-oss).
+    /// Reasoning, if the call format marks it too (gpt-oss).
     Reasoning(String),
-    /// A whole call.
+    /// A complete call.
     Call(ToolCall),
 }
 
-/// Finds the calls in an answer while it comes, wherever its pieces end.
+/// Finds calls in streamed output, wherever the pieces end.
 ///
-/// A call is given when it is whole. What looks like one and is none, such as the call of an unknown tool or one that is broken off, is given as
-/// text: the parts are the whole answer, and nothing is lost. [`Tools::parser`](super::Tools::parser) makes one.
+/// A call is returned when it is complete. Text that only looks like one, such as a call of an unknown tool or an
+/// incomplete one, is returned as text, so that the parts are the whole answer. Create a parser with
+/// [`Tools::parser`](super::Tools::parser).
 #[derive(Clone, Debug)]
 pub struct ToolParser {
     style: &'static Style,
@@ -88,7 +89,7 @@ impl ToolParser {
         Self { style, names, place: Place::Start, held: String::new(), channels, open_call: None }
     }
 
-    /// Adds a piece of the answer; gives the parts that are certain now.
+    /// Adds a piece of the answer and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<ToolPart> {
         let mut parts = Vec::new();
         if let Some(channels) = &mut self.channels {
@@ -104,7 +105,7 @@ impl ToolParser {
         merge(parts)
     }
 
-    /// Ends the answer; gives what was held.
+    /// Ends the answer and returns what was held back.
     pub fn finish(&mut self) -> Vec<ToolPart> {
         let mut parts = Vec::new();
         if let Some(channels) = &mut self.channels {

@@ -1,4 +1,4 @@
-//! The ways in which published models write calls of tools: one entry each, of which grammar and parser are made.
+//! The call formats of published models, one entry each, from which grammar and parser are built.
 
 /// How a family writes calls: `open`, the calls with `separator` between them, `close`.
 #[derive(Debug)]

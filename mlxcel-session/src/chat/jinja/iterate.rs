@@ -1,4 +1,4 @@
-//! Going through values, and taking items and attributes from them.
+//! Iteration, items and attributes of values.
 
 use std::rc::Rc;
 

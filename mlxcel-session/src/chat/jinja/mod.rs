@@ -1,4 +1,4 @@
-//! Jinja for chat templates: the dialect that published templates use, with bounds on everything.
+//! Jinja for chat templates: the dialect that published templates use, with limits on every resource.
 //!
 //! A checkpoint's template is an untrusted program. Here its source and its nesting are bounded before it is parsed, and while it
 //! runs every step, every byte that it holds, every level of recursion and of nested values is accounted for ([`meter`]); there

@@ -1,4 +1,4 @@
-//! Computing expressions.
+//! Operators.
 
 use super::ast::{Binary, Comparison, Expr, Kind, Unary};
 use super::evaluate::Evaluator;

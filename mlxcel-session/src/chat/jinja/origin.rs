@@ -1,4 +1,4 @@
-//! Where the parts of a text come from, which decides whether control tokens may be written in them.
+//! Tracks where each part of a rendered text comes from, which decides whether control tokens in it are parsed.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Reasoning told apart from the answer, as it comes.
+//! Splits reasoning from the answer while it streams.
 
 mod channels;
 mod tags;
@@ -12,16 +12,16 @@ use crate::Tokenizer;
 use channels::Channels;
 use tags::Tags;
 
-/// A part of what a model says. Several parts of one kind in a row are one text.
+/// A part of a model's output. Consecutive parts of one kind form one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnswerPart {
-    /// What it thinks before it answers.
+    /// Reasoning before the answer.
     Reasoning(String),
     /// The answer.
     Answer(String),
-    /// A call of a tool, where the model addresses those as it does readers (gpt-oss). Calls that are written into the answer are a part
-    /// of it.
+    /// A tool call in a channel of its own (gpt-oss). Tool calls written into the answer are part of
+    /// [`Answer`](Self::Answer).
     Call {
         /// Whom it calls, such as `functions.get_weather`.
         to: String,
@@ -46,8 +46,8 @@ const TAGS: [(&str, &str); 6] = [
     ("Here is my thought process:", "Here is my response:"),
 ];
 
-/// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels of gpt-oss.
-/// [`Tokenizer::reasoning`] tells which a checkpoint has.
+/// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels of
+/// gpt-oss. [`Tokenizer::reasoning`] returns the format of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningFormat(Format);
 
@@ -88,7 +88,7 @@ impl ReasoningFormat {
         self.0 == Format::Channels
     }
 
-    /// A splitter for what comes after a prompt that ends where an answer begins.
+    /// A splitter for output after a prompt that ends at the beginning of an answer.
     pub fn splitter(&self) -> ReasoningSplitter {
         ReasoningSplitter(match self.0 {
             Format::Tags { open, close } => State::Tags(Tags::new(open, close)),
@@ -96,11 +96,11 @@ impl ReasoningFormat {
         })
     }
 
-    /// A splitter for what comes after `prompt`, which may end within reasoning: some templates open it themselves.
+    /// A splitter for output after `prompt`, which may end inside reasoning: some templates open the tag themselves.
     ///
     /// # Errors
     ///
-    /// Those of [`Tokenizer::decode`].
+    /// The errors of [`Tokenizer::decode`].
     pub fn splitter_after(&self, tokenizer: &Tokenizer, prompt: &[TokenId]) -> Result<ReasoningSplitter> {
         Ok(ReasoningSplitter(match self.0 {
             Format::Tags { open, close } => State::Tags(Tags::after(open, close, tokenizer, prompt)?),
@@ -109,10 +109,10 @@ impl ReasoningFormat {
     }
 }
 
-/// Splits an answer into its parts while it comes, wherever its pieces end.
+/// Splits streamed output into reasoning and answer, wherever the pieces end.
 ///
-/// Nothing is lost, and nothing said twice: the parts are the whole text without the marks. What may be the beginning of a mark is held
-/// until it is known. A mark within an answer is a part of it.
+/// The parts concatenate to the whole text without the markers. Text that may be the beginning of a marker is held back
+/// until it is decided. A marker inside an answer is part of the answer.
 ///
 /// ```
 /// use mlxcel_session::{AnswerPart, ReasoningSplitter};
@@ -128,24 +128,24 @@ pub struct ReasoningSplitter(State);
 
 #[derive(Clone, Debug)]
 enum State {
-    /// No reasoning is known: all is the answer.
+    /// No reasoning: all output is the answer.
     Plain,
     Tags(Tags),
     Channels(Channels),
 }
 
 impl ReasoningSplitter {
-    /// A splitter for reasoning between two tags of the application's choice, at the beginning of an answer.
+    /// A splitter for reasoning between two custom tags at the beginning of an answer.
     pub fn tags(open: impl Into<String>, close: impl Into<String>) -> Self {
         Self(State::Tags(Tags::new(open, close)))
     }
 
-    /// A splitter for a model that has no reasoning: all is the answer.
+    /// A splitter for a model without reasoning: all output is the answer.
     pub fn plain() -> Self {
         Self(State::Plain)
     }
 
-    /// Adds a piece; gives the parts that are certain now.
+    /// Adds a piece and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<AnswerPart> {
         if piece.is_empty() {
             return Vec::new();
@@ -157,7 +157,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Ends the answer; gives what was held.
+    /// Ends the output and returns what was held back.
     pub fn finish(&mut self) -> Vec<AnswerPart> {
         match &mut self.0 {
             State::Plain => Vec::new(),
@@ -167,8 +167,8 @@ impl ReasoningSplitter {
     }
 }
 
-/// A running generation as parts: [`TextStream::parts`](crate::TextStream::parts) and
-/// [`RequestStream::parts`](crate::RequestStream::parts) make it. The stream tells what came, as ever.
+/// A running generation as parts, created by [`TextStream::parts`](crate::TextStream::parts) and
+/// [`RequestStream::parts`](crate::RequestStream::parts).
 #[derive(Debug)]
 pub struct AnswerParts<S> {
     stream: S,
@@ -182,7 +182,7 @@ impl<S> AnswerParts<S> {
         Self { stream, splitter, ready: VecDeque::new(), ended: false }
     }
 
-    /// The generation.
+    /// The underlying stream, for tokens, usage and finish reason.
     pub fn stream(&self) -> &S {
         &self.stream
     }

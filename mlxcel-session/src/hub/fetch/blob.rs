@@ -1,4 +1,4 @@
-//! The contents of files in the cache: downloaded, resumed, and checked against their sums.
+//! Downloads file contents into the cache, resumes them, and verifies their checksums.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -114,7 +114,7 @@ impl<'a> Blobs<'a> {
             if !draft.resumed {
                 // It is of no use to resume it.
                 let _ = fs::remove_file(part);
-                let message = "what the hub gave is not what it lists: the sum of the content is another";
+                let message = "the download does not match the hub's listing: its checksum differs";
                 return Err(failed(ErrorKind::Corrupt, message)
                     .with_context("file", file)
                     .with_context("model", &self.name));
@@ -175,14 +175,14 @@ impl<'a> Blobs<'a> {
         let answer = self.client.get(path, &self.name, (draft.length > 0).then_some(draft.length))?;
         if answer.tag.as_ref().is_some_and(|tag| tag != remote.sum.digits()) {
             return Err(Failure::Final(other(
-                "the hub gives another file than it lists: its tag is another",
+                "the hub returned another file than it lists: its etag differs",
             )));
         }
         if answer.status == StatusCode::PARTIAL_CONTENT {
             let begins = format!("bytes {}-", draft.length);
             if !answer.range.is_some_and(|range| range.starts_with(&begins)) {
                 return Err(Failure::Passing(other(
-                    "the hub gives another part of the file than was asked for",
+                    "the hub returned another range of the file than requested",
                 )));
             }
         } else if draft.length > 0 {
@@ -192,7 +192,7 @@ impl<'a> Blobs<'a> {
                 return Err(Failure::Passing(other("the hub's file ends before what was downloaded of it")));
             }
         } else if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Err(Failure::Final(other("the hub does not give the file")));
+            return Err(Failure::Final(other("the hub did not return the file")));
         }
         let mut body = answer.body.into_reader();
         let mut chunk = vec![0; CHUNK];
@@ -206,7 +206,7 @@ impl<'a> Blobs<'a> {
             let taken = taken.map_err(|error| Failure::Passing(dropped(error, path)))?;
             let bytes = chunk.get(..taken).unwrap_or_default();
             if draft.length.saturating_add(taken as u64) > remote.size {
-                return Err(Failure::Final(other("the hub gives more bytes of the file than it lists")));
+                return Err(Failure::Final(other("the hub returned more bytes of the file than it lists")));
             }
             draft.add(bytes).map_err(broken)?;
             count.set(before.saturating_add(draft.length));

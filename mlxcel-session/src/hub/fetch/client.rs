@@ -1,4 +1,4 @@
-//! Talking to the hub: requests with a token, redirects, what its answers mean.
+//! The HTTP client of the hub: tokens, redirects, and the meaning of responses.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) struct Answer {
 
 /// Why there is no answer.
 pub(super) enum Failure {
-    /// Another try may do.
+    /// A transient error: a retry may succeed.
     Passing(Error),
     Final(Error),
 }
@@ -57,11 +57,11 @@ impl<'a> Client<'a> {
         let endpoint = options.endpoint.trim_end_matches('/').to_owned();
         let origin = endpoint.parse::<Uri>().ok().filter(|uri| uri.query().is_none());
         let origin = origin.as_ref().and_then(Origin::of).ok_or_else(|| {
-            let message = "the endpoint is no URL such as https://huggingface.co; check HF_ENDPOINT";
+            let message = "the endpoint is not a URL such as https://huggingface.co; check HF_ENDPOINT";
             failed(ErrorKind::InvalidInput, message).with_context("endpoint", &endpoint)
         })?;
         if options.token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-            let message = "the token has characters that no token has; check HF_TOKEN";
+            let message = "the access token has invalid characters; check HF_TOKEN";
             return Err(failed(ErrorKind::InvalidInput, message));
         }
         let mut config = Agent::config_builder()
@@ -92,7 +92,7 @@ impl<'a> Client<'a> {
             Ok(content)
         })?;
         if content.len() as u64 > most {
-            let message = format!("the hub's answer has more than {most} bytes");
+            let message = format!("the hub's response exceeds {most} bytes");
             return Err(failed(ErrorKind::Corrupt, message).with_context("url", url));
         }
         Ok((content, url))
@@ -193,19 +193,20 @@ impl<'a> Client<'a> {
                 "the hub shows no such model to who gives no token: it does not exist, or is private or gated; set HF_TOKEN, or log in \
                  with `hf auth login`",
             ),
-            401 => {
-                (ErrorKind::NotFound, "the hub does not take the token; check HF_TOKEN, and the model's name")
-            }
+            401 => (
+                ErrorKind::NotFound,
+                "the hub rejected the access token; check HF_TOKEN and the model's name",
+            ),
             403 if is_hub => (
                 ErrorKind::NotFound,
-                "the hub refuses this model: accept its terms on its page, with the account that HF_TOKEN is of",
+                "this model is gated: accept its terms on its page with the account of HF_TOKEN",
             ),
             404 if code == "RevisionNotFound" => (ErrorKind::NotFound, "the model has no such revision"),
             404 if code == "EntryNotFound" => {
                 (ErrorKind::NotFound, "the model has no such file at this revision")
             }
             404 => (ErrorKind::NotFound, "the hub has no such model"),
-            429 => (ErrorKind::Io, "the hub asks for fewer requests; try again later, or set HF_TOKEN"),
+            429 => (ErrorKind::Io, "the hub's rate limit is reached; try again later, or set HF_TOKEN"),
             _ => (ErrorKind::Io, "the hub did not answer this request"),
         };
         let mut error = failed(kind, message)
@@ -280,7 +281,7 @@ fn misled(url: &str) -> Error {
 }
 
 pub(super) fn dropped(error: std::io::Error, place: &str) -> Error {
-    failed(ErrorKind::Io, "the connection to the hub was dropped; the next download goes on from here")
+    failed(ErrorKind::Io, "the connection to the hub was dropped; the next download resumes it")
         .with_context("url", plain(place))
         .with_source(error)
 }

@@ -1,4 +1,4 @@
-//! What the hub lists of a repository: names, sizes and sums of its files. All of it is untrusted.
+//! The hub's listing of a repository: names, sizes and checksums of its files. All of it is untrusted.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ impl Listing {
         let revision = escape(name.revision(), false);
         let path = format!("api/models/{}/revision/{revision}?blobs=true", name.repo());
         let (text, place) = client.read(&path, name, LONGEST)?;
-        let info: Info = parse_json(&place, &text, "this is no listing of a model; check HF_ENDPOINT")?;
+        let info: Info = parse_json(&place, &text, "the response is not a model listing; check HF_ENDPOINT")?;
         let files: BTreeMap<_, _> =
             info.siblings.into_iter().map(|file| (file.rfilename.clone(), file)).collect();
         let remotes = files.iter().filter_map(|(name, file)| Some((name.clone(), file.remote()?))).collect();
@@ -101,7 +101,7 @@ impl Listing {
     pub(super) fn file(&self, name: &str) -> Result<&Remote> {
         self.remotes.get(name).ok_or_else(|| {
             let error = if self.files.contains_key(name) {
-                failed(ErrorKind::Corrupt, "the hub lists a file without a size and a sum of its content")
+                failed(ErrorKind::Corrupt, "the hub lists a file without a size or checksum")
             } else {
                 failed(ErrorKind::NotFound, "the repository lacks a file that its checkpoint needs")
             };

@@ -1,6 +1,6 @@
-//! Downloading what a checkpoint needs into the cache.
+//! Downloads the files of a checkpoint into the cache.
 //!
-//! The crate `hf-hub` is not used; docs/adr/0019 says why.
+//! See ADR 0019 for why the crate `hf-hub` is not used.
 
 mod blob;
 mod client;
@@ -26,11 +26,11 @@ pub use options::FetchOptions;
 
 const OPERATION: &str = "fetch model";
 
-/// Fetches the model called `name` into the cache as it is on the hub now, and answers what to open: the folder of the snapshot, or a GGUF
-/// file. Files that the cache has are not fetched again.
+/// Downloads the current version of the model `name` into the cache and returns the path to open: the folder of the
+/// snapshot, or a GGUF file. Cached files are not downloaded again.
 ///
-/// [`Model::open`](crate::Model::open) does this for what the cache lacks; this is for an application that wants other options than the
-/// environment's, or the newest commit of a branch.
+/// [`Model::open`](crate::Model::open) calls this for models that are not in the cache. Call it yourself to set options
+/// other than the environment's, or to update to the newest commit of a branch.
 ///
 /// ```no_run
 /// use mlxcel_session::{Model, hub};
@@ -43,14 +43,15 @@ const OPERATION: &str = "fetch model";
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for a model, revision or file that the hub does not have, or does not show to who asks: the message says what a
-/// token would change; [`ErrorKind::InvalidInput`] for an endpoint or a token that is none, a name that leads out of the folder, and where one of
-/// several GGUF models must be named; [`ErrorKind::Unsupported`] for a model whose weights are neither safetensors nor GGUF,
-/// [`ErrorKind::Corrupt`] where the hub gives something else than it lists, [`ErrorKind::ResourceExhausted`] for more bytes than the options
-/// allow or the disk has, [`ErrorKind::Cancelled`], and [`ErrorKind::Io`] where the hub cannot be reached or the disk refuses.
+/// [`ErrorKind::NotFound`] for a model, revision or file that does not exist or needs access (the message says whether
+/// a token could help); [`ErrorKind::InvalidInput`] for an invalid endpoint or token, a file name that escapes the
+/// folder, or an ambiguous choice among several GGUF models; [`ErrorKind::Unsupported`] for a model whose weights are
+/// neither safetensors nor GGUF, [`ErrorKind::Corrupt`] if a download does not match the listing,
+/// [`ErrorKind::ResourceExhausted`] for more bytes than the options allow or the disk has, [`ErrorKind::Cancelled`],
+/// and [`ErrorKind::Io`] if the hub is unreachable or writing to disk fails.
 pub fn fetch(name: &HubName, options: &FetchOptions) -> Result<PathBuf> {
     if options.offline {
-        let message = "the network is not to be used; unset HF_HUB_OFFLINE, or download the model elsewhere";
+        let message = "the network is disabled; unset HF_HUB_OFFLINE, or download the model elsewhere";
         return Err(failed(ErrorKind::NotFound, message).with_context("model", name));
     }
     let Some(cache) = &options.cache else {
@@ -113,7 +114,7 @@ impl<'a> Snapshot<'a> {
         let remote = self.listing.file(file)?;
         let limit = FileKind::of(file).limit();
         if remote.size > limit {
-            let message = format!("the hub lists more than {limit} bytes, which is no plausible size for it");
+            let message = format!("the hub lists more than {limit} bytes, which is implausible");
             return Err(failed(ErrorKind::Corrupt, message)
                 .with_context("file", file)
                 .with_context("model", self.name));
@@ -194,10 +195,7 @@ fn failed(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static, str>>) -
 /// Ends the work where somebody asked for that.
 fn go_on(cancel: Option<&CancelToken>) -> Result<()> {
     if cancel.is_some_and(CancelToken::is_cancelled) {
-        return Err(failed(
-            ErrorKind::Cancelled,
-            "the download was cancelled; the next one goes on from here",
-        ));
+        return Err(failed(ErrorKind::Cancelled, "the download was cancelled; the next one resumes it"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a download is asked for.
+//! Options of downloads.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,32 +13,33 @@ use mlxcel_models::hub::{HubCache, home_from_env};
 /// The hub that is asked.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// How [`fetch`](super::fetch()) downloads; start from [`FetchOptions::from_env`].
+/// Options of [`fetch`](super::fetch()); start from [`FetchOptions::from_env`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct FetchOptions {
-    /// The hub: `https://huggingface.co`, or another that speaks as it does.
+    /// The hub's URL: `https://huggingface.co` or a compatible server.
     pub endpoint: String,
-    /// Who asks; sent to the endpoint and to no host that it redirects to.
+    /// The access token; sent to the endpoint only, never to a host that it redirects to.
     pub token: Option<String>,
-    /// Where files go.
+    /// The cache to download into.
     pub cache: Option<HubCache>,
-    /// Refuses to use the network.
+    /// Disables the network.
     pub offline: bool,
-    /// The most bytes that the files of a checkpoint may have together; defaults to 1 TiB.
+    /// The maximum total size of a checkpoint in bytes; defaults to 1 TiB.
     pub max_bytes: u64,
-    /// How often in a row a request may fail, or be dropped before a byte came, until the download is given up; defaults to 5.
+    /// How many consecutive requests may fail, or be dropped before the first byte, before the download fails; defaults
+    /// to 5.
     pub retries: u32,
-    /// How long the server may be silent before a request counts as dropped; defaults to 20 seconds.
+    /// The time without data after which a request counts as dropped; defaults to 20 seconds.
     pub timeout: Duration,
-    /// Told how many bytes of how many there are.
+    /// Called with the bytes downloaded and the total.
     pub progress: Option<ProgressFn>,
-    /// Stops the download. What has come is kept and the next call goes on from there.
+    /// Cancels the download. The next call resumes it.
     pub cancel: Option<CancelToken>,
 }
 
 impl FetchOptions {
-    /// What the environment says, as for `huggingface_hub`; the [module's page](crate::hub) has the variables.
+    /// Options from the environment variables of `huggingface_hub`, listed in the [module's documentation](crate::hub).
     pub fn from_env() -> Self {
         Self::from_variables(|name| std::env::var_os(name), home_from_env(), HubCache::from_env())
     }
@@ -75,56 +76,56 @@ impl FetchOptions {
         }
     }
 
-    /// Sets which hub is asked.
+    /// Sets the hub's URL.
     #[must_use]
     pub fn with_endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.endpoint = endpoint.into();
         self
     }
 
-    /// Sets who asks.
+    /// Sets the access token.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<Option<String>>) -> Self {
         self.token = token.into();
         self
     }
 
-    /// Sets where files go.
+    /// Sets the cache to download into.
     #[must_use]
     pub fn with_cache(mut self, cache: HubCache) -> Self {
         self.cache = Some(cache);
         self
     }
 
-    /// Sets the most bytes that a checkpoint may have.
+    /// Sets the maximum total size of a checkpoint.
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Sets how often in a row a request may fail.
+    /// Sets how many consecutive requests may fail.
     #[must_use]
     pub fn with_retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// Sets how long the server may be silent.
+    /// Sets the time without data after which a request counts as dropped.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets who is told how far the download has come.
+    /// Sets the progress function.
     #[must_use]
     pub fn with_progress(mut self, progress: ProgressFn) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// Sets what stops the download.
+    /// Sets the cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);

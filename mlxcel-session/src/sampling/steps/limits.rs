@@ -1,4 +1,4 @@
-//! The tokens that may be chosen at all: the generation's mask, `allowed_tokens` and `forbidden_tokens` (transformers'
+//! The allowed tokens: the generation's mask, `allowed_tokens` and `forbidden_tokens` (transformers'
 //! `prefix_allowed_tokens_fn` and `suppress_tokens`).
 
 use mlxcel_core::TokenMask;

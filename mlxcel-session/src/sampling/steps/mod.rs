@@ -1,7 +1,7 @@
 //! The steps of [`SamplingParams`], one a file.
 //!
-//! A step is a file here, with a function `step` that makes it where the parameters ask for it, and a line in one of the lists
-//! below. Those stand in the order in which steps run.
+//! Each step is a file here, with a function `step` that creates it if the parameters enable it, and an entry in one of
+//! the lists below, which are in the order in which the steps run.
 
 mod bias;
 mod counts;
@@ -54,7 +54,7 @@ fn some<S: SamplingStep + 'static>(step: Option<S>) -> Step {
 
 /// An error about `token`, which `field` names and the vocabulary lacks.
 fn beyond(field: &'static str, token: TokenId, candidates: &Candidates) -> Error {
-    Error::new(ErrorKind::InvalidInput, "sample", "the token is beyond the vocabulary")
+    Error::new(ErrorKind::InvalidInput, "sample", "the token is outside the vocabulary")
         .with_context("field", field)
         .with_context("token", token)
         .with_context("vocabulary_size", candidates.vocabulary_size())
