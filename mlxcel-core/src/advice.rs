@@ -1,24 +1,24 @@
-//! What to do about an error.
+//! Advice on how to handle an error.
 
 use std::fmt;
 
 use crate::{Error, ErrorKind};
 
-/// What to do about an [`Error`], by its kind: for a program that must decide without a person.
+/// How to handle an [`Error`], by its kind: for programs that react without a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorAdvice {
-    /// Change what was asked for: another argument, option, file or engine. The same call fails again.
+    /// Change the request: another argument, option, file or engine. The same call would fail again.
     FixInput,
     /// Make room: close or rewind a sequence, shorten the prompt, load with more capacity.
     MakeRoom,
-    /// Ask again later: memory, disk or a queue was full, or somebody stopped the work. Nothing is wrong with the call.
+    /// Retry later: memory, disk or a queue was full, or the work was cancelled. The call itself is correct.
     Retry,
-    /// Close the sequence and open another: what it holds is lost. Others go on.
+    /// Close the sequence and open another one: its state is lost. Other sequences are unaffected.
     CloseSequence,
-    /// Set up the machine: a tool, a permission, a disk.
+    /// Fix the machine: a tool, a permission, a disk.
     FixMachine,
-    /// Report it, with the text of the error and its causes: it is a defect of this library or of what it builds on.
+    /// Report it with the error's text and sources: it is a bug in this library or one of its dependencies.
     Report,
 }
 
@@ -26,7 +26,7 @@ impl ErrorAdvice {
     /// The advice in words, such as `close the sequence`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::FixInput => "change what was asked for",
+            Self::FixInput => "change the request",
             Self::MakeRoom => "make room",
             Self::Retry => "ask again later",
             Self::CloseSequence => "close the sequence",
@@ -43,7 +43,7 @@ impl fmt::Display for ErrorAdvice {
 }
 
 impl ErrorKind {
-    /// What to do about an error of this kind.
+    /// How to handle an error of this kind.
     ///
     /// ```
     /// use mlxcel_core::{ErrorAdvice, ErrorKind};
@@ -64,7 +64,7 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// What to do about it; see [`ErrorKind::advice`].
+    /// How to handle it; see [`ErrorKind::advice`].
     pub fn advice(&self) -> ErrorAdvice {
         self.kind().advice()
     }

@@ -1,4 +1,4 @@
-//! How models are loaded: the entry into an engine.
+//! Loading models: the entry point of an engine.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,27 +7,28 @@ use std::sync::Arc;
 
 use crate::{CancelToken, Error, ErrorKind, Model, Result};
 
-/// An engine: knows how to load a model.
+/// An engine: loads models.
 ///
 /// # Contract
 ///
-/// *For users*: a backend is a value; make one with the engine's own options, pass it where a `&dyn Backend` or an
-/// `Arc<dyn Backend>` is wanted. Loading may take long (compiling, reading weights): give a [`ProgressFn`] and a
-/// [`CancelToken`] in the options.
+/// *For users*: a backend is a value; create one with the engine's own options and pass it as `&dyn Backend` or
+/// `Arc<dyn Backend>`. Loading may take long (compiling, reading weights): set a [`ProgressFn`] and a [`CancelToken`]
+/// in the options.
 ///
-/// *For implementers*: `load` fails with an error, never a panic, and leaves nothing behind when it fails. An option that the
-/// engine cannot honour is an error that names the field, never ignored; [`OptionSupport`](crate::OptionSupport) checks them.
+/// *For implementers*: `load` fails with an error, never a panic, and releases everything when it fails. An option that
+/// the engine does not support is an error that names the field; it is never ignored.
+/// [`OptionSupport`](crate::OptionSupport) checks the options.
 pub trait Backend: Send + Sync {
     /// The engine's short lower-case name, such as `iree`.
     fn name(&self) -> &str;
 
-    /// Loads a model: reads its weights, compiles what must be compiled.
+    /// Loads a model: reads its weights and compiles its programs, if the engine has any.
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with the source ([`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`]),
-    /// with the options ([`ErrorKind::InvalidInput`]), or with the machine ([`ErrorKind::Toolchain`],
-    /// [`ErrorKind::Compile`], [`ErrorKind::Device`], [`ErrorKind::ResourceExhausted`]).
+    /// Errors of the source ([`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`]), of the
+    /// options ([`ErrorKind::InvalidInput`]), or of the machine ([`ErrorKind::Toolchain`], [`ErrorKind::Compile`],
+    /// [`ErrorKind::Device`], [`ErrorKind::ResourceExhausted`]).
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>>;
 }
 
@@ -50,12 +51,12 @@ forward!(&B, Box<B>, Arc<B>);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ModelSource {
-    /// A folder, in the layout that the engine reads (a Hugging Face checkpoint for all of ours), or a file that holds all of a model
-    /// (GGUF for all of ours).
+    /// A folder or a single file, in a format that the engine reads. All engines of this project read Hugging Face
+    /// checkpoint folders and GGUF files.
     Folder(PathBuf),
-    /// Files that are part of the application's binary: name and content of each.
+    /// Files embedded in the application's binary: name and content of each.
     Embedded(&'static [(&'static str, &'static [u8])]),
-    /// A model that the engine makes by itself, by its name.
+    /// A model built into the engine, by name.
     BuiltIn(String),
 }
 
@@ -83,16 +84,16 @@ impl From<&str> for ModelSource {
     }
 }
 
-/// Which rounding a model runs with.
+/// The numeric precision that a model runs with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Precision {
-    /// float32 activations and accumulation, whatever the weights are stored in: what oracles are held against.
+    /// float32 activations and accumulation, for any weight type: the precision that oracles are compared with.
     Exact,
-    /// Activations in the checkpoint's own type, accumulation in float32: as its authors run it.
+    /// Activations in the checkpoint's own type, accumulation in float32: as the model's authors run it.
     #[default]
     Native,
-    /// What the engine documents, with its measured error.
+    /// Engine-specific and faster; the engine documents the measured error.
     Fast,
 }
 
@@ -128,27 +129,28 @@ impl FromStr for Precision {
     }
 }
 
-/// Which programs an engine that compiles has ready when a model is loaded. One that compiles nothing has nothing to do for any
-/// choice.
+/// Which programs an engine compiles while it loads a model. Ignored by engines that compile nothing.
 ///
-/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the length of the KV cache. A
-/// program that a step needs and that is not ready is compiled then, which takes seconds the first time and milliseconds where
-/// the engine keeps what it compiled. An engine with programs says how many there are, and what they cost.
+/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the length of the
+/// KV cache. A program that is not ready when a step needs it is compiled then, which takes seconds the first time and
+/// milliseconds from the engine's cache. Engines document the number of programs and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prepare {
-    /// Those that every generation begins with; the others when a step first needs them. Loading is as short as it can be.
+    /// Only the programs that every generation starts with; others are compiled on first use. Loads fastest.
     #[default]
     OnDemand,
-    /// Every program that generating with these options can reach, for all numbers of sequences and all lengths: results of the last
-    /// token of each row. A server then compiles nothing while it serves; fewer sequences and a lower capacity are fewer programs.
+    /// Every program that generation with these options can use, for all batch sizes and lengths, with results at the
+    /// last token of each row. A server then never compiles while serving. Fewer sequences and a lower capacity need
+    /// fewer programs.
     Generation,
-    /// The same, and what gives results at every position of a prompt (scores) and hidden states (embeddings).
+    /// As [`Generation`](Self::Generation), and the programs for results at every position (scoring) and hidden states
+    /// (embeddings).
     Everything,
 }
 
 impl Prepare {
-    /// All choices.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::OnDemand, Self::Generation, Self::Everything];
 
     /// The lower-case name: `on-demand`, `generation`, `everything`.
@@ -179,27 +181,27 @@ impl FromStr for Prepare {
     }
 }
 
-/// A long part of loading.
+/// A stage of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadStage {
-    /// Files of a checkpoint are being downloaded; counted in bytes.
+    /// Downloading files of a checkpoint; in bytes.
     Download,
-    /// Programs are being compiled; counted in programs.
+    /// Compiling programs; in programs.
     Compile,
-    /// Weights are going to the device; counted in bytes.
+    /// Copying weights to the device; in bytes.
     Weights,
 }
 
-/// How far a [`LoadStage`] has come.
+/// Progress of a [`LoadStage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadProgress {
     /// The stage.
     pub stage: LoadStage,
-    /// How much is done, in the stage's unit.
+    /// The amount done, in the stage's unit.
     pub done: u64,
-    /// How much there is.
+    /// The total, in the stage's unit.
     pub total: u64,
 }
 
@@ -210,34 +212,34 @@ impl LoadProgress {
     }
 }
 
-/// Called with the progress of long work, from any thread, not more often than is useful to show.
+/// A progress callback, called from any thread, rarely enough to draw a progress bar each time.
 pub type ProgressFn = Arc<dyn Fn(LoadProgress) + Send + Sync>;
 
-/// What [`Backend::load`] is asked for; start from [`LoadOptions::default`].
+/// Options of [`Backend::load`]; start from [`LoadOptions::default`].
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct LoadOptions {
-    /// Which rounding to run with.
+    /// The numeric precision.
     pub precision: Precision,
-    /// The most tokens that one sequence may hold; defaults to the model's own limit. An engine allocates by use, so
-    /// a large capacity costs nothing until it is filled.
+    /// The maximum number of tokens per sequence; defaults to the model's limit. Engines allocate on demand, so a large
+    /// capacity costs nothing until it is used.
     pub capacity: Option<usize>,
-    /// How many sequences a session must be able to hold at once; defaults to what the engine chooses.
+    /// The maximum number of concurrent sequences per session; defaults to the engine's choice.
     pub sequences: Option<usize>,
-    /// How many threads compute; defaults to the engine's choice, usually one a core.
+    /// The number of compute threads; defaults to the engine's choice, usually one per core.
     pub threads: Option<usize>,
-    /// The device by the engine's name for it; defaults to what the engine chooses.
+    /// The device, by the engine's name for it; defaults to the engine's choice.
     pub device: Option<String>,
-    /// Which programs are ready once the model is loaded.
+    /// Which programs are compiled while loading.
     pub prepare: Prepare,
-    /// Told about long work, now and whenever the model compiles something later that a step waits for.
+    /// Called with progress while loading, and later when a step waits for compilation.
     pub progress: Option<ProgressFn>,
-    /// Stops loading at the next boundary.
+    /// Cancels loading at the next opportunity.
     pub cancel: Option<CancelToken>,
 }
 
 impl LoadOptions {
-    /// The most threads that may be asked for: more than any machine has cores for, and few enough that the system has them.
+    /// The maximum of [`threads`](Self::threads).
     pub const MAX_THREADS: usize = 256;
 
     /// Sets the precision.
@@ -247,21 +249,21 @@ impl LoadOptions {
         self
     }
 
-    /// Sets the most tokens that one sequence may hold.
+    /// Sets the maximum number of tokens per sequence.
     #[must_use]
     pub fn with_capacity(mut self, tokens: usize) -> Self {
         self.capacity = Some(tokens);
         self
     }
 
-    /// Sets how many sequences a session must be able to hold at once.
+    /// Sets the maximum number of concurrent sequences per session.
     #[must_use]
     pub fn with_sequences(mut self, sequences: usize) -> Self {
         self.sequences = Some(sequences);
         self
     }
 
-    /// Sets how many threads compute.
+    /// Sets the number of compute threads.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -275,21 +277,21 @@ impl LoadOptions {
         self
     }
 
-    /// Sets which programs are ready once the model is loaded.
+    /// Sets which programs are compiled while loading.
     #[must_use]
     pub fn with_prepare(mut self, prepare: Prepare) -> Self {
         self.prepare = prepare;
         self
     }
 
-    /// Sets who is told about long work.
+    /// Sets the progress callback.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(LoadProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
         self
     }
 
-    /// Sets what stops loading.
+    /// Sets the cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);

@@ -1,9 +1,9 @@
-//! Cancellation that one thread asks for and another notices.
+//! Cancellation across threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that asks running work to stop at its next boundary; clones share it.
+/// A flag that cancels running work at its next boundary; clones share it.
 ///
 /// ```
 /// let token = mlxcel_core::CancelToken::new();
@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct CancelToken(Arc<AtomicBool>);
 
 impl CancelToken {
-    /// A token that nobody has cancelled.
+    /// A token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks the work that holds this token to stop; it cannot be taken back.
+    /// Cancels the work that holds this token; cannot be undone.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether somebody has asked.
+    /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

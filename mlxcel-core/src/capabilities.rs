@@ -1,13 +1,13 @@
-//! What an engine does, as data.
+//! The capabilities of an engine, as data.
 
 use std::fmt;
 
 use crate::{Error, Result, SamplingFields};
 
-/// What an engine does with a model, known before a session is opened.
+/// What an engine supports for a model, known before a session is opened.
 ///
-/// A claimed capability works; an unclaimed one answers [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
-/// A wrapper or a test may hand on less than an engine claims, by the same `with_` methods.
+/// A claimed capability works; an unclaimed one returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). A
+/// wrapper or a test can withdraw capabilities with the same `with_` methods.
 ///
 /// ```
 /// use mlxcel_core::Capabilities;
@@ -18,27 +18,28 @@ use crate::{Error, Result, SamplingFields};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// How many sequences of one session may be open at once.
+    /// The maximum number of open sequences per session.
     pub sequences: usize,
-    /// How many rows one pass over the weights serves; one means that every row is a pass of its own.
+    /// The maximum number of rows per pass over the weights. With 1, every row takes its own pass.
     pub batch_rows: usize,
-    /// The most tokens that one sequence may hold.
+    /// The maximum number of tokens per sequence.
     pub context: usize,
-    /// The most tokens of one row that a pass over the weights computes: [`usize::MAX`] for all of them, whatever their number. A
-    /// row of exactly so many takes one pass, a longer one several, a shorter one no more time; a step answers when all of
-    /// its rows are done. So a scheduler feeds a long prompt in rows of so many tokens, for the others not to wait for all of it.
+    /// The maximum number of tokens of one row per pass over the weights; [`usize::MAX`] for no limit. A longer row
+    /// takes several passes, and a step returns when all of its rows are done. So a scheduler feeds long prompts in
+    /// rows of this many tokens, to keep other rows from waiting for the whole prompt.
     pub prompt_chunk: usize,
     /// [`Want::Logits`](crate::Want::Logits) works.
     pub logits: bool,
     /// The largest `top` of [`Want::Next`](crate::Want::Next) and [`Want::EveryPosition`](crate::Want::EveryPosition):
-    /// how many most likely tokens are reported beside the chosen one.
+    /// how many of the most likely tokens can be reported.
     pub top_logprobs: u16,
     /// [`Want::EveryPosition`](crate::Want::EveryPosition) works.
     pub every_position: bool,
-    /// [`Want::Verify`](crate::Want::Verify) works, for all that is claimed of [`Want::Next`](crate::Want::Next), and where there are
-    /// [`logits`](Self::logits) [`Want::VerifyLogits`](crate::Want::VerifyLogits) too: several guessed tokens are verified by a pass.
+    /// [`Want::Verify`](crate::Want::Verify) works with everything that is claimed for
+    /// [`Want::Next`](crate::Want::Next), and with [`logits`](Self::logits) so does
+    /// [`Want::VerifyLogits`](crate::Want::VerifyLogits): one pass verifies several draft tokens.
     pub verification: bool,
-    /// [`Want::Hidden`](crate::Want::Hidden) works, and gives vectors of so many elements; none where it does not.
+    /// [`Want::Hidden`](crate::Want::Hidden) works and returns vectors of this many elements; `None` if unsupported.
     pub hidden_states: Option<usize>,
     /// A [`TokenMask`](crate::TokenMask) is honoured.
     pub token_masks: bool,
@@ -55,13 +56,13 @@ pub struct Capabilities {
     pub snapshot_bytes: Option<u64>,
     /// What a sequence computes is equal to the last bit whoever shares its batch and however its prompt is cut.
     pub bitwise_batch_invariance: bool,
-    /// The sampling fields beyond greedy choice that the engine applies itself.
+    /// The sampling fields that the engine applies itself, beyond greedy decoding.
     pub sampling: SamplingFields,
 }
 
 impl Capabilities {
-    /// The least that an engine can be: `sequences` at once, `context` tokens each, a pass for every row, greedy choice, nothing
-    /// optional.
+    /// The minimum: `sequences` sequences of up to `context` tokens, one row per pass, greedy decoding, no optional
+    /// capability.
     pub fn new(sequences: usize, context: usize) -> Self {
         Self {
             sequences,
@@ -83,14 +84,14 @@ impl Capabilities {
         }
     }
 
-    /// Sets how many rows one pass over the weights serves.
+    /// Sets the maximum number of rows per pass over the weights.
     #[must_use]
     pub fn with_batch_rows(mut self, rows: usize) -> Self {
         self.batch_rows = rows;
         self
     }
 
-    /// Sets the most tokens of one row that a pass computes; at least 1.
+    /// Sets the maximum number of tokens of one row per pass; at least 1.
     #[must_use]
     pub fn with_prompt_chunk(mut self, tokens: usize) -> Self {
         self.prompt_chunk = tokens;
@@ -104,7 +105,7 @@ impl Capabilities {
         self
     }
 
-    /// Sets how many most likely tokens can be reported.
+    /// Sets how many of the most likely tokens can be reported.
     #[must_use]
     pub fn with_top_logprobs(mut self, most: u16) -> Self {
         self.top_logprobs = most;
@@ -118,14 +119,14 @@ impl Capabilities {
         self
     }
 
-    /// Claims, or withdraws, the verification of guessed tokens.
+    /// Claims, or withdraws, the verification of draft tokens.
     #[must_use]
     pub fn with_verification(mut self, claimed: bool) -> Self {
         self.verification = claimed;
         self
     }
 
-    /// Claims hidden states of so many elements, or withdraws them.
+    /// Claims hidden states of this many elements, or withdraws them.
     #[must_use]
     pub fn with_hidden_states(mut self, elements: Option<usize>) -> Self {
         self.hidden_states = elements;
@@ -181,8 +182,8 @@ impl Capabilities {
         self
     }
 
-    /// What both this and `most` claim, with the smaller of each figure: for a wrapper that does less than what it wraps, and
-    /// for a test that withdraws something. The size of hidden states is no limit, and stays this one's.
+    /// The intersection of these capabilities and `most`, with the smaller of each limit: for wrappers and tests that
+    /// withdraw capabilities. The size of hidden states is not a limit and is kept.
     ///
     /// ```
     /// use mlxcel_core::Capabilities;
@@ -214,11 +215,11 @@ impl Capabilities {
         }
     }
 
-    /// An [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) that names `capability` unless it is `claimed`.
+    /// Returns an error that names `capability` unless it is `claimed`.
     ///
     /// # Errors
     ///
-    /// That one.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
     pub fn require(claimed: bool, operation: &'static str, capability: &'static str) -> Result<()> {
         if claimed { Ok(()) } else { Err(Self::unclaimed(operation, capability)) }
     }

@@ -1,4 +1,4 @@
-//! One error for the whole contract: what kind it is, which operation failed, on what, and why.
+//! The error type of the contract: kind, operation, context and source.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -8,40 +8,40 @@ use std::sync::Arc;
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure an [`Error`] reports; decide on this, not on its text.
+/// The kind of an [`Error`]. Match on this, not on its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument is wrong: an empty prompt, a token beyond the vocabulary, an option out of range.
+    /// An invalid argument: an empty prompt, a token outside the vocabulary, an option out of range.
     InvalidInput,
-    /// Something named does not exist: a folder, a file, a tensor, a sequence, a backend.
+    /// A folder, file, tensor, sequence or backend does not exist.
     NotFound,
-    /// A file or a handle exists and its content is not what it claims to be.
+    /// The content of a file or handle is invalid.
     Corrupt,
-    /// The engine, or the engine with this model, does not do what was asked; its capabilities say so.
+    /// The engine does not support the request for this model; see its capabilities.
     Unsupported,
     /// The sequence or session is full; nothing was computed.
     CapacityExceeded,
-    /// The sequence saw a device fault: its state is unknown until it is closed.
+    /// A device fault left the sequence in an unknown state; it can only be closed.
     Poisoned,
-    /// A [`CancelToken`](crate::CancelToken) stopped the work at a boundary; the sequence is usable.
+    /// The work was cancelled by a [`CancelToken`](crate::CancelToken); the sequence is usable.
     Cancelled,
-    /// A native tool is missing or is another version than the one needed.
+    /// A native tool is missing or has the wrong version.
     Toolchain,
-    /// The compiler refused a program, crashed or was killed.
+    /// The compiler rejected a program, crashed or was killed.
     Compile,
     /// The device or its runtime reported a fault.
     Device,
     /// Memory or disk space ran out.
     ResourceExhausted,
-    /// The operating system refused to read or write.
+    /// The operating system failed to read or write.
     Io,
-    /// A defect in the library; please report it.
+    /// A bug in the library; please report it.
     Internal,
 }
 
 impl ErrorKind {
-    /// The kind in words, as [`Error`] prints it where it has nothing more precise to say.
+    /// The kind in words, as [`Error`] prints it without a message.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InvalidInput => "invalid input",
@@ -69,10 +69,10 @@ impl fmt::Display for ErrorKind {
 
 /// The error of every fallible operation of the contract.
 ///
-/// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) keeps the
-/// words of whatever lay beneath (the operating system, the compiler, the device runtime). `{:?}` shows both, so
-/// `fn main() -> Result<(), Error>` prints what can be read. [`advice`](Self::advice) says what to do. Messages quote untrusted files,
-/// so they are printed as [`Printable`].
+/// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) returns the underlying
+/// error (of the operating system, the compiler, the device runtime). `{:?}` shows both, so that `fn main() ->
+/// Result<(), Error>` prints a readable report. [`advice`](Self::advice) tells how to handle it. Messages may quote
+/// untrusted files, so they are printed as [`Printable`].
 ///
 /// ```
 /// use mlxcel_core::{Error, ErrorKind};
@@ -95,7 +95,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` in `operation` ("open checkpoint", "compile"), with what went wrong and the way out.
+    /// An error of `kind` in `operation` ("open checkpoint", "compile"), with what failed and how to fix it.
     pub fn new(
         kind: ErrorKind,
         operation: impl Into<Cow<'static, str>>,
@@ -110,21 +110,21 @@ impl Error {
         }))
     }
 
-    /// Adds a fact that locates the failure, such as `("path", …)`, `("tensor", …)` or `("field", …)`.
+    /// Adds context that locates the failure, such as `("path", …)`, `("tensor", …)` or `("field", …)`.
     #[must_use]
     pub fn with_context(mut self, key: &'static str, value: impl fmt::Display) -> Self {
         self.0.context.push((key, value.to_string()));
         self
     }
 
-    /// Keeps the error that caused this one, in its own words.
+    /// Sets the underlying error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(Arc::from(source.into()));
         self
     }
 
-    /// What kind of failure this is.
+    /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -134,17 +134,17 @@ impl Error {
         &self.0.operation
     }
 
-    /// What went wrong, without operation and context.
+    /// The message, without operation and context.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The value of a context key, if the error has it.
+    /// The value of a context key, if set.
     pub fn context(&self, key: &str) -> Option<&str> {
         self.0.context.iter().find(|(name, _)| *name == key).map(|(_, value)| value.as_str())
     }
 
-    /// An operating-system failure in `operation` on `path`; a full disk and a missing file get their own kinds.
+    /// Wraps an I/O error in `operation` on `path`. A full disk and a missing file map to their own kinds.
     pub fn io(
         operation: impl Into<Cow<'static, str>>,
         path: &std::path::Path,
@@ -158,24 +158,24 @@ impl Error {
                 (ErrorKind::ResourceExhausted, "no space is left on the disk")
             }
             Io::OutOfMemory => (ErrorKind::ResourceExhausted, "out of memory"),
-            _ => (ErrorKind::Io, "the operating system refused"),
+            _ => (ErrorKind::Io, "the operating system reported an error"),
         };
         Self::new(kind, operation, message).with_context("path", path.display()).with_source(source)
     }
 
-    /// For engines: the failure of a row whose logits say nothing, since one is not a number or the largest is infinite. What
-    /// gave them gives no better ones later, so the row's sequence is poisoned.
+    /// For engines: the error of a row whose logits contain NaN or whose largest logit is infinite. Its sequence is
+    /// poisoned, since later logits would be invalid too.
     pub fn not_a_number(operation: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Device, operation, "a logit is not a number")
     }
 
-    /// For engines: that the system did not give memory for `bytes`, of kind [`ErrorKind::ResourceExhausted`].
+    /// For engines: the system is out of memory for `bytes`; of kind [`ErrorKind::ResourceExhausted`].
     pub fn out_of_memory(operation: impl Into<Cow<'static, str>>, bytes: usize) -> Self {
         Self::new(ErrorKind::ResourceExhausted, operation, "there is not enough memory")
             .with_context("bytes", bytes)
     }
 
-    /// A refusal of something that no capability claims.
+    /// An error for an unclaimed capability.
     pub fn unsupported(operation: impl Into<Cow<'static, str>>, what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, operation, what)
     }
@@ -193,8 +193,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// Text of unknown origin, printed so that it does neither more nor less than be read: characters that steer a terminal, or the direction
-/// of writing, are escaped, and what is longer than [`LONGEST`](Self::LONGEST) is cut.
+/// Untrusted text, printed safely: control characters and changes of the writing direction are escaped, and text longer
+/// than [`LONGEST`](Self::LONGEST) is truncated.
 ///
 /// ```
 /// use mlxcel_core::Printable;
@@ -206,7 +206,7 @@ impl fmt::Display for Error {
 pub struct Printable<'a>(pub &'a str);
 
 impl Printable<'_> {
-    /// The most characters that are printed.
+    /// The maximum number of characters printed.
     pub const LONGEST: usize = 2000;
 }
 

@@ -1,4 +1,4 @@
-//! Failures on purpose: how an engine's tests have it fail where a device would.
+//! Fault injection: lets an engine's tests fail where a device would.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where an engine depends on a device that can fail.
+/// A point where an engine depends on a device that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultPoint {
-    /// Getting memory: for weights, for what a sequence keeps, for the inputs of a step.
+    /// Allocating memory for weights, sequence state or the inputs of a step.
     Allocation,
-    /// Making a program ready to run.
+    /// Compiling or loading a program.
     Compile,
-    /// Copying to the device or within it, as when a sequence grows, is forked or restored.
+    /// Copying to or within the device, as when a sequence grows or is forked or restored.
     Copy,
-    /// Running a program. It may have written to what the sequences of the pass keep.
+    /// Running a program. It may have written to the state of the pass's sequences.
     Dispatch,
-    /// Copying back to the host: what a step gave, or what a snapshot is made of.
+    /// Copying back to the host: results of a step, or the payload of a snapshot.
     ReadBack,
 }
 
 impl FaultPoint {
-    /// Every point.
+    /// All points.
     pub const ALL: [Self; 5] = [Self::Allocation, Self::Compile, Self::Copy, Self::Dispatch, Self::ReadBack];
 
-    /// The kind of error that a failure here answers.
+    /// The kind of error that a failure here returns.
     pub fn kind(self) -> ErrorKind {
         match self {
             Self::Allocation => ErrorKind::ResourceExhausted,
@@ -48,9 +48,10 @@ impl fmt::Display for FaultPoint {
     }
 }
 
-/// A failure at one point, once: after so many times that it went well there. Clones count together.
+/// Injects one failure at one point, after a number of successes there. Clones share the count.
 ///
-/// An engine that is given one asks it at each of its points; the test kit `mlxcel-conformance` says what must come of it.
+/// An engine under test calls [`check`](Self::check) at each of its points; the test kit `mlxcel-conformance` checks
+/// the consequences.
 ///
 /// ```
 /// use mlxcel_core::{FaultPoint, Faults};
@@ -71,26 +72,26 @@ struct Inner {
 }
 
 impl Faults {
-    /// A failure at `point` after it went well `good` times.
+    /// Fails at `point` after `good` successes.
     pub fn new(point: FaultPoint, good: u64) -> Self {
         Self(Arc::new(Inner { point, good, seen: AtomicU64::new(0) }))
     }
 
-    /// Whether it has failed.
+    /// Whether the failure has occurred.
     pub fn has_struck(&self) -> bool {
         self.0.seen.load(Ordering::Relaxed) > self.0.good
     }
 
-    /// To be called where `operation` is about to depend on the device.
+    /// Call it right before `operation` depends on the device.
     ///
     /// # Errors
     ///
-    /// Of [`FaultPoint::kind`], when it is time to fail.
+    /// Of [`FaultPoint::kind`], once, when the failure is due.
     pub fn check(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
         if point != self.0.point || self.0.seen.fetch_add(1, Ordering::Relaxed) != self.0.good {
             return Ok(());
         }
-        let message = "it failed, as a test told it to";
+        let message = "injected fault";
         Err(Error::new(point.kind(), operation, message).with_context("point", point))
     }
 }

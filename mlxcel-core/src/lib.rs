@@ -1,24 +1,24 @@
 //! The contract between applications that generate text and the engines that run language models.
 //!
-//! # Why the seam is at the token level
+//! # Why the contract is at the token level
 //!
-//! An application hands over token ids and gets token ids back; logits and log probabilities only when it asks.
-//! No tensor crosses the contract, so an engine owns what is its own: weights, KV cache, graph, device, sampling. An
-//! eager engine and an ahead-of-time compiler can then both be fast, and neither has to look like the other.
+//! An application passes token ids and gets token ids back; logits and log probabilities only on request. No tensor
+//! crosses the contract, so an engine fully owns its weights, KV cache, graph, device and sampling. Eager engines and
+//! ahead-of-time compilers can both be fast behind it.
 //!
-//! Three nouns: a [`Backend`] knows how to load; it gives a shared [`Model`] (weights, `Send + Sync`); a model opens
-//! exclusive [`InferenceSession`]s, which hold the KV caches of sequences and advance them, any mixture of prompt chunks
-//! and decoding rows at a time, by [`step`](InferenceSession::step). Engines are values that the application passes
-//! around, never the variants of an enum.
+//! There are three traits. A [`Backend`] loads a shared [`Model`] (weights, `Send + Sync`). A model opens exclusive
+//! [`InferenceSession`]s. A session holds the KV caches of its sequences and advances them by
+//! [`step`](InferenceSession::step), with any mixture of prompt chunks and decoding rows. Engines are values that the
+//! application passes around, not variants of an enum.
 //!
 //! # Core concepts
 //!
-//! * [`Capabilities`] are data, known before a session is opened. What is claimed works; what is not claimed answers
+//! * [`Capabilities`] are data, known before a session is opened. A claimed capability works; an unclaimed one returns
 //!   [`ErrorKind::Unsupported`], never an approximation.
-//! * [`Precision`] is named: `Exact`, `Native` or `Fast`.
-//! * Sampling is negotiated before the run: [`SamplingPlan::negotiate`].
-//! * A sequence's position, capacity and health are readable: [`SequenceState`].
-//! * [`GenerateExt`] gives `generate_greedy` and friends to every engine.
+//! * [`Precision`] is chosen by name: `Exact`, `Native` or `Fast`.
+//! * Whether the engine or the host samples is negotiated before the run: [`SamplingPlan::negotiate`].
+//! * [`SequenceState`] reports a sequence's position, capacity and health.
+//! * [`GenerateExt`] adds `generate_greedy` and friends to every engine.
 //!
 //! ```
 //! use mlxcel_core::reference::ReferenceBackend;
@@ -36,10 +36,10 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! # Beyond one text
+//! # Batches and forks
 //!
-//! A session holds many sequences. A step takes rows of any of them: here two sequences share a prompt and then go on together,
-//! each in its own way, in one pass over the weights.
+//! A session holds many sequences, and a step takes rows of any of them. Here two sequences share a prompt and then
+//! continue differently, in one pass over the weights.
 //!
 //! ```
 //! use mlxcel_core::reference::ReferenceBackend;
@@ -62,8 +62,8 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! This crate depends on nothing, and an engine author needs nothing else. The engine that these examples run on is in
-//! [`mod@reference`] and needs nothing either.
+//! This crate has no dependencies, and an engine author needs no other crate. The examples run on the engine in
+//! [`mod@reference`].
 #![forbid(unsafe_code)]
 
 mod advice;
@@ -109,5 +109,5 @@ pub use stopwatch::Stopwatch;
 pub use support::{CheckedOptions, OptionSupport};
 pub use table::{SequenceTable, StepRow, StepRows};
 
-/// The number of a token in a model's vocabulary.
+/// A token id: its index in the model's vocabulary.
 pub type TokenId = u32;

@@ -1,4 +1,4 @@
-//! A loaded model: shared weights that sessions are opened on.
+//! A loaded model: shared weights, on which sessions are opened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::{Capabilities, Error, ErrorKind, InferenceSession, Precision, Result,
 /// *For implementers*: sessions may outlive the handle that opened them (each keeps what it needs alive), and sessions of one
 /// model on different threads share weights and nothing else.
 pub trait Model: Send + Sync {
-    /// What there is to know about the model.
+    /// Metadata of the model.
     fn info(&self) -> &ModelInfo;
 
-    /// What this engine does with this model.
+    /// What this engine supports for this model.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Opens a session with no sequence in it.
+    /// Opens a session without sequences.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the options exceed the capabilities;
-    /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) where memory is short.
+    /// [`ErrorKind::InvalidInput`] if the options exceed the capabilities;
+    /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) if the device is out of memory.
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
 }
 
@@ -47,34 +47,34 @@ macro_rules! forward {
 }
 forward!(&M, Box<M>, Arc<M>);
 
-/// What a [`Model`] is.
+/// Metadata of a [`Model`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ModelInfo {
-    /// The engine's name, as [`Backend::name`](crate::Backend::name) gives it.
+    /// The engine's name, as [`Backend::name`](crate::Backend::name) returns it.
     pub backend: String,
-    /// The family, as `model_type` in the checkpoint's `config.json`.
+    /// The model family: `model_type` in the checkpoint's `config.json`.
     pub model_type: String,
-    /// How many tokens the vocabulary has; every [`TokenId`] is below it.
+    /// The size of the vocabulary; every [`TokenId`] is below it.
     pub vocabulary_size: usize,
     /// The tokens that end a text.
     pub stop_tokens: Vec<TokenId>,
     /// The most tokens that one sequence may hold.
     pub capacity: usize,
-    /// The rounding in use.
+    /// The numeric precision in use.
     pub precision: Precision,
-    /// Tells checkpoints apart: equal only for equal weights and configuration.
+    /// Identifies the checkpoint: equal only for equal weights and configuration.
     pub fingerprint: String,
-    /// Bytes of weights that the engine keeps on its device.
+    /// Size of the weights on the device, in bytes.
     pub weight_bytes: u64,
-    /// How long loading took, compiling included.
+    /// Time spent loading, including compilation.
     pub load_time: Duration,
-    /// How much of that was compiling; zero where nothing had to be compiled.
+    /// Time spent compiling; part of `load_time`.
     pub compile_time: Duration,
 }
 
 impl ModelInfo {
-    /// Information with empty texts and zero figures but for what must be known; set the other fields after.
+    /// Metadata with these fields; the others are empty or zero and can be set afterwards.
     pub fn new(backend: impl Into<String>, model_type: impl Into<String>, vocabulary_size: usize) -> Self {
         Self {
             backend: backend.into(),
@@ -91,27 +91,27 @@ impl ModelInfo {
     }
 }
 
-/// What [`Model::open_session`] is asked for; start from [`SessionOptions::default`].
+/// Options of [`Model::open_session`]; start from [`SessionOptions::default`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SessionOptions {
-    /// The most tokens that one sequence of this session may hold, at most the model's; defaults to the model's.
+    /// The maximum number of tokens per sequence of this session, at most the model's capacity, which is the default.
     pub capacity: Option<usize>,
 }
 
 impl SessionOptions {
-    /// Sets the most tokens that one sequence of this session may hold.
+    /// Sets the maximum number of tokens per sequence.
     #[must_use]
     pub fn with_capacity(mut self, tokens: usize) -> Self {
         self.capacity = Some(tokens);
         self
     }
 
-    /// For engines: the most tokens that one sequence of the session holds, of a model whose sequences hold up to `limit`.
+    /// For engines: the session's capacity, for a model with a capacity of `limit`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the options ask for none, or for more than `limit`.
+    /// [`ErrorKind::InvalidInput`] if the options set 0, or more than `limit`.
     pub fn capacity_within(&self, limit: usize) -> Result<usize> {
         let capacity = self.capacity.unwrap_or(limit);
         if capacity == 0 || capacity > limit {

@@ -1,22 +1,22 @@
-//! From the hidden states of a row's tokens to one vector.
+//! Pooling of hidden states into one vector.
 
 use crate::{Error, ErrorKind, Result, Want};
 
-/// Which hidden states [`Want::Hidden`] gives of a row.
+/// How [`Want::Hidden`] pools the hidden states of a row.
 ///
-/// A hidden state is what the network makes of one position: its residual stream after the last norm, which the head projects to
-/// logits. transformers calls those of all positions `last_hidden_state`.
+/// A hidden state is the residual stream at one position after the last norm, the input of the LM head. transformers
+/// calls the states of all positions `last_hidden_state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pooling {
-    /// That of the row's last token, which in a causal network has seen all others.
+    /// The state of the row's last token, which attends to all tokens before it.
     #[default]
     Last,
-    /// The mean of those of the row's tokens. Tokens that the sequence held before take part in them, and are not counted.
+    /// The mean over the row's tokens. Earlier tokens of the sequence are attended to, but not averaged.
     Mean,
 }
 
-/// For engines: pools the hidden states of a row's tokens, which come pass by pass.
+/// For engines: pools the hidden states of a row's tokens pass by pass.
 ///
 /// ```
 /// use mlxcel_core::{HiddenPool, Pooling};
@@ -36,12 +36,12 @@ pub struct HiddenPool {
 }
 
 impl HiddenPool {
-    /// A pool without any states.
+    /// An empty pool.
     pub fn new(pooling: Pooling) -> Self {
         Self { pooling, state: Vec::new(), count: 0 }
     }
 
-    /// A pool for what a row wants, where that is hidden states.
+    /// A pool for a row that wants hidden states; else `None`.
     pub fn of(want: &Want<'_>) -> Option<Self> {
         match want {
             Want::Hidden { pooling } => Some(Self::new(*pooling)),
@@ -54,7 +54,7 @@ impl HiddenPool {
         self.add_sum(state, 1);
     }
 
-    /// Adds the next `count` tokens, whose states the engine has summed; of [`Pooling::Last`] the state of the last one.
+    /// Adds the sum of the states of the next `count` tokens; for [`Pooling::Last`] the state of the last one.
     pub fn add_sum(&mut self, sum: &[f32], count: usize) {
         let values = sum.iter().copied().map(f64::from);
         if self.pooling == Pooling::Last || self.count == 0 {
@@ -69,7 +69,7 @@ impl HiddenPool {
     ///
     /// # Errors
     ///
-    /// Of `operation`: [`ErrorKind::Device`] where an element is not a finite number, [`ErrorKind::Internal`] where no state was added.
+    /// Of `operation`: [`ErrorKind::Device`] if an element is not a finite number, [`ErrorKind::Internal`] if no state was added.
     pub fn finish(self, operation: &'static str) -> Result<Vec<f32>> {
         if self.count == 0 {
             return Err(Error::new(ErrorKind::Internal, operation, "there are no hidden states to pool"));

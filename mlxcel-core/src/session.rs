@@ -8,7 +8,7 @@ use crate::{
     StepOutput, TokenId,
 };
 
-/// A sequence of one session. Numbers are not used again within a session, so a stale one is noticed.
+/// The id of a sequence of one session. Ids are never reused within a session, so stale ones are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(u64);
 
@@ -30,13 +30,13 @@ impl fmt::Display for SequenceId {
     }
 }
 
-/// Where a sequence stands.
+/// The state of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceState {
-    /// How many tokens it holds; the next token goes here.
+    /// The number of tokens it holds, which is the position of the next token.
     pub position: usize,
-    /// The most that it may hold.
+    /// The maximum number of tokens.
     pub capacity: usize,
     /// Whether a device fault left it in an unknown state; it can only be closed.
     pub poisoned: bool,
@@ -54,11 +54,11 @@ impl SequenceState {
     }
 }
 
-/// What a session has done since it was opened.
+/// Counters of a session since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionStats {
-    /// Passes over the weights: dispatches of a whole program.
+    /// Passes over the weights.
     pub passes: u64,
     /// Tokens computed; rewind, fork and restore add none.
     pub tokens: u64,
@@ -66,14 +66,13 @@ pub struct SessionStats {
     pub uploaded_bytes: u64,
     /// Bytes read back from the device.
     pub read_back_bytes: u64,
-    /// Bytes of memory that the states of the open sequences take now: KV caches, and what does not grow with positions. Room for
-    /// positions that nobody wrote counts where it takes memory.
+    /// Memory of the open sequences in bytes: KV caches, and state of fixed size. Allocated but unused positions count.
     pub kv_bytes: u64,
     /// Time spent compiling programs during steps.
     pub compile_time: Duration,
 }
 
-/// Sequences and their KV caches, advanced a step at a time by one owner.
+/// Sequences and their KV caches, advanced step by step by one owner.
 ///
 /// # Contract
 ///
@@ -90,7 +89,7 @@ pub struct SessionStats {
 /// # Ok::<(), mlxcel_core::Error>(())
 /// ```
 ///
-/// Two threads cannot drive it at once,
+/// Two threads cannot drive it at the same time,
 ///
 /// ```compile_fail,E0499
 /// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
@@ -103,7 +102,7 @@ pub struct SessionStats {
 /// # Ok::<(), mlxcel_core::Error>(())
 /// ```
 ///
-/// nor can one look on while another owns it:
+/// and one cannot read it while another drives it:
 ///
 /// ```compile_fail,E0277
 /// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
@@ -115,67 +114,69 @@ pub struct SessionStats {
 /// # Ok::<(), mlxcel_core::Error>(())
 /// ```
 ///
-/// *For implementers*: a call that fails before work leaves everything as it was. Errors of a row stand in that row's
-/// result and do not harm the others; `step` itself fails only where no row was touched. Whatever may have been half done by
-/// a device fault is poisoned. Required are the methods without a body; the optional ones answer
-/// [`ErrorKind::Unsupported`] unless implemented, and are claimed in the capabilities when they are.
+/// *For implementers*: a call that fails before any work changes nothing. Errors of a row are returned in that row's
+/// result and do not affect other rows; `step` itself fails only if no row was touched. Sequences that a device fault
+/// may have left half-written are poisoned. Methods without a body are required. The optional ones return
+/// [`ErrorKind::Unsupported`] by default; claim them in the capabilities when you implement them.
 pub trait InferenceSession: Send {
-    /// What this session can do.
+    /// What this session supports.
     fn capabilities(&self) -> &Capabilities;
 
     /// Opens an empty sequence.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`] where [`Capabilities::sequences`] are open.
+    /// [`ErrorKind::CapacityExceeded`] if [`Capabilities::sequences`] are open.
     fn open(&mut self) -> Result<SequenceId>;
 
-    /// Closes a sequence and frees what it held; a poisoned one too.
+    /// Closes a sequence and frees its memory, also if it is poisoned.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where no such sequence is open.
+    /// [`ErrorKind::NotFound`] if no such sequence is open.
     fn close(&mut self, sequence: SequenceId) -> Result<()>;
 
-    /// Where a sequence stands.
+    /// The state of a sequence.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where no such sequence is open.
+    /// [`ErrorKind::NotFound`] if no such sequence is open.
     fn state(&self, sequence: SequenceId) -> Result<SequenceState>;
 
-    /// Appends each row's tokens to its sequence and answers what the row wants, with one result a row in `out`.
+    /// Appends each row's tokens to its sequence and writes one result per row to `out`, as the row's
+    /// [`Want`](crate::Want) says.
     ///
-    /// Rows may be any mixture of prompt chunks and decoding rows. Rows that fit into one pass over the weights share it. Between
-    /// passes, `control` may stop all of the rows that are not done, and a row's own [`cancel`](Row::cancel) that row.
+    /// Rows can be any mixture of prompt chunks and decoding rows. Rows that fit into one pass over the weights share
+    /// it. Between passes, `control` can cancel all rows that are not done, and a row's own [`cancel`](Row::cancel)
+    /// that row.
     ///
     /// # Errors
     ///
-    /// Of the call: [`ErrorKind::InvalidInput`] for no rows at all. Of a row: [`ErrorKind::NotFound`] (no such sequence),
-    /// [`ErrorKind::InvalidInput`] (no tokens, a token beyond the vocabulary, a second row of one sequence),
-    /// [`ErrorKind::CapacityExceeded`] (before any work), [`ErrorKind::Unsupported`] (a want that is not claimed),
-    /// [`ErrorKind::Poisoned`], [`ErrorKind::Cancelled`], [`ErrorKind::Device`].
+    /// Of the call: [`ErrorKind::InvalidInput`] for no rows at all. Of a row: [`ErrorKind::NotFound`] (no such
+    /// sequence), [`ErrorKind::InvalidInput`] (no tokens, a token outside the vocabulary, a second row of one
+    /// sequence), [`ErrorKind::CapacityExceeded`] (before any work), [`ErrorKind::Unsupported`] (a want that is not
+    /// claimed), [`ErrorKind::Poisoned`], [`ErrorKind::Cancelled`], [`ErrorKind::Device`].
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()>;
 
-    /// What the session has done.
+    /// Counters of the session.
     fn stats(&self) -> SessionStats;
 
-    /// Appends `tokens` to a sequence and gives the result of that one row: a prompt, or a chunk of it.
+    /// Runs a step of one row, such as a prompt or a chunk of it, and returns its result.
     ///
     /// # Errors
     ///
-    /// Those of [`step`](Self::step), of the call and of the row.
+    /// The errors of [`step`](Self::step), of the call and of the row.
     fn prefill(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
         let mut out = StepOutput::new();
         self.step(&[row], control, &mut out)?;
         out.take_only("prefill")
     }
 
-    /// Appends one token to each sequence and gives the token that follows it, for all in one step.
+    /// Appends one token to each sequence and returns the next token of each, in one step.
     ///
     /// # Errors
     ///
-    /// Those of [`step`](Self::step).
+    /// The errors of [`step`](Self::step).
     fn decode_step(
         &mut self,
         rows: &[(SequenceId, TokenId)],
@@ -193,28 +194,28 @@ pub trait InferenceSession: Send {
         Ok(out.take().into_iter().map(|row| row.and_then(expect_token)).collect())
     }
 
-    /// Forgets every token from `position` on; computes none. Needs [`Capabilities::rewind`].
+    /// Drops every token from `position` on, without computing anything. Needs [`Capabilities::rewind`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`]; [`ErrorKind::InvalidInput`] where the
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`]; [`ErrorKind::InvalidInput`] if the
     /// sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
         Err(Capabilities::unclaimed("rewind", "rewind"))
     }
 
-    /// Opens a second sequence with the same tokens; computes none. Needs [`Capabilities::fork`].
+    /// Opens a second sequence with the same tokens, without computing anything. Needs [`Capabilities::fork`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], and those of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], and the errors of [`open`](Self::open).
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let _ = sequence;
         Err(Capabilities::unclaimed("fork", "fork"))
     }
 
-    /// Takes a copy of a sequence out of the session; computes nothing. Needs [`Capabilities::snapshot`].
+    /// Copies the state of a sequence out of the session, without computing anything. Needs [`Capabilities::snapshot`].
     ///
     /// # Errors
     ///
@@ -224,13 +225,13 @@ pub trait InferenceSession: Send {
         Err(Capabilities::unclaimed("snapshot", "snapshot"))
     }
 
-    /// Opens a sequence as a snapshot of this model by this engine holds it; computes nothing. Needs
+    /// Opens a sequence from a snapshot of this model and engine, without computing anything. Needs
     /// [`Capabilities::snapshot`].
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`]; [`ErrorKind::InvalidInput`] for a snapshot of another engine or model or a longer one than
-    /// this session's capacity; [`ErrorKind::Corrupt`]; and those of [`open`](Self::open).
+    /// this session's capacity; [`ErrorKind::Corrupt`]; and the errors of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
         Err(Capabilities::unclaimed("restore", "snapshot"))
@@ -241,11 +242,7 @@ pub trait InferenceSession: Send {
 pub(crate) fn expect_token(result: RowResult) -> Result<SampledToken> {
     match result {
         RowResult::Token(token) => Ok(token),
-        _ => Err(Error::new(
-            ErrorKind::Internal,
-            "decode",
-            "the engine answered with something else than a token",
-        )),
+        _ => Err(Error::new(ErrorKind::Internal, "decode", "the engine returned a result of the wrong kind")),
     }
 }
 

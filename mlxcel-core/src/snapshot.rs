@@ -1,14 +1,14 @@
-//! A sequence's state, outside the engine.
+//! Snapshots: the state of a sequence outside of its session.
 
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"mlxcelSN";
 const VERSION: u32 = 1;
 
-/// A sequence taken out of a session: where it stood and what the engine needs to go on from there.
+/// The state of a sequence: its position and what the engine needs to continue.
 ///
-/// It is bound to the engine and the model (by fingerprint) that made it, and can be written to disk with
-/// [`to_bytes`](Self::to_bytes). The payload is the engine's own.
+/// It is bound to the engine and model (by fingerprint) that created it, and can be written to disk with
+/// [`to_bytes`](Self::to_bytes). The payload is private to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     engine: String,
@@ -29,7 +29,7 @@ impl Snapshot {
         Self { engine: engine.into(), model: model.into(), position, payload: payload.into() }
     }
 
-    /// The engine that made it.
+    /// The engine that created it, with the version of its payload.
     pub fn engine(&self) -> &str {
         &self.engine
     }
@@ -39,17 +39,17 @@ impl Snapshot {
         &self.model
     }
 
-    /// How many tokens the sequence held.
+    /// The number of tokens of the sequence.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// The engine's own bytes.
+    /// The engine's payload.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Refuses a snapshot that another engine or another model made.
+    /// Rejects a snapshot of another engine or model.
     ///
     /// # Errors
     ///
@@ -84,11 +84,11 @@ impl Snapshot {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Parses the output of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where the bytes are not a whole snapshot of this version, or were changed.
+    /// [`ErrorKind::Corrupt`] if the bytes are not a complete snapshot of this version, or the checksum differs.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, "read snapshot", message);
         let mut rest = bytes;

@@ -1,26 +1,26 @@
-//! What goes into a step and what comes out of it.
+//! Inputs and results of a step.
 
 use std::time::Instant;
 
 use crate::{CancelToken, Error, ErrorKind, Pooling, Result, SamplingPlan, SequenceId, TokenId, TokenMask};
 
-/// One row of a step: the next tokens of one sequence, and what is wanted after them.
+/// One row of a step: the next tokens of one sequence, and the result wanted after them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Row<'a> {
     /// The sequence that the tokens are appended to; at most one row of a step may name it.
     pub sequence: SequenceId,
-    /// The tokens: a whole prompt, a chunk of one, or the one that was generated last. At least one.
+    /// The tokens: a whole prompt, a chunk of it, or the last generated token. At least one.
     pub tokens: &'a [TokenId],
-    /// What the caller wants to know after them.
+    /// The result wanted after them.
     pub want: Want<'a>,
-    /// Stops this row at the next chunk boundary, and no other: it answers [`ErrorKind::Cancelled`], and its sequence stands
-    /// where the last whole chunk left it.
+    /// Cancels only this row, at the next chunk boundary. It returns [`ErrorKind::Cancelled`], and its sequence keeps
+    /// the chunks computed so far.
     pub cancel: Option<&'a CancelToken>,
 }
 
 impl<'a> Row<'a> {
-    /// A row that asks for `want` after its tokens.
+    /// A row that wants `want` after its tokens.
     pub fn new(sequence: SequenceId, tokens: &'a [TokenId], want: Want<'a>) -> Self {
         Self { sequence, tokens, want, cancel: None }
     }
@@ -30,12 +30,13 @@ impl<'a> Row<'a> {
         Self::new(sequence, tokens, Want::Nothing)
     }
 
-    /// A row that asks for the next token by `plan`.
+    /// A row that wants the next token, sampled by `plan`.
     pub fn next(sequence: SequenceId, tokens: &'a [TokenId], plan: &'a SamplingPlan) -> Self {
         Self::new(sequence, tokens, Want::Next { plan, mask: None, top: 0 })
     }
 
-    /// A row whose last `drafts` tokens are guesses, which asks for the tokens that `plan` chooses instead of each, and after them.
+    /// A row whose last `drafts` tokens are draft tokens. It wants the tokens that `plan` chooses at the position of
+    /// each and after the last.
     pub fn verify(
         sequence: SequenceId,
         tokens: &'a [TokenId],
@@ -45,40 +46,40 @@ impl<'a> Row<'a> {
         Self::new(sequence, tokens, Want::Verify { plan, masks: &[], top: 0, drafts })
     }
 
-    /// A row that asks for the logits after the last token.
+    /// A row that wants the logits after the last token.
     pub fn logits(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
         Self::new(sequence, tokens, Want::Logits)
     }
 
-    /// Sets what stops this row.
+    /// Sets the row's cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: &'a CancelToken) -> Self {
         self.cancel = Some(cancel);
         self
     }
 
-    /// For engines: an [`ErrorKind::Cancelled`] if somebody has asked to stop this row.
+    /// For engines: checks whether this row was cancelled.
     ///
     /// # Errors
     ///
-    /// That one.
+    /// [`ErrorKind::Cancelled`].
     pub fn check(&self, operation: &'static str) -> Result<()> {
         check_cancelled(self.cancel, operation)
     }
 
-    /// A row that asks for the hidden states of its tokens, pooled.
+    /// A row that wants the pooled hidden states of its tokens.
     pub fn hidden(sequence: SequenceId, tokens: &'a [TokenId], pooling: Pooling) -> Self {
         Self::new(sequence, tokens, Want::Hidden { pooling })
     }
 }
 
-/// What a [`Row`] asks for.
+/// The result that a [`Row`] wants.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Want<'a> {
-    /// Nothing: the tokens are a part of a prompt.
+    /// No result: the tokens are part of a prompt.
     Nothing,
-    /// The token that follows, chosen by the engine, and its log probability.
+    /// The next token, sampled by the engine, and its log probability.
     Next {
         /// How to choose; its place must be the device.
         plan: &'a SamplingPlan,
@@ -90,16 +91,16 @@ pub enum Want<'a> {
     },
     /// The logits after the last token; needs [`Capabilities::logits`](crate::Capabilities::logits).
     Logits,
-    /// What the model made of each token of the row: for scoring a text, or verifying drafted tokens; needs
+    /// A result at each token of the row, to score a text; needs
     /// [`Capabilities::every_position`](crate::Capabilities::every_position).
     EveryPosition {
         /// How many most likely tokens to report at each position.
         top: u16,
     },
-    /// The tokens that follow each of the row's last `drafts + 1` tokens, chosen by the engine: what [`Next`](Self::Next) says
-    /// after each of them, as if they had been fed one by one. So guesses of the coming tokens are verified in one pass: the first of
-    /// the last `drafts` tokens is right where it equals the first answer, and so on. The sequence then holds all of the row's tokens;
-    /// those that were wrong are for the caller to [rewind](crate::InferenceSession::rewind). Needs
+    /// The next token after each of the row's last `drafts + 1` tokens, as [`Next`](Self::Next) would sample them if
+    /// they were fed one by one. This verifies draft tokens in one pass: the first draft token is accepted if it equals
+    /// the first result, and so on. Afterwards the sequence holds all of the row's tokens; the caller
+    /// [rewinds](crate::InferenceSession::rewind) the rejected ones. Needs
     /// [`Capabilities::verification`](crate::Capabilities::verification).
     Verify {
         /// How to choose; its place must be the device. Draws are of each answer's own position, and penalties read the tokens in
@@ -113,16 +114,17 @@ pub enum Want<'a> {
         /// How many of the row's last tokens are guesses: less than it has tokens.
         drafts: usize,
     },
-    /// The logits after each of the row's last `drafts + 1` tokens: [`Verify`](Self::Verify) for a caller who chooses himself. Needs
-    /// [`Capabilities::verification`](crate::Capabilities::verification) and [`Capabilities::logits`](crate::Capabilities::logits).
+    /// The logits after each of the row's last `drafts + 1` tokens: [`Verify`](Self::Verify) with sampling on the host.
+    /// Needs [`Capabilities::verification`](crate::Capabilities::verification) and
+    /// [`Capabilities::logits`](crate::Capabilities::logits).
     VerifyLogits {
         /// How many of the row's last tokens are guesses: less than it has tokens.
         drafts: usize,
     },
-    /// The hidden states of the row's tokens after the last norm, pooled to one vector: an embedding of a text; needs
+    /// The hidden states of the row's tokens after the last norm, pooled to one vector, as an embedding; needs
     /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
     ///
-    /// As with every position, what a token's state is depends on those before it alone.
+    /// Attention is causal: the state of a token depends only on the tokens before it.
     Hidden {
         /// Which states, and how.
         pooling: Pooling,
@@ -130,7 +132,7 @@ pub enum Want<'a> {
 }
 
 impl Want<'_> {
-    /// How many of a row's last tokens are guesses to verify; none where nothing is verified.
+    /// How many of the row's last tokens are draft tokens; `None` if the row verifies nothing.
     pub fn drafts(&self) -> Option<usize> {
         match self {
             Self::Verify { drafts, .. } | Self::VerifyLogits { drafts } => Some(*drafts),
@@ -139,31 +141,31 @@ impl Want<'_> {
     }
 }
 
-/// What steers a step besides its rows.
+/// Cancellation and deadline of a step.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Control<'a> {
-    /// Stops the step at the next chunk boundary. Rows that were not done answer
-    /// [`ErrorKind::Cancelled`]; their sequences stand where the last whole chunk left them.
+    /// Cancels the step at the next chunk boundary. Rows that are not done return [`ErrorKind::Cancelled`], and their
+    /// sequences keep the chunks computed so far.
     pub cancel: Option<&'a CancelToken>,
-    /// When the step stops in the same way.
+    /// When the step is cancelled in the same way.
     pub deadline: Option<Instant>,
 }
 
 impl<'a> Control<'a> {
-    /// A control that stops at `cancel`.
+    /// A control with the cancel token `cancel`.
     pub fn cancelled_by(cancel: &'a CancelToken) -> Self {
         Self { cancel: Some(cancel), deadline: None }
     }
 
-    /// Sets when the step stops.
+    /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// An [`ErrorKind::Cancelled`] if somebody has asked to stop `operation`, or its time is over.
+    /// Checks whether the step was cancelled or its deadline has passed; the error names `operation`.
     pub fn check(&self, operation: &'static str) -> Result<()> {
         check_cancelled(self.cancel, operation)?;
         match self.deadline {
@@ -193,7 +195,7 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// A token that the engine chose.
+/// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SampledToken {
@@ -201,20 +203,20 @@ pub struct SampledToken {
     pub token: TokenId,
     /// Its natural log probability under the model's own distribution (before temperature and filters).
     pub logprob: f32,
-    /// The most likely tokens, most likely first, as many as were asked for.
+    /// The most likely tokens, most likely first, as many as requested.
     pub top: Vec<TokenLogprob>,
-    /// Its natural log probability under the distribution that it was drawn from, which penalties, temperature and filters
-    /// have changed. None where the engine does not tell it.
+    /// Its natural log probability under the distribution it was sampled from, after penalties, temperature and
+    /// filters. `None` if the engine does not report it.
     pub drawn_logprob: Option<f32>,
 }
 
 impl SampledToken {
-    /// A token without the most likely ones beside it.
+    /// A token without a list of the most likely ones.
     pub fn new(token: TokenId, logprob: f32) -> Self {
         Self { token, logprob, top: Vec::new(), drawn_logprob: None }
     }
 
-    /// Sets its log probability under the distribution that it was drawn from.
+    /// Sets its log probability under the distribution it was sampled from.
     #[must_use]
     pub fn with_drawn_logprob(mut self, logprob: f32) -> Self {
         self.drawn_logprob = Some(logprob);
@@ -229,20 +231,20 @@ impl SampledToken {
     }
 }
 
-/// What the model made of one position of a row.
+/// The result at one position of a row.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PositionResult {
-    /// The most likely token to follow this position.
+    /// The most likely next token at this position.
     pub best: TokenLogprob,
-    /// The natural log probability of the token that does follow it in the row; none at the row's last token.
+    /// The natural log probability of the row's actual next token; `None` at the row's last token.
     pub following: Option<f32>,
-    /// The most likely tokens, most likely first, as many as were asked for.
+    /// The most likely tokens, most likely first, as many as requested.
     pub top: Vec<TokenLogprob>,
 }
 
 impl PositionResult {
-    /// A result without the most likely tokens.
+    /// A result without a list of the most likely tokens.
     pub fn new(best: TokenLogprob, following: Option<f32>) -> Self {
         Self { best, following, top: Vec::new() }
     }
@@ -255,7 +257,7 @@ impl PositionResult {
     }
 }
 
-/// What one row gave.
+/// The result of a row.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RowResult {
@@ -265,18 +267,17 @@ pub enum RowResult {
     Token(SampledToken),
     /// One logit for each token of the vocabulary; answers [`Want::Logits`].
     Logits(Vec<f32>),
-    /// The token that follows each of the row's last tokens, guesses and the one in front of them; answers [`Want::Verify`].
+    /// The next token after each draft token and the token before the first one; answers [`Want::Verify`].
     Tokens(Vec<SampledToken>),
-    /// The logits after each of the row's last tokens, guesses and the one in front of them; answers [`Want::VerifyLogits`].
+    /// The logits after each draft token and the token before the first one; answers [`Want::VerifyLogits`].
     LogitsEach(Vec<Vec<f32>>),
     /// One result for each token of the row; answers [`Want::EveryPosition`].
     Positions(Vec<PositionResult>),
-    /// As many elements as [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) says, all finite; answers
-    /// [`Want::Hidden`].
+    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) finite elements; answers [`Want::Hidden`].
     Hidden(Vec<f32>),
 }
 
-/// What a step gave, row by row; reused from step to step.
+/// The results of a step, row by row. Reuse it for the next step.
 #[derive(Debug, Default)]
 pub struct StepOutput {
     rows: Vec<Result<RowResult>>,
@@ -288,7 +289,7 @@ impl StepOutput {
         Self::default()
     }
 
-    /// The result or error of each row, in the rows' order.
+    /// The result or error of each row, in order.
     pub fn rows(&self) -> &[Result<RowResult>] {
         &self.rows
     }
@@ -313,7 +314,11 @@ impl StepOutput {
         let mut rows = self.take();
         match (rows.pop(), rows.is_empty()) {
             (Some(row), true) => row,
-            _ => Err(Error::new(ErrorKind::Internal, operation, "the engine did not answer row for row")),
+            _ => Err(Error::new(
+                ErrorKind::Internal,
+                operation,
+                "the engine did not return one result per row",
+            )),
         }
     }
 }

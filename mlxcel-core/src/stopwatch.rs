@@ -1,9 +1,8 @@
-//! Time that passes, on machines that have a clock.
+//! Measuring durations, also on platforms without a clock.
 
 use std::time::{Duration, Instant};
 
-/// Measures how long something takes, also where Rust has no clock: on `wasm32-unknown-unknown`, where [`Instant::now`] panics, every
-/// duration is zero.
+/// Measures durations. On `wasm32-unknown-unknown`, where [`Instant::now`] panics, every duration is zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     started: Option<Instant>,

@@ -1,11 +1,11 @@
-//! Checking what a model is to be loaded with.
+//! Checking load options.
 
 use crate::{CancelToken, Error, ErrorKind, LoadOptions, Precision, Result};
 
 const OPERATION: &str = "load model";
 
-/// For engines: which [`LoadOptions`] an engine honours. One check refuses the others, by the contract's kinds and with the field's
-/// name, and fills in what was not said.
+/// For engines: describes which [`LoadOptions`] an engine supports. [`check`](Self::check) rejects others with the
+/// contract's error kinds and the field's name, and fills in defaults.
 ///
 /// ```
 /// use mlxcel_core::{ErrorKind, LoadOptions, OptionSupport, Precision};
@@ -29,25 +29,25 @@ pub struct OptionSupport<'a> {
     precisions: &'a [Precision],
 }
 
-/// What a model is to be loaded with, by [`OptionSupport::check`].
+/// Load options checked by [`OptionSupport::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckedOptions<'a> {
-    /// The rounding to run with.
+    /// The numeric precision.
     pub precision: Precision,
-    /// The most tokens that one sequence may hold.
+    /// The maximum number of tokens per sequence.
     pub capacity: usize,
-    /// How many sequences a session must be able to hold at once.
+    /// The maximum number of concurrent sequences per session.
     pub sequences: usize,
-    /// How many threads compute, where the options say.
+    /// The number of compute threads, if set.
     pub threads: Option<usize>,
-    /// The device, where the options name one.
+    /// The device, if set.
     pub device: Option<&'a str>,
 }
 
 impl<'a> OptionSupport<'a> {
-    /// An engine for a model whose sequences hold up to `capacity` tokens, with `sequences` at once unless the options say, and as
-    /// many as they say; every precision, up to [`LoadOptions::MAX_THREADS`] threads, and no device by name.
+    /// Support for up to `capacity` tokens per sequence, `sequences` concurrent sequences by default and any number on
+    /// request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, and no named device.
     pub fn new(capacity: usize, sequences: usize) -> Self {
         Self {
             capacity,
@@ -59,7 +59,7 @@ impl<'a> OptionSupport<'a> {
         }
     }
 
-    /// Sets the most sequences that a session can hold.
+    /// Sets the maximum number of concurrent sequences.
     #[must_use]
     pub fn with_most_sequences(mut self, most: usize) -> Self {
         self.most_sequences = most;
@@ -67,39 +67,39 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
-    /// Sets the most threads that can compute; 1 for an engine that computes on its caller's.
+    /// Sets the maximum number of threads; 1 for an engine that computes on the caller's thread.
     #[must_use]
     pub fn with_threads(mut self, most: usize) -> Self {
         self.threads = most;
         self
     }
 
-    /// Sets the devices' names.
+    /// Sets the names of supported devices.
     #[must_use]
     pub fn with_devices(mut self, names: &'a [&'a str]) -> Self {
         self.devices = names;
         self
     }
 
-    /// Sets the precisions.
+    /// Sets the supported precisions.
     #[must_use]
     pub fn with_precisions(mut self, precisions: &'a [Precision]) -> Self {
         self.precisions = precisions;
         self
     }
 
-    /// Checks options: all but [`LoadOptions::prepare`] and [`LoadOptions::progress`], which are there to be followed.
+    /// Checks all options except [`LoadOptions::prepare`] and [`LoadOptions::progress`], which every engine supports.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] where somebody has asked to stop already; [`ErrorKind::Unsupported`] for a precision that the
-    /// engine does not have; [`ErrorKind::InvalidInput`] for figures out of range and an unknown device. Each names the `field`.
+    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision;
+    /// [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names the `field`.
     pub fn check(&self, options: &LoadOptions) -> Result<CheckedOptions<'a>> {
         if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(Error::new(ErrorKind::Cancelled, OPERATION, "it was cancelled"));
         }
         if !self.precisions.contains(&options.precision) {
-            return Err(Error::unsupported(OPERATION, "the engine does not run with this precision")
+            return Err(Error::unsupported(OPERATION, "the engine does not support this precision")
                 .with_context("field", "precision")
                 .with_context("precision", options.precision)
                 .with_context("known", list(self.precisions)));

@@ -1,16 +1,16 @@
-//! Who chooses tokens: the engine, or a sampler on the host.
+//! Where tokens are sampled: by the engine, or by a sampler on the host.
 
 use crate::{Result, SampledToken, SamplingPlan, TokenId, TokenMask};
 
-/// What a [`LogitsSampler`] knows of the sequence besides its logits.
+/// The context of a [`LogitsSampler`]: what it gets besides the logits.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SamplingContext<'a> {
     /// All tokens of the sequence so far.
     pub tokens: &'a [TokenId],
-    /// How many of them were given and not generated.
+    /// How many of them are the prompt and not generated.
     pub prompt_length: usize,
-    /// The tokens that may be chosen; all where there is none.
+    /// The allowed tokens; `None` allows all.
     pub mask: Option<&'a TokenMask>,
     /// How many of the most likely tokens to report.
     pub top: u16,
@@ -19,29 +19,29 @@ pub struct SamplingContext<'a> {
 }
 
 impl<'a> SamplingContext<'a> {
-    /// After `tokens`, the first `prompt_length` of which were given; no mask, nothing to report.
+    /// A context after `tokens`, the first `prompt_length` of which are the prompt, without a mask or reported tokens.
     pub fn new(tokens: &'a [TokenId], prompt_length: usize) -> Self {
         Self { tokens, prompt_length, mask: None, top: 0, drawn: &[] }
     }
 
-    /// The tokens that were generated.
+    /// The generated tokens.
     pub fn generated(&self) -> &'a [TokenId] {
         self.tokens.get(self.prompt_length..).unwrap_or_default()
     }
 }
 
-/// Draws tokens from logits on the host.
+/// Samples tokens from logits on the host.
 pub trait LogitsSampler: Send + Sync {
-    /// The token to follow, from its logits (`[vocabulary]`) and what came before. A function of its arguments alone, so that
-    /// batching, rewinding and computing anew cannot change what a sequence says.
+    /// Samples the next token from its logits (`[vocabulary]`) and the context. Must be a pure function of its
+    /// arguments, so that batching, rewinding and recomputing cannot change the generated text.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from choosing.
+    /// Any error; the generation fails with it.
     fn sample(&self, logits: &[f32], context: &SamplingContext<'_>) -> Result<SampledToken>;
 }
 
-/// Who chooses the tokens of a [`Generation`](crate::Generation).
+/// Where the tokens of a [`Generation`](crate::Generation) are sampled.
 #[non_exhaustive]
 pub enum TokenChoice {
     /// The engine.

@@ -1,4 +1,4 @@
-//! Guesses of the coming tokens, and what verifying them gives.
+//! Speculative decoding: draft tokens and their verification.
 
 use std::collections::VecDeque;
 
@@ -29,14 +29,14 @@ impl Ahead {
 }
 
 impl Generation {
-    /// Sets guesses of the tokens that follow the last one, for the next row alone: where there is room in it, it
-    /// [asks](crate::Want::Verify) for what would be chosen in the place of each, and [`accept`](Self::accept) takes those that are
-    /// equal. So guesses change no token, only how many a row brings; a row that is cut shorter leaves them out. Wrong ones have to be
-    /// [rewound](Self::rewind).
+    /// Sets draft tokens after the last token, for the next row only. If they fit, the row
+    /// [verifies](crate::Want::Verify) them, and [`accept`](Self::accept) accepts those that equal the chosen tokens.
+    /// So drafts never change a token, only how many tokens a row yields; a shorter row omits them. Rejected ones must
+    /// be [rewound](Self::rewind).
     ///
     /// The engine needs [`Capabilities::verification`](crate::Capabilities::verification) and
-    /// [`Capabilities::rewind`](crate::Capabilities::rewind). Guesses beyond the end of the sequence or of the text are left out, and
-    /// those beyond the [masks](Self::set_masks), where there are any. Gives how many are taken.
+    /// [`Capabilities::rewind`](crate::Capabilities::rewind). Drafts beyond the end of the sequence or text, or without
+    /// a [mask](Self::set_masks) if masks are set, are dropped. Returns how many are used.
     pub fn set_drafts(&mut self, drafts: &[TokenId]) -> usize {
         self.ahead.forget_drafts();
         let room = self.capacity.saturating_sub(self.tokens.len());
@@ -51,30 +51,31 @@ impl Generation {
         self.ahead.drafts
     }
 
-    /// How many guesses its next row holds at most.
+    /// The maximum number of draft tokens in the next row.
     pub fn drafts(&self) -> usize {
         self.ahead.drafts
     }
 
-    /// How many guesses were verified so far.
+    /// How many draft tokens were verified so far.
     pub fn drafted(&self) -> usize {
         self.ahead.drafted
     }
 
-    /// How many of the guesses were right.
+    /// How many draft tokens were accepted so far.
     pub fn accepted(&self) -> usize {
         self.ahead.accepted
     }
 
-    /// Sets the tokens that may be chosen next, and those after each guess, until they are set again; none for all.
+    /// Sets the masks of the next token and of the token after each draft, until they are set again. Empty allows all
+    /// tokens.
     pub fn set_masks(&mut self, masks: Vec<TokenMask>) {
         self.masks = masks;
         // What was guessed under other masks may not be allowed.
         self.ahead.forget_drafts();
     }
 
-    /// The next of the tokens that the last accepted row brought; none where there is no other, and for a stop token, which ends the
-    /// generation. A row with guesses may bring several: to be asked until there are none, before the next row.
+    /// The next token that the last accepted row yielded. `None` if there is no other, or at a stop token, which ends
+    /// the generation. A row with drafts may yield several: call it until it returns `None`, before the next row.
     pub fn next_ready(&mut self) -> Option<SampledToken> {
         if self.finish.is_some() {
             return None;
@@ -83,23 +84,23 @@ impl Generation {
         self.commit(token)
     }
 
-    /// Whether the last accepted row brought tokens that were not [asked for](Self::next_ready) yet.
+    /// Whether the last accepted row yielded tokens that were not [taken](Self::next_ready) yet.
     pub fn has_ready(&self) -> bool {
         self.finish.is_none() && !self.ahead.ready.is_empty()
     }
 
-    /// Up to where its sequence holds what it should; none where it holds nothing else. Guesses that were wrong lie behind.
+    /// The position that the sequence must be rewound to because of rejected draft tokens; `None` if there are none.
     pub fn rewind_target(&self) -> Option<usize> {
         let target = if self.finish.is_some() { self.computed() } else { self.valid };
         (self.held > target).then_some(target)
     }
 
-    /// Rewinds `sequence` from guesses that were wrong, if it holds such. To be done before its next row, and before anyone else uses
-    /// the sequence.
+    /// Rewinds `sequence` past rejected draft tokens, if it holds any. Call it before the next row, and before any
+    /// other use of the sequence.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::rewind`].
+    /// The errors of [`InferenceSession::rewind`].
     pub fn rewind<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -181,5 +182,5 @@ impl Generation {
 }
 
 fn not_verified() -> Error {
-    Error::new(ErrorKind::Internal, "decode", "the engine did not answer guess for guess")
+    Error::new(ErrorKind::Internal, "decode", "the engine did not return one result per draft token")
 }

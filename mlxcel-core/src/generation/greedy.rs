@@ -5,19 +5,19 @@ use crate::{FinishReason, InferenceSession, Result, SampledToken, SamplingPlan, 
 
 /// Generation in one call, for every session.
 pub trait GenerateExt: InferenceSession {
-    /// The most likely continuation of `prompt`, on a sequence of its own that is closed afterwards.
+    /// Greedy continuation of `prompt` on a new sequence, which is closed afterwards.
     ///
     /// # Errors
     ///
-    /// Those of [`TokenStream::new`], [`InferenceSession::open`] and [`InferenceSession::step`].
+    /// The errors of [`TokenStream::new`], [`InferenceSession::open`] and [`InferenceSession::step`].
     fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated>;
 
-    /// As [`generate_greedy`](Self::generate_greedy), and hands each token to `on_token` as it comes; the generation ends as
-    /// [`FinishReason::Cancelled`] where that breaks.
+    /// As [`generate_greedy`](Self::generate_greedy), but calls `on_token` with each token. If it returns `Break`, the
+    /// generation ends with [`FinishReason::Cancelled`].
     ///
     /// # Errors
     ///
-    /// Those of [`generate_greedy`](Self::generate_greedy).
+    /// The errors of [`generate_greedy`](Self::generate_greedy).
     fn generate_streaming_greedy(
         &mut self,
         prompt: &[TokenId],

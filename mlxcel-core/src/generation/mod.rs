@@ -1,4 +1,4 @@
-//! Generating token after token, for every engine: the one decode loop of the crate family.
+//! The decode loop, shared by all engines and crates.
 
 mod choice;
 mod drafts;
@@ -21,11 +21,11 @@ use crate::{
     SequenceId, TokenId, TokenMask, Want,
 };
 
-/// A generation as a value: which row it wants next, and what becomes of the row's result.
+/// A generation as a state machine: tells which row to compute next, and handles its result.
 ///
-/// It holds no session and computes nothing. Whoever drives it asks for a [`row`](Self::row), runs that in a step of any session,
-/// alone or among rows of others, and hands the result to [`accept`](Self::accept), until [`finish_reason`](Self::finish_reason) says
-/// why it ended. [`TokenStream`] drives one; a scheduler drives many.
+/// It holds no session and computes nothing. The driver takes a [`row`](Self::row), runs it in a step, alone or batched
+/// with rows of others, and passes the result to [`accept`](Self::accept), until [`finish_reason`](Self::finish_reason)
+/// is set. [`TokenStream`] drives one; a scheduler drives many.
 ///
 /// ```
 /// use mlxcel_core::reference::ReferenceBackend;
@@ -78,7 +78,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// A generation after `prompt`, in a sequence that may hold `capacity` tokens and holds none yet.
+    /// A generation after `prompt`, in an empty sequence with a capacity of `capacity` tokens.
     ///
     /// # Errors
     ///
@@ -92,11 +92,11 @@ impl Generation {
         Self::resume(&[], prompt, capacity, options, choice)
     }
 
-    /// As [`new`](Self::new), in a sequence that holds the tokens of `history` already.
+    /// As [`new`](Self::new), in a sequence that already holds the tokens of `history`.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn resume(
         history: &[TokenId],
         prompt: &[TokenId],
@@ -138,9 +138,9 @@ impl Generation {
         })
     }
 
-    /// The row that it wants next, of at most `most` tokens: a chunk of what the sequence does not hold yet, and the next token
-    /// after its end, with what is [guessed](Self::set_drafts) of those that follow. None where it has ended, where `most` is 0, and
-    /// where it has tokens [ready](Self::next_ready).
+    /// The next row to compute, of at most `most` tokens: a chunk of the pending tokens, with the next token wanted
+    /// after the last of them, and [draft tokens](Self::set_drafts). `None` if the generation has ended, `most` is 0,
+    /// or tokens are [ready](Self::next_ready).
     pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
         let pending = self.pending();
         let row = if self.ahead.drafts > 0 { &self.ahead.tokens } else { pending };
@@ -161,13 +161,14 @@ impl Generation {
         Some(Row { cancel: self.options.cancel.as_ref(), ..Row::new(sequence, tokens, want) })
     }
 
-    /// Takes the result of a row of `fed` tokens. Gives the token that it brought: none for a part of a prompt, and none for a stop
-    /// token, which ends the generation. Where the row held guesses it may have brought more, which [`next_ready`](Self::next_ready)
-    /// gives, and the sequence may hold wrong ones, which [`rewind`](Self::rewind) removes.
+    /// Accepts the result of a row of `fed` tokens and returns the generated token: `None` for part of a prompt, or for
+    /// a stop token, which ends the generation. A row with draft tokens may yield more, which
+    /// [`next_ready`](Self::next_ready) returns, and leave rejected ones in the sequence, which
+    /// [`rewind`](Self::rewind) removes.
     ///
     /// # Errors
     ///
-    /// Those of [`LogitsSampler::sample`]; [`ErrorKind::Internal`] for a result that does not answer the row.
+    /// The errors of [`LogitsSampler::sample`]; [`ErrorKind::Internal`] for a result that does not answer the row.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         let pending = self.pending().len();
         let drafts = fed.saturating_sub(pending);
@@ -195,8 +196,8 @@ impl Generation {
         Some(token)
     }
 
-    /// Adds a token that nobody chose, since no other may follow, such as one that a grammar forces: the next row computes it with those
-    /// before it. False where the generation has ended, which takes no more.
+    /// Appends a token without sampling, such as one that a grammar forces; the next row computes it with the pending
+    /// ones. Returns false if the generation has ended.
     pub fn push(&mut self, token: TokenId) -> bool {
         if self.finish.is_some() {
             return false;
@@ -218,11 +219,11 @@ impl Generation {
         }
     }
 
-    /// Runs steps of `session` until `sequence` gives the next token; none at the end. This is the loop for one generation.
+    /// Runs steps of `session` until `sequence` yields the next token; `None` at the end.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::step`] and [`accept`](Self::accept). Being cancelled is none.
+    /// The errors of [`InferenceSession::step`] and [`accept`](Self::accept). Cancellation is not an error.
     pub fn advance<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -244,11 +245,12 @@ impl Generation {
         Ok(None)
     }
 
-    /// Computes no more than what makes `sequence` hold `tokens` of its tokens, a part of the prompt. False where it ended before.
+    /// Computes the prompt until `sequence` holds the first `tokens` tokens. Returns false if the generation ended
+    /// before.
     ///
     /// # Errors
     ///
-    /// Those of [`advance`](Self::advance).
+    /// The errors of [`advance`](Self::advance).
     pub fn advance_to<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -292,7 +294,8 @@ impl Generation {
         }
     }
 
-    /// Ends it where its [`CancelToken`] or its deadline says so. True where it has ended, for whatever reason.
+    /// Ends the generation if it was cancelled or its deadline has passed. Returns whether it has ended, for any
+    /// reason.
     pub fn poll_end(&mut self) -> bool {
         if self.finish.is_none() {
             self.finish = if self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
@@ -306,45 +309,45 @@ impl Generation {
         self.finish.is_some()
     }
 
-    /// Ends it; the first reason stays.
+    /// Ends the generation; an earlier reason is kept.
     pub fn end(&mut self, reason: FinishReason) {
         self.finish.get_or_insert(reason);
     }
 
-    /// Ends it as a whole text, as [`FinishReason::Stop`], also where its last token was the last that it may have.
+    /// Ends the generation with [`FinishReason::Stop`] as a complete text, even if it also reached its token limit.
     pub fn complete(&mut self) {
         self.finish = Some(FinishReason::Stop);
     }
 
-    /// Tells how many of its tokens the sequence holds: a prefix that was reused, or none where it has to be computed anew. The last
-    /// token is always computed, since what follows it is wanted.
+    /// Sets how many of its tokens the sequence already holds: a reused prefix, or 0 to recompute. The last token is
+    /// always computed, since its result is needed.
     pub fn set_computed(&mut self, tokens: usize) {
         self.held = tokens;
         self.valid = tokens.min(self.tokens.len() - 1);
         self.set_drafts(&[]);
     }
 
-    /// How many of its tokens the sequence holds.
+    /// How many of its tokens the sequence already holds.
     pub fn computed(&self) -> usize {
         self.valid.min(self.tokens.len())
     }
 
-    /// The tokens that the sequence does not hold yet; the one that was generated last is among them.
+    /// The tokens that the sequence does not hold yet, including the last generated one.
     pub fn pending(&self) -> &[TokenId] {
         &self.tokens[self.computed()..]
     }
 
-    /// Sets the tokens that may be chosen next, until it is set again.
+    /// Sets the mask of the next token, until it is set again.
     pub fn set_mask(&mut self, mask: Option<TokenMask>) {
         self.set_masks(mask.into_iter().collect());
     }
 
-    /// All its tokens: history, prompt and what was generated.
+    /// All tokens: history, prompt and generated ones.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// How many of its tokens were given and not generated.
+    /// How many of its tokens are history or prompt.
     pub fn prompt_length(&self) -> usize {
         self.prompt_length
     }
@@ -354,12 +357,12 @@ impl Generation {
         &self.tokens[self.prompt_length..]
     }
 
-    /// How far it goes.
+    /// The options.
     pub fn options(&self) -> &GenerateOptions {
         &self.options
     }
 
-    /// Why it ended; none while it goes on.
+    /// Why it ended; `None` while it is running.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.finish
     }

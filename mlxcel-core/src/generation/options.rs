@@ -1,4 +1,4 @@
-//! How far a generation goes, why it ended, and what came of it.
+//! Options, finish reason and result of a generation.
 
 use std::time::Instant;
 
@@ -8,13 +8,13 @@ use crate::{CancelToken, TokenId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model chose a stop token.
+    /// The model generated a stop token.
     Stop,
-    /// The text came to a stop string.
+    /// The text reached a stop string.
     StopString,
-    /// As many tokens as were asked for are there, or the sequence is full.
+    /// The token limit was reached, or the sequence is full.
     Length,
-    /// The time that it was given is over.
+    /// The time limit has passed.
     TimeLimit,
     /// A [`CancelToken`] or the caller stopped it.
     Cancelled,
@@ -33,20 +33,20 @@ impl FinishReason {
     }
 }
 
-/// How far to generate, and what to tell of each token.
+/// Limits of a generation, and what to report for each token.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GenerateOptions {
-    /// The most tokens to generate.
+    /// The maximum number of generated tokens.
     pub max_tokens: usize,
     /// The tokens that end the text; they are not part of it.
     pub stop_tokens: Vec<TokenId>,
-    /// Stops the generation at the next token or chunk.
+    /// Cancels the generation at the next token or chunk.
     pub cancel: Option<CancelToken>,
-    /// When the generation stops at the next token or chunk, as [`FinishReason::TimeLimit`].
+    /// When the generation ends with [`FinishReason::TimeLimit`], at the next token or chunk.
     pub deadline: Option<Instant>,
-    /// How many of the most likely tokens are reported beside each one, at most
-    /// [`Capabilities::top_logprobs`](crate::Capabilities::top_logprobs) where the engine chooses.
+    /// How many of the most likely tokens are reported with each token; at most
+    /// [`Capabilities::top_logprobs`](crate::Capabilities::top_logprobs) if the engine samples.
     pub top: u16,
 }
 
@@ -63,21 +63,21 @@ impl GenerateOptions {
         self
     }
 
-    /// Sets what stops the generation.
+    /// Sets the cancel token.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Sets when the generation stops.
+    /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Sets how many of the most likely tokens are reported beside each one.
+    /// Sets how many of the most likely tokens are reported with each token.
     #[must_use]
     pub fn with_top(mut self, top: u16) -> Self {
         self.top = top;
@@ -85,7 +85,7 @@ impl GenerateOptions {
     }
 }
 
-/// What was generated.
+/// The result of a generation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Generated {

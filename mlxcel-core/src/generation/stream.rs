@@ -5,12 +5,11 @@ use crate::{Capabilities, FinishReason, InferenceSession, Result, SampledToken, 
 
 /// A running generation: an iterator over the tokens that follow a prompt.
 ///
-/// The prompt is computed when the first token is asked for. The stop token is not given. After the end,
-/// [`finish_reason`](Self::finish_reason) tells why; after an error there are no further tokens. The sequence is the
-/// caller's: it is neither opened nor closed here, and holds the prompt and the given tokens but the last.
+/// The first call of `next` computes the prompt. The stop token is not returned. After the end,
+/// [`finish_reason`](Self::finish_reason) is set; an error ends the stream. The caller opens and closes the sequence;
+/// it holds the prompt and all returned tokens except the last.
 ///
-/// The session is borrowed (`&mut S`, `&mut dyn InferenceSession`) or owned (`Box<dyn InferenceSession>`), as the caller
-/// likes.
+/// The session can be borrowed (`&mut S`, `&mut dyn InferenceSession`) or owned (`Box<dyn InferenceSession>`).
 #[derive(Debug)]
 pub struct TokenStream<S> {
     session: S,
@@ -22,12 +21,12 @@ pub struct TokenStream<S> {
 impl<S: InferenceSession> TokenStream<S> {
     /// Starts a generation after `prompt` on an open sequence of `session`.
     ///
-    /// A sequence that holds earlier tokens is continued by [`resume`](Self::resume) where the host chooses tokens: it
-    /// looks back at them.
+    /// To continue a sequence that holds earlier tokens with sampling on the host, use [`resume`](Self::resume),
+    /// because penalties depend on them.
     ///
     /// # Errors
     ///
-    /// Those of [`Generation::new`]; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a sequence that is not open.
+    /// The errors of [`Generation::new`]; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a sequence that is not open.
     pub fn new(
         session: S,
         sequence: SequenceId,
@@ -42,7 +41,7 @@ impl<S: InferenceSession> TokenStream<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn resume(
         session: S,
         sequence: SequenceId,
@@ -59,7 +58,7 @@ impl<S: InferenceSession> TokenStream<S> {
         Ok(Self { session, sequence, generation, failed: false })
     }
 
-    /// Why the generation ended; none while it runs or where it failed.
+    /// Why the generation ended; `None` while it is running or if it failed.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.generation.finish_reason()
     }
@@ -69,12 +68,12 @@ impl<S: InferenceSession> TokenStream<S> {
         self.generation.generated()
     }
 
-    /// The session that computes.
+    /// The session.
     pub fn session(&self) -> &S {
         &self.session
     }
 
-    /// Gives the session back; nothing more is generated.
+    /// Ends the stream and returns the session.
     pub fn into_session(self) -> S {
         self.session
     }

@@ -1,4 +1,4 @@
-//! The model: from the tokens of a sequence to logits, by way of a KV cache.
+//! The model: from the tokens of a sequence to logits, with a KV cache.
 
 use crate::TokenId;
 

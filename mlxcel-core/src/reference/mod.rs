@@ -1,12 +1,12 @@
-//! A complete engine without weights: what doc tests, examples and test kits run on.
+//! A complete engine without weights, for doc tests, examples and test kits.
 //!
-//! [`ReferenceBackend`] makes a tiny deterministic language model out of a seed. It says nothing sensible, yet it is an engine in
-//! full: it keeps a KV cache with an entry for each position, cuts prompts into chunks, shares passes between rows, and does
-//! whatever [`Capabilities`] can claim. Since the logits depend on every token, its position and the order of all of them, an
-//! error of one position, an entry of another sequence or a stale one changes what it says.
+//! [`ReferenceBackend`] derives a tiny deterministic language model from a seed. Its text is meaningless, but it is a
+//! full engine: it keeps a KV cache with an entry for each position, prefills in chunks, batches rows, and supports
+//! everything that [`Capabilities`] can claim. The logits depend on every token and its position, so an off-by-one
+//! position, an entry of another sequence or a stale entry changes the output.
 //!
-//! All of its arithmetic up to the logits is on whole numbers, so they are the same on every machine, in every batch and
-//! however a prompt is cut.
+//! All arithmetic up to the logits uses integers, so they are identical on every machine and for any batch composition
+//! and prefill chunking.
 //!
 //! ```
 //! use mlxcel_core::reference::ReferenceBackend;
@@ -20,23 +20,23 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! # What it can be told
+//! # Configuration
 //!
-//! * It claims every capability. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some, and those then
-//!   answer [`ErrorKind::Unsupported`].
-//! * [`with_faults`](ReferenceBackend::with_faults) makes it fail at a chosen moment, as hardware does.
-//! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prompts long enough to be
-//!   cancelled.
-//! * [`with_window`](ReferenceBackend::with_window) and [`with_recurrence`](ReferenceBackend::with_recurrence) give it states that do not
-//!   grow, and [`with_broken_weights`](ReferenceBackend::with_broken_weights) logits that are no numbers.
+//! * It claims every capability. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some; they return
+//!   [`ErrorKind::Unsupported`] then.
+//! * [`with_faults`](ReferenceBackend::with_faults) injects failures, as of hardware.
+//! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prefill slow
+//!   enough to be cancelled.
+//! * [`with_window`](ReferenceBackend::with_window) and [`with_recurrence`](ReferenceBackend::with_recurrence) give it
+//!   sequence state of bounded size, and [`with_broken_weights`](ReferenceBackend::with_broken_weights) NaN logits.
 //!
-//! # Draws
+//! # Sampling
 //!
-//! It applies these fields of [`SamplingParams`](crate::SamplingParams) itself: bias, the three penalties over the whole sequence,
-//! temperature, top-k, top-p and min-p, in the same order and by the same definitions as the host sampler of `mlxcel-session`,
-//! and so draws from the same distribution. The number that a draw takes is its own: like every engine that
-//! samples on its device it has its own generator, here the finalizer of SplitMix64 over seed and position. So a seed gives
-//! the same text on every run of this engine, and another one than the host gives for that seed.
+//! It applies these fields of [`SamplingParams`](crate::SamplingParams) itself: bias, the three penalties over the
+//! whole sequence, temperature, top-k, top-p and min-p, in the same order and by the same definitions as the host
+//! sampler of `mlxcel-session`, and so samples from the same distribution. Like every engine that samples on its device
+//! it has its own random generator, here the finalizer of SplitMix64 over seed and position. So a seed gives the same
+//! text on every run of this engine, but not the text that host sampling gives for that seed.
 
 mod language;
 mod model;
@@ -67,11 +67,11 @@ const CONTEXT: usize = 1024;
 /// How many sequences a session holds where the options do not say.
 const SEQUENCES: usize = 8;
 
-/// The reference engine; see the [module's page](self).
+/// The reference engine; see the [module documentation](self).
 ///
-/// It reads no checkpoint: [`load`](Backend::load) takes [`ReferenceBackend::source`] alone. Of the [`LoadOptions`] it honours
-/// capacity (up to 1024), sequences (defaults to 8), the precisions `exact` and `native`, which are one to it, one
-/// thread, the device `cpu`, progress and cancel.
+/// It reads no checkpoint: [`load`](Backend::load) accepts [`ReferenceBackend::source`] only. Supported
+/// [`LoadOptions`]: capacity (up to 1024), sequences (defaults to 8), the precisions `exact` and `native` (identical),
+/// one thread, the device `cpu`, progress and cancel.
 #[derive(Clone, Debug)]
 pub struct ReferenceBackend {
     vocabulary: usize,
@@ -92,7 +92,8 @@ impl Default for ReferenceBackend {
 }
 
 impl ReferenceBackend {
-    /// A vocabulary of 64 tokens, of which 0 is the stop token; prompts in chunks of 16; no fault, no delay, every capability.
+    /// An engine with a vocabulary of 64 tokens, the stop token 0, prompt chunks of 16 tokens, no fault, no delay, and
+    /// every capability.
     pub fn new() -> Self {
         Self {
             vocabulary: 64,
@@ -107,7 +108,7 @@ impl ReferenceBackend {
         }
     }
 
-    /// The source that it loads: [`ModelSource::BuiltIn`] by the name `reference`.
+    /// The source to load: [`ModelSource::BuiltIn`] with the name `reference`.
     pub fn source() -> ModelSource {
         ModelSource::BuiltIn(NAME.to_owned())
     }
@@ -116,12 +117,12 @@ impl ReferenceBackend {
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`].
+    /// The errors of [`Backend::load`].
     pub fn model(&self) -> Result<Arc<dyn Model>> {
         self.load(&Self::source(), &LoadOptions::default())
     }
 
-    /// Sets how many tokens the vocabulary has; at least 2.
+    /// Sets the size of the vocabulary; at least 2.
     #[must_use]
     pub fn with_vocabulary(mut self, tokens: usize) -> Self {
         self.vocabulary = tokens;
@@ -135,58 +136,60 @@ impl ReferenceBackend {
         self
     }
 
-    /// Sets what the weights are made of; another seed is another model, with another fingerprint.
+    /// Sets the seed of the weights. Another seed is another model, with another fingerprint.
     #[must_use]
     pub fn with_weights_seed(mut self, seed: u64) -> Self {
         self.weights_seed = seed;
         self
     }
 
-    /// Sets how many tokens of a prompt are computed in one pass, and so how often cancellation is noticed; at least 1.
+    /// Sets the prompt chunk: how many tokens of a prompt are computed per pass, and so how often cancellation is
+    /// checked; at least 1.
     #[must_use]
     pub fn with_chunk(mut self, tokens: usize) -> Self {
         self.chunk = tokens;
         self
     }
 
-    /// Sets how long every pass takes at least.
+    /// Sets the minimum duration of a pass.
     #[must_use]
     pub fn with_delay(mut self, pass: Duration) -> Self {
         self.delay = pass;
         self
     }
 
-    /// Sets what goes wrong.
+    /// Sets the fault to inject.
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {
         self.faults = Some(faults);
         self
     }
 
-    /// Lets every position see the last `positions` alone, its own included, as with a sliding window; at least 1. A sequence takes no
-    /// more memory than those, and rewind is claimed only for sessions whose sequences are no longer.
+    /// Limits attention to a sliding window of the last `positions` positions, including the current one; at least 1.
+    /// Memory per sequence is bounded by the window, and rewind is claimed only for sessions whose capacity does not
+    /// exceed it.
     #[must_use]
     pub fn with_window(mut self, positions: usize) -> Self {
         self.memory = Memory::Window(positions);
         self
     }
 
-    /// Keeps one number of a sequence, made of all its tokens, as a recurrence does. What it says still depends on every token; a
-    /// sequence takes the same memory whatever its length, and rewind is not claimed.
+    /// Replaces the KV cache with a recurrent state of one number. Output still depends on every token; memory per
+    /// sequence is constant, and rewind is not claimed.
     #[must_use]
     pub fn with_recurrence(mut self) -> Self {
         self.memory = Memory::Recurrent;
         self
     }
 
-    /// Computes logits that are no numbers, as a checkpoint does whose weights hold one that is none.
+    /// Computes NaN logits, like a checkpoint with a NaN weight.
     #[must_use]
     pub fn with_broken_weights(mut self) -> Self {
         self.broken = true;
         self
     }
 
-    /// Claims no more than `most`: what it leaves out answers [`ErrorKind::Unsupported`], and its figures are limits.
+    /// Limits the capabilities to `most`: others return [`ErrorKind::Unsupported`].
     #[must_use]
     pub fn with_capabilities(mut self, most: Capabilities) -> Self {
         self.limits = Some(most);
@@ -232,7 +235,7 @@ impl ReferenceBackend {
             return Err(refused("window", 0, "a position sees at least itself"));
         }
         match self.stop_tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
-            Some(token) => Err(refused("stop_tokens", token, "the token is beyond the vocabulary")),
+            Some(token) => Err(refused("stop_tokens", token, "the token is outside the vocabulary")),
             None => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
-//! Choosing a token: the "device" sampling of this engine.
+//! The "device" sampling of this engine.
 //!
-//! The order is that of transformers: logit bias, repetition penalty, presence and frequency penalties; then temperature, top-k,
-//! top-p, min-p and the draw, each over what the one before left.
+//! The order is that of transformers: logit bias, repetition penalty, presence and frequency penalties; then
+//! temperature, top-k, top-p, min-p and the draw, each on the result of the previous one.
 
 use std::collections::BTreeMap;
 

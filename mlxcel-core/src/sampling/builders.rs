@@ -1,4 +1,4 @@
-//! Setting one parameter after the other.
+//! Builder methods.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -44,8 +44,8 @@ builders! {
 }
 
 impl SamplingParams {
-    /// Sets [`seed`](Self::seed) to a number that is another one at each call, so that drawn text differs from run to run. Read
-    /// the field to repeat a text.
+    /// Sets [`seed`](Self::seed) to a different number at each call, so that sampled text differs from run to run. Read
+    /// the field to reproduce a text.
     #[must_use]
     pub fn with_random_seed(self) -> Self {
         // The standard library's keys for hash maps are random.

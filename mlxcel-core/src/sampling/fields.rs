@@ -1,12 +1,12 @@
-//! The parameters by name, and sets of them.
+//! Names of sampling parameters, and sets of them.
 
 use std::fmt;
 
 /// Declares the fields in the order in which they are applied.
 macro_rules! fields {
     ($($field:ident $name:ident)*) => {
-        /// One parameter of [`SamplingParams`](crate::SamplingParams) that an engine may apply itself, in the order in which they
-        /// are applied.
+        /// A parameter of [`SamplingParams`](crate::SamplingParams) that an engine may apply itself, in the order of
+        /// application.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum SamplingField {
@@ -17,8 +17,8 @@ macro_rules! fields {
         }
 
         impl SamplingField {
-            /// Every field, also those of later versions: for tests and listings. An engine claims the fields that it applies
-            /// one by one, by their names.
+            /// All fields, including those of later versions: for tests and listings. An engine must claim fields one
+            /// by one, by name.
             pub const ALL: &[Self] = &[$(Self::$field),*];
 
             /// The name of the field in [`SamplingParams`](crate::SamplingParams).
@@ -57,7 +57,7 @@ fields! {
 pub struct SamplingFields(u32);
 
 impl SamplingFields {
-    /// No field: greedy choice alone.
+    /// No field: greedy decoding only.
     pub const NONE: Self = Self(0);
 
     /// The set with `field` in it.
@@ -77,7 +77,7 @@ impl SamplingFields {
         Self(self.0 & other.0)
     }
 
-    /// The fields in the set, in the order in which they are applied.
+    /// The fields in the set, in the order of application.
     pub fn iter(self) -> impl Iterator<Item = SamplingField> {
         SamplingField::ALL.iter().copied().filter(move |&field| self.contains(field))
     }

@@ -1,8 +1,8 @@
-//! Parameters that belong together.
+//! Groups of sampling parameters.
 
 use crate::TokenId;
 
-/// A temperature that follows how sure the model is (dynamic temperature, as llama.cpp's `dynatemp`).
+/// Dynamic temperature, by the entropy of the distribution (llama.cpp's `dynatemp`).
 ///
 /// With the entropy `H` of the softmax of the `n` candidates, the temperature is
 /// `low + (high - low) * (H / ln n) ^ exponent`, where `low` and `high` are [`temperature`](crate::SamplingParams::temperature)
@@ -10,14 +10,14 @@ use crate::TokenId;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DynamicTemperature {
-    /// How far the temperature moves to either side. At least 0; 0 fixes it.
+    /// How far the temperature moves in each direction. At least 0; 0 disables it.
     pub range: f32,
     /// How the entropy maps to the temperature; 1 is linear. Above 0.
     pub exponent: f32,
 }
 
 impl DynamicTemperature {
-    /// A range to either side, with a linear mapping.
+    /// This range in each direction, with a linear mapping.
     pub fn new(range: f32) -> Self {
         Self { range, exponent: 1.0 }
     }
@@ -30,11 +30,11 @@ impl DynamicTemperature {
     }
 }
 
-/// "Don't repeat yourself": a penalty for each token that would go on with a repetition, which grows with the repetition's
-/// length (as llama.cpp and text-generation-webui's pull request 5677).
+/// "Don't repeat yourself": a penalty for tokens that continue a repetition, growing with its length (as in llama.cpp
+/// and text-generation-webui's pull request 5677).
 ///
-/// Where the last `n` tokens also stand earlier in the text, `n` at least [`allowed_length`](Self::allowed_length), the logit of
-/// the token that followed them there is lowered by `multiplier * base ^ (n - allowed_length)`.
+/// If the last `n` tokens also occur earlier in the text, with `n` at least [`allowed_length`](Self::allowed_length),
+/// the logit of the token that followed them there is reduced by `multiplier * base ^ (n - allowed_length)`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Dry {
@@ -44,10 +44,10 @@ pub struct Dry {
     pub base: f32,
     /// The shortest repetition that is penalized, in tokens. At least 1.
     pub allowed_length: u32,
-    /// How many of the last tokens are looked at; defaults to the whole sequence.
+    /// How many of the last tokens are searched; defaults to the whole sequence.
     pub window: Option<u32>,
-    /// Tokens across which no repetition is looked for, and which are never penalized, such as those with a line break or a
-    /// quotation mark in them.
+    /// Sequence breakers: repetitions do not extend across these tokens, and they are never penalized. Usually tokens
+    /// with a line break or a quotation mark.
     pub breakers: Vec<TokenId>,
 }
 
@@ -92,9 +92,9 @@ impl Dry {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Xtc {
-    /// How often it happens. From 0 to 1; 0 turns it off.
+    /// The probability that it applies to a token. From 0 to 1; 0 disables it.
     pub probability: f32,
-    /// The probability from which a token is a top choice. From 0 to 1; above 0.5 nothing is removed, since two tokens cannot
+    /// The minimum probability of a top choice. From 0 to 1; above 0.5 nothing is removed, since at most one token can
     /// reach it.
     pub threshold: f32,
 }
@@ -106,21 +106,21 @@ impl Xtc {
     }
 }
 
-/// Mirostat 2 (arXiv:2007.14966, algorithm 2): draws only tokens whose surprise is at most `mu` bits, and moves `mu` so that
-/// the surprise of what is drawn stays near [`tau`](Self::tau).
+/// Mirostat 2 (arXiv:2007.14966, algorithm 2): samples only tokens whose surprise is at most `mu` bits, and adapts `mu`
+/// so that the surprise of sampled tokens stays near [`tau`](Self::tau).
 ///
-/// `mu` begins at `2 * tau`; each drawn token moves it by `-eta * (surprise - tau)`.
+/// `mu` starts at `2 * tau`; each sampled token changes it by `-eta * (surprise - tau)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Mirostat {
-    /// The surprise to hold, in bits. Above 0; llama.cpp's default is 5.
+    /// The target surprise, in bits. Above 0; llama.cpp's default is 5.
     pub tau: f32,
-    /// How fast `mu` moves. Above 0; llama.cpp's default is 0.1.
+    /// The learning rate of `mu`. Above 0; llama.cpp's default is 0.1.
     pub eta: f32,
 }
 
 impl Mirostat {
-    /// With this surprise and learning rate.
+    /// With this target surprise and learning rate.
     pub fn new(tau: f32, eta: f32) -> Self {
         Self { tau, eta }
     }

@@ -1,8 +1,8 @@
-//! The tokens that may be chosen.
+//! Token masks.
 
 use crate::TokenId;
 
-/// The tokens that may be chosen, as a set over the vocabulary; for constrained generation.
+/// The set of allowed tokens, for constrained decoding.
 ///
 /// Honoured by engines that claim [`Capabilities::token_masks`](crate::Capabilities::token_masks), and by the host sampler.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,20 +12,20 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// A mask over a vocabulary of `size` that allows nothing yet.
+    /// A mask over a vocabulary of `size` that allows no token.
     pub fn none(size: usize) -> Self {
         Self { words: vec![0; size.div_ceil(64)], size }
     }
 
-    /// A mask over a vocabulary of `size` that allows exactly `tokens`; those beyond the vocabulary are left out.
+    /// A mask over a vocabulary of `size` that allows exactly `tokens`; tokens outside the vocabulary are ignored.
     pub fn allowing(size: usize, tokens: impl IntoIterator<Item = TokenId>) -> Self {
         let mut mask = Self::none(size);
         tokens.into_iter().for_each(|token| mask.allow(token));
         mask
     }
 
-    /// A mask over a vocabulary of `size` by its bits: token `t` may be chosen where bit `t % 64` of word `t / 64` is set. Words that are
-    /// missing allow nothing, and bits beyond the vocabulary are left out.
+    /// A mask over a vocabulary of `size` from a bit set: token `t` is allowed if bit `t % 64` of word `t / 64` is set.
+    /// Missing words count as zero, and bits outside the vocabulary are ignored.
     pub fn from_words(size: usize, mut words: Vec<u64>) -> Self {
         words.resize(size.div_ceil(64), 0);
         if let (Some(last), used @ 1..) = (words.last_mut(), size % 64) {
@@ -34,29 +34,29 @@ impl TokenMask {
         Self { words, size }
     }
 
-    /// Allows `token`; nothing happens where it is beyond the vocabulary.
+    /// Allows `token`; ignored if it is outside the vocabulary.
     pub fn allow(&mut self, token: TokenId) {
         if (token as usize) < self.size {
             self.words[token as usize / 64] |= 1 << (token % 64);
         }
     }
 
-    /// Whether `token` may be chosen.
+    /// Whether `token` is allowed.
     pub fn allows(&self, token: TokenId) -> bool {
         (token as usize) < self.size && self.words[token as usize / 64] >> (token % 64) & 1 == 1
     }
 
-    /// The size of the vocabulary that it was made for.
+    /// The size of the vocabulary.
     pub fn vocabulary_size(&self) -> usize {
         self.size
     }
 
-    /// How many tokens may be chosen.
+    /// The number of allowed tokens.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether no token may be chosen.
+    /// Whether no token is allowed.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }

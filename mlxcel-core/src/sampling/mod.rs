@@ -1,4 +1,4 @@
-//! What to draw, and who draws it: parameters, negotiation, masks.
+//! Sampling: parameters, negotiation between engine and host, masks.
 
 mod builders;
 mod fields;

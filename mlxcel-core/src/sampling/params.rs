@@ -1,27 +1,28 @@
-//! How the next token is chosen.
+//! Sampling parameters.
 
 use std::collections::BTreeMap;
 
 use super::{Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, Xtc};
 use crate::{Error, ErrorKind, Result, TokenId};
 
-/// How the next token is chosen; the default is greedy: the most likely token, ties go to the lowest id.
+/// Sampling parameters. The default is greedy decoding: the most likely token; ties go to the lowest id.
 ///
-/// The order is one and fixed, that of transformers where it has the step:
+/// The order of the steps is fixed, and that of transformers for steps that it has:
 ///
-/// 1. what may be chosen at all: a [`TokenMask`](crate::TokenMask), [`allowed_tokens`](Self::allowed_tokens),
+/// 1. limits: a [`TokenMask`](crate::TokenMask), [`allowed_tokens`](Self::allowed_tokens),
 ///    [`forbidden_tokens`](Self::forbidden_tokens);
 /// 2. [`logit_bias`](Self::logit_bias), [`repetition_penalty`](Self::repetition_penalty),
-///    [`presence_penalty`](Self::presence_penalty) and [`frequency_penalty`](Self::frequency_penalty), [`dry`](Self::dry),
-///    [`no_repeat_ngram`](Self::no_repeat_ngram); then the application's own steps, where the host samples;
-/// 3. with a [`temperature`](Self::temperature) of 0 the most likely token. Else [`top_n_sigma`](Self::top_n_sigma),
-///    temperature (fixed or [dynamic](Self::dynamic_temperature)), [`top_k`](Self::top_k), [`top_p`](Self::top_p),
-///    [`min_p`](Self::min_p), [`typical_p`](Self::typical_p), [`xtc`](Self::xtc), [`mirostat`](Self::mirostat) and the draw, each
-///    over what the one before left.
+///    [`presence_penalty`](Self::presence_penalty) and [`frequency_penalty`](Self::frequency_penalty),
+///    [`dry`](Self::dry), [`no_repeat_ngram`](Self::no_repeat_ngram); then custom steps of the application (on the host
+///    only);
+/// 3. with a [`temperature`](Self::temperature) of 0, the most likely token. Otherwise
+///    [`top_n_sigma`](Self::top_n_sigma), temperature (fixed or [dynamic](Self::dynamic_temperature)),
+///    [`top_k`](Self::top_k), [`top_p`](Self::top_p), [`min_p`](Self::min_p), [`typical_p`](Self::typical_p),
+///    [`xtc`](Self::xtc), [`mirostat`](Self::mirostat) and the draw, each on the result of the previous one.
 ///
-/// The draw is stateless: a function of these parameters, the seed, the position and the sequence's own tokens, so that
-/// batching, look-ahead, fork and rewind cannot change what a sequence says. What it makes of the seed is its sampler's own:
-/// draws on the host are the same for every engine, draws on a device those of that engine.
+/// Sampling is stateless: a function of these parameters, the seed, the position and the sequence's own tokens, so that
+/// batching, speculation, fork and rewind cannot change the text. Host sampling gives the same tokens for every engine;
+/// each engine that samples on its device has its own random generator.
 ///
 /// ```
 /// use mlxcel_core::SamplingParams;
@@ -32,50 +33,52 @@ use crate::{Error, ErrorKind, Result, TokenId};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplingParams {
-    /// Logits are divided by it before the draw; 0 chooses the most likely token. At least 0.
+    /// The logits are divided by it; 0 selects the most likely token. At least 0.
     pub temperature: f32,
-    /// Moves the temperature with the entropy of the distribution.
+    /// Adapts the temperature to the entropy of the distribution.
     pub dynamic_temperature: Option<DynamicTemperature>,
-    /// Only tokens whose logit is within `n` standard deviations of the largest may be drawn (arXiv:2411.07641). The deviation
-    /// is that of all logits that are left. Above 0.
+    /// Keeps tokens whose logit is within `n` standard deviations of the largest (arXiv:2411.07641), computed over the
+    /// remaining logits. Above 0.
     pub top_n_sigma: Option<f32>,
-    /// Only the `k` most likely tokens may be drawn. At least 1.
+    /// Keeps the `k` most likely tokens. At least 1.
     pub top_k: Option<u32>,
-    /// Only the least set of most likely tokens whose probabilities reach `p` may be drawn (nucleus sampling,
-    /// arXiv:1904.09751). In (0, 1].
+    /// Nucleus sampling (arXiv:1904.09751): keeps the smallest set of most likely tokens whose probabilities sum to at
+    /// least `p`. In (0, 1].
     pub top_p: Option<f32>,
-    /// Only tokens at least `p` times as likely as the most likely one may be drawn (arXiv:2407.01082). In [0, 1].
+    /// Keeps tokens at least `p` times as likely as the most likely one (arXiv:2407.01082). In [0, 1].
     pub min_p: Option<f32>,
-    /// Only the least set of tokens whose probabilities reach `p` may be drawn, those first whose surprise is nearest to the
-    /// entropy (locally typical sampling, arXiv:2202.00666). In (0, 1]. It may remove the most likely token.
+    /// Locally typical sampling (arXiv:2202.00666): keeps the smallest set of tokens whose probabilities sum to at
+    /// least `p`, in order of the distance of their surprise from the entropy. In (0, 1]. May remove the most likely
+    /// token.
     pub typical_p: Option<f32>,
     /// Sometimes removes the most likely tokens.
     pub xtc: Option<Xtc>,
-    /// Holds the surprise of what is drawn near a target.
+    /// Keeps the surprise of sampled tokens near a target.
     pub mirostat: Option<Mirostat>,
     /// Logits of tokens already in the sequence are divided (if positive) or multiplied (if negative) by it
-    /// (arXiv:1909.05858). Above 0; 1 does nothing.
+    /// (arXiv:1909.05858). Above 0; 1 disables it.
     pub repetition_penalty: Option<f32>,
     /// Subtracted once from the logit of each token already generated.
     pub presence_penalty: Option<f32>,
     /// Subtracted from the logit of each token for every time it was generated.
     pub frequency_penalty: Option<f32>,
-    /// How many of the sequence's last tokens the repetition, presence and frequency penalties look at. Defaults to the whole
-    /// sequence, as in transformers; llama.cpp's default is 64, that of mlx-lm 20. 0 turns the penalties off.
+    /// How many of the sequence's last tokens the repetition, presence and frequency penalties consider. Defaults to
+    /// the whole sequence, as in transformers; the default of llama.cpp is 64, that of mlx-lm 20. 0 disables the
+    /// penalties.
     pub penalty_window: Option<u32>,
-    /// No run of `n` tokens occurs twice: a token that would complete one that the sequence holds, the prompt included, is
-    /// removed (transformers' `no_repeat_ngram_size`). At least 1. Where that would leave no token, none is removed.
+    /// Prevents repeated n-grams: removes tokens that would complete an n-gram that already occurs in the prompt or
+    /// text (transformers' `no_repeat_ngram_size`). At least 1. If that would remove every token, none is removed.
     pub no_repeat_ngram: Option<u32>,
-    /// Penalizes going on with a repetition.
+    /// Penalizes tokens that continue a repetition.
     pub dry: Option<Dry>,
     /// Added to the logits of these tokens; minus infinity forbids one. Entries of one token are summed.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Only these tokens may be chosen; defaults to all.
+    /// Allows only these tokens; defaults to all.
     pub allowed_tokens: Option<Vec<TokenId>>,
-    /// These tokens are never chosen.
+    /// Forbids these tokens.
     pub forbidden_tokens: Vec<TokenId>,
-    /// What the draws depend on besides the position. Defaults to 0, so that a program says the same each time it runs;
-    /// [`with_random_seed`](Self::with_random_seed) takes another one each time.
+    /// The seed of the random generator. Defaults to 0, so that programs are reproducible;
+    /// [`with_random_seed`](Self::with_random_seed) sets a different one each time.
     pub seed: u64,
 }
 
@@ -86,7 +89,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Always the most likely token.
+    /// Greedy decoding.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -111,8 +114,8 @@ impl SamplingParams {
         }
     }
 
-    /// The fields that change something; none of them for greedy choice. Filters of a draw do not count where
-    /// [`temperature`](Self::temperature) is 0, since nothing is drawn.
+    /// The fields that have an effect; none for greedy decoding. With a [`temperature`](Self::temperature) of 0,
+    /// filters of the draw have none.
     pub fn active_fields(&self) -> SamplingFields {
         SamplingField::ALL.iter().copied().filter(|&field| self.is_active(field)).collect()
     }
@@ -150,12 +153,11 @@ impl SamplingParams {
         }
     }
 
-    /// For engines: what [`logit_bias`](Self::logit_bias) adds to the logit of each token that it names, entries of one token
-    /// summed.
+    /// For engines: [`logit_bias`](Self::logit_bias) summed by token.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for a token beyond the vocabulary, and for infinities that have no sum.
+    /// [`ErrorKind::InvalidInput`] for a token outside the vocabulary, or if opposite infinities would be summed.
     pub fn biases(&self, vocabulary_size: usize) -> Result<BTreeMap<TokenId, f64>> {
         let mut biases = BTreeMap::new();
         for &(token, bias) in &self.logit_bias {
@@ -165,13 +167,13 @@ impl SamplingParams {
                     .with_context("token", token)
             };
             if token as usize >= vocabulary_size {
-                return Err(refuse("the token is beyond the vocabulary")
+                return Err(refuse("the token is outside the vocabulary")
                     .with_context("vocabulary_size", vocabulary_size));
             }
             let sum: &mut f64 = biases.entry(token).or_default();
             *sum += f64::from(bias);
             if sum.is_nan() {
-                return Err(refuse("the biases of the token have no sum"));
+                return Err(refuse("the biases of the token are opposite infinities"));
             }
         }
         Ok(biases)

@@ -1,4 +1,4 @@
-//! Who applies the parameters.
+//! Sampling plans: whether the engine or the host applies the parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{SamplingFields, SamplingParams};
 use crate::{Capabilities, Error, Result};
 
-/// Who chooses the token.
+/// Where a token is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SamplingPlace {
@@ -16,7 +16,7 @@ pub enum SamplingPlace {
     Host,
 }
 
-/// What a generation needs of whoever chooses its tokens, besides [`SamplingParams`]; the default is nothing.
+/// Requirements on sampling besides [`SamplingParams`]; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct SamplingNeeds {
@@ -24,7 +24,7 @@ pub struct SamplingNeeds {
     pub mask: bool,
     /// How many of the most likely tokens are reported with each token.
     pub top: u16,
-    /// The application has sampling steps of its own, which only the host can run.
+    /// The application has custom sampling steps, which only the host can run.
     pub steps: bool,
 }
 
@@ -43,7 +43,7 @@ impl SamplingNeeds {
         self
     }
 
-    /// Sets whether the application has steps of its own.
+    /// Sets whether the application has custom steps.
     #[must_use]
     pub fn with_steps(mut self, needed: bool) -> Self {
         self.steps = needed;
@@ -51,7 +51,7 @@ impl SamplingNeeds {
     }
 }
 
-/// [`SamplingParams`] together with where they are applied: settled before the run, and printable.
+/// [`SamplingParams`] and where they are applied, decided before the run.
 ///
 /// ```
 /// use mlxcel_core::{Capabilities, SamplingParams, SamplingPlace, SamplingPlan};
@@ -72,31 +72,31 @@ pub struct SamplingPlan {
 }
 
 impl SamplingPlan {
-    /// Always the most likely token, chosen by the engine: every engine can.
+    /// Greedy decoding by the engine, which every engine supports.
     pub fn greedy() -> Self {
         Self { params: Arc::new(SamplingParams::greedy()), place: SamplingPlace::Device, prompt_length: 0 }
     }
 
-    /// Settles where `params` are applied by an engine with `capabilities`: on the device where it applies every active
-    /// field, else on the host where it hands out logits.
+    /// Decides where `params` are applied for an engine with `capabilities`: on the device if the engine claims every
+    /// active field, else on the host if it claims logits.
     ///
-    /// The fields of one draw build on one another, so they are applied in one place.
+    /// All fields are applied in one place, since each builds on the result of the previous one.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a value out of range,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for the first field that neither side can apply; both name the
-    /// field.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for the first field that neither can apply; both name
+    /// the field.
     pub fn negotiate(params: &SamplingParams, capabilities: &Capabilities) -> Result<Self> {
         Self::negotiate_for(params, SamplingNeeds::default(), capabilities)
     }
 
-    /// As [`negotiate`](Self::negotiate), for a generation that needs more than the parameters say: what the engine does not
-    /// claim of it brings the choice to the host.
+    /// As [`negotiate`](Self::negotiate), with additional requirements. If the engine does not claim one of them, the
+    /// host samples.
     ///
     /// # Errors
     ///
-    /// Those of [`negotiate`](Self::negotiate); the field is `mask`, `top_logprobs` or `steps` for what is in `needs`.
+    /// The errors of [`negotiate`](Self::negotiate); the field is `mask`, `top_logprobs` or `steps` for what is in `needs`.
     pub fn negotiate_for(
         params: &SamplingParams,
         needs: SamplingNeeds,
@@ -117,7 +117,7 @@ impl SamplingPlan {
             Some(field) => {
                 return Err(Error::unsupported(
                     "negotiate sampling",
-                    "the engine neither does this itself nor hands out logits for the host to do it",
+                    "the engine does not support this, and returns no logits for sampling on the host",
                 )
                 .with_context("field", field));
             }
@@ -125,15 +125,15 @@ impl SamplingPlan {
         Ok(Self { params: Arc::new(params.clone()), place, prompt_length: 0 })
     }
 
-    /// Tells how many of a sequence's first tokens were given and not generated: the presence and frequency penalties leave
-    /// them out. None where it is not told. [`TokenStream`](crate::TokenStream) tells it for its own plan.
+    /// Sets how many of the sequence's first tokens are the prompt, which the presence and frequency penalties ignore.
+    /// Defaults to 0. [`TokenStream`](crate::TokenStream) sets it in its own plan.
     #[must_use]
     pub fn with_prompt_length(mut self, tokens: usize) -> Self {
         self.prompt_length = tokens;
         self
     }
 
-    /// How many of a sequence's first tokens were given and not generated.
+    /// How many of the sequence's first tokens are the prompt.
     pub fn prompt_length(&self) -> usize {
         self.prompt_length
     }
@@ -143,12 +143,12 @@ impl SamplingPlan {
         &self.params
     }
 
-    /// Who chooses the token.
+    /// Where a token is sampled.
     pub fn place(&self) -> SamplingPlace {
         self.place
     }
 
-    /// Whether this is plain greedy choice.
+    /// Whether this is plain greedy decoding.
     pub fn is_greedy(&self) -> bool {
         self.params.active_fields() == SamplingFields::NONE
     }

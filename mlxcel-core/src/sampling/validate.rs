@@ -1,4 +1,4 @@
-//! The ranges of the parameters.
+//! Validation of sampling parameters.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use super::SamplingParams;
 use crate::{Error, ErrorKind, Result};
 
 impl SamplingParams {
-    /// Refuses values outside their range.
+    /// Checks that all values are in range.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] that names the field and its value; of parameters that belong together as `dry_base`.
+    /// [`ErrorKind::InvalidInput`] that names the field and its value; fields of groups as `dry_base`.
     pub fn validate(&self) -> Result<()> {
         let finite = |value: f32| value.is_finite();
         let positive = |value: f32| value.is_finite() && value > 0.0;

@@ -1,4 +1,4 @@
-//! What is checked before a step computes.
+//! Checks of rows before a step computes.
 
 use std::collections::HashSet;
 
@@ -48,7 +48,7 @@ impl Checks<'_> {
             return Err(wrong("two rows of one step name this sequence"));
         }
         if let Some(token) = row.tokens.iter().find(|&&token| token as usize >= self.vocabulary_size) {
-            return Err(wrong("the token is beyond the vocabulary")
+            return Err(wrong("the token is outside the vocabulary")
                 .with_context("token", token)
                 .with_context("vocabulary_size", self.vocabulary_size));
         }
@@ -87,7 +87,7 @@ impl Checks<'_> {
                 self.plan(plan)?;
                 drafts_fit(*drafts, tokens)?;
                 if !masks.is_empty() && masks.len() != drafts + 1 {
-                    let message = "there must be a token mask for each answer, or none";
+                    let message = "give one token mask per result, or none";
                     return Err(Error::new(ErrorKind::InvalidInput, STEP, message)
                         .with_context("field", "masks")
                         .with_context("masks", masks.len())
@@ -157,7 +157,7 @@ fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
     if drafts < tokens {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, STEP, "a row must have a token in front of its guesses")
+    Err(Error::new(ErrorKind::InvalidInput, STEP, "a row must have a token before its draft tokens")
         .with_context("drafts", drafts)
         .with_context("tokens", tokens))
 }
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(ask(&ban(&all[1..]), None), None);
         assert_eq!(ask(&ban(&[3, 4, 4, 5]), Some(&mask)), Some(ErrorKind::InvalidInput));
         assert_eq!(ask(&ban(&[4, 5, 6]), Some(&mask)), None);
-        assert_eq!(ask(&ban(&[10]), None), Some(ErrorKind::InvalidInput), "beyond the vocabulary");
+        assert_eq!(ask(&ban(&[10]), None), Some(ErrorKind::InvalidInput), "outside the vocabulary");
         for mask in [TokenMask::none(VOCABULARY), TokenMask::allowing(VOCABULARY + 1, [1])] {
             assert_eq!(ask(&SamplingPlan::greedy(), Some(&mask)), Some(ErrorKind::InvalidInput));
         }

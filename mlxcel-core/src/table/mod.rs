@@ -1,4 +1,4 @@
-//! The books of a session: which sequences are open, where each stands, and how far the rows of a step have come.
+//! Bookkeeping of a session: the open sequences, and the progress of a step's rows.
 
 mod check;
 mod rows;
@@ -11,13 +11,13 @@ use crate::{
     Capabilities, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, Snapshot, StepOutput,
 };
 
-/// For engines: the sequences of a session, each with what the engine keeps of it (`S`: its KV cache, or the number of one).
+/// For engines: the sequences of a session, each with the engine's state `S`, such as its KV cache or a handle of it.
 ///
-/// The table gives out numbers that are never used again, keeps to [`Capabilities::sequences`] and [`Capabilities::context`], and
-/// answers the contract's errors: [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], [`ErrorKind::CapacityExceeded`]. A poisoned
-/// sequence has lost its `S`, so nothing can be computed with it by mistake.
+/// The table assigns ids that are never reused, enforces [`Capabilities::sequences`] and [`Capabilities::context`], and
+/// returns the contract's errors: [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], [`ErrorKind::CapacityExceeded`].
+/// Poisoning a sequence removes its `S`, so that it cannot be used by mistake.
 ///
-/// A whole session but for the model's own work, whose sequences keep their tokens:
+/// A session without a real model, whose sequences keep their tokens as state:
 ///
 /// ```
 /// use mlxcel_core::{
@@ -65,20 +65,20 @@ pub struct SequenceTable<S> {
 #[derive(Debug)]
 enum Slot<S> {
     Healthy(S),
-    /// It stood there when a device fault left it in an unknown state.
+    /// Poisoned by a device fault at this position.
     Poisoned {
         position: usize,
     },
 }
 
 impl<S> SequenceTable<S> {
-    /// An empty table for a session with these capabilities, of a model with so many tokens. `position` says how many tokens a
-    /// sequence holds.
+    /// An empty table for a session with these capabilities and a vocabulary of this size. `position` returns the
+    /// number of tokens of a sequence.
     pub fn new(capabilities: Capabilities, vocabulary_size: usize, position: fn(&S) -> usize) -> Self {
         Self { capabilities, vocabulary_size, position, slots: BTreeMap::new(), opened: 0 }
     }
 
-    /// What the session can do.
+    /// The session's capabilities.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -87,7 +87,7 @@ impl<S> SequenceTable<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`check_room`](Self::check_room).
+    /// The errors of [`check_room`](Self::check_room).
     pub fn open(&mut self, operation: &'static str, sequence: S) -> Result<SequenceId> {
         self.check_room(operation)?;
         let id = SequenceId::new(self.opened);
@@ -96,11 +96,11 @@ impl<S> SequenceTable<S> {
         Ok(id)
     }
 
-    /// Whether one more sequence can be opened, for an engine that has work to do before it does.
+    /// Checks that another sequence can be opened, for engines that do work before they open it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`] where as many are open as the session holds.
+    /// [`ErrorKind::CapacityExceeded`] if the maximum number is open.
     pub fn check_room(&self, operation: &'static str) -> Result<()> {
         if self.slots.len() < self.capabilities.sequences {
             return Ok(());
@@ -108,12 +108,12 @@ impl<S> SequenceTable<S> {
         Err(Error::new(
             ErrorKind::CapacityExceeded,
             operation,
-            "as many sequences are open as the session holds",
+            "the session has no room for another sequence; close one",
         )
         .with_context("sequences", self.capabilities.sequences))
     }
 
-    /// Closes a sequence, and gives back what the engine kept of it; nothing where it was poisoned.
+    /// Closes a sequence and returns the engine's state; `None` if it was poisoned.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<S> SequenceTable<S> {
         }
     }
 
-    /// Where a sequence stands; a poisoned one too.
+    /// The state of a sequence, also of a poisoned one.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl<S> SequenceTable<S> {
         Some(state)
     }
 
-    /// A sequence that can be used.
+    /// The engine's state of a healthy sequence.
     ///
     /// # Errors
     ///
@@ -158,11 +158,11 @@ impl<S> SequenceTable<S> {
         }
     }
 
-    /// A sequence that can be used.
+    /// The engine's state of a healthy sequence.
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn get_mut(&mut self, operation: &'static str, id: SequenceId) -> Result<&mut S> {
         match self.slots.get_mut(&id) {
             Some(Slot::Healthy(sequence)) => Ok(sequence),
@@ -171,11 +171,11 @@ impl<S> SequenceTable<S> {
         }
     }
 
-    /// Several sequences at once, in the order in which they are asked for.
+    /// The engine's states of several sequences, in the order of `ids`.
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get) of each; [`ErrorKind::NotFound`] where one is asked for twice.
+    /// The errors of [`get`](Self::get) of each; [`ErrorKind::NotFound`] for a duplicate.
     pub fn get_all_mut(
         &mut self,
         operation: &'static str,
@@ -194,7 +194,7 @@ impl<S> SequenceTable<S> {
         Ok(taken)
     }
 
-    /// The sequences that can be used, in the order in which they were opened.
+    /// The engine's states of the healthy sequences, in the order in which they were opened.
     pub fn iter(&self) -> impl Iterator<Item = &S> {
         self.slots.values().filter_map(|slot| match slot {
             Slot::Healthy(sequence) => Some(sequence),
@@ -202,7 +202,7 @@ impl<S> SequenceTable<S> {
         })
     }
 
-    /// Poisons a sequence, which can only be closed then, and gives back what the engine kept of it.
+    /// Poisons a sequence, so that it can only be closed, and returns the engine's state.
     pub fn poison(&mut self, id: SequenceId) -> Option<S> {
         let slot = self.slots.get_mut(&id)?;
         let position = match slot {
@@ -215,11 +215,11 @@ impl<S> SequenceTable<S> {
         }
     }
 
-    /// The sequence to rewind to `position`.
+    /// Checks a rewind to `position` and returns the engine's state.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::rewind`](crate::InferenceSession::rewind).
+    /// The errors of [`InferenceSession::rewind`](crate::InferenceSession::rewind).
     pub fn for_rewind(&mut self, id: SequenceId, position: usize) -> Result<&mut S> {
         Capabilities::require(self.capabilities.rewind, "rewind", "rewind")?;
         let held = self.position;
@@ -233,11 +233,11 @@ impl<S> SequenceTable<S> {
         Ok(sequence)
     }
 
-    /// The sequence to fork, for which there is room.
+    /// Checks that a sequence can be forked and returns the engine's state.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::fork`](crate::InferenceSession::fork) that come before any work.
+    /// The errors of [`InferenceSession::fork`](crate::InferenceSession::fork) that precede any work.
     pub fn for_fork(&self, id: SequenceId) -> Result<&S> {
         Capabilities::require(self.capabilities.fork, "fork", "fork")?;
         let sequence = self.get("fork", id)?;
@@ -245,21 +245,21 @@ impl<S> SequenceTable<S> {
         Ok(sequence)
     }
 
-    /// The sequence to take a snapshot of.
+    /// Checks that a snapshot can be taken and returns the engine's state.
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::snapshot`](crate::InferenceSession::snapshot) that come before any work.
+    /// The errors of [`InferenceSession::snapshot`](crate::InferenceSession::snapshot) that precede any work.
     pub fn for_snapshot(&self, id: SequenceId) -> Result<&S> {
         Capabilities::require(self.capabilities.snapshot, "snapshot", "snapshot")?;
         self.get("snapshot", id)
     }
 
-    /// Whether a snapshot that `engine` (with the version of its payload) made of `model` (its fingerprint) can be restored.
+    /// Checks that a snapshot can be restored by `engine` (with its payload version) for `model` (its fingerprint).
     ///
     /// # Errors
     ///
-    /// Those of [`InferenceSession::restore`](crate::InferenceSession::restore) that come before the payload is looked at.
+    /// The errors of [`InferenceSession::restore`](crate::InferenceSession::restore) that precede reading the payload.
     pub fn check_restore(&self, snapshot: &Snapshot, engine: &str, model: &str) -> Result<()> {
         Capabilities::require(self.capabilities.snapshot, "restore", "snapshot")?;
         snapshot.check(engine, model)?;
@@ -269,7 +269,7 @@ impl<S> SequenceTable<S> {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "restore",
-                "the snapshot is longer than this session's sequences may be",
+                "the snapshot is longer than this session's capacity",
             )
             .with_context("tokens", tokens)
             .with_context("capacity", capacity));
@@ -277,10 +277,10 @@ impl<S> SequenceTable<S> {
         Ok(())
     }
 
-    /// Begins a step: clears `out`, and checks the rows before any work. Those that may not run are answered already: see
-    /// [`InferenceSession::step`](crate::InferenceSession::step) for which, and in what order. A row that waits may run as it is:
-    /// its sequence is healthy and has no earlier row here, its tokens are of the vocabulary and fit, what it wants is claimed,
-    /// and where a token is wanted, mask and biases leave one to choose from.
+    /// Begins a step: clears `out` and checks all rows before any work. Invalid rows get their error at once; see
+    /// [`InferenceSession::step`](crate::InferenceSession::step) for the errors and their order. A waiting row is
+    /// valid: its sequence is healthy and has no other row, its tokens are in the vocabulary and fit, its want is
+    /// claimed, and if it wants a token, mask and biases leave at least one candidate.
     ///
     /// # Errors
     ///
@@ -291,9 +291,8 @@ impl<S> SequenceTable<S> {
         Ok(StepRows::new(rows, check::check_rows(rows, &self.capabilities, self.vocabulary_size, state)?))
     }
 
-    /// Takes in what a pass over the next `count` tokens of a row gave; see [`StepRow::absorb`]. An
-    /// answer of [`ErrorKind::Device`] poisons the sequence, and gives back what the engine kept of it: what gave such a result gives no
-    /// better one later.
+    /// Adds the result of a pass over the next `count` tokens of a row; see [`StepRow::absorb`]. A result of
+    /// [`ErrorKind::Device`] poisons the sequence, whose engine state is returned then.
     pub fn absorb<W>(
         &mut self,
         row: &mut StepRow<'_, W>,
@@ -304,8 +303,8 @@ impl<S> SequenceTable<S> {
         if row.is_fault() { self.poison(row.sequence()) } else { None }
     }
 
-    /// Answers a row whose pass failed after the device had begun, and poisons its sequence; gives back what the engine kept of
-    /// it. Where nothing had begun, [`StepRow::fail`] leaves the sequence usable.
+    /// Fails a row whose pass failed after the device had started, and poisons its sequence, whose engine state is
+    /// returned. If the device had not started, use [`StepRow::fail`], which keeps the sequence usable.
     pub fn fault<W>(&mut self, row: &mut StepRow<'_, W>, error: Error) -> Option<S> {
         row.fail(error);
         self.poison(row.sequence())

@@ -1,4 +1,4 @@
-//! The rows of a step, followed until each has its answer.
+//! The rows of a step, until each has its result.
 
 use std::ops::{Index, IndexMut};
 
@@ -9,7 +9,7 @@ use crate::{
 
 const STEP: &str = "step";
 
-/// For engines: the rows of a step on their way to an answer each. See [`SequenceTable`](crate::SequenceTable).
+/// For engines: the rows of a running step. See [`SequenceTable`](crate::SequenceTable).
 #[derive(Debug)]
 pub struct StepRows<'r, W = ()> {
     rows: Vec<StepRow<'r, W>>,
@@ -33,8 +33,8 @@ impl<'r, W: Default> StepRows<'r, W> {
 }
 
 impl<'r, W> StepRows<'r, W> {
-    /// Whether rows wait for another pass. Looks at cancellation first: of the step, which answers all rows that wait, and of each
-    /// of them. To be called before every pass.
+    /// Whether rows are waiting for another pass. First applies cancellation, of the step and of single rows. Call it
+    /// before every pass.
     pub fn wait(&mut self, control: &Control<'_>) -> bool {
         if !self.rows.iter().any(StepRow::is_waiting) {
             return false;
@@ -51,22 +51,22 @@ impl<'r, W> StepRows<'r, W> {
         self.rows.iter().any(StepRow::is_waiting)
     }
 
-    /// Answers all rows that wait with an error.
+    /// Fails all waiting rows.
     pub fn fail(&mut self, error: &Error) {
         self.rows.iter_mut().for_each(|row| row.fail(error.clone()));
     }
 
-    /// All rows, in their order.
+    /// All rows, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, StepRow<'r, W>> {
         self.rows.iter()
     }
 
-    /// All rows, in their order.
+    /// All rows, in order.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, StepRow<'r, W>> {
         self.rows.iter_mut()
     }
 
-    /// Ends the step: puts the answers into `out`, in the rows' order.
+    /// Ends the step: writes the results to `out`, in the rows' order.
     pub fn finish(self, out: &mut StepOutput) {
         for row in self.rows {
             out.push(row.answer.unwrap_or_else(|| {
@@ -90,7 +90,7 @@ impl<W> IndexMut<usize> for StepRows<'_, W> {
     }
 }
 
-/// For engines: a row on its way through a step.
+/// For engines: a row of a running step.
 #[derive(Debug)]
 pub struct StepRow<'r, W = ()> {
     row: Row<'r>,
@@ -105,7 +105,7 @@ pub struct StepRow<'r, W = ()> {
     /// What [`Want::Hidden`] has gathered.
     hidden: Option<HiddenPool>,
     answer: Option<Result<RowResult>>,
-    /// What the engine notes about it.
+    /// Data of the engine for this row.
     pub work: W,
 }
 
@@ -115,17 +115,17 @@ impl<'r, W> StepRow<'r, W> {
         self.row.sequence
     }
 
-    /// What is wanted after them.
+    /// The result wanted after them.
     pub fn want(&self) -> Want<'r> {
         self.row.want
     }
 
-    /// Whether it has no answer yet.
+    /// Whether it has no result yet.
     pub fn is_waiting(&self) -> bool {
         self.answer.is_none()
     }
 
-    /// How many tokens are left to feed; none once there is an answer.
+    /// How many tokens are left to feed; 0 once there is a result.
     pub fn remaining(&self) -> usize {
         if self.is_waiting() { self.row.tokens.len() - self.fed } else { 0 }
     }
@@ -141,14 +141,14 @@ impl<'r, W> StepRow<'r, W> {
         self.fed + count >= self.row.tokens.len()
     }
 
-    /// The token behind the next `count`, where the row has it: its log probability is a part of [`Want::EveryPosition`].
+    /// The token after the next `count`, if the row has it. Its log probability is part of [`Want::EveryPosition`].
     pub fn following(&self, count: usize) -> Option<TokenId> {
         self.row.tokens.get(self.fed + count).copied()
     }
 
-    /// How many of the next `count` tokens, the last ones, something is wanted after: all of them for [`Want::EveryPosition`], those
-    /// among the guesses and the one in front of them for [`Want::Verify`], and else the row's last, if it is among them and anything is
-    /// wanted.
+    /// How many of the next `count` tokens, counted from the end, need a result: all of them for
+    /// [`Want::EveryPosition`], the draft tokens and the one before them for [`Want::Verify`], otherwise only the row's
+    /// last token, if a result is wanted.
     pub fn wanted(&self, count: usize) -> usize {
         let before = match self.row.want {
             Want::Nothing | Want::Hidden { .. } => return 0,
@@ -158,39 +158,40 @@ impl<'r, W> StepRow<'r, W> {
         (self.fed + count).min(self.row.tokens.len()).saturating_sub(before.max(self.fed))
     }
 
-    /// The tokens in front of the answer to the `index`th of those that are [wanted](Self::wanted) of the next `count`: its penalties
-    /// and draws read these behind what the sequence holds.
+    /// The row's tokens before the `index`th [wanted](Self::wanted) result of the next `count` tokens. Penalties and
+    /// sampling of that result see them after the tokens of the sequence.
     pub fn next_before(&self, count: usize, index: usize) -> &'r [TokenId] {
         let next = self.next(count);
         let unwanted = next.len().saturating_sub(self.wanted(count));
         next.get(..unwanted + index + 1).unwrap_or(next)
     }
 
-    /// How many of the tokens that are left to feed are guesses, where one that is none is left in front of them. The tokens before them
-    /// belong together as a prompt does; guesses are computed as if fed one by one.
+    /// How many of the tokens left to feed are draft tokens, while a token before them is also left. The tokens before
+    /// them are prefill; draft tokens are computed as if fed one by one.
     pub fn guesses_left(&self) -> usize {
         self.row.want.drafts().map_or(0, |drafts| drafts.min(self.remaining().saturating_sub(1)))
     }
 
-    /// How many answers to guesses it has taken in.
+    /// How many results of draft tokens it has.
     pub fn answered(&self) -> usize {
         self.tokens.len().max(self.logits.len())
     }
 
     /// Adds hidden states of the next `count` tokens, for [`Want::Hidden`]: their sum, or the last of them for
-    /// [`Pooling::Last`](crate::Pooling::Last). To be called before [`absorb`](Self::absorb).
+    /// [`Pooling::Last`](crate::Pooling::Last). Call it before [`absorb`](Self::absorb).
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
         if let Some(pool) = &mut self.hidden {
             pool.add_sum(sum, count);
         }
     }
 
-    /// Takes in what a pass over the next `count` tokens gave: for [`Want::EveryPosition`] the results at those tokens, for
-    /// [`Want::Verify`] and [`Want::VerifyLogits`] those at the [wanted](Self::wanted) ones ([`RowResult::Extended`] will do where there
-    /// are none), and else what the row wants where they are its last, and [`RowResult::Extended`] before. Of [`Want::Hidden`] nothing is given but what
-    /// [`add_hidden`](Self::add_hidden) has. An error is the row's answer.
+    /// Adds the result of a pass over the next `count` tokens. For [`Want::EveryPosition`] these are the results at
+    /// those tokens; for [`Want::Verify`] and [`Want::VerifyLogits`] those at the [wanted](Self::wanted) ones, or
+    /// [`RowResult::Extended`] if there are none; otherwise the row's result if they are its last tokens, else
+    /// [`RowResult::Extended`]. For [`Want::Hidden`], pass the states to [`add_hidden`](Self::add_hidden) and
+    /// [`RowResult::Extended`] here. An error becomes the row's result.
     ///
-    /// Results of another kind or number than wanted are answered as [`ErrorKind::Internal`].
+    /// A result of the wrong kind or number becomes [`ErrorKind::Internal`].
     pub fn absorb(&mut self, count: usize, result: Result<RowResult>) {
         let (last, wanted) = (self.ends_with(count), self.wanted(count));
         self.fed = self.row.tokens.len().min(self.fed + count);
@@ -233,11 +234,7 @@ impl<'r, W> StepRow<'r, W> {
             {
                 Ok(result)
             }
-            _ => Err(Error::new(
-                ErrorKind::Internal,
-                STEP,
-                "a row was answered with something else than it wanted",
-            )),
+            _ => Err(Error::new(ErrorKind::Internal, STEP, "a row got a result of the wrong kind")),
         };
         self.answer = Some(answer);
     }
@@ -247,7 +244,7 @@ impl<'r, W> StepRow<'r, W> {
         matches!(&self.answer, Some(Err(error)) if error.kind() == ErrorKind::Device)
     }
 
-    /// Answers it with an error, unless it has an answer; its sequence stays as it is.
+    /// Fails the row, unless it has a result; its sequence is unchanged.
     pub fn fail(&mut self, error: Error) {
         self.answer.get_or_insert(Err(error));
     }
