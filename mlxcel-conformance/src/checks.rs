@@ -1,10 +1,10 @@
-//! The checks: one public function a property, each over a [`Subject`].
+//! The checks: one public function per property, each over a [`Subject`].
 //!
-//! Called by itself, a check needs the capabilities that [`Check::needs`] lists; on an engine that does not claim them it
-//! fails with the engine's own [`Unsupported`](mlxcel_core::ErrorKind::Unsupported). [`run_all`](crate::run_all) and
-//! [`suite!`](crate::suite) ask first.
+//! A check needs the capabilities in [`Check::needs`]. Called directly on an engine without them, it fails with the
+//! engine's [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) error; [`run_all`](crate::run_all) and
+//! [`suite!`](crate::suite) test for them first.
 //!
-//! The docs of each check name the mutants that it kills: deliberately broken engines, which live with the kit's own tests.
+//! The docs of each check name the mutants that it kills: deliberately broken engines in the kit's own tests.
 
 mod batch;
 mod broken;
@@ -91,31 +91,31 @@ pub use verification::{
     guesses_show_their_logits,
 };
 
-/// One property that every engine must hold.
+/// A property that every engine must have.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Check {
-    /// The name of its function, and of its test.
+    /// The name of its function and test.
     pub name: &'static str,
-    /// The property, in a few words.
+    /// A short description of the property.
     pub property: &'static str,
-    /// What the engine must claim for it.
+    /// The requirements on the engine or subject.
     pub needs: &'static [Need],
-    /// The check itself.
+    /// The check's function.
     pub run: fn(&Subject<'_>) -> Outcome,
 }
 
 impl Check {
-    /// The check of this name.
+    /// Finds a check by name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|check| check.name == name)
     }
 
-    /// The first need that the subject does not meet.
+    /// The first requirement that the subject does not meet.
     ///
     /// # Errors
     ///
-    /// Those of [`Subject::model`].
+    /// The errors of [`Subject::model`].
     pub fn unmet(&self, subject: &Subject<'_>) -> mlxcel_core::Result<Option<Need>> {
         if self.needs.is_empty() {
             return Ok(None);
@@ -135,7 +135,7 @@ impl fmt::Debug for Check {
     }
 }
 
-/// What a check needs of its subject.
+/// A requirement of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {

@@ -1,4 +1,4 @@
-//! Two engines on the same checkpoint.
+//! Differential testing of two engines on the same checkpoint.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use mlxcel_core::{
 use crate::outlook::{argmax, log_softmax, logits_error};
 use crate::tolerance::{Bounds, Tolerance, largest};
 
-/// What a model says after a prompt, step by step.
+/// The output of a model after a prompt, step by step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Trace {
-    /// The logits after the prompt, where they are shown.
+    /// The logits after the prompt, if the engine claims them.
     pub prefill_logits: Option<Vec<f32>>,
-    /// What follows the prompt.
+    /// The generated steps.
     pub steps: Vec<TraceStep>,
 }
 
@@ -28,38 +28,38 @@ pub struct TraceStep {
     pub token: TokenId,
     /// Its natural log probability.
     pub logprob: f32,
-    /// By how much it leads the second; none where that is not shown.
+    /// Its margin over the second most likely token, in logits; `None` if the engine does not report it.
     pub margin: Option<f32>,
 }
 
 impl TraceStep {
-    /// A step that chose `token`.
+    /// A step with the most likely token `token`.
     pub fn new(token: TokenId, logprob: f32, margin: Option<f32>) -> Self {
         Self { token, logprob, margin }
     }
 }
 
 impl Trace {
-    /// A trace from elsewhere: of another library, or recorded.
+    /// A trace from another source: another library, or a recording.
     pub fn new(prefill_logits: Option<Vec<f32>>, steps: Vec<TraceStep>) -> Self {
         Self { prefill_logits, steps }
     }
 
-    /// What `model` says by itself: `tokens` greedy tokens after `prompt`.
+    /// Traces `tokens` greedy tokens of `model` after `prompt`.
     ///
     /// # Errors
     ///
-    /// Those of a session; [`ErrorKind::CapacityExceeded`] where prompt and tokens do not fit.
+    /// Those of a session; [`ErrorKind::CapacityExceeded`] if prompt and tokens do not fit.
     pub fn of(model: &dyn Model, prompt: &[TokenId], tokens: usize) -> Result<Self> {
         Self::run(model, prompt, tokens, |_, own| own)
     }
 
-    /// What `model` would say at each step after `prompt` if it had said `path` before: so that every step can be compared, and
-    /// not those alone that come before the first difference.
+    /// Traces `model` after `prompt` with `path` as the generated tokens (teacher forcing), so that steps after the
+    /// first difference can be compared too.
     ///
     /// # Errors
     ///
-    /// Those of [`of`](Self::of).
+    /// The errors of [`of`](Self::of).
     pub fn along(model: &dyn Model, prompt: &[TokenId], path: &[TokenId]) -> Result<Self> {
         Self::run(model, prompt, path.len(), |step, _| path[step])
     }
@@ -127,11 +127,12 @@ fn broken(message: &'static str) -> Error {
 pub struct Divergence {
     /// Which step, counted from 0.
     pub step: usize,
-    /// What the first chose.
+    /// The first engine's token.
     pub a: TokenLogprob,
-    /// What the second chose.
+    /// The second engine's token.
     pub b: TokenLogprob,
-    /// By how much the first engine's token leads its second best; where it does not show that, the second engine's.
+    /// The first engine's margin over its second most likely token; the second engine's if the first does not report
+    /// it.
     pub margin: Option<f32>,
 }
 
@@ -154,7 +155,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares what two engines say after the same prompt, the second [along](Trace::along) the path of the first.
+    /// Compares the traces of two engines after the same prompt, the second [along](Trace::along) the path of the
+    /// first.
     pub fn new(a: &Trace, b: &Trace, tolerance: &Tolerance) -> Self {
         let steps = a.steps.len().min(b.steps.len());
         let shown = a.prefill_logits.as_ref().or(b.prefill_logits.as_ref());
@@ -193,7 +195,7 @@ impl Comparison {
         self.divergences.first()
     }
 
-    /// Whether all of it lies within the tolerance: tokens may differ only where the lead is below the tolerated margin.
+    /// Whether everything is within the tolerance: tokens may differ only if the margin is below the tolerated one.
     pub fn passed(&self) -> bool {
         let Bounds { margin, logprob } = self.tolerance.bounds(self.largest_logit);
         let excused = |divergence: &Divergence| divergence.margin.is_some_and(|lead| lead < margin);
@@ -203,15 +205,15 @@ impl Comparison {
     }
 }
 
-/// Prompt after prompt on two engines; prints as a table.
+/// The comparisons of two engines, one per prompt; prints as a table.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Differential {
-    /// The name of the first, which leads the way.
+    /// The name of the first engine, whose tokens both follow.
     pub a: String,
     /// The name of the second.
     pub b: String,
-    /// What was tolerated.
+    /// The tolerance.
     pub tolerance: Tolerance,
     /// One comparison a prompt.
     pub comparisons: Vec<Comparison>,
@@ -228,7 +230,7 @@ impl Differential {
         Self { a: a.into(), b: b.into(), tolerance, comparisons }
     }
 
-    /// Whether every comparison lies within the tolerance; not where nothing was compared.
+    /// Whether every comparison is within the tolerance; false if nothing was compared.
     pub fn passed(&self) -> bool {
         let compared = self.comparisons.iter().any(|comparison| comparison.steps > 0);
         compared && self.comparisons.iter().all(Comparison::passed)
@@ -273,8 +275,8 @@ impl fmt::Display for Differential {
     }
 }
 
-/// Compares two engines that have loaded the same checkpoint: for each prompt the logits after it, and `tokens` greedy steps along
-/// the first one's text, with tokens and log probabilities.
+/// Compares two engines that loaded the same checkpoint: for each prompt the logits after it, and tokens and log
+/// probabilities of `tokens` greedy steps along the first engine's text.
 ///
 /// ```
 /// use mlxcel_conformance::{Tolerance, differential};
@@ -288,7 +290,7 @@ impl fmt::Display for Differential {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`] where the vocabularies differ in size, and those of [`Trace::of`].
+/// [`ErrorKind::InvalidInput`] if the vocabularies differ in size, and the errors of [`Trace::of`].
 pub fn differential(
     a: &dyn Model,
     b: &dyn Model,

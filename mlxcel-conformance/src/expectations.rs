@@ -1,10 +1,10 @@
-//! What an engine is known not to hold, with the reasons.
+//! Skipped checks and expected failures of an engine, with reasons.
 
 use crate::checks::Check;
 
-/// Which checks are left out, and which are known to fail; each with a written reason.
+/// Skipped checks and expected failures, each with a reason.
 ///
-/// An exception that is out of date fails: an expected failure that passes, or one of a check that would not run anyway.
+/// Stale exceptions fail: an expected failure that passes, or an exception of a check that would not run anyway.
 ///
 /// ```
 /// let expectations = mlxcel_conformance::Expectations::none()
@@ -31,19 +31,19 @@ pub(crate) enum Exception {
 }
 
 impl Expectations {
-    /// Every check whose needs are met passes.
+    /// No exceptions: every check whose requirements are met must pass.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Leaves a check out.
+    /// Skips a check.
     #[must_use]
     pub fn skip(mut self, check: impl Into<String>, reason: impl Into<String>) -> Self {
         self.entries.push(Entry { check: check.into(), exception: Exception::Skip(reason.into()) });
         self
     }
 
-    /// Runs a check that is known to fail.
+    /// Expects a check to fail.
     #[must_use]
     pub fn expect_failure(mut self, check: impl Into<String>, reason: impl Into<String>) -> Self {
         self.entries.push(Entry { check: check.into(), exception: Exception::Failure(reason.into()) });
@@ -54,7 +54,7 @@ impl Expectations {
         self.entries.iter().find(|entry| entry.check == check).map(|entry| &entry.exception)
     }
 
-    /// What is wrong with the list itself: a check that does not exist or stands there twice, a reason that is missing.
+    /// Errors in the list itself: unknown or duplicate checks, missing reasons.
     pub fn defects(&self) -> Vec<String> {
         let mut defects = Vec::new();
         for (i, Entry { check, exception }) in self.entries.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! Why a check failed.
+//! Failures of checks.
 
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind};
 
-/// Why a check failed: what was seen, against what the contract says.
+/// Why a check failed: what was observed, and what the contract requires.
 #[derive(Clone, Debug)]
 pub struct Failure {
     message: String,
@@ -12,22 +12,22 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure in words.
+    /// A failure with this message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), error: None }
     }
 
-    /// What was seen, in words; an unexpected error of the engine included.
+    /// The message, including an unexpected error of the engine.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The engine's error, where an unexpected one is the failure.
+    /// The engine's error, if an unexpected error is the failure.
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
 
-    /// The same failure, with where it was seen put in front.
+    /// Prepends where the failure was observed.
     #[must_use]
     pub fn during(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);
@@ -53,10 +53,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a check ends with.
+/// The result of a check.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Fails the check with the formatted words unless the condition holds.
+/// Fails the check with the formatted message unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($words:tt)+) => {
         // Not `if !…`: a comparison with what is no number is false, and turning it around would read as something else.

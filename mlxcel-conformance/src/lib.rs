@@ -1,19 +1,19 @@
-//! The test kit that proves an engine of the mlxcel contract.
+//! A conformance test kit for engines of the mlxcel contract.
 //!
-//! # Why a kit
+//! # Why a test kit
 //!
-//! A trait says what can be called; what it must then do is said in words, and words can be misread. Here each promise of
-//! [`mlxcel_core`]'s contract is a function that tries it on a real engine with a real model, from the outside, as an
-//! application would: [`checks`]. There is no second implementation to agree with; an engine is held against itself (a prompt
-//! in chunks against the same prompt at once, a batched sequence against the same one alone), and [`differential()`] holds two
-//! engines against each other where there are two.
+//! A trait defines what can be called, but its behaviour is specified in prose, which can be misread. Here each promise
+//! of [`mlxcel_core`]'s contract is an executable check on a real engine with a real model, through the public API, as
+//! an application uses it: [`checks`]. No second implementation is needed: an engine is compared with itself (a chunked
+//! prompt with the same prompt at once, a batched sequence with the same one alone). To compare two engines, use
+//! [`differential()`].
 //!
-//! The kit is itself proved by mutants: engines broken on purpose, each in one way. Every check kills at least one, named in its
-//! docs, and every mutant is killed.
+//! The kit itself is tested with mutants: engines that are deliberately broken, each in one way. Every check kills at
+//! least one mutant, named in its docs, and every mutant is killed.
 //!
 //! # Use
 //!
-//! In the tests of an engine's crate, one test a property:
+//! In the tests of an engine's crate, one test per property:
 //!
 //! ```
 //! use mlxcel_conformance::{Expectations, Subject, suite};
@@ -23,7 +23,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! Or all at once, as a table of properties, capabilities and results:
+//! Or run all checks and print a table of properties, capabilities and results:
 //!
 //! ```
 //! use mlxcel_conformance::{Expectations, Subject, run_all};
@@ -35,9 +35,9 @@
 //! assert!(report.passed());
 //! ```
 //!
-//! A check of what an engine does not claim is not run, but that it answers
-//! [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) is checked. Exceptions need a reason: [`Expectations`]. Where rounding
-//! may tell, [`Tolerance`] says how much.
+//! Checks of unclaimed capabilities are not run; instead the kit checks that these return
+//! [`Unsupported`](mlxcel_core::ErrorKind::Unsupported). Exceptions need a reason: [`Expectations`]. [`Tolerance`]
+//! bounds differences by rounding.
 #![forbid(unsafe_code)]
 
 pub mod checks;

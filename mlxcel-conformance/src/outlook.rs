@@ -1,4 +1,4 @@
-//! What a model expects next, computed in the plainest way: a fresh sequence, alone, fed everything at once.
+//! The reference result: the next-token distribution of a new sequence that is fed all tokens at once, alone.
 
 use std::fmt;
 

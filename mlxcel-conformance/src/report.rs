@@ -1,4 +1,4 @@
-//! Running checks, and what came of it.
+//! Runs checks and reports the results.
 
 use std::any::Any;
 use std::fmt;
@@ -12,24 +12,24 @@ use crate::expectations::{Exception, Expectations};
 use crate::failure::Failure;
 use crate::subject::Subject;
 
-/// What came of one check.
+/// The result of one check.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CheckResult {
-    /// It holds.
+    /// It passed.
     Passed,
-    /// The engine does not claim what it needs, or the subject does not have it.
+    /// Not run: the engine does not claim a required capability, or the subject lacks a requirement.
     Unclaimed(Need),
-    /// It was left out, for this reason.
+    /// Skipped, for this reason.
     Skipped(String),
-    /// It failed, as was known for this reason.
+    /// It failed as expected, for this reason.
     ExpectedFailure(String, Failure),
-    /// It failed; or it passed and was expected to fail.
+    /// It failed, or passed unexpectedly.
     Failed(Failure),
 }
 
 impl CheckResult {
-    /// Whether this is a failure that nobody expected.
+    /// Whether this is an unexpected failure.
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_))
     }
@@ -58,28 +58,28 @@ impl fmt::Display for CheckResult {
 pub struct ReportLine {
     /// The check.
     pub check: &'static Check,
-    /// What came of it.
+    /// Its result.
     pub result: CheckResult,
-    /// How long it ran.
+    /// Its duration.
     pub time: Duration,
 }
 
-/// Every property, the capability that it needs, and what came of its check; prints as a table.
+/// All checks with their required capabilities and results; prints as a table.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// The engine's name.
     pub backend: String,
-    /// What it claims; none where the model could not be loaded.
+    /// The engine's capabilities; `None` if the model could not be loaded.
     pub capabilities: Option<Capabilities>,
-    /// What is wrong with the expectations themselves.
+    /// Errors in the expectations themselves.
     pub defects: Vec<String>,
-    /// One line a check.
+    /// One line per check.
     pub lines: Vec<ReportLine>,
 }
 
 impl Report {
-    /// Whether nothing failed that was not expected to, and the expectations are in order.
+    /// Whether there was no unexpected failure and the expectations are valid.
     pub fn passed(&self) -> bool {
         self.defects.is_empty() && !self.lines.iter().any(|line| line.result.is_failure())
     }
@@ -133,7 +133,7 @@ fn needs(check: &Check) -> String {
     check.needs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs every check and reports. Nothing is printed, and nothing panics.
+/// Runs every check and returns a report. It prints nothing and does not panic.
 pub fn run_all(subject: &Subject<'_>, expectations: &Expectations) -> Report {
     let lines = ALL
         .iter()

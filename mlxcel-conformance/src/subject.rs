@@ -1,4 +1,4 @@
-//! What is tested: an engine, a model for it, and what the kit must be told about both.
+//! The subject of the tests: an engine with a model, and what the kit needs to know about both.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ struct Faulty<'a> {
 /// Loads another model.
 type OtherModel<'a> = Box<dyn Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a>;
 
-/// An engine with a model to run, as the checks see it.
+/// An engine with a model to test.
 ///
 /// The model is loaded once, when it is first needed, and shared by all checks; a few load it again.
 ///
@@ -53,7 +53,7 @@ pub struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// `backend` running the model of `source` by default options.
+    /// `backend` with the model of `source`, loaded with default options.
     pub fn new(backend: impl Backend + 'a, source: impl Into<ModelSource>) -> Self {
         Self {
             backend: Box::new(backend),
@@ -72,30 +72,29 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a sequence quick; at least
-    /// 32 tokens are needed, and more than one chunk of the engine's prefill are wanted.
+    /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a sequence quick; it
+    /// must be at least 32 tokens, and should exceed one prefill chunk of the engine.
     #[must_use]
     pub fn with_load(mut self, load: LoadOptions) -> Self {
         self.load = load;
         self
     }
 
-    /// Tells how to load another model by the same engine, whose sessions must refuse this model's snapshots.
+    /// Sets a function that loads another model with the same engine. Its sessions must reject this model's snapshots.
     #[must_use]
     pub fn with_other_model(mut self, load: impl Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a) -> Self {
         self.other = Some(Box::new(load));
         self
     }
 
-    /// Sets how far results may lie apart that are equal but for rounding; [`Tolerance::of`] the model's precision where it is
-    /// not set.
+    /// Sets the tolerance for differences by rounding; defaults to [`Tolerance::of`] the model's precision.
     #[must_use]
     pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
         self.tolerance = Some(tolerance);
         self
     }
 
-    /// Sets texts to run instead of arbitrary tokens: what the model was made for has clearer winners.
+    /// Sets prompts to use instead of arbitrary tokens: on text like its training data, a model has clearer margins.
     #[must_use]
     pub fn with_prompts(mut self, prompts: impl IntoIterator<Item = Vec<TokenId>>) -> Self {
         self.prompts = prompts.into_iter().filter(|prompt| !prompt.is_empty()).collect();
@@ -109,7 +108,7 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Tells how to make the same engine with a device that fails once when [`Faults`] say so, at one of these `points`.
+    /// Sets a function that creates the same engine with fault injection by [`Faults`], at these `points`.
     #[must_use]
     pub fn with_faulty(
         mut self,
@@ -120,7 +119,7 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Tells how to load the model by the same engine with weights of which some are no numbers, so that no logit is one.
+    /// Sets a function that loads the model with NaN weights, so that all logits are NaN.
     #[must_use]
     pub fn with_broken_weights(
         mut self,
@@ -130,15 +129,16 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Tells that some layers of the model see `positions` positions at most. Texts then become longer than that, if the capacity
-    /// allows, and prompts are cut next to it.
+    /// Declares that some layers have a sliding window of `positions` positions. Tests then use texts longer than the
+    /// window, if the capacity allows, and split prompts near its border.
     #[must_use]
     pub fn with_window(mut self, positions: usize) -> Self {
         self.window = Some(positions);
         self
     }
 
-    /// Tells that no state of the model grows once a sequence holds `positions`: all of its layers have windows or recurrences.
+    /// Declares that the state of a sequence stops growing at `positions` tokens, because all layers have windows or
+    /// recurrences.
     #[must_use]
     pub fn with_bounded_state(mut self, positions: usize) -> Self {
         self.bounded = Some(positions);
@@ -150,21 +150,21 @@ impl<'a> Subject<'a> {
         &*self.backend
     }
 
-    /// Where the model comes from.
+    /// The model's source.
     pub fn source(&self) -> &ModelSource {
         &self.source
     }
 
-    /// What it is loaded with.
+    /// The load options.
     pub fn load_options(&self) -> &LoadOptions {
         &self.load
     }
 
-    /// The other model of [`with_other_model`](Self::with_other_model); none where the subject has none.
+    /// The model of [`with_other_model`](Self::with_other_model), if set.
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`].
+    /// The errors of [`Backend::load`].
     pub fn other_model(&self) -> Result<Option<Arc<dyn Model>>> {
         self.other.as_ref().map(|load| load()).transpose()
     }
@@ -179,26 +179,26 @@ impl<'a> Subject<'a> {
         self.cases
     }
 
-    /// Whether weights can be had that are no numbers.
+    /// Whether [`with_broken_weights`](Self::with_broken_weights) is set.
     pub fn has_broken_weights(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// The model with weights that are no numbers; none where the subject has none.
+    /// The model of [`with_broken_weights`](Self::with_broken_weights), if set.
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`].
+    /// The errors of [`Backend::load`].
     pub fn broken_model(&self) -> Result<Option<Arc<dyn Model>>> {
         self.broken.as_ref().map(|load| load()).transpose()
     }
 
-    /// How many positions some layers see; none where nobody said.
+    /// The window of [`with_window`](Self::with_window), if set.
     pub fn window(&self) -> Option<usize> {
         self.window
     }
 
-    /// From how many positions on no state grows; none where some does, or nobody said.
+    /// The bound of [`with_bounded_state`](Self::with_bounded_state), if set.
     pub fn bounded_state(&self) -> Option<usize> {
         self.bounded
     }
@@ -207,7 +207,7 @@ impl<'a> Subject<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`].
+    /// The errors of [`Backend::load`].
     pub fn model(&self) -> Result<Arc<dyn Model>> {
         if let Some(model) = self.model.get() {
             return Ok(Arc::clone(model));
@@ -220,31 +220,31 @@ impl<'a> Subject<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`] and [`Model::open_session`].
+    /// The errors of [`Backend::load`] and [`Model::open_session`].
     pub fn session(&self) -> Result<Box<dyn InferenceSession>> {
         self.model()?.open_session(&SessionOptions::default())
     }
 
-    /// Where the engine can be made to fail.
+    /// The points where faults can be injected.
     pub fn fault_points(&self) -> &[FaultPoint] {
         self.faulty.as_ref().map_or(&[], |faulty| &faulty.points)
     }
 
-    /// The model by the engine whose device fails when `faults` say so; none where the subject cannot.
+    /// The model on an engine that fails by `faults`, if [`with_faulty`](Self::with_faulty) is set.
     ///
     /// # Errors
     ///
-    /// Those of [`Backend::load`].
+    /// The errors of [`Backend::load`].
     pub fn faulty_model(&self, faults: &Faults) -> Result<Option<Arc<dyn Model>>> {
         let Some(faulty) = &self.faulty else { return Ok(None) };
         (faulty.make)(faults.clone()).load(&self.source, &self.load).map(Some)
     }
 
-    /// How far its results may lie apart; none at all for an engine that claims bitwise batch invariance.
+    /// The tolerance; zero for an engine that claims bitwise batch invariance.
     ///
     /// # Errors
     ///
-    /// Those of [`model`](Self::model).
+    /// The errors of [`model`](Self::model).
     pub fn tolerance(&self) -> Result<Tolerance> {
         let model = self.model()?;
         let mut tolerance = self.tolerance.unwrap_or_else(|| Tolerance::of(model.info().precision));
@@ -260,7 +260,7 @@ impl<'a> Subject<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`model`](Self::model).
+    /// The errors of [`model`](Self::model).
     pub fn tokens(&self, number: usize, length: usize) -> Result<Vec<TokenId>> {
         if !self.prompts.is_empty() {
             let prompt = &self.prompts[number % self.prompts.len()];

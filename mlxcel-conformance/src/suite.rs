@@ -1,17 +1,17 @@
-//! One test a property.
+//! One test per property.
 
 use crate::checks::Check;
 use crate::expectations::Expectations;
 use crate::report::{CheckResult, run};
 use crate::subject::Subject;
 
-/// Makes one `#[test]` of each check, and one that holds the expectations themselves in order.
+/// Generates a `#[test]` for each check, and one that validates the expectations.
 ///
-/// A check that needs of the subject what it was not [given](Subject) fails, unless it is skipped with a reason: nobody would notice
-/// that it never ran.
+/// A check whose requirement on the [`Subject`] is not set fails unless it is skipped with a reason, so that no check
+/// silently never runs.
 ///
-/// The first argument gives the [`Subject`] (called once in a process; its model is shared by the tests), the second the
-/// [`Expectations`]:
+/// The first argument is an expression for the [`Subject`] (evaluated once per process; its model is shared by the
+/// tests), the second one for the [`Expectations`]:
 ///
 /// ```
 /// use mlxcel_conformance::{Expectations, Subject, suite};
@@ -39,7 +39,7 @@ macro_rules! suite {
     };
 }
 
-/// Makes the tests of [`suite!`].
+/// Generates the tests of [`suite!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __tests {
@@ -51,7 +51,7 @@ macro_rules! __tests {
     )*};
 }
 
-/// Hands the names of all checks to a macro, after what else it is given.
+/// Passes the names of all checks to a macro, after its other arguments.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __with_checks {

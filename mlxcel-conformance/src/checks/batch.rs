@@ -1,4 +1,4 @@
-//! Many sequences in one step.
+//! Batching: several sequences per step.
 
 use mlxcel_core::{InferenceSession, Row, RowResult, SamplingPlan};
 
@@ -12,7 +12,7 @@ fn companions(subject: &Subject<'_>, session: &mut dyn InferenceSession, most: u
     (0..count).map(|i| Walk::open(session, subject.tokens(i, 3 + 4 * i)?)).collect()
 }
 
-/// Sequences of different lengths that share their steps say what each says alone. Needs two sequences.
+/// Batched sequences of different lengths generate the same as each one alone. Needs two sequences.
 ///
 /// Kills: `shares_kv`, `rounds_to_the_longest`, `rounds_to_four_bits_in_batches`, `drops_a_term_in_batches`.
 pub fn batch_equals_single(subject: &Subject<'_>) -> Outcome {
@@ -24,8 +24,8 @@ pub fn batch_equals_single(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Prompt chunks and decoding rows share steps, while sequences join and leave: each says what it says alone. Needs two
-/// sequences.
+/// With prompt chunks and decoding rows mixed in steps, and sequences joining and leaving, each generates the same as
+/// alone. Needs two sequences.
 ///
 /// Kills: `chunk_delays_the_others`, `shares_kv`.
 pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
@@ -77,7 +77,7 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
     step_together(subject, &mut *session, &mut walks, "after the long prompt")
 }
 
-/// Results stand in the order of the rows, in whatever order sequences were opened. Needs two sequences.
+/// Results are in the order of the rows, independent of the order in which sequences were opened. Needs two sequences.
 ///
 /// Kills: `answers_by_sequence`.
 pub fn rows_answer_in_order(subject: &Subject<'_>) -> Outcome {
@@ -101,7 +101,8 @@ pub fn rows_answer_in_order(subject: &Subject<'_>) -> Outcome {
     }
 }
 
-/// A step of as many decoding rows as one pass is claimed to serve takes one pass over the weights.
+/// A step of [`Capabilities::batch_rows`](mlxcel_core::Capabilities::batch_rows) decoding rows takes one pass over the
+/// weights.
 ///
 /// Kills: `takes_rows_in_turns`, `miscounts_passes`.
 pub fn batches_take_one_pass(subject: &Subject<'_>) -> Outcome {
@@ -126,7 +127,8 @@ pub fn batches_take_one_pass(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A row of as many tokens as one pass is claimed to compute takes one pass, and a longer one takes more.
+/// A row of [`Capabilities::prompt_chunk`](mlxcel_core::Capabilities::prompt_chunk) tokens takes one pass, and a longer
+/// one takes more.
 ///
 /// Kills: `overstates_prompt_chunk`, `understates_prompt_chunk`.
 pub fn prompt_chunks_take_one_pass(subject: &Subject<'_>) -> Outcome {
@@ -154,7 +156,7 @@ pub fn prompt_chunks_take_one_pass(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// What a sequence computes is equal to the last bit single-sequence and batched, whole and in chunks. Needs the claim.
+/// Results are bitwise equal single-sequence and batched, whole and in chunks. Needs the claim.
 ///
 /// Kills: `rounds_in_batches`.
 pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! Weights that are no numbers. Needs [`Subject::with_broken_weights`].
+//! NaN weights. Needs [`Subject::with_broken_weights`].
 
 use mlxcel_core::{
     Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingParams, SamplingPlan, SessionOptions,
@@ -9,8 +9,8 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::step;
 use crate::subject::Subject;
 
-/// Whatever is wanted of logits that are no numbers, the answer is an error of the kind [`Device`](ErrorKind::Device), and the sequence is
-/// poisoned: no token, no probability, and no logits either.
+/// With NaN logits, every want returns an error of the kind [`Device`](ErrorKind::Device) and poisons the sequence: no
+/// token, no probability and no logits are returned.
 ///
 /// Kills: `chooses_among_no_numbers`, `shows_what_is_no_number`.
 pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {

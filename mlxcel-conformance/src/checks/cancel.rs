@@ -1,4 +1,4 @@
-//! Stopping work that is under way.
+//! Cancellation.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{Walk, expect_token, extend, stands_at, step};
 use crate::subject::Subject;
 
-/// A step that was cancelled before it began computes nothing, and its sequences go on as if it had not been.
+/// A step that is cancelled before it starts computes nothing and does not affect its sequences.
 ///
 /// Kills: `ignores_cancel`, `cancel_loses_a_token`.
 pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
@@ -32,8 +32,8 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *session, 2, "after a cancelled step")
 }
 
-/// A prompt that is cancelled under way, by its step or by its row, stops at a boundary: the sequence says how far it came, goes on
-/// from there, and is right. Where prompts take long enough to be stopped, they are.
+/// A prompt that is cancelled while running, by its step or its row, stops at a chunk boundary; the sequence reports
+/// its position and continues correctly from there. Prompts that take long enough are in fact cancelled.
 ///
 /// Kills: `cancel_overstates_the_position`, `notices_cancel_before_steps_alone`, `notices_cancelled_rows_before_steps_alone`.
 pub fn cancelled_prompts_go_on(subject: &Subject<'_>) -> Outcome {
@@ -118,7 +118,7 @@ fn stop_under_way(
     Ok(Reached { sequence, position })
 }
 
-/// A row that was cancelled before its step computes nothing, and the other rows of the step go on. Needs two sequences.
+/// A row that is cancelled before its step computes nothing, and the other rows run. Needs two sequences.
 ///
 /// Kills: `ignores_cancelled_rows`, `cancelled_row_stops_the_others`.
 pub fn cancelled_rows_spare_the_others(subject: &Subject<'_>) -> Outcome {
@@ -157,7 +157,7 @@ pub fn cancelled_rows_spare_the_others(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A generation that is cancelled between tokens ends as `Cancelled`, and its sequence goes on.
+/// A generation that is cancelled between tokens ends with `Cancelled`, and its sequence stays usable.
 ///
 /// Kills: `cancel_sticks`.
 pub fn cancelled_generations_go_on(subject: &Subject<'_>) -> Outcome {

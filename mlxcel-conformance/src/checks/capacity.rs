@@ -1,4 +1,4 @@
-//! The edges of a sequence's room.
+//! The capacity of sequences.
 
 use mlxcel_core::{ErrorKind, Row, SamplingPlan, SessionOptions};
 
@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, stands_at, step};
 use crate::subject::Subject;
 
-/// A sequence holds exactly as many tokens as its capacity says, and is right to the last.
+/// A sequence holds exactly as many tokens as its capacity, and is correct up to the last one.
 ///
 /// Kills: `capacity_one_short`.
 pub fn fills_exactly(subject: &Subject<'_>) -> Outcome {
@@ -24,7 +24,7 @@ pub fn fills_exactly(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// One token beyond the capacity is refused before any work, and the sequence stays as it was.
+/// One token beyond the capacity is rejected before any work, and the sequence is unchanged.
 ///
 /// Kills: `capacity_one_beyond`, `fills_up_before_it_refuses`, `drops_what_does_not_fit`.
 pub fn one_beyond_is_refused(subject: &Subject<'_>) -> Outcome {

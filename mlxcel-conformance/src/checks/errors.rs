@@ -1,4 +1,4 @@
-//! What is refused, and that a refusal harms nobody.
+//! Invalid rows are rejected without affecting others.
 
 use mlxcel_core::{Control, ErrorKind, Row, RowResult, SamplingPlan, SequenceId, StepOutput};
 
@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{Walk, expect_token, extend, stands_at, step};
 use crate::subject::Subject;
 
-/// A step without rows is refused.
+/// A step without rows is rejected.
 ///
 /// Kills: `accepts_no_rows`.
 pub fn no_rows_are_refused(subject: &Subject<'_>) -> Outcome {
@@ -15,8 +15,8 @@ pub fn no_rows_are_refused(subject: &Subject<'_>) -> Outcome {
     refused(result, ErrorKind::InvalidInput, "a step without rows").map(drop)
 }
 
-/// A row without tokens, one with a token beyond the vocabulary and one of an unknown sequence are refused by their kinds, and
-/// nothing happens.
+/// Rows without tokens, with a token outside the vocabulary or of an unknown sequence return the right kinds of errors
+/// and change nothing.
 ///
 /// Kills: `accepts_empty_rows`, `wraps_tokens`.
 pub fn bad_rows_are_refused(subject: &Subject<'_>) -> Outcome {
@@ -51,7 +51,7 @@ pub fn bad_rows_are_refused(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *session, 2, "after refusals")
 }
 
-/// Of two rows of one sequence the second is refused, and the first runs.
+/// Of two rows of one sequence the second is rejected, and the first runs.
 ///
 /// Kills: `accepts_duplicates`.
 pub fn duplicate_rows_are_refused(subject: &Subject<'_>) -> Outcome {
@@ -66,7 +66,7 @@ pub fn duplicate_rows_are_refused(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *session, 2, "after a second row was refused")
 }
 
-/// A bad row beside good ones answers its error, and the good ones run.
+/// An invalid row returns its error, and valid rows of the same step run.
 ///
 /// Kills: `one_bad_row_fails_all`, `takes_bad_rows_out`.
 pub fn bad_rows_harm_no_others(subject: &Subject<'_>) -> Outcome {
@@ -100,7 +100,7 @@ pub fn bad_rows_harm_no_others(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Counters never fall, and count the tokens that were fed.
+/// Counters never decrease, and count the tokens fed.
 ///
 /// Kills: `miscounts_tokens`, `stats_fall`.
 pub fn stats_are_monotone(subject: &Subject<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! A device that fails. Needs [`Subject::with_faulty`].
+//! Device faults. Needs [`Subject::with_faulty`].
 
 use mlxcel_core::{
     Error, ErrorKind, FaultPoint, Faults, InferenceSession, Row, SamplingPlan, SequenceId, SessionOptions,
@@ -34,7 +34,7 @@ fn feed_until_it_fails(session: &mut dyn InferenceSession, sequence: SequenceId)
     Err(Failure::new("the device was to fail, and did not"))
 }
 
-/// A sequence that saw a device fault says so, refuses everything but to be closed, and is then gone.
+/// A sequence with a device fault reports that it is poisoned and can only be closed.
 ///
 /// Kills: `forgets_poison`, `poison_cannot_be_closed`.
 pub fn faults_poison(subject: &Subject<'_>) -> Outcome {
@@ -74,7 +74,7 @@ fn poison(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
     walk.run(subject, &mut *session, 2, "a new sequence after a fault")
 }
 
-/// A fault poisons the rows that ran, and no sequence besides. Needs two sequences.
+/// A fault poisons the sequences of the rows that ran, and no others. Needs two sequences.
 ///
 /// Kills: `faults_poison_all`.
 pub fn faults_spare_the_others(subject: &Subject<'_>) -> Outcome {
@@ -102,9 +102,9 @@ fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
     idle.take(subject, &expect_token(healthy)?, "beside a poisoned row")
 }
 
-/// Wherever the device fails (in loading, a step, a fork, a snapshot or its restoration) what was asked answers an error of that
-/// failure's kind, each sequence is poisoned or goes on from where it says that it stands, and so does the session. Before a program
-/// has begun nothing is poisoned.
+/// Wherever the device fails (loading, step, fork, snapshot or restore), the call returns an error of that failure's
+/// kind, and each sequence is either poisoned or continues correctly from its reported position. A failure before a
+/// program starts poisons nothing.
 ///
 /// Kills: `short_memory_poisons`, `short_memory_feeds`.
 pub fn faults_without_harm(subject: &Subject<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! Two sequences out of one. Needs [`Capabilities::fork`](mlxcel_core::Capabilities::fork).
+//! Forks. Needs [`Capabilities::fork`](mlxcel_core::Capabilities::fork).
 
 use mlxcel_core::{ErrorKind, InferenceSession};
 
@@ -23,7 +23,7 @@ fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usi
     Ok((source, fork))
 }
 
-/// A fork goes on as its source would have, from an empty sequence too. Needs two sequences.
+/// A fork continues as its source would, also from an empty sequence. Needs two sequences.
 ///
 /// Kills: `fork_forgets_a_token`, `fork_loses_what_wrapped`.
 pub fn fork_goes_on(subject: &Subject<'_>) -> Outcome {
@@ -39,7 +39,7 @@ pub fn fork_goes_on(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// What source and fork do after the fork is their own: in turns, in one step, and where one goes back. Needs two sequences.
+/// Source and fork are independent: run in turns, in one step, and when one rewinds. Needs two sequences.
 ///
 /// Kills: `fork_shares_state`.
 pub fn fork_is_independent(subject: &Subject<'_>) -> Outcome {
@@ -60,7 +60,7 @@ pub fn fork_is_independent(subject: &Subject<'_>) -> Outcome {
     fork.run(subject, &mut *session, 2, "the fork at the end")
 }
 
-/// A fork takes the place of a sequence, and is refused where there is none. Needs two sequences.
+/// A fork counts as a sequence, and is rejected if the limit is reached. Needs two sequences.
 ///
 /// Kills: `forks_beyond_the_limit`.
 pub fn fork_needs_a_place(subject: &Subject<'_>) -> Outcome {

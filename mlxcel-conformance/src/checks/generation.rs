@@ -1,4 +1,4 @@
-//! Whole generations: where they end, and that the given methods of the contract are what they are given as.
+//! Whole generations, and the contract's provided methods.
 
 use mlxcel_core::{
     Control, ErrorKind, FinishReason, GenerateExt, GenerateOptions, InferenceSession, Row, SamplingPlan,
@@ -27,8 +27,8 @@ fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &s
     Ok(())
 }
 
-/// A stream gives what steps give, ends with `Length` where as many tokens are there as were asked for, and with `Stop` at a stop
-/// token, which it withholds.
+/// A stream yields the same tokens as steps, ends with `Length` at the token limit, and with `Stop` at a stop token,
+/// which it does not yield.
 ///
 /// Kills: `own_prefill_drops_a_token`.
 pub fn streams_are_steps(subject: &Subject<'_>) -> Outcome {
@@ -68,7 +68,7 @@ pub fn streams_are_steps(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A generation goes on to the last place of the sequence and then ends with `Length`.
+/// A generation runs up to the last position of the sequence and then ends with `Length`.
 ///
 /// Kills: `capacity_one_short`.
 pub fn generation_ends_when_full(subject: &Subject<'_>) -> Outcome {
@@ -99,7 +99,7 @@ pub fn generation_ends_when_full(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A generation in one call closes the sequence that it opened, whether it succeeds, fails or is broken off.
+/// A generation in one call closes its sequence, whether it succeeds, fails or is interrupted.
 ///
 /// Kills: `keeps_closed_sequences`.
 pub fn generation_leaves_nothing_open(subject: &Subject<'_>) -> Outcome {
@@ -128,7 +128,7 @@ pub fn generation_leaves_nothing_open(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// `prefill` and `decode_step`, which an engine may have of its own, are steps.
+/// `prefill` and `decode_step`, which an engine may override, behave as steps.
 ///
 /// Kills: `own_prefill_drops_a_token`, `own_decode_answers_in_reverse`.
 pub fn given_methods_are_steps(subject: &Subject<'_>) -> Outcome {

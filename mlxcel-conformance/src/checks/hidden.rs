@@ -1,4 +1,4 @@
-//! Hidden states, pooled. Needs hidden states.
+//! Pooled hidden states. Needs hidden states.
 
 use mlxcel_core::{InferenceSession, Pooling, Row, RowResult, SamplingPlan, SequenceId, TokenId};
 
@@ -43,7 +43,7 @@ fn same(subject: &Subject<'_>, state: &[f32], expected: &[f32], what: impl std::
     Ok(())
 }
 
-/// A pooled state has as many elements as claimed, all finite, and texts differ in theirs. Needs hidden states.
+/// A pooled state has the claimed number of elements, all finite, and differs between texts. Needs hidden states.
 ///
 /// Kills: `cuts_hidden_states`, `knows_one_hidden_state`.
 pub fn hidden_states_are_complete(subject: &Subject<'_>) -> Outcome {
@@ -69,7 +69,7 @@ pub fn hidden_states_are_complete(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The state of the last token is the same for any prefill chunking, in a row of one as in a row of many. Needs hidden states.
+/// The state of the last token is the same for any prefill chunking, including single-token rows. Needs hidden states.
 ///
 /// Kills: `hidden_states_forget`.
 pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
@@ -88,8 +88,8 @@ pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The mean is that of the states of the row's own tokens, each as it is step by step: over several chunks, and behind tokens
-/// that the sequence held before. Needs hidden states.
+/// The mean is over the states of the row's own tokens, equal to those computed step by step, also over several chunks
+/// and after earlier tokens of the sequence. Needs hidden states.
 ///
 /// Kills: `means_are_last`, `means_count_what_was_held`.
 pub fn means_are_of_the_rows_tokens(subject: &Subject<'_>) -> Outcome {
@@ -115,7 +115,8 @@ pub fn means_are_of_the_rows_tokens(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Rows that want hidden states share steps with others, and each is answered as alone. Needs hidden states and two sequences.
+/// Rows that want hidden states can be batched with others, and each gets the same result as alone. Needs hidden states
+/// and two sequences.
 ///
 /// Kills: `swaps_hidden_states`.
 pub fn hidden_states_mix_with_other_wants(subject: &Subject<'_>) -> Outcome {

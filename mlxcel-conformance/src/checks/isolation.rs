@@ -1,4 +1,4 @@
-//! Nobody sees another: sequences of a session, sessions of a model, threads.
+//! Isolation of sequences, sessions and threads.
 
 use mlxcel_core::{ErrorKind, SequenceId};
 
@@ -6,7 +6,8 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, greedy, stands_at};
 use crate::subject::Subject;
 
-/// Sequences that take turns say what each says alone, and closing one changes nothing for the others. Needs two sequences.
+/// Interleaved sequences generate the same as each one alone, and closing one does not affect the others. Needs two
+/// sequences.
 ///
 /// Kills: `close_harms_a_neighbour`.
 pub fn sequences_are_isolated(subject: &Subject<'_>) -> Outcome {
@@ -26,7 +27,7 @@ pub fn sequences_are_isolated(subject: &Subject<'_>) -> Outcome {
     second.run(subject, &mut *session, 1, "after its neighbour's place was taken")
 }
 
-/// Sessions of one model take turns and see nothing of each other: not their sequences, their limits or their counters.
+/// Interleaved sessions of one model are isolated: sequences, limits and counters.
 ///
 /// Kills: `sessions_are_one`.
 pub fn sessions_are_isolated(subject: &Subject<'_>) -> Outcome {
@@ -57,7 +58,7 @@ pub fn sessions_are_isolated(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *first, 2, "after another session was dropped")
 }
 
-/// Sessions of one model run on several threads at once, and each says what it says alone.
+/// Sessions of one model run on several threads concurrently, and each generates the same as alone.
 ///
 /// Kills: `serves_one_thread`.
 pub fn threads_share_only_weights(subject: &Subject<'_>) -> Outcome {
@@ -80,7 +81,7 @@ pub fn threads_share_only_weights(subject: &Subject<'_>) -> Outcome {
     })
 }
 
-/// Sequences have numbers of their own session, and a closed or foreign one is never taken for another.
+/// Ids belong to their session: an id that is closed or of another session is never taken for another sequence.
 ///
 /// Kills: `reuses_ids`, `keeps_closed_sequences`.
 pub fn stale_ids_are_noticed(subject: &Subject<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! What loading, opening, closing and dropping do.
+//! Loading, opening, closing and dropping.
 
 use mlxcel_core::{CancelToken, ErrorKind, LoadOptions, Model, Precision, Row, SessionOptions};
 
@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, greedy, stands_at, step};
 use crate::subject::Subject;
 
-/// What the model, its capabilities and its sessions say about themselves fits together.
+/// Metadata of the model, its capabilities and its sessions are consistent.
 ///
 /// Kills: `misstates_capacity`.
 pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
@@ -43,7 +43,7 @@ pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Every load option is honoured or refused with an error: capacity, sequences, precision, threads, device, cancel.
+/// Every load option is honoured or rejected with an error: capacity, sequences, precision, threads, device, cancel.
 ///
 /// Kills: `ignores_load_capacity`, `ignores_cancelled_load`.
 pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
@@ -93,7 +93,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A session takes a capacity of its own, at most the model's.
+/// A session honours its own capacity, up to the model's.
 ///
 /// Kills: `ignores_session_capacity`.
 pub fn session_options_are_honoured(subject: &Subject<'_>) -> Outcome {
@@ -114,7 +114,7 @@ pub fn session_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A sequence opens empty, is gone once it is closed, and its place is free again.
+/// A new sequence is empty; a closed one is gone and makes room.
 ///
 /// Kills: `keeps_closed_sequences`.
 pub fn opens_and_closes(subject: &Subject<'_>) -> Outcome {
@@ -147,7 +147,7 @@ pub fn opens_and_closes(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The number of a closed sequence is not given again.
+/// The id of a closed sequence is not reused.
 ///
 /// Kills: `reuses_ids`.
 pub fn ids_are_not_reused(subject: &Subject<'_>) -> Outcome {
@@ -162,7 +162,7 @@ pub fn ids_are_not_reused(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// As many sequences open as are claimed, and no more; closing one makes room.
+/// Exactly the claimed number of sequences can be open; closing one makes room.
 ///
 /// Kills: `opens_one_too_many`.
 pub fn sequences_are_limited(subject: &Subject<'_>) -> Outcome {
@@ -183,7 +183,7 @@ pub fn sequences_are_limited(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Backend, model and session are dropped in every order, and whatever is left works on.
+/// Backend, model and session can be dropped in any order, and the others keep working.
 ///
 /// Kills: `session_dies_with_model`.
 pub fn drop_order_is_free(subject: &Subject<'_>) -> Outcome {
@@ -214,7 +214,7 @@ pub fn drop_order_is_free(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *third, 1, "the last session of two dropped models")
 }
 
-/// A session works on another thread than the one that opened it, and goes on on a third.
+/// A session works on a thread other than the one that opened it, and then on a third.
 ///
 /// Kills: `bound_to_thread`.
 pub fn sessions_move_between_threads(subject: &Subject<'_>) -> Outcome {

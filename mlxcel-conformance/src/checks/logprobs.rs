@@ -1,4 +1,4 @@
-//! Probabilities, and what is reported beside the chosen token.
+//! Log probabilities and the most likely tokens.
 
 use mlxcel_core::{PositionResult, Row, RowResult, SampledToken, TokenLogprob, Want};
 
@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure};
 use crate::outlook::{choose, expect_token, log_softmax, logits, step, unexpected};
 use crate::subject::Subject;
 
-/// Logits are finite, one for each token of the vocabulary, and not all the same. Needs logits.
+/// Logits are finite, one per token of the vocabulary, and not all equal. Needs logits.
 ///
 /// Kills: `leaves_logits_out`.
 pub fn logits_are_complete(subject: &Subject<'_>) -> Outcome {
@@ -27,8 +27,8 @@ pub fn logits_are_complete(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Log probabilities are those of the whole vocabulary: those of all tokens sum to one, those of some to less. Needs top
-/// logprobs.
+/// Probabilities are normalized over the whole vocabulary: they sum to one over all tokens, and to less over some.
+/// Needs top logprobs.
 ///
 /// Kills: `logprobs_are_logits`.
 pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
@@ -50,8 +50,8 @@ pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Most likely tokens come most likely first, as many as were asked for, with the greedy choice in front; where logits are shown
-/// too, they are the largest. Needs top logprobs.
+/// The most likely tokens are sorted, complete, and start with the greedy token; with logits, they have the largest
+/// logits. Needs top logprobs.
 ///
 /// Kills: `top_is_unsorted`, `top_is_one_short`.
 pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
@@ -136,7 +136,7 @@ pub(super) fn positions(
     }
 }
 
-/// A text that is scored at once has at each position what it has there token by token, in chunks too. Needs every position.
+/// Scoring a text at once or in chunks gives the same results at each position as token by token. Needs every position.
 ///
 /// Kills: `scores_are_shifted`, `scores_the_last_everywhere`.
 pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
@@ -186,7 +186,7 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Drafted tokens are verified in one row, and the sequence goes back to where the draft was wrong. Needs every position and
+/// Draft tokens are verified in one row, and the sequence rewinds to the first rejected one. Needs every position and
 /// rewind.
 ///
 /// Kills: `rewinds_in_name_only`, `scores_are_shifted`.

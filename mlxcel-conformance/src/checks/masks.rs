@@ -1,4 +1,4 @@
-//! Constrained choice. Needs [`Capabilities::token_masks`](mlxcel_core::Capabilities::token_masks).
+//! Token masks. Needs [`Capabilities::token_masks`](mlxcel_core::Capabilities::token_masks).
 
 use mlxcel_core::{
     Control, ErrorKind, InferenceSession, Row, SampledToken, SamplingPlan, SequenceId, TokenId, TokenMask,
@@ -26,7 +26,7 @@ fn choose_masked(subject: &Subject<'_>, tokens: &[TokenId], mask: &TokenMask) ->
     expect_token(masked(&mut *session, sequence, tokens, mask)?)
 }
 
-/// Only what a mask allows is chosen: the most likely of it, by its probability among all tokens.
+/// Only allowed tokens are chosen: the most likely of them, with its probability among all tokens.
 ///
 /// Kills: `ignores_masks`, `mask_changes_probabilities`.
 pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
@@ -64,8 +64,7 @@ pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The tokens that end a text are tokens like others: chosen where they are all that is allowed, and gone on from where they
-/// are fed.
+/// Stop tokens are ordinary tokens to an engine: chosen if only they are allowed, and usable as input.
 ///
 /// Kills: `swallows_stop_tokens`.
 pub fn stop_tokens_are_tokens(subject: &Subject<'_>) -> Outcome {
@@ -85,7 +84,7 @@ pub fn stop_tokens_are_tokens(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A mask that allows nothing, or was made for another vocabulary, is refused before any work.
+/// A mask that allows nothing, or of another vocabulary size, is rejected before any work.
 ///
 /// Kills: `accepts_any_mask`.
 pub fn bad_masks_are_refused(subject: &Subject<'_>) -> Outcome {

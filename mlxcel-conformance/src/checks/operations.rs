@@ -1,4 +1,4 @@
-//! Any order of operations, against a model of what a session is: for each open sequence the tokens that it holds.
+//! Random operations, against a model of a session: for each open sequence the tokens that it holds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -120,9 +120,9 @@ fn operations_of(claimed: &Capabilities) -> impl Strategy<Value = Vec<Operation>
     vec(operation, 4..24)
 }
 
-/// Whatever is opened, stepped, cut short, taken back, forked, stored and closed in whatever order: positions, limits, errors and
-/// choices are those of the tokens that each sequence was fed. [`Subject::with_cases`] random sequences of operations; one that
-/// fails is shortened as far as it still fails.
+/// For any order of open, step, cancel, rewind, fork, snapshot and close, positions, limits, errors and tokens are
+/// those of the tokens each sequence was fed. Runs [`Subject::with_cases`] random sequences of operations, and
+/// minimizes one that fails.
 ///
 /// Kills: `forgets_between_steps`, `fork_shares_state`, `rewinds_in_name_only`, `snapshot_forgets_a_token`, `unforks_on_rewind`.
 pub fn operations(subject: &Subject<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! One sequence: however a prompt is cut, it is the same text.
+//! Prefill chunking of one sequence.
 
 use mlxcel_core::SequenceId;
 
@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::outlook::{Walk, extend, greedy, logits, same_logits, stands_at};
 use crate::subject::Subject;
 
-/// A prompt that is cut into chunks of any size is continued as the whole is, next to the border of a window too.
+/// A prompt in chunks of any size, also near the border of a window, continues the same as the whole prompt.
 ///
 /// Kills: `chunk_off_by_one`, `forgets_between_steps`, `padding_leaks`, `full_windows_lose_a_token`.
 pub fn chunked_prefill(subject: &Subject<'_>) -> Outcome {
@@ -35,7 +35,7 @@ pub fn chunked_prefill(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A prompt that is fed token by token is continued as the whole is.
+/// A prompt fed token by token continues the same as the whole prompt.
 ///
 /// Kills: `forgets_between_steps`, `second_token_is_lost`.
 pub fn token_by_token(subject: &Subject<'_>) -> Outcome {
@@ -50,7 +50,7 @@ pub fn token_by_token(subject: &Subject<'_>) -> Outcome {
     stands_at(&*session, walk.sequence, prompt.len())
 }
 
-/// The logits after a prompt are the same whole, in chunks and token by token. Needs logits.
+/// The logits after a prompt are the same for the whole prompt, in chunks and token by token. Needs logits.
 ///
 /// Kills: `chunk_off_by_one`, `forgets_between_steps`, `second_token_is_lost`.
 pub fn logits_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
@@ -76,7 +76,7 @@ pub fn logits_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A sequence's position is the number of tokens that it was fed, whatever was wanted of them.
+/// A sequence's position is the number of tokens fed, for every want.
 ///
 /// Kills: `counts_rows_as_tokens`.
 pub fn positions_count_tokens(subject: &Subject<'_>) -> Outcome {
@@ -99,7 +99,7 @@ pub fn positions_count_tokens(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The greedy choice is the token with the largest logit, and its log probability is that logit's share of all. Needs logits.
+/// The greedy token has the largest logit, and its log probability is the log-softmax of that logit. Needs logits.
 ///
 /// Kills: `picks_the_second`.
 pub fn greedy_is_argmax(subject: &Subject<'_>) -> Outcome {

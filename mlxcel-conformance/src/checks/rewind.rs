@@ -1,4 +1,4 @@
-//! Going back. Needs [`Capabilities::rewind`](mlxcel_core::Capabilities::rewind).
+//! Rewind. Needs [`Capabilities::rewind`](mlxcel_core::Capabilities::rewind).
 
 use mlxcel_core::ErrorKind;
 
@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, stands_at};
 use crate::subject::Subject;
 
-/// A sequence that went down another path and came back goes on as if it had not been there.
+/// After a rewind, a sequence continues as if the removed tokens had never been fed.
 ///
 /// Kills: `rewinds_in_name_only`, `rewinds_one_short`, `rewinds_a_window`.
 pub fn rewind_forgets(subject: &Subject<'_>) -> Outcome {
@@ -30,7 +30,7 @@ pub fn rewind_forgets(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A sequence goes back to where it stands, and nowhere further on.
+/// Rewinding to the current position works; beyond it is an error.
 ///
 /// Kills: `rewinds_forward`.
 pub fn rewind_has_bounds(subject: &Subject<'_>) -> Outcome {
@@ -48,7 +48,7 @@ pub fn rewind_has_bounds(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *session, 1, "after it was to go forward")
 }
 
-/// Going back computes nothing.
+/// A rewind computes nothing.
 ///
 /// Kills: `rewind_computes_again`.
 pub fn rewind_computes_nothing(subject: &Subject<'_>) -> Outcome {

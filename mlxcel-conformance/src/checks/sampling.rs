@@ -1,4 +1,4 @@
-//! Choice on the device. Each check needs the [`SamplingField`]s that it tries.
+//! Sampling on the device. Each check needs the [`SamplingField`]s that it uses.
 
 use mlxcel_core::{
     Control, Dry, DynamicTemperature, InferenceSession, Mirostat, Row, SampledToken, SamplingField,
@@ -52,7 +52,7 @@ fn text(
     Ok(tokens)
 }
 
-/// The same seed gives the same text, in this session and another. Needs the temperature.
+/// The same seed gives the same text, in the same and in another session. Needs the temperature.
 ///
 /// Kills: `draws_from_a_counter`.
 pub fn seeds_repeat(subject: &Subject<'_>) -> Outcome {
@@ -69,7 +69,7 @@ pub fn seeds_repeat(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Other seeds give other texts. Needs the temperature.
+/// Different seeds give different texts. Needs the temperature.
 ///
 /// Kills: `ignores_seeds`.
 pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
@@ -93,7 +93,7 @@ pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Batch composition, prefill chunking, rewinding and forking change no draw. Needs the temperature.
+/// Batch composition, prefill chunking, rewind and fork do not change sampled tokens. Needs the temperature.
 ///
 /// Kills: `draws_count_steps`.
 pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
@@ -135,7 +135,7 @@ pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Tokens are drawn as often as their probabilities say, at more than one temperature. Needs the temperature and logits.
+/// Tokens are sampled in proportion to their probabilities, at several temperatures. Needs the temperature and logits.
 ///
 /// Kills: `draws_ignore_temperature`.
 pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
@@ -248,14 +248,15 @@ fn filter_holds(
     Ok(())
 }
 
-/// Draws stay within the `k` most likely tokens. Needs the temperature, top-k and logits.
+/// Sampled tokens are among the `k` most likely ones. Needs the temperature, top-k and logits.
 ///
 /// Kills: `ignores_top_k`.
 pub fn top_k_is_honoured(subject: &Subject<'_>) -> Outcome {
     filter_holds(subject, |params| params.top_k = Some(1), |params| params.top_k = Some(3), |_| 3)
 }
 
-/// Draws stay within the least set of most likely tokens that have `p` of all probability. Needs the temperature, top-p and logits.
+/// Sampled tokens are in the smallest set of most likely tokens with a total probability of `p`. Needs the temperature,
+/// top-p and logits.
 ///
 /// Kills: `ignores_top_p`.
 pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
@@ -275,7 +276,7 @@ pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// Draws stay within the tokens that are at least `p` times as likely as the most likely. Needs the temperature, min-p and logits.
+/// Sampled tokens are at least `p` times as likely as the most likely one. Needs the temperature, min-p and logits.
 ///
 /// Kills: `ignores_min_p`.
 pub fn min_p_is_honoured(subject: &Subject<'_>) -> Outcome {
@@ -321,7 +322,7 @@ fn chooses_best(
     Ok(())
 }
 
-/// Logit biases are added: they force a token, ban one, and shift the choice between. Needs logit bias and logits.
+/// Logit biases are added: they can force a token, ban one, and shift the choice. Needs logit bias and logits.
 ///
 /// Kills: `ignores_biases`.
 pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
@@ -378,8 +379,8 @@ fn penalty_holds(
     Ok(())
 }
 
-/// The logits of tokens that are there already are divided by the repetition penalty, or multiplied where they are negative.
-/// Needs the repetition penalty and logits.
+/// The logits of tokens already in the sequence are divided by the repetition penalty, or multiplied if negative. Needs
+/// the repetition penalty and logits.
 ///
 /// Kills: `ignores_repetition_penalties`.
 pub fn repetition_penalty_is_applied(subject: &Subject<'_>) -> Outcome {

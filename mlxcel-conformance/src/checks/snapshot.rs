@@ -1,4 +1,4 @@
-//! Sequences outside of sessions. Needs [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
+//! Snapshots. Needs [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
 
 use mlxcel_core::{ErrorKind, SessionOptions, Snapshot};
 
@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, stands_at};
 use crate::subject::Subject;
 
-/// A restored sequence goes on as the one it was taken of; by way of bytes, and from an empty one too.
+/// A restored sequence continues as the original, also via bytes and from an empty sequence.
 ///
 /// Kills: `snapshot_forgets_a_token`, `snapshot_is_an_alias`, `snapshot_loses_what_wrapped`.
 pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
@@ -37,7 +37,8 @@ pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A snapshot goes into another session of the model, and of the same model loaded again, after its own session is gone.
+/// A snapshot restores into another session of the model, and of the model loaded again, after its own session was
+/// dropped.
 ///
 /// Kills: `snapshot_is_a_handle`.
 pub fn snapshot_moves_on(subject: &Subject<'_>) -> Outcome {
@@ -56,7 +57,7 @@ pub fn snapshot_moves_on(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A snapshot of another engine or model is refused, and so is one that is longer than the session's sequences.
+/// A snapshot of another engine or model, or longer than the session's capacity, is rejected.
 ///
 /// Kills: `restores_anything`, `restores_what_is_too_long`.
 pub fn snapshot_refuses_foreign(subject: &Subject<'_>) -> Outcome {
@@ -86,7 +87,7 @@ pub fn snapshot_refuses_foreign(subject: &Subject<'_>) -> Outcome {
         .map(drop)
 }
 
-/// A snapshot of another model that this engine loaded is refused. Needs another model.
+/// A snapshot of another model of the same engine is rejected. Needs another model.
 ///
 /// Kills: `restores_anything`.
 pub fn snapshot_refuses_other_models(subject: &Subject<'_>) -> Outcome {
@@ -104,7 +105,7 @@ pub fn snapshot_refuses_other_models(subject: &Subject<'_>) -> Outcome {
     refused(session.restore(&snapshot), ErrorKind::InvalidInput, "a snapshot of the first model").map(drop)
 }
 
-/// A snapshot whose payload is cut, grown or of another position than it says is corrupt.
+/// A snapshot with a truncated or extended payload, or with a wrong position, is corrupt.
 ///
 /// Kills: `restores_damage`.
 pub fn snapshot_refuses_damage(subject: &Subject<'_>) -> Outcome {

@@ -1,10 +1,10 @@
-//! What sequences take. Needs [`Subject::with_bounded_state`].
+//! Memory of sequences. Needs [`Subject::with_bounded_state`].
 
 use crate::failure::{Failure, Outcome, ensure};
 use crate::outlook::{Walk, extend};
 use crate::subject::Subject;
 
-/// A sequence beyond the positions from which no state grows takes what it took there, by itself and as a fork, and goes on rightly.
+/// The memory of a sequence does not grow beyond the bound, also as a fork, and results stay correct.
 ///
 /// Kills: `windows_grow`.
 pub fn bounded_states_stop_growing(subject: &Subject<'_>) -> Outcome {

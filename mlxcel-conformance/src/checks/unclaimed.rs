@@ -1,4 +1,4 @@
-//! What is not claimed answers `Unsupported`, never an approximation.
+//! Unclaimed capabilities return `Unsupported`, never an approximation.
 
 use mlxcel_core::{
     Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingFields, SamplingParams, SamplingPlan,
@@ -10,8 +10,8 @@ use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, stands_at, step};
 use crate::subject::Subject;
 
-/// Every operation, want and sampling field that is not claimed answers `Unsupported`, and changes nothing; a plan for the host
-/// is never run on the device.
+/// Every unclaimed operation, want and sampling field returns `Unsupported` and changes nothing; a plan for the host
+/// never runs on the device.
 ///
 /// Kills: `does_what_it_does_not_claim`, `samples_for_the_host`.
 pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {

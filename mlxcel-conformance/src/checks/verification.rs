@@ -1,4 +1,4 @@
-//! Guesses that are verified.
+//! Verification of draft tokens.
 
 use mlxcel_core::{
     Control, InferenceSession, Row, RowResult, SampledToken, SamplingParams, SamplingPlan, SequenceId,
@@ -26,8 +26,8 @@ fn verified(
     }
 }
 
-/// Guesses are verified by one row as if they had been fed one by one, right or wrong, with a prompt in front of them or none, and the
-/// sequence goes on from where they were right. Needs verification and rewind.
+/// Verifying draft tokens in one row gives the same as feeding them one by one, accepted or rejected, with or without a
+/// prompt before them, and the sequence continues from the accepted ones. Needs verification and rewind.
 ///
 /// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `rewinds_in_name_only`.
 pub fn guesses_are_verified(subject: &Subject<'_>) -> Outcome {
@@ -63,7 +63,7 @@ pub fn guesses_are_verified(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The logits behind guesses are those of each place. Needs verification and logits.
+/// The logits after draft tokens are those of each position. Needs verification and logits.
 ///
 /// Kills: `verifies_by_the_last_logits`.
 pub fn guesses_show_their_logits(subject: &Subject<'_>) -> Outcome {
@@ -87,7 +87,7 @@ pub fn guesses_show_their_logits(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Each guess has its own mask. Needs verification and token masks.
+/// Each draft token has its own mask. Needs verification and token masks.
 ///
 /// Kills: `verifies_by_the_first_mask`.
 pub fn guesses_are_masked_one_by_one(subject: &Subject<'_>) -> Outcome {
@@ -106,7 +106,7 @@ pub fn guesses_are_masked_one_by_one(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// What is drawn behind guesses is what is drawn step by step. Needs verification and the temperature.
+/// Sampling after draft tokens gives the same as step by step. Needs verification and the temperature.
 ///
 /// Kills: `verification_draws_by_the_row`.
 pub fn guesses_are_drawn_as_single_tokens(subject: &Subject<'_>) -> Outcome {
