@@ -1,4 +1,4 @@
-//! What an engine supplies to run decoder graphs.
+//! The executor: what an engine implements to run decoder graphs.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::shape::ProgramShape;
 use crate::signature::{InputArgument, Signature, StepInput};
 use crate::state::StateLayout;
 
-/// Runs decoder programs and keeps the states of sequences where it computes.
+/// Runs decoder programs, and holds the states of sequences in device memory.
 ///
 /// # Contract
 ///
-/// *For implementers*: states are zero when allocated. `run` may give a state's storage to the program and put what comes back
-/// in its place; after an error of a program that had begun, the states of that run are not used again. Calls on one executor come
-/// from many threads.
+/// *For implementers*: states are zero-initialized. `run` may donate a state's storage to the program and replace it
+/// with the result; after an error of a program that had started, the states of that run are not used again. An
+/// executor is called from many threads.
 pub trait Executor: Send + Sync + 'static {
     /// What one group of layers keeps of one sequence: a tensor of [`StateLayout::shape`].
     type State: Send;
@@ -22,51 +22,51 @@ pub trait Executor: Send + Sync + 'static {
     /// A program that is ready to run; it stays so as long as it is held.
     type Program: Send + Sync;
 
-    /// The program for `shape`, made ready where it is not: this is where compiling happens.
+    /// Returns the program for `shape`, compiling it if necessary.
     ///
     /// # Errors
     ///
-    /// Of kind `Toolchain`, `Compile`, `Cancelled` and such; no sequence is harmed by them.
+    /// Of kinds such as `Toolchain`, `Compile` and `Cancelled`; sequences are unaffected.
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<Self::Program>>;
 
-    /// Makes the programs for `shapes` ready, those that are not, and gives the time it took to compile, zero where nothing was. By
-    /// default one after another; where programs are compiled, side by side as far as there are cores.
+    /// Prepares the programs for `shapes` and returns the time spent compiling. Sequential by default; engines that
+    /// compile override it to compile in parallel.
     ///
     /// # Errors
     ///
-    /// Those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     fn prepare_together(&self, shapes: &[ProgramShape], cancel: Option<&CancelToken>) -> Result<Duration> {
         shapes.iter().map(|shape| Ok(self.prepare(shape, cancel)?.compile_time)).sum()
     }
 
-    /// Hears that the program for `shape` is likely to be needed soon, may make it while nobody waits for it, and says whether it is ready
-    /// already. A failure is nobody's but of [`prepare`](Self::prepare), which tries again. By default programs are always ready, which is
-    /// right where making one takes no time.
+    /// Hints that the program for `shape` is likely to be needed soon, so that it can be compiled in the background;
+    /// returns whether it is ready. Failures are ignored here, since [`prepare`](Self::prepare) tries again. By default
+    /// programs are always ready, for engines that do not compile.
     fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
         let _ = shape;
         true
     }
 
-    /// A state of zeros for programs of `length`.
+    /// Allocates a zeroed state for programs of `length`.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` where memory is short.
+    /// `ResourceExhausted` if memory runs out.
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<Self::State>;
 
-    /// The bytes of memory that a state for programs of `length` takes once its first `written` positions have been written: all of it by
-    /// default. Where memory is given page by page as it is written, [`StateLayout::bytes_written`].
+    /// The memory of a state for programs of `length` with `written` positions, in bytes: all of it by default, or
+    /// [`StateLayout::bytes_written`] if the system allocates pages on first write.
     fn state_bytes(&self, layout: &StateLayout, length: usize, written: usize) -> usize {
         let _ = written;
         layout.bytes(length)
     }
 
-    /// Copies what `from` keeps of the first `positions` to `to`, each beside the length that it is for
+    /// Copies the first `positions` positions of `from` to `to`; each is given with its length
     /// ([`StateLayout::copy_segments`]).
     ///
     /// # Errors
     ///
-    /// `Device` where the device fails.
+    /// `Device` if the device fails.
     fn copy(
         &self,
         layout: &StateLayout,
@@ -75,11 +75,11 @@ pub trait Executor: Send + Sync + 'static {
         positions: usize,
     ) -> Result<()>;
 
-    /// Reads what a state for `length` keeps of the first `positions`, segment after segment.
+    /// Reads the first `positions` positions of a state for `length`, segment by segment.
     ///
     /// # Errors
     ///
-    /// `Device` where the device fails.
+    /// `Device` if the device fails.
     fn read(
         &self,
         layout: &StateLayout,
@@ -88,11 +88,11 @@ pub trait Executor: Send + Sync + 'static {
         positions: usize,
     ) -> Result<Vec<u8>>;
 
-    /// Writes what [`read`](Self::read) gave into a state for `length`.
+    /// Writes bytes from [`read`](Self::read) into a state for `length`.
     ///
     /// # Errors
     ///
-    /// `Device` where the device fails.
+    /// `Device` if the device fails.
     fn write(
         &self,
         layout: &StateLayout,
@@ -102,13 +102,13 @@ pub trait Executor: Send + Sync + 'static {
         bytes: &[u8],
     ) -> Result<()>;
 
-    /// Runs a program that [`prepare`](Self::prepare) gave over the states of each row, one for each group
-    /// of layers; the program writes what the rows' tokens add into them. `wanted` lists the output rows whose logits, or of
-    /// [`Outputs::Hidden`](crate::Outputs) whose hidden states, are wanted, ascending.
+    /// Runs a program from [`prepare`](Self::prepare) over the states of each row, one per group of layers; the program
+    /// updates them with the rows' tokens. `wanted` lists, in ascending order, the output rows whose logits (or hidden
+    /// states, for [`Outputs::Hidden`](crate::Outputs)) are read back.
     ///
     /// # Errors
     ///
-    /// `Device` and such: the states are then unknown, unless the program had [not begun](RunError::before).
+    /// `Device` and others. The states are then unknown, unless the program had [not started](RunError::before).
     fn run(
         &self,
         program: &Self::Program,
@@ -118,16 +118,16 @@ pub trait Executor: Send + Sync + 'static {
     ) -> Result<StepOutputs, RunError>;
 }
 
-/// A program that is ready, and what that took.
+/// A prepared program, and the time it took.
 #[derive(Clone, Debug)]
 pub struct Prepared<P> {
-    /// What [`Executor::run`] takes.
+    /// The program, for [`Executor::run`].
     pub program: P,
-    /// The time it took to compile, zero where it was ready or nothing had to be compiled.
+    /// Time spent compiling; zero if it was ready.
     pub compile_time: Duration,
 }
 
-/// Why a run gave nothing, and what that means for its states.
+/// An error of a run, and whether it invalidates the states.
 #[derive(Clone, Debug)]
 pub struct RunError {
     error: Error,
@@ -135,17 +135,17 @@ pub struct RunError {
 }
 
 impl RunError {
-    /// An error from before the program began, such as memory for its inputs that is not there: the states are what they were.
+    /// An error before the program started, such as no memory for its inputs: the states are unchanged.
     pub fn before(error: Error) -> Self {
         Self { error, begun: false }
     }
 
-    /// Whether the program may have begun: then the states are unknown.
+    /// Whether the program may have started, so that the states are unknown.
     pub fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// What went wrong.
+    /// The error.
     pub fn into_error(self) -> Error {
         self.error
     }
@@ -158,21 +158,21 @@ impl From<Error> for RunError {
     }
 }
 
-/// The small inputs of one pass, as the program takes them; weights and states are the executor's.
+/// The inputs of one pass. Weights and states are held by the executor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepInputs {
-    /// `[tokens]`: the token ids of all rows, each row padded to its room.
+    /// `[tokens]`: the token ids of all rows, each row padded to its size.
     pub tokens: Vec<i32>,
     /// `[rows]`: the position of each row's first token.
     pub positions: Vec<i32>,
-    /// `[rows]`: the index, among the tokens of all rows, of each row's last token that is no padding.
+    /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
     pub last: Vec<i32>,
     /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines and sines, `[tokens, rotary_dim / 2]` each.
     pub rotary: Vec<(Vec<f32>, Vec<f32>)>,
 }
 
 impl StepInputs {
-    /// The bytes of an input; none where the network has no such input.
+    /// The bytes of an input; `None` if the network does not have it.
     pub fn get(&self, input: StepInput) -> Option<&[u8]> {
         match input {
             StepInput::Tokens => Some(bytemuck::cast_slice(&self.tokens)),
@@ -183,11 +183,11 @@ impl StepInputs {
         }
     }
 
-    /// The arguments that `signature` says are inputs, each with its bytes here.
+    /// The input arguments of `signature` with their bytes.
     ///
     /// # Errors
     ///
-    /// `Internal` where the program takes an input that is not here, or one of another size.
+    /// `Internal` if an input is missing or has another size.
     pub fn arguments<'a>(
         &'a self,
         signature: &'a Signature,
@@ -202,24 +202,24 @@ impl StepInputs {
         })
     }
 
-    /// The bytes of all inputs.
+    /// The total size of all inputs in bytes.
     pub fn bytes(&self) -> usize {
         let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
         4 * (self.tokens.len() + self.positions.len() + self.last.len() + tables.sum::<usize>())
     }
 }
 
-/// What one pass gives, an entry an output row.
+/// The results of one pass, one entry per output row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutputs {
-    /// The most likely token and its natural log probability; none where the program gives hidden states.
+    /// The most likely token and its natural log probability; empty if the program returns hidden states.
     pub best: Vec<(u32, f32)>,
-    /// The logits (`[vocabulary]`), or the hidden states (`[hidden]`), of the output rows that were asked for, in that order.
+    /// The logits (`[vocabulary]`) or hidden states (`[hidden]`) of the wanted output rows, in order.
     pub values: Vec<Vec<f32>>,
 }
 
 impl StepOutputs {
-    /// Reads the program's first result: `[output rows, 2]` 32-bit words, token and log probability by turns.
+    /// Decodes the program's first result: `[output rows, 2]` 32-bit words, alternating token and log probability.
     pub fn decode_best(words: &[u32]) -> Vec<(u32, f32)> {
         words.chunks_exact(2).map(|pair| (pair[0], f32::from_bits(pair[1]))).collect()
     }

@@ -1,4 +1,4 @@
-//! An executor whose device fails when a test says so.
+//! Fault injection into executors.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 use crate::shape::ProgramShape;
 use crate::state::StateLayout;
 
-/// An executor that fails where [`Faults`] say, and does otherwise what the one within does: for the tests of an engine, whose
-/// own device does not fail on demand.
+/// Wraps an executor and injects [`Faults`], for the tests of engines whose device does not fail on demand.
 ///
 /// [`Executor::prepare`] and [`Executor::prepare_together`] compile; states and a run's inputs are allocations; a run dispatches and reads back; [`Executor::copy`] and
 /// [`Executor::write`] copy; [`Executor::read`] reads back.
@@ -20,7 +19,7 @@ pub struct FaultyExecutor<E> {
 }
 
 impl<E> FaultyExecutor<E> {
-    /// `executor`, failing as `faults` say.
+    /// Wraps `executor` with fault injection by `faults`.
     pub fn new(executor: E, faults: Faults) -> Self {
         Self { executor, faults }
     }

@@ -1,22 +1,23 @@
-//! The decoder written once as a StableHLO graph, and the one session that runs it on any executor.
+//! Decoders as StableHLO graphs, and a session that runs them on any executor.
 //!
-//! Engines that run graphs differ in how a program is executed and where a buffer lives; they do not differ in
-//! what a prompt chunk is, when a sequence is full, or what `rewind` means. So those are here, once:
+//! Engines that run graphs differ in how programs execute and where buffers live, but not in prefill chunking, capacity
+//! checks or the meaning of `rewind`. This crate implements the common part:
 //!
-//! * [`decoder_program`] writes the network that a [`Decoder`](mlxcel_models::Decoder) describes as a module for one
-//!   [`ProgramShape`]: how many tokens each row brings, and how many positions of KV cache it attends to. Its [`Signature`] says what
-//!   every argument and every result is.
-//! * [`Executor`] is what an engine supplies: states that lie as [`StateLayout`]s say, and running such a program.
-//! * [`GraphModel`] makes a [`Model`](mlxcel_core::Model) of an executor; its sessions cut steps into passes, grow
-//!   states, keep positions, and turn outputs into results.
+//! * [`decoder_program`] writes the network of a [`Decoder`](mlxcel_models::Decoder) as a module for one
+//!   [`ProgramShape`]: the number of tokens of each row, and the KV-length bucket. Its [`Signature`] describes every
+//!   argument and result.
+//! * [`Executor`] is implemented by an engine: it allocates states by [`StateLayout`]s and runs programs.
+//! * [`GraphModel`] is a [`Model`](mlxcel_core::Model) on an executor; its sessions split steps into passes, grow
+//!   states, track positions, and convert outputs to results.
 //!
-//! Products with packed weights and attention over caches are composites of this crate's own ([`packed`], [`cached`]).
+//! Matrix products with packed weights and attention over caches are composite operations of this crate ([`packed`],
+//! [`cached`]).
 //!
-//! # Shapes
+//! # KV-length buckets
 //!
-//! A program has static shapes, yet context is no fixed bucket: a cache starts small and moves up the buckets of
-//! [`Lengths`] as its sequence grows, and each bucket has its program, made when first used. A step's cost therefore follows
-//! the length in use, within a factor of the distance between buckets, and not the capacity.
+//! Programs have static shapes. A KV cache starts in a small bucket and moves to larger ones of [`Lengths`] as its
+//! sequence grows; each bucket has its own programs, compiled on first use. So the cost of a step follows the length in
+//! use, up to the ratio between buckets, not the capacity.
 #![forbid(unsafe_code)]
 
 pub mod cached;

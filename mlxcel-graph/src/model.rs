@@ -15,30 +15,31 @@ use crate::session::{GraphSession, payload};
 use crate::shape::{LengthSteps, Lengths};
 use crate::state::{StateLayout, bounded_room, state_layouts};
 
-/// What [`GraphModel::new`] is told.
+/// Options of [`GraphModel::new`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GraphModelOptions {
-    /// The rounding to run with.
+    /// The numeric precision.
     pub precision: Precision,
-    /// The most tokens that one sequence may hold; defaults to the model's own limit.
+    /// The maximum number of tokens per sequence; defaults to the model's limit.
     pub capacity: Option<usize>,
-    /// How many sequences a session may hold at once, and so how many rows share a pass at most.
+    /// The maximum number of concurrent sequences per session, and of rows per pass.
     pub sequences: usize,
-    /// How many tokens of a prompt may be computed together: sizes of which each takes programs of its own.
+    /// The sizes of prompt chunks; each size needs its own programs.
     pub chunks: Vec<usize>,
-    /// The lengths that caches may have, where programs were made for them beforehand; those of [`Lengths::new`] where none
-    /// are given, or of [`Lengths::stepped`].
+    /// The KV-length buckets, if programs were compiled for them ahead of time; defaults to [`Lengths::stepped`] by
+    /// `length_steps`, or to [`Lengths::new`].
     pub lengths: Option<Lengths>,
-    /// How far apart lengths are where none are given, for engines whose attention takes as long as the positions in use say.
+    /// The distance between KV-length buckets by default, for engines whose attention cost depends only on the
+    /// positions in use.
     pub length_steps: Option<LengthSteps>,
-    /// What keys and values are kept in.
+    /// The element type of the KV cache.
     pub kv_cache: KvCacheType,
-    /// Whether results at every position may be asked for, which takes programs of its own.
+    /// Whether to support results at every position, which needs additional programs.
     pub every_position: bool,
-    /// Whether guesses may be verified, which takes programs of its own.
+    /// Whether to support verification of draft tokens, which needs additional programs.
     pub verification: bool,
-    /// Whether hidden states may be asked for, which takes programs of its own.
+    /// Whether to support hidden states, which needs additional programs.
     pub hidden_states: bool,
 }
 
@@ -97,7 +98,7 @@ impl From<&LoadOptions> for GraphModelOptions {
     }
 }
 
-/// What an engine called `backend` tells of `checkpoint`, whose decoder is `decoder`; times are the engine's to add.
+/// The metadata of `checkpoint` with its `decoder` in the engine `backend`, without load times.
 pub fn model_info(backend: &str, checkpoint: &Checkpoint, decoder: &Decoder) -> ModelInfo {
     let mut info = ModelInfo::new(backend, &decoder.model_type, decoder.vocabulary_size);
     info.stop_tokens = checkpoint.stop_tokens().to_vec();
@@ -111,16 +112,16 @@ impl GraphModelOptions {
     ///
     /// # Errors
     ///
-    /// Those of [`Numerics::new`].
+    /// The errors of [`Numerics::new`].
     pub fn numerics(&self, decoder: &Decoder) -> Result<Numerics> {
         Ok(Numerics::new(self.precision, decoder)?.with_kv_cache(self.kv_cache))
     }
 
-    /// How the states of sequences of `decoder` lie.
+    /// The layouts of the states of sequences of `decoder`.
     ///
     /// # Errors
     ///
-    /// Those of [`Numerics::new`] and [`state_layouts`].
+    /// The errors of [`Numerics::new`] and [`state_layouts`].
     pub fn layouts(&self, decoder: &Decoder) -> Result<Vec<StateLayout>> {
         state_layouts(decoder, self.numerics(decoder)?, Chunks::new(&self.chunks).largest())
     }
@@ -129,7 +130,7 @@ impl GraphModelOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] where the options ask for none, or for more than the model's limit.
+    /// [`ErrorKind::InvalidInput`] if the options set 0, or more than the model's limit.
     pub fn capacity_for(&self, decoder: &Decoder) -> Result<usize> {
         let capacity = self.capacity.unwrap_or(decoder.context_length);
         if capacity == 0 || capacity > decoder.context_length {
@@ -145,13 +146,13 @@ impl GraphModelOptions {
         Ok(capacity)
     }
 
-    /// The lengths that programs of `decoder` are made for: up to the capacity and a chunk's padding, or up to where no state grows
-    /// any more.
+    /// The KV-length buckets of `decoder`: up to the capacity plus a chunk's padding, or up to the length at which no
+    /// state grows any more.
     ///
     /// # Errors
     ///
-    /// Those of [`capacity_for`](Self::capacity_for), and [`ErrorKind::InvalidInput`] where given lengths are too short for the
-    /// capacity and a chunk's padding.
+    /// The errors of [`capacity_for`](Self::capacity_for), and [`ErrorKind::InvalidInput`] if the given buckets are too
+    /// short for the capacity plus a chunk's padding.
     pub fn lengths_for(&self, decoder: &Decoder) -> Result<Lengths> {
         let capacity = self.capacity_for(decoder)?;
         let chunk = Chunks::new(&self.chunks).largest();
@@ -167,7 +168,7 @@ impl GraphModelOptions {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "load model",
-                "the cache lengths are too short for the capacity and a chunk",
+                "the KV-length buckets are too short for the capacity and a chunk",
             )
             .with_context("field", "lengths")
             .with_context("lengths", format_args!("{:?}", lengths.buckets()))
@@ -185,9 +186,9 @@ impl GraphModelOptions {
     /// Refuses options out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let (field, message) = if self.sequences == 0 {
-            ("sequences", "at least one sequence must be held")
+            ("sequences", "sequences must be at least 1")
         } else if self.chunks.iter().min().is_none_or(|&least| least < 2) {
-            ("chunks", "a chunk has two tokens at least")
+            ("chunks", "a chunk must have at least two tokens")
         } else {
             return Ok(());
         };
@@ -196,16 +197,16 @@ impl GraphModelOptions {
 }
 
 impl<E: Executor> GraphModel<E> {
-    /// A model of `decoder` on `executor`, which holds its weights. `info` is completed here by what the options decide:
-    /// capacity and precision.
+    /// A model of `decoder` on `executor`, which holds its weights. Capacity and precision of `info` are set from the
+    /// options.
     ///
-    /// It claims to rewind where the states of all layers can be had back at every earlier position: recurrences cannot,
-    /// and windows only where they are as long as a sequence may become ([`StateLayout::is_rewindable`]).
+    /// It claims rewind if the states of all layers can be restored at every earlier position: recurrent states cannot,
+    /// and windows only if they are as long as the capacity ([`StateLayout::is_rewindable`]).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for options out of range, [`ErrorKind::Unsupported`] for a precision that graphs do not
-    /// have.
+    /// [`ErrorKind::InvalidInput`] for options out of range, [`ErrorKind::Unsupported`] for a precision that graphs do
+    /// not support.
     pub fn new(
         executor: E,
         decoder: &Decoder,

@@ -1,4 +1,4 @@
-//! Which element types a precision means for a decoder.
+//! The element types of each precision.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,27 +7,27 @@ use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
-/// What a precision means for a decoder: the element types that it runs with.
+/// The element types that a decoder runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numerics {
-    /// The precision that was asked for, which engines' own kernels keep to.
+    /// The requested precision, which kernels of engines also follow.
     pub precision: Precision,
-    /// The type of what goes into products with dense weights; their sums, norms, the residual stream, and what goes into
-    /// products with packed weights are always float32.
+    /// The type of activations in products with dense weights. Accumulation, norms, the residual stream, and
+    /// activations in products with packed weights are always float32.
     pub operand: ElementType,
     /// The type of keys and values in the cache.
     pub kv: ElementType,
 }
 
 impl Numerics {
-    /// `Exact` is float32 throughout. `Native` rounds the activations that go into matrix products with dense weights, and the
-    /// KV cache, to the type that the checkpoint names; what goes into products with packed weights stays float32 in the graph,
-    /// and an engine's kernels may multiply it in a fixed-point form whose error is below that type's rounding. `Fast` is the
-    /// same graph as `Native`: kernels for packed weights may take 8 bits of each activation.
+    /// `Exact` is float32 throughout. `Native` rounds the activations in matrix products with dense weights, and the KV
+    /// cache, to the checkpoint's type. Activations in products with packed weights stay float32 in the graph; kernels
+    /// may use a fixed-point form whose error is below the rounding of that type. `Fast` uses the same graph as
+    /// `Native`, but kernels for packed weights may quantize activations to 8 bits.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for an unknown precision, and for activations of a type that graphs do not compute with.
+    /// [`ErrorKind::Unsupported`] for an unknown precision, or an activation type that graphs do not support.
     pub fn new(precision: Precision, decoder: &Decoder) -> Result<Self> {
         let element = match precision {
             Precision::Exact => ElementType::F32,
@@ -45,7 +45,7 @@ impl Numerics {
 }
 
 impl Numerics {
-    /// The same with another type of KV cache.
+    /// Sets the element type of the KV cache.
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
         self.kv = match kv_cache {
@@ -59,7 +59,7 @@ impl Numerics {
     }
 }
 
-/// What keys and values are kept in, which decides the memory that a sequence takes and the bytes that attention reads.
+/// The element type of the KV cache, which determines the memory of a sequence and the bytes that attention reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KvCacheType {
@@ -72,7 +72,7 @@ pub enum KvCacheType {
     F16,
     /// bfloat16.
     Bf16,
-    /// Signed bytes, with a float32 scale for each position, head and part (keys or values).
+    /// Signed bytes, with a float32 scale per position and head, for keys and values separately.
     Int8,
 }
 
@@ -109,11 +109,11 @@ impl FromStr for KvCacheType {
     }
 }
 
-/// The element type in graphs of a floating-point `element` of a checkpoint; `location` is named where there is none.
+/// The element type in graphs of a floating-point `element` of a checkpoint; errors name `location`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for types that decoders do not compute with.
+/// [`ErrorKind::Unsupported`] for types that decoders do not support.
 pub fn element_type(element: mlxcel_models::ElementType, location: &str) -> Result<ElementType> {
     match element {
         mlxcel_models::ElementType::F32 => Ok(ElementType::F32),

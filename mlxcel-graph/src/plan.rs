@@ -1,4 +1,4 @@
-//! Cutting a step into passes over the weights.
+//! Splits a step into passes over the weights.
 
 use crate::shape::Outputs;
 
@@ -14,15 +14,15 @@ pub(crate) struct Pending {
 /// What a row of a step wants of the passes that feed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
-    /// What follows from the logits of its last token, if anything.
+    /// A result at its last token, or none.
     Last,
-    /// What follows from the logits of every token.
+    /// A result at every token.
     Every,
     /// The hidden state of its last token.
     LastHidden,
     /// The hidden states of every token.
     EveryHidden,
-    /// What follows from the logits of each of so many last tokens: guesses that are verified, and the token in front of them.
+    /// Results at the last tokens, this many: draft tokens to verify, and the token before them.
     Ends(usize),
 }
 

@@ -19,21 +19,21 @@ use crate::weights::Weights;
 /// The name of a program's entry point.
 pub const ENTRY: &str = "step";
 
-/// A decoder program, and what it takes and gives.
+/// A decoder program and its signature.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The module; [`ENTRY`] is its public function.
     pub module: Module,
-    /// The arguments and results of that.
+    /// Its arguments and results.
     pub signature: Signature,
 }
 
-/// Writes `decoder` as a program for `shape`, over states that lie as `layouts` say.
+/// Writes `decoder` as a program for `shape`, with states of these `layouts`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (element types, packed weights where only
-/// dense ones can be).
+/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (element types, or packed weights where dense
+/// ones are required).
 pub fn decoder_program(
     decoder: &Decoder,
     numerics: Numerics,

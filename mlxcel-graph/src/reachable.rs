@@ -1,4 +1,4 @@
-//! Which programs a session can ask for: what has to be made beforehand where nothing can be compiled later.
+//! The set of programs that a session can use, for compiling ahead of time.
 
 use mlxcel_core::{Prepare, Result};
 use mlxcel_models::Decoder;
@@ -9,12 +9,12 @@ use crate::shape::{Outputs, ProgramShape};
 use crate::state::bounded_room;
 
 impl GraphModelOptions {
-    /// The programs that generations of `decoder` begin with, worth making while loading: a prompt chunk of each size, the
-    /// largest first, and a decoding row, at the least length.
+    /// The programs that every generation of `decoder` starts with: a prompt chunk of each size, the largest first, and
+    /// a decoding row, in the smallest KV-length bucket.
     ///
     /// # Errors
     ///
-    /// Those of [`programs`](Self::programs).
+    /// The errors of [`programs`](Self::programs).
     pub fn first_programs(&self, decoder: &Decoder) -> Result<Vec<ProgramShape>> {
         self.check()?;
         let lengths = self.lengths_for(decoder)?;
@@ -28,11 +28,11 @@ impl GraphModelOptions {
         Ok(sizes.map(shape).collect())
     }
 
-    /// The programs that are to be ready when a model of `decoder` has been loaded.
+    /// The programs to compile while loading a model of `decoder`.
     ///
     /// # Errors
     ///
-    /// Those of [`programs`](Self::programs).
+    /// The errors of [`programs`](Self::programs).
     pub fn prepared_programs(&self, decoder: &Decoder, prepare: Prepare) -> Result<Vec<ProgramShape>> {
         match prepare {
             Prepare::Generation => {
@@ -44,13 +44,12 @@ impl GraphModelOptions {
         }
     }
 
-    /// Every program that sessions with these options can ask for, each once, shorter ones first: a session never needs
-    /// another, whatever is asked of it and in whatever order.
+    /// Every program that sessions with these options can use, each once, shorter ones first.
     ///
-    /// A pass has at most one chunk, in front of the decoding rows, and only a chunk has positions before its last; so of
-    /// `n` rows at most there are, at each length, `n` programs of decoding rows, `n` with a chunk of each size, and as many with a
-    /// chunk and results at every position, where those may be asked for; where hidden states may be, as many as the first two
-    /// more. Where guesses may be verified there are those of equal short rows.
+    /// A pass has at most one chunk, before the decoding rows. So for at most `n` rows there are, per KV-length bucket,
+    /// `n` programs of decoding rows and `n` with a chunk of each size; with `every_position`, as many again with a
+    /// chunk and results at every position; with `hidden_states`, as many as the first two again; with `verification`,
+    /// those of equal short rows.
     ///
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! From logits on the host to what a row wanted.
+//! Converts logits on the host to the results of rows.
 
 use mlxcel_core::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob, TokenMask};
 

@@ -1,10 +1,10 @@
-//! The static shapes that a program is made for.
+//! The static shapes of programs.
 
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-/// What a pass gives of which positions.
+/// The results of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outputs {
     /// Logits of the last token of each row.
@@ -15,25 +15,25 @@ pub enum Outputs {
     Hidden,
 }
 
-/// What a decoder program is specialised for; everything else is a run-time input.
+/// The specialization of a decoder program; everything else is a run-time input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramShape {
-    /// How many tokens each row has room for: `[64]` for a prompt chunk, `[1, 1, 1]` for three decoding rows,
-    /// `[64, 1]` for both together.
+    /// The size of each row in tokens: `[64]` for a prompt chunk, `[1, 1, 1]` for three decoding rows, `[64, 1]` for
+    /// both together.
     pub rows: Vec<usize>,
-    /// How many positions the KV cache of each row has.
+    /// The KV-length bucket: the positions of each row's cache.
     pub length: usize,
-    /// What it gives.
+    /// Its results.
     pub outputs: Outputs,
 }
 
 impl ProgramShape {
-    /// The tokens of all rows.
+    /// The total number of tokens.
     pub fn tokens(&self) -> usize {
         self.rows.iter().sum()
     }
 
-    /// How many positions give logits or hidden states.
+    /// The number of positions with logits or hidden states.
     pub fn output_rows(&self) -> usize {
         match self.outputs {
             Outputs::Last => self.rows.len(),
@@ -70,17 +70,17 @@ impl fmt::Display for ProgramShape {
     }
 }
 
-/// How far apart an engine wants the lengths of KV caches, each of which takes a program.
+/// The distance between KV-length buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthSteps {
-    /// The first length.
+    /// The first bucket.
     pub first: usize,
-    /// How many times as long each next one is, at least twice.
+    /// The ratio of each bucket to the previous one, at least 2.
     pub factor: usize,
 }
 
-/// The lengths that KV caches may have: few, so that few programs are made, and near enough to each other that attention costs
-/// by the length in use.
+/// The KV-length buckets: few enough to limit the number of programs, and close enough that attention cost follows the
+/// length in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths(Vec<usize>);
 
@@ -90,9 +90,9 @@ impl Lengths {
 
     /// The buckets for sequences of up to `capacity` tokens that are fed in chunks of up to `chunk`.
     ///
-    /// They start at 256 and 1,024, since attention over so few positions costs little beside the weights, and double from
-    /// there. A chunk is written whole, its padding too, so the last bucket leaves room for a chunk's padding behind the last
-    /// position.
+    /// They start at 256 and 1,024, since attention over so few positions is cheap compared with the weights, and
+    /// double from there. Chunks are written with their padding, so the last bucket has room for a chunk's padding
+    /// after the last position.
     pub fn new(capacity: usize, chunk: usize) -> Self {
         let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
         let mut buckets = Vec::new();
@@ -106,8 +106,8 @@ impl Lengths {
         Self(buckets)
     }
 
-    /// The buckets for an engine whose attention costs by the positions in use, whatever the cache's length: as far apart as `steps` says.
-    /// The last is that of [`new`](Self::new).
+    /// The buckets for an engine whose attention cost depends on the positions in use and not on the bucket, spaced by
+    /// `steps`. The last is that of [`new`](Self::new).
     pub fn stepped(steps: LengthSteps, capacity: usize, chunk: usize) -> Self {
         let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
         let mut buckets = Vec::new();
@@ -120,11 +120,11 @@ impl Lengths {
         Self(buckets)
     }
 
-    /// Exactly these buckets: those that programs were made for beforehand.
+    /// Exactly these buckets, for programs compiled ahead of time.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] unless they ascend from above zero.
+    /// [`ErrorKind::InvalidInput`] unless they are positive and ascending.
     pub fn from_buckets(buckets: impl Into<Vec<usize>>) -> Result<Self> {
         let buckets = buckets.into();
         if buckets.first().is_none_or(|&first| first == 0)
@@ -133,14 +133,14 @@ impl Lengths {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "choose cache lengths",
-                "lengths must ascend from above zero",
+                "lengths must be positive and ascending",
             )
             .with_context("lengths", format_args!("{buckets:?}")));
         }
         Ok(Self(buckets))
     }
 
-    /// The least length that holds `positions`, if there is one.
+    /// The smallest bucket that holds `positions`, if any.
     pub fn holding(&self, positions: usize) -> Option<usize> {
         self.0.iter().copied().find(|&length| length >= positions)
     }

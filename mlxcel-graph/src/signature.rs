@@ -1,4 +1,4 @@
-//! What a program takes and gives, as data: whoever runs, files or explains programs reads it here and counts nothing.
+//! Signatures: the arguments and results of programs, as data.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,61 +14,61 @@ use crate::state::StateLayout;
 
 /// The arguments and results of a decoder program.
 ///
-/// A program takes its [`weights`](Self::weights), which do not change from step to step, then its [`inputs`](Self::inputs), then its
-/// [`states`](Self::states), each list in its order; it gives its [`results`](Self::results) in theirs. Names are unique among arguments,
-/// and those of the module. All programs of a model take the same weights.
+/// The arguments are, in order, the [`weights`](Self::weights), which are constant, the [`inputs`](Self::inputs) and
+/// the [`states`](Self::states). Argument names are unique and are those of the module. All programs of a model take
+/// the same weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signature {
     /// The tensors of the weights.
     pub weights: Arc<[WeightArgument]>,
-    /// What a step is about.
+    /// The inputs of a step.
     pub inputs: Vec<InputArgument>,
-    /// What sequences keep: for each row a state of each group of layers.
+    /// The states of sequences: for each row one per group of layers.
     pub states: Vec<StateArgument>,
-    /// What comes back.
+    /// The results.
     pub results: Vec<ProgramResult>,
 }
 
-/// A tensor of the weights: a whole weight, or a part of a packed one.
+/// A weight tensor: a whole weight, or a part of a packed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightArgument {
     /// Its name in the program.
     pub name: String,
-    /// What the weight is for.
+    /// The role of the weight.
     pub role: WeightRole,
     /// Which weight of the decoder it belongs to.
     pub weight: WeightId,
-    /// Which part of it this is; none where it is not packed.
+    /// The part of a packed weight; `None` for a dense one.
     pub part: Option<Part>,
     /// How its bytes are read from a checkpoint ([`Checkpoint::weight`](mlxcel_models::Checkpoint::weight)).
     pub tensor: WeightRef,
-    /// Its elements, as they are stored: row-major.
+    /// Its type; elements are stored row-major.
     pub ty: TensorType,
 }
 
-/// An input of a step, which [`StepInputs::get`](crate::StepInputs::get) gives.
+/// An input of a step, from [`StepInputs::get`](crate::StepInputs::get).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputArgument {
     /// Its name in the program.
     pub name: String,
-    /// What it is.
+    /// Its meaning.
     pub input: StepInput,
     /// Its type.
     pub ty: TensorType,
 }
 
-/// What an input of a step tells.
+/// The meaning of an input of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepInput {
     /// `[tokens]` i32: the token ids of all rows.
     Tokens,
     /// `[rows]` i32: the position of each row's first token.
     Positions,
-    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one that is no padding.
+    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one before padding.
     Last,
-    /// `[tokens, rotary_dim / 2]` f32: cosines of the rotary embedding of this number ([`Decoder::ropes`]).
+    /// `[tokens, rotary_dim / 2]` f32: cosines of the rotary embedding with this index ([`Decoder::ropes`]).
     Cos(usize),
-    /// The sines likewise.
+    /// Sines of the same.
     Sin(usize),
 }
 
@@ -85,20 +85,20 @@ impl fmt::Display for StepInput {
     }
 }
 
-/// What a group of layers keeps of a row's sequence. The caller gives its storage up to the result that takes it over.
+/// The state of a group of layers for a row's sequence. Its storage is donated to a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateArgument {
     /// Its name in the program.
     pub name: String,
-    /// Whose it is.
+    /// Its row and group of layers.
     pub state: RowState,
     /// Its type.
     pub ty: TensorType,
-    /// The index of the result that takes over its storage.
+    /// The index of the result that reuses its storage.
     pub becomes: usize,
 }
 
-/// A state of a program: whose, and of which layers. Prints as the argument is called, such as `state.0.1`.
+/// A state of a program, by row and group of layers. Displays as the argument's name, such as `state.0.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowState {
     /// The row of the pass.
@@ -116,13 +116,13 @@ impl fmt::Display for RowState {
 /// A result of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramResult {
-    /// What it is.
+    /// Its meaning.
     pub meaning: ResultMeaning,
     /// Its type.
     pub ty: TensorType,
 }
 
-/// What a result of a program is. Prints as a name.
+/// The meaning of a result. Displays as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultMeaning {
     /// `[output rows, 2]` i32: the most likely token and the bits of its log probability, a float32.
@@ -131,7 +131,7 @@ pub enum ResultMeaning {
     Logits,
     /// `[output rows, hidden]` f32: hidden states after the last norm.
     Hidden,
-    /// What a state has become.
+    /// The updated state.
     State(RowState),
 }
 
@@ -147,16 +147,16 @@ impl fmt::Display for ResultMeaning {
 }
 
 impl Signature {
-    /// The signature of the program of `decoder` for `shape`, over states that lie as `layouts` say.
+    /// The signature of the program of `decoder` for `shape`, with states of these `layouts`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with.
+    /// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not support.
     pub fn new(decoder: &Decoder, layouts: &[StateLayout], shape: &ProgramShape) -> Result<Self> {
         Ok(Self::with_weights(weight_arguments(decoder)?.into(), decoder, layouts, shape))
     }
 
-    /// The same, with weights that are told already: those of another program of the model.
+    /// As [`new`](Self::new), with the weights of another program of the model.
     pub fn with_weights(
         weights: Arc<[WeightArgument]>,
         decoder: &Decoder,
@@ -189,7 +189,7 @@ impl Signature {
         Self { weights, inputs: inputs(decoder, tokens, rows), states, results }
     }
 
-    /// The name and the type of every argument, in the order in which the program takes them.
+    /// The name and type of every argument, in order.
     pub fn arguments(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         let weights = self.weights.iter().map(|weight| (weight.name.as_str(), &weight.ty));
         let inputs = self.inputs.iter().map(|input| (input.name.as_str(), &input.ty));
@@ -201,7 +201,7 @@ impl Signature {
         self.states.iter().map(|state| state.state.group + 1).max().unwrap_or_default()
     }
 
-    /// The state whose storage a result takes over, if it does.
+    /// The state whose storage a result reuses, if any.
     pub fn taken_over(&self, result: usize) -> Option<&StateArgument> {
         self.states.iter().find(|state| state.becomes == result)
     }
@@ -219,13 +219,13 @@ fn inputs(decoder: &Decoder, tokens: usize, rows: usize) -> Vec<InputArgument> {
     step.into_iter().chain(rotary).map(named).collect()
 }
 
-/// The tensors of the weights of `decoder`: the first arguments of all its programs, in their order.
+/// The weight tensors of `decoder`, which are the first arguments of all its programs, in order.
 ///
-/// Of a packed weight they are its parts, in the order of [`Packing::parts`](mlxcel_models::Packing::parts).
+/// A packed weight has one argument per part, in the order of [`Packing::parts`](mlxcel_models::Packing::parts).
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not compute with.
+/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not support.
 pub fn weight_arguments(decoder: &Decoder) -> Result<Vec<WeightArgument>> {
     let mut arguments = Vec::new();
     for ((id, weight), role) in decoder.weights.ids().zip(decoder.weight_roles()) {

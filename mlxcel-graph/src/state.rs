@@ -1,4 +1,4 @@
-//! What a sequence keeps between steps, as tensors of programs: a state for each group of layers that keep the same.
+//! The states of sequences between steps: a tensor for each group of layers with the same kind of state.
 
 use mlxcel_core::{Error, Result};
 use mlxcel_models::{Decoder, StateGroup, StateShape};
@@ -6,7 +6,7 @@ use mlxcel_stablehlo::{ElementType, TensorType};
 
 use crate::numerics::Numerics;
 
-/// How the state of one group of layers lies in memory.
+/// The memory layout of the state of one group of layers.
 ///
 /// | kept | shape | element type |
 /// |---|---|---|
@@ -15,40 +15,39 @@ use crate::numerics::Numerics;
 /// | latents | `[layers, length, width]` | [`Numerics::kv`] |
 /// | what does not grow | `[layers, …]` | float32 |
 ///
-/// `length` is that of the program ([`ProgramShape::length`](crate::ProgramShape)). Position `p` lies in slot `p` modulo the number of
-/// positions that there is room for. So a window is like a full cache up to the length of its ring, and does not grow beyond it.
+/// `length` is that of the program ([`ProgramShape::length`](crate::ProgramShape)). Position `p` is in slot `p` modulo
+/// the number of slots. So a window behaves like a full cache up to the length of its ring buffer, and does not grow
+/// beyond it.
 ///
-/// The width of keys and values is the size of a head; in 8 bits, four bytes follow the values of each position: the float32
-/// that they are multiples of.
+/// The width of keys and values is the head size; for 8 bits, plus four bytes per position for the float32 scale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateLayout {
-    /// What each layer keeps.
+    /// The kind of state of each layer.
     pub kept: StateShape,
-    /// How many layers there are.
+    /// The number of layers.
     pub layers: usize,
     /// The element type.
     pub element: ElementType,
-    /// The most positions that there is ever room for, where a window bounds them.
+    /// The maximum number of slots, if bounded by a window.
     pub ring: Option<usize>,
 }
 
-/// A contiguous part of two states that hold the same.
+/// A contiguous segment to copy between two states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSegment {
-    /// Where it starts in the one, in bytes.
+    /// Its offset in the source, in bytes.
     pub from: usize,
-    /// Where it starts in the other, in bytes.
+    /// Its offset in the destination, in bytes.
     pub to: usize,
-    /// How long it is, in bytes.
+    /// Its length in bytes.
     pub bytes: usize,
 }
 
-/// The layouts of the groups of `decoder` ([`Decoder::state_groups`]), whose prompts are fed in chunks of at most `chunk` tokens.
+/// The layouts of the groups of `decoder` ([`Decoder::state_groups`]), for prompt chunks of at most `chunk` tokens.
 ///
 /// # Errors
 ///
-/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for latents in 8 bits: they have no heads whose values could share a
-/// scale, and are small as they are.
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for latents in 8 bits, which have no heads to share a scale.
 pub fn state_layouts(decoder: &Decoder, numerics: Numerics, chunk: usize) -> Result<Vec<StateLayout>> {
     decoder.state_groups().into_iter().map(|group| StateLayout::new(group, numerics.kv, chunk)).collect()
 }
@@ -93,7 +92,7 @@ impl StateLayout {
         Ok(Self { kept: shape, layers, element, ring })
     }
 
-    /// How many positions a state for programs of `length` has room for; `None` where it keeps none.
+    /// The number of slots of a state for programs of `length`; `None` if it has no positions.
     pub fn room(&self, length: usize) -> Option<usize> {
         match self.kept {
             StateShape::Cache { .. } | StateShape::Latent { .. } => {
@@ -118,13 +117,13 @@ impl StateLayout {
         TensorType::new(self.element, self.shape(length))
     }
 
-    /// The bytes of the state for programs of `length`.
+    /// The size of the state for programs of `length`, in bytes.
     pub fn bytes(&self, length: usize) -> usize {
         self.tensor_type(length).bytes()
     }
 
-    /// The bytes of a state for programs of `length` of which the first `written` positions have been written, in whole pages of `page`
-    /// bytes.
+    /// The memory of a state for programs of `length` with `written` positions, in bytes, counted in whole pages of
+    /// `page` bytes.
     pub fn bytes_written(&self, length: usize, written: usize, page: usize) -> usize {
         let whole = self.bytes(length);
         let Some(room) = self.room(length) else { return whole };
@@ -132,14 +131,14 @@ impl StateLayout {
         (self.parts() * run.next_multiple_of(page.max(1))).min(whole)
     }
 
-    /// Whether the state of an earlier position is had back by forgetting later ones, whichever of up to `positions` have been
-    /// written: a ring that is not shorter has overwritten nothing.
+    /// Whether the state can be rewound by dropping later positions, for sequences of up to `positions`: a ring buffer
+    /// of at least that length overwrites nothing.
     pub fn is_rewindable(&self, positions: usize) -> bool {
         self.kept.is_rewindable() || self.ring.is_some_and(|ring| ring >= positions)
     }
 
-    /// The parts that hold what is kept of the first `positions` in a state for the length `from` and in one for `to`, which
-    /// both have room for it. A packed copy is a state for exactly `positions`.
+    /// The segments that hold the first `positions` in a state for the length `from` and in one for `to`, both large
+    /// enough. A packed copy is a state for exactly `positions`.
     pub fn copy_segments(
         &self,
         from: usize,

@@ -1,4 +1,4 @@
-//! The programs of one model, whichever are asked for.
+//! Writes the programs of a model.
 
 use std::sync::Arc;
 
@@ -16,36 +16,36 @@ use crate::{
 pub struct ProgramWriter {
     /// The network.
     pub decoder: Decoder,
-    /// What it computes in.
+    /// The element types.
     pub numerics: Numerics,
-    /// What sequences keep of it.
+    /// The layouts of the states.
     pub layouts: Vec<StateLayout>,
-    /// The weights that all programs take.
+    /// The weight arguments of all programs.
     pub weights: Arc<[WeightArgument]>,
 }
 
 impl ProgramWriter {
-    /// Programs of `decoder` for sessions with `options`.
+    /// A writer for `decoder` and sessions with `options`.
     ///
     /// # Errors
     ///
-    /// Those of [`GraphModelOptions::layouts`] and [`weight_arguments`].
+    /// The errors of [`GraphModelOptions::layouts`] and [`weight_arguments`].
     pub fn new(decoder: Decoder, options: &GraphModelOptions) -> Result<Self> {
         let (numerics, layouts) = (options.numerics(&decoder)?, options.layouts(&decoder)?);
         Self::with_layouts(decoder, numerics, layouts)
     }
 
-    /// Programs of `decoder` that compute in `numerics` over states that lie as `layouts` say.
+    /// A writer for `decoder` with these element types and state layouts.
     ///
     /// # Errors
     ///
-    /// Those of [`weight_arguments`].
+    /// The errors of [`weight_arguments`].
     pub fn with_layouts(decoder: Decoder, numerics: Numerics, layouts: Vec<StateLayout>) -> Result<Self> {
         let weights = weight_arguments(&decoder)?.into();
         Ok(Self { decoder, numerics, layouts, weights })
     }
 
-    /// What the program for `shape` takes and gives.
+    /// The signature of the program for `shape`.
     pub fn signature(&self, shape: &ProgramShape) -> Signature {
         Signature::with_weights(Arc::clone(&self.weights), &self.decoder, &self.layouts, shape)
     }
@@ -54,7 +54,7 @@ impl ProgramWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`decoder_program`](crate::decoder_program).
+    /// The errors of [`decoder_program`](crate::decoder_program).
     pub fn program(&self, shape: &ProgramShape) -> Result<Program> {
         write(&self.decoder, self.numerics, self.signature(shape), shape)
     }

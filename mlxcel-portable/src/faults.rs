@@ -1,4 +1,4 @@
-//! What becomes of sequences when a run fails: the executor is made to fail, for the session that engines share.
+//! Fault injection in the executor, for tests of the session that graph engines share.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use mlxcel_graph::FaultyExecutor;
 use crate::{PortableBackend, load};
 
 impl PortableBackend {
-    /// The engine on a device that fails as `faults` say, for tests.
+    /// The engine with fault injection by `faults`, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> impl Backend {

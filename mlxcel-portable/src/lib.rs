@@ -1,11 +1,11 @@
-//! The engine that always works: decoder graphs evaluated in pure Rust.
+//! The portable engine: decoder graphs evaluated in pure Rust.
 //!
 //! # Why it exists
 //!
-//! It runs the very graphs that compilers are given, by an evaluator whose every operation is tested by itself. So it needs no
-//! toolchain, runs wherever Rust does, and is what a compiled engine is compared with. It is exact and lean (weights are read
-//! from the mapped files in the type that they are stored in; memory is those files plus the states of sequences) and slower than an
-//! engine that compiles.
+//! It runs the same graphs that are given to compilers, with an evaluator whose operations are tested one by one. It
+//! needs no toolchain, runs wherever Rust does, and is the reference for compiled engines. It is exact and uses little
+//! memory (weights are read from the mapped files in their stored type; memory is those files plus the state of
+//! sequences), but slower than an engine that compiles.
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
@@ -41,8 +41,8 @@ const NAME: &str = "portable";
 /// The only device that this engine has.
 const DEVICE: &str = "cpu";
 
-/// The portable engine: decoder graphs evaluated in pure Rust, on as many threads as
-/// [`LoadOptions::threads`] says (one for each core by default). Its one [`LoadOptions::device`] is `cpu`.
+/// The portable engine: decoder graphs evaluated in pure Rust, on [`LoadOptions::threads`] threads (defaults to one per
+/// core). Its only [`LoadOptions::device`] is `cpu`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PortableBackend {
@@ -50,12 +50,12 @@ pub struct PortableBackend {
 }
 
 impl PortableBackend {
-    /// The engine.
+    /// Creates the engine.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keeps keys and values in another type than that of the precision.
+    /// Sets the element type of the KV cache, which defaults to that of the precision.
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
         self.kv_cache = kv_cache;
@@ -92,7 +92,7 @@ fn load<E: Executor>(
     let numerics = graph.numerics(&decoder)?;
     let threads = || std::thread::available_parallelism().map_or(1, usize::from);
     let workers = Workers::new(checked.threads.unwrap_or_else(threads)).map_err(|error| {
-        Error::new(ErrorKind::ResourceExhausted, "start threads", "the system gives no more threads")
+        Error::new(ErrorKind::ResourceExhausted, "start threads", "the system cannot start another thread")
             .with_source(error)
     })?;
     // Next to nothing is copied: weights are run from where they are mapped, unless they are gathered from several places.

@@ -1,4 +1,4 @@
-//! Attention of new tokens over a KV cache that they are written into first.
+//! Attention of new tokens over a KV cache, which they are written into first.
 
 use mlxcel_stablehlo::{
     AttentionScores, Attribute, Builder, ElementType, Error, ErrorKind, MaskedOperands, Result, Value,
@@ -38,18 +38,18 @@ pub struct CachedAttentionOperands<'a, 'f> {
     pub caches: &'a [Value<'f>],
 }
 
-/// What [`cached_attention`] computes, beside its operands.
+/// Attributes of [`cached_attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct CachedAttention<'a> {
-    /// How many tokens each row has; they add up to `N`.
+    /// The number of tokens of each row; they add up to `N`.
     pub rows: &'a [usize],
-    /// Which of the caches' layers is read and written.
+    /// The layer of the caches to read and write.
     pub layer: usize,
-    /// What scores are multiplied by, usually one over the square root of `d`.
+    /// The scale of scores, usually one over the square root of `d`.
     pub scale: f32,
-    /// What scores are bent to stay below: `cap * tanh(score / cap)`, after `scale`.
+    /// Soft cap of scores, after `scale`: `cap * tanh(score / cap)`.
     pub soft_cap: Option<f32>,
-    /// How many positions a token sees, its own among them; defaults to all up to its own.
+    /// The sliding window: how many positions a token attends to, including its own; defaults to all.
     ///
     /// With a window, position `p` stands in slot `p mod length` of a cache of `length >= window - 1 + tokens of the row`. A
     /// row's tokens then overwrite positions that are out of the window of the row's first token and so of all that follow;

@@ -29,14 +29,14 @@ pub struct LatentAttentionOperands<'a, 'f> {
     pub caches: &'a [Value<'f>],
 }
 
-/// What [`latent_attention`] computes, beside its operands.
+/// Attributes of [`latent_attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct LatentAttention<'a> {
-    /// How many tokens each row has; they add up to `N`.
+    /// The number of tokens of each row; they add up to `N`.
     pub rows: &'a [usize],
-    /// Which of the caches' layers is read and written.
+    /// The layer of the caches to read and write.
     pub layer: usize,
-    /// What scores are multiplied by.
+    /// The scale of scores.
     pub scale: f32,
     /// The element type of the result.
     pub out: ElementType,

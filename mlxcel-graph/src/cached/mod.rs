@@ -1,7 +1,7 @@
-//! Attention over the caches of sequences, as composites with a plain decomposition.
+//! Attention over KV caches, as composite operations with a decomposition into plain StableHLO.
 //!
-//! A composite writes a row's new tokens into the row's cache and attends to what the cache holds. Its decomposition attends to the
-//! whole cache under a mask; a kernel in its place reads the positions in use alone.
+//! A composite writes a row's new tokens into the row's cache and attends to the cache. Its decomposition attends to
+//! the whole cache under a mask; a kernel that replaces it reads only the positions in use.
 
 mod attention;
 mod latent;

@@ -1,4 +1,4 @@
-//! How the values of one position, head and part lie in a KV cache.
+//! The memory layout of one position and head of keys or values in a KV cache.
 
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, Value};
 

@@ -1,4 +1,4 @@
-//! Where the positions of a row stand in its KV cache: one behind the other, or in a ring of as many slots as a window needs.
+//! The slots of positions in a KV cache: consecutive, or a ring buffer for a window.
 
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, TensorType, Value};
 

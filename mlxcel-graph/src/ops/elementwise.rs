@@ -1,4 +1,4 @@
-//! What norms and elementwise operations are made of.
+//! Norms and elementwise operations.
 
 use mlxcel_stablehlo::{ElementType, Result, Value};
 

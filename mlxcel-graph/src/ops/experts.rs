@@ -1,4 +1,4 @@
-//! Choosing experts, and the way of tokens to them and back.
+//! Mixture of experts: routing, dispatch and combination.
 
 use mlxcel_stablehlo::{Comparison, ElementType, ExpertGroups, Result, TensorType, Value, expert_block};
 

@@ -1,4 +1,4 @@
-//! The values of packed rows, in plain operations.
+//! Dequantization of packed rows in plain operations.
 
 use mlxcel_models::Part;
 use mlxcel_models::packing::{Code, Offset, Packing, Scale};

@@ -1,7 +1,7 @@
-//! Layers over packed weights, as composites with a plain decomposition.
+//! Layers with packed weights, as composite operations with a decomposition into plain StableHLO.
 //!
-//! A packed weight is several values, one for each [`Part`] of its [`Packing`]; which they are, the attribute
-//! `packing` of a composite says, in the packing's own text.
+//! A packed weight has several operands, one for each [`Part`] of its [`Packing`]; the attribute `packing` of a
+//! composite names the packing as text.
 
 mod decode;
 #[cfg(test)]
@@ -109,7 +109,7 @@ pub fn packed_linear<'f>(
 /// Makes the composite [`PACKED_EXPERT_LINEAR`]. Its decomposition unpacks the matrices of `experts` alone.
 ///
 /// # Errors
-/// Those of [`packed_linear`] and [`Builder::expert_linear`].
+/// The errors of [`packed_linear`] and [`Builder::expert_linear`].
 pub fn packed_expert_linear<'f>(
     b: &mut Builder<'f>,
     x: Value<'f>,
@@ -162,7 +162,7 @@ pub fn packed_expert_linear<'f>(
 /// Makes the composite [`PACKED_EMBEDDING`]. Its decomposition takes the rows packed and unpacks those.
 ///
 /// # Errors
-/// Those of [`packed_linear`]; a table without rows; ids that are not integers.
+/// The errors of [`packed_linear`]; a table without rows; ids that are not integers.
 pub fn packed_embedding<'f>(
     b: &mut Builder<'f>,
     table: &PackedWeight<'f>,

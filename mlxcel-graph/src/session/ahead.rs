@@ -1,4 +1,4 @@
-//! Which programs a step needs, and which are likely to be needed after it.
+//! The programs that a step needs, and those likely to be needed next.
 
 use mlxcel_core::{Control, Result};
 

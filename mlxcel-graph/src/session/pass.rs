@@ -1,4 +1,4 @@
-//! Running a step: pass after pass over the weights until every row has its answer.
+//! Runs a step: passes over the weights until every row has its result.
 
 use mlxcel_core::{Control, Error, ErrorKind, Result, Row, StepOutput, TokenId};
 

@@ -1,4 +1,4 @@
-//! What a snapshot of a sequence holds.
+//! The payload of snapshots.
 //!
 //! The position, a little-endian word of 64 bits, since states need not tell it by their size. Then the states of all groups in their
 //! order, each as [`Executor::read`] gives it; none where nothing has been computed. Where

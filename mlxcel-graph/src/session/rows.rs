@@ -1,4 +1,4 @@
-//! The rows of a step, and what passes give them.
+//! The rows of a step and their results.
 
 use mlxcel_core::{Error, ErrorKind, Pooling, Result, RowResult, StepRow, StepRows, TokenId, Want};
 

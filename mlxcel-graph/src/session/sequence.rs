@@ -1,4 +1,4 @@
-//! One sequence: the tokens that it holds, and what has been computed of them.
+//! A sequence: its tokens, and its state.
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
@@ -87,7 +87,7 @@ impl<E> Shared<E> {
     /// The least length whose states have room for `positions`; there is one for every position within the capacity and its chunk.
     pub(super) fn length_for(&self, operation: &'static str, positions: usize) -> Result<usize> {
         self.lengths.holding(self.bound.map_or(positions, |bound| bound.min(positions))).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, operation, "no cache length has room for these positions")
+            Error::new(ErrorKind::Internal, operation, "no KV-length bucket holds these positions")
                 .with_context("positions", positions)
         })
     }
