@@ -1,21 +1,19 @@
-//! Arrays of MLX, safe: shapes and types are checked, and whatever MLX throws is an [`Error`] that keeps its words.
+//! A safe API of MLX arrays: shapes and types are checked, and C++ exceptions become an [`Error`] with their message.
 //!
-//! An [`Array`] is a handle on a node of MLX's graph. Operations make nodes and compute nothing; [`eval`] computes
-//! the nodes that are asked for, in one go, and [`eval_async`] begins with it. A clone is another handle on the same
-//! node.
+//! An [`Array`] is a handle on a node of MLX's graph. Operations create nodes and compute nothing; [`eval`] computes
+//! nodes, and [`eval_async`] starts computing them. A clone is another handle of the same node.
 //!
 //! # Threads
 //!
-//! MLX's streams belong to threads, and an array evaluated on another thread than the one that made it may fail. An
-//! `Array` is therefore neither [`Send`] nor [`Sync`]: it lives and dies on the thread that made it, of which each
-//! model has one.
+//! MLX's streams are bound to threads, and evaluating an array on a thread other than the one that created it may fail.
+//! So an `Array` is neither [`Send`] nor [`Sync`]: it stays on its thread, of which each model has one.
 //!
 //! # Errors
 //!
-//! All operations answer errors of these kinds: [`ResourceExhausted`](ErrorKind::ResourceExhausted) where memory is
-//! missing, [`Internal`](ErrorKind::Internal) for shapes and types that MLX refuses, which is a defect of the caller,
-//! [`Device`](ErrorKind::Device) for the rest. Operations that only make nodes fail for shapes and types; what needs
-//! memory or a device fails when it is evaluated.
+//! All operations return errors of these kinds: [`ResourceExhausted`](ErrorKind::ResourceExhausted) if memory runs out,
+//! [`Internal`](ErrorKind::Internal) for shapes and types that MLX rejects, which is a bug of the caller, and
+//! [`Device`](ErrorKind::Device) for everything else. Creating a node fails only for shapes and types; errors of memory
+//! or device occur at evaluation.
 //!
 //! # Conventions
 //!

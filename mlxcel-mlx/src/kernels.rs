@@ -1,12 +1,12 @@
-//! Operations that our own kernels compute, on CPUs, where MLX's are slow.
+//! Operations with our own CPU kernels, where MLX's are slow.
 //!
-//! MLX's CPU backend runs on one thread, multiplies by weights in half precision and in 4 bits at a fraction of the speed of memory,
-//! and composes norms, rotations and attention from passes over memory. These operations are nodes of the same graph, made and
-//! evaluated like any other: weights are read where they lie (in the mapped checkpoint, in its type), once a step, on all
-//! threads. docs/adr/0007 says what they gain and where they stop.
+//! MLX's CPU backend is single-threaded, multiplies half-precision and 4-bit weights far below memory bandwidth, and
+//! composes norms, rotary embeddings and attention from several passes over memory. Our operations are nodes of the
+//! same graph, created and evaluated like any other. They read weights in place from the mapped checkpoint, in its
+//! type, once per step, on all threads. See ADR 0007 for measurements and limits.
 //!
-//! Activations are float32, sums are float32, and no operand is rounded: a product is that of the weights' values in float32 up to the
-//! order of its sum. That order depends on the number of rows and the machine's vectors, and not on the number of threads.
+//! Activations and accumulation are float32, and operands are not rounded: results equal float32 products up to the
+//! order of summation, which depends on the number of rows and the SIMD width, but not on the number of threads.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 

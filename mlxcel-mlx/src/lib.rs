@@ -2,13 +2,12 @@
 //!
 //! # Why an eager engine
 //!
-//! MLX is at home on Apple silicon and also runs on CUDA and on Linux processors. A step of a model is written down
-//! as operations on arrays, which compute nothing until they are evaluated; then all rows of the step, prompt chunks
-//! and decoding rows of whatever lengths, are one graph that reads each weight once. Nothing is compiled beforehand:
-//! a model opens as fast as its files can be mapped, and shapes may change from step to step.
+//! MLX is made for Apple silicon and also runs on CUDA and Linux CPUs. A step of a model is a graph of lazy array
+//! operations; when it is evaluated, all rows of the step, prompt chunks and decoding rows of any length, read each
+//! weight once. Nothing is compiled ahead of time: a model opens as fast as its files can be mapped, and shapes may
+//! change from step to step.
 //!
-//! [`MlxBackend`] is the whole engine. A model is a folder with a Hugging Face checkpoint, as its authors published
-//! it or as MLX quantized it:
+//! [`MlxBackend`] is the engine. A model is a folder with a Hugging Face checkpoint, original or quantized by MLX:
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
@@ -19,10 +18,10 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! # What it runs
+//! # Supported models
 //!
-//! Every feature of [`Decoder`](mlxcel_models::Decoder)'s vocabulary, through the one walk of
-//! [`mlxcel_models::walk`], quantized or not. What a sequence keeps follows from the model:
+//! All features of [`Decoder`](mlxcel_models::Decoder), quantized or not, through [`mlxcel_models::walk`]. The state of
+//! a sequence depends on the model's layers:
 //!
 //! | state | memory of a sequence | `rewind` |
 //! |---|---|---|
@@ -31,17 +30,17 @@
 //! | latents of all positions (latent attention) | grows with them | yes |
 //! | convolutions and recurrences | fixed, float32 | no |
 //!
-//! `fork` and `snapshot` work for all of them. A model claims `rewind` where all of its layers can do it. Results depend neither
-//! on how a prompt is cut into chunks nor on what shares a batch, but for rounding; of models whose rotary frequencies depend
-//! on the length of the sequence (LongRoPE), a sequence that crosses such a length is computed again from its tokens.
+//! `fork` and `snapshot` work for all of them. A model claims `rewind` if all of its layers support it. Results do not
+//! depend on prefill chunking or batch composition, up to rounding. For models whose rotary frequencies depend on the
+//! length of the sequence (LongRoPE), a sequence that crosses such a length is recomputed from its tokens.
 //!
-//! Experts cost what they read: a decoding step reads the matrices of the chosen experts alone, and in a prompt's pass each is
-//! read once for all of its tokens.
+//! Mixtures of experts read only the matrices of the selected experts; a prefill pass reads each of them once for all
+//! of its tokens.
 //!
-//! # What it takes to build
+//! # Building
 //!
-//! A C++20 compiler, and MLX 0.32.4 as its wheels have it; MLX itself is not compiled. The build script looks for it
-//! in the folder that `MLXCEL_MLX_DIR` names (one with `include/` and `lib/`), and where that is not set asks the
+//! Building needs a C++20 compiler and MLX 0.32.4 from its wheel; MLX itself is not compiled. The build script looks
+//! for it in the folder `MLXCEL_MLX_DIR` (with `include/` and `lib/`), and if that is unset, in the packages of the
 //! Python on `PATH`:
 //!
 //! ```text
@@ -50,7 +49,7 @@
 //! pip install "mlx==0.32.4"            macOS 14 or newer on Apple silicon
 //! ```
 //!
-//! # What was run where
+//! # Tested platforms
 //!
 //! | where | |
 //! |---|---|
@@ -61,27 +60,26 @@
 //!
 //! # BLAS on Linux
 //!
-//! The wheel for Linux brings the reference BLAS, 60 times slower at a product of 256×2048×2048 than OpenBLAS on one
-//! thread. By default that does not matter: this crate's own kernels compute the products of a decoder on a CPU, and
-//! a run calls no function of BLAS. With [`with_cpu_kernels(false)`](MlxBackend::with_cpu_kernels) it does. MLX finds
-//! its BLAS by the name of a file beside it, so another one can stand there: in a checkout of mlxcel,
-//! `cargo xtask setup --openblas` makes such a copy of MLX, and building with `MLXCEL_MLX_DIR=.toolchain/openblas/mlx`
-//! takes it. OpenBLAS runs on all cores, which small products on a busy machine pay for; `OPENBLAS_NUM_THREADS` sets
-//! another number.
+//! The Linux wheel contains the reference BLAS, which is 60 times slower than single-threaded OpenBLAS for a product of
+//! 256×2048×2048. By default this does not matter, because this crate's own CPU kernels compute all matrix products and
+//! BLAS is never called. It matters with [`with_cpu_kernels(false)`](MlxBackend::with_cpu_kernels). MLX loads BLAS from
+//! a file in its own folder, which can be replaced: in a checkout of mlxcel, `cargo xtask setup --openblas` creates a
+//! copy of MLX with OpenBLAS; build with `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` to use it. OpenBLAS uses all cores,
+//! which slows down small products on a busy machine; set `OPENBLAS_NUM_THREADS` to limit it.
 //!
-//! # How a program finds MLX, and how to ship one
+//! # Linking and shipping MLX
 //!
-//! A program that is built with this crate names libmlx by the absolute path that the build script found, so it runs
-//! on the machine that built it without any setting, and no longer than the library stays there.
+//! By default a program links libmlx by the absolute path that the build script found, so it runs on the build machine
+//! without configuration, as long as the library stays there.
 //!
-//! To ship a program, build it with `MLXCEL_MLX_LINK=soname` in the environment: then it asks for `libmlx.so` by
-//! name, and says where that is by an `rpath` of its own, which its build script (not a dependency's) can set:
+//! To ship a program, build it with `MLXCEL_MLX_LINK=soname` in the environment. It then links `libmlx.so` by name and
+//! needs an `rpath`, which the build script of the program (not of a dependency) can set:
 //!
 //! ```no_run
 //! println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/../mlx/lib"); // on macOS: @loader_path/../mlx/lib
 //! ```
 //!
-//! Beside it lie, out of the wheel and with these places relative to one another:
+//! Ship these files of the wheel, with these relative paths:
 //!
 //! ```text
 //! Linux                               macOS
@@ -92,13 +90,13 @@
 //!     libgfortran-….so, libquadmath-….so
 //! ```
 //!
-//! With CUDA, libmlx's own `rpath` names the packages of NVIDIA's that lie beside `mlx` in Python's folder.
+//! With CUDA, libmlx's own `rpath` refers to NVIDIA's packages next to `mlx` in Python's site-packages.
 //!
 //! MLX is under the MIT licence; of the libraries beside it on Linux, BLAS and LAPACK are under BSD-3-Clause,
 //! libgfortran under GPL-3.0 with GCC's runtime exception, and libquadmath under LGPL-2.1. The wheel lists them in
 //! `mlx_cpu-0.32.4.dist-info/sboms/`.
 //!
-//! A build script of a package that depends on this crate directly is told the folder of the library in
+//! The build script of a package that depends on this crate directly gets the folder of the library in
 //! `DEP_MLX_LIB_DIR`.
 
 #![deny(unsafe_code)]

@@ -27,7 +27,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Internal`] where the array has another type; else as [`eval`].
+    /// [`ErrorKind::Internal`] if the array has another type; else as [`eval`].
     pub(crate) fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let dtype = self.dtype()?;
         if dtype != T::DTYPE {

@@ -1,5 +1,5 @@
-//! The operations that make up most of a decoder's work, by the fastest means that there is for them: our kernels on a CPU, MLX's
-//! elsewhere and where ours do not go.
+//! Dispatches the most expensive operations to the fastest kernels: our own on a CPU if they support the case,
+//! otherwise MLX's.
 
 use std::collections::HashMap;
 

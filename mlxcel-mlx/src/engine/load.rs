@@ -1,4 +1,4 @@
-//! From a checkpoint and options to a model.
+//! Loads a model from a checkpoint and options.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

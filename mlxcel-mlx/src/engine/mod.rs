@@ -34,16 +34,16 @@ const NAME: &str = "mlx";
 
 /// The MLX engine.
 ///
-/// [`LoadOptions::device`] is `gpu` (Metal or CUDA, whichever the MLX that was found is built for; the default where there is one)
-/// or `cpu`. [`LoadOptions::threads`] is how many threads compute on a CPU, one for each core by default.
+/// [`LoadOptions::device`] is `gpu` (Metal or CUDA, depending on the build of MLX; the default if there is one) or
+/// `cpu`. [`LoadOptions::threads`] is the number of CPU threads and defaults to one per core.
 ///
 /// # Precision
 ///
-/// * `Exact`: activations, KV cache and sums are float32, whatever the weights are stored in.
-/// * `Native` on a GPU: activations and KV cache are of the checkpoint's type. On a CPU that type is slow to compute with and
-///   gains nothing, so activations are float32 there, and the KV cache alone is of the checkpoint's type.
-/// * `Fast` is not there: quantized weights are the way to less memory and more speed, and they are named by
-///   [`with_quantization`](Self::with_quantization) or by the checkpoint.
+/// * `Exact`: activations, KV cache and accumulation are float32, for any weight type.
+/// * `Native` on a GPU: activations and KV cache have the checkpoint's type. On a CPU activations are float32, which is
+///   faster there, and only the KV cache has the checkpoint's type.
+/// * `Fast` is not supported: use quantized weights for less memory and more speed, by
+///   [`with_quantization`](Self::with_quantization) or in the checkpoint.
 ///
 /// ```no_run
 /// use mlxcel_core::{Backend, LoadOptions, Precision};
@@ -70,7 +70,7 @@ impl Default for MlxBackend {
 }
 
 impl MlxBackend {
-    /// The engine with every option at its default.
+    /// Creates the engine with default options.
     pub fn new() -> Self {
         Self {
             prefill_chunk: 256,
@@ -82,63 +82,64 @@ impl MlxBackend {
         }
     }
 
-    /// Sets how many tokens of prompts one pass computes at most; 256 by default, at least 1.
+    /// Sets the maximum number of prompt tokens per pass; defaults to 256, at least 1.
     ///
-    /// A pass is what cancelling waits for, and what decoding sequences wait for that share a step with a prompt.
+    /// Cancellation takes effect between passes, and decoding rows in a step with a prompt wait for its passes.
     #[must_use]
     pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
         self.prefill_chunk = tokens;
         self
     }
 
-    /// Sets whether the next decoding step is begun before the token of this one is handed out; by default it is on a GPU, and on
-    /// a CPU it is not.
+    /// Sets whether the next decoding step starts before the current token is returned. Defaults to on for GPUs and off
+    /// for CPUs.
     ///
-    /// What was begun is used where the token that was chosen is the one that is fed next, by the same sampling plan, and thrown
-    /// away otherwise; no result depends on it. It hides the time between steps (the application's, and that of preparing a
-    /// step) at the cost of one useless step a text. On a CPU there is next to nothing to hide, since the processor that would be
-    /// idle is the one that computes.
+    /// The precomputed step is used if the next row feeds the chosen token with the same sampling plan, and discarded
+    /// otherwise; results do not depend on it. It hides the time between steps (of the application, and of preparing a
+    /// step) at the cost of one discarded step per text. On a CPU there is nothing to gain, since the same processor
+    /// does both.
     #[must_use]
     pub fn with_look_ahead(mut self, on: bool) -> Self {
         self.look_ahead = Some(on);
         self
     }
 
-    /// Sets whether kernels of our own compute products, attention, norms and rotations on a CPU; on by default.
+    /// Sets whether this crate's own kernels compute matrix products, attention, norms and rotary embeddings on a CPU.
+    /// Defaults to on.
     ///
-    /// MLX's own take one thread and are slow there for any type but float32; they are what this engine uses on a GPU. Both compute
-    /// the same but for rounding.
+    /// MLX's CPU kernels are single-threaded and slow for any type but float32; on a GPU the engine always uses MLX's
+    /// kernels. Results are the same up to rounding.
     #[must_use]
     pub fn with_cpu_kernels(mut self, on: bool) -> Self {
         self.cpu_kernels = on;
         self
     }
 
-    /// Sets whether quantized weights of a checkpoint are expanded while loading; off by default: they stay packed, and are
-    /// computed with as they are.
+    /// Sets whether quantized weights of a checkpoint are dequantized while loading. Defaults to off: kernels compute
+    /// with packed weights.
     ///
-    /// Expanded they are float32 at `Exact` precision and otherwise of the checkpoint's type, so 4-bit weights in groups of 64
-    /// take 7.1 or 3.6 times their memory. Weights that [`with_quantization`](Self::with_quantization) quantizes are expanded too:
-    /// the numbers that packing leaves, without its operations.
+    /// Dequantized weights are float32 at `Exact` precision and of the checkpoint's type otherwise, so 4-bit weights in
+    /// groups of 64 take 7.1 or 3.6 times the memory. Weights quantized by
+    /// [`with_quantization`](Self::with_quantization) are dequantized too, with the values that quantization left.
     #[must_use]
     pub fn with_expanded_weights(mut self, on: bool) -> Self {
         self.expand_quantized = on;
         self
     }
 
-    /// Quantizes the floating-point matrices of a checkpoint (projections, embedding and head) while loading; not done by
+    /// Quantizes the floating-point matrices of a checkpoint (projections, embedding and head) while loading. Off by
     /// default.
     ///
-    /// Matrices whose rows are no multiple of the group size stay as they are, and so do those that are quantized already. The
-    /// quantized copies take memory of this process's own. The model is then another one: its
-    /// [fingerprint](mlxcel_core::ModelInfo::fingerprint) names the quantization.
+    /// Matrices whose row length is not a multiple of the group size, and those that are already quantized, are left
+    /// unchanged. The quantized copies are private memory of the process. The model's
+    /// [fingerprint](mlxcel_core::ModelInfo::fingerprint) includes the quantization.
     #[must_use]
     pub fn with_quantization(mut self, quantization: WeightQuantization) -> Self {
         self.quantization = Some(quantization);
         self
     }
 
-    /// Has the device fail as `faults` say, for tests.
+    /// Injects device faults by `faults`, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {

@@ -1,4 +1,4 @@
-//! Options with values of their own.
+//! Types of the engine's options.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::array::Mode;
 
-/// How weights are packed: a mode with its bits and group size.
+/// A quantization format of weights: mode, bits and group size.
 ///
 /// ```
 /// use mlxcel_mlx::WeightQuantization;
@@ -23,7 +23,8 @@ pub struct WeightQuantization {
 }
 
 impl WeightQuantization {
-    /// `scale · q + bias`: unsigned integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128.
+    /// Affine quantization, `scale · q + bias`: unsigned integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or
+    /// 128.
     ///
     /// # Errors
     ///
@@ -62,12 +63,12 @@ impl WeightQuantization {
         self.mode
     }
 
-    /// Bits of a packed value.
+    /// Bits per value.
     pub fn bits(&self) -> usize {
         self.bits
     }
 
-    /// How many values share a scale.
+    /// Values per scale.
     pub fn group_size(&self) -> usize {
         self.group_size
     }

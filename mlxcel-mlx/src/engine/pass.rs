@@ -1,4 +1,4 @@
-//! One pass over the weights: built as a graph, begun, read.
+//! One pass over the weights: builds the graph, evaluates it, reads the results.
 
 use mlxcel_core::{
     Error, ErrorKind, HiddenPool, Pooling, PositionResult, Result, RowResult, SampledToken, TokenId,

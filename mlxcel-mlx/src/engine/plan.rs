@@ -1,4 +1,4 @@
-//! Cutting a step into passes over the weights.
+//! Splits a step into passes over the weights.
 
 /// Some tokens of a row, fed by one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

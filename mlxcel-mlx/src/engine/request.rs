@@ -1,4 +1,4 @@
-//! What sessions ask of the engine's thread, and what it answers.
+//! Requests of sessions to the engine's thread, and its replies.
 
 use mlxcel_core::{Error, Result, RowResult, SamplingPlan, TokenId, TokenMask};
 

@@ -1,4 +1,4 @@
-//! What the rows of a step ask of the engine's thread.
+//! Requests for the rows of a step.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The session: where its sequences stand. Their caches are on the engine's thread.
+//! The session: the positions of its sequences. Their caches live on the engine's thread.
 
 use std::sync::Arc;
 

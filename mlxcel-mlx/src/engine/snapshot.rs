@@ -32,7 +32,7 @@ impl Contents {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] where it does not begin with as many tokens of the vocabulary as the snapshot says, or with numbers that
+/// [`ErrorKind::Corrupt`] if it does not begin with as many tokens of the vocabulary as the snapshot says, or with numbers that
 /// cannot be.
 pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: usize) -> Result<Contents> {
     let position = snapshot.position();

@@ -1,4 +1,4 @@
-//! What sequences keep between steps: caches and recurrent states, in the groups of the decoder.
+//! The state of sequences between steps: caches and recurrent states, in the groups of the decoder.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::{Decoder, StateGroup, StateShape, StateSlot};
@@ -201,7 +201,7 @@ impl States {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where the bytes are not as many as `position` positions have.
+    /// [`ErrorKind::Corrupt`] if the bytes are not as many as `position` positions have.
     pub(super) fn from_bytes(layout: &Layout, position: usize, bytes: &[u8]) -> Result<Self> {
         if layout.kept_bytes(position) != Some(bytes.len()) {
             return Err(Error::new(

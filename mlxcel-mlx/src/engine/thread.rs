@@ -1,4 +1,4 @@
-//! What lives on the engine's thread: the network, the states of sequences, and the step that is begun ahead of its request.
+//! The state of the engine's thread: the network, the states of sequences, and the step computed ahead.
 
 use std::collections::HashMap;
 

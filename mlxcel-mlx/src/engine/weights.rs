@@ -1,4 +1,4 @@
-//! Weights as arrays: where they lie in the mapped checkpoint, expanded, or quantized while loading.
+//! Weights as arrays: mapped from the checkpoint, dequantized, or quantized while loading.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -63,7 +63,7 @@ impl Weights {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`], [`ErrorKind::ResourceExhausted`], and those of [`Checkpoint::weight`].
+    /// [`ErrorKind::Cancelled`], [`ErrorKind::ResourceExhausted`], and the errors of [`Checkpoint::weight`].
     pub(super) fn load(
         checkpoint: &Arc<Checkpoint>,
         decoder: &Decoder,

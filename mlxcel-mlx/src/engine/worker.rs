@@ -1,4 +1,4 @@
-//! A thread that owns what cannot leave it: arrays and streams belong to the thread that made them.
+//! The engine's thread, which owns arrays and streams: both are bound to the thread that created them.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ impl<T: 'static> Worker<T> {
     ///
     /// # Errors
     ///
-    /// Those of `make`; [`ErrorKind::ResourceExhausted`] where the system gives no thread.
+    /// Those of `make`; [`ErrorKind::ResourceExhausted`] if the system gives no thread.
     pub(super) fn start(make: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (jobs, inbox) = mpsc::channel::<Job<T>>();
         let (made, is_made) = mpsc::sync_channel(1);
@@ -43,7 +43,7 @@ impl<T: 'static> Worker<T> {
             }
         };
         let thread = thread::Builder::new().name("mlxcel-mlx".to_owned()).spawn(run).map_err(|error| {
-            Error::new(ErrorKind::ResourceExhausted, "load model", "the system gives no more threads")
+            Error::new(ErrorKind::ResourceExhausted, "load model", "the system cannot start another thread")
                 .with_source(error)
         })?;
         let worker = Self { jobs: Some(jobs), thread: Some(thread) };
@@ -55,7 +55,7 @@ impl<T: 'static> Worker<T> {
     ///
     /// # Errors
     ///
-    /// Those of `job`; [`ErrorKind::Internal`] where it panicked, or the thread has ended.
+    /// Those of `job`; [`ErrorKind::Internal`] if it panicked, or the thread has ended.
     pub(super) fn call<R: Send + 'static>(
         &self,
         operation: &'static str,
