@@ -1,4 +1,4 @@
-//! From a program to an artifact: out of the cache, or through the compiler and into it.
+//! Compiled programs, from the cache or the compiler.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,19 +9,19 @@ use mlxcel_core::{CancelToken, Result};
 use crate::cache::{Cache, Key, Label, ProgramSum};
 use crate::compiler::{CompileOptions, Compiler, Identity};
 
-/// A compiled program, and what it took to get it.
+/// A compiled program, and how it was obtained.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Artifact {
-    /// What the runtime loads.
+    /// The bytes that the runtime loads.
     pub bytes: Vec<u8>,
-    /// Whether the compiler ran for it.
+    /// Whether it was compiled now and not cached.
     pub compiled: bool,
-    /// How long it took, waiting for another process that compiled it included.
+    /// The time it took, including waiting for another process that compiled it.
     pub elapsed: Duration,
 }
 
-/// Where artifacts come from.
+/// The source of compiled programs: a compiler and a cache.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     compiler: Option<PathBuf>,
@@ -31,18 +31,18 @@ pub struct Artifacts {
 }
 
 impl Artifacts {
-    /// Artifacts made by the compiler at `compiler`, or the one that [`Compiler::locate`] finds, and kept in `cache`.
+    /// Uses the compiler at `compiler`, or the one that [`Compiler::locate`] finds, and the cache `cache`.
     pub fn new(compiler: Option<PathBuf>, cache: Cache) -> Self {
         Self { compiler, cache, identifying: Arc::default() }
     }
 
-    /// The artifact of a program in MLIR text: from the cache if it is there, without starting the compiler; else
-    /// compiled and stored. Of several that want the same at once, in threads or processes, one compiles.
+    /// Returns the compiled program of an MLIR text: from the cache without starting the compiler, or else compiled and
+    /// stored. If several threads or processes request the same program, one of them compiles it.
     ///
-    /// Without a compiler on this machine, an artifact that any compiler of the runtime's release made will do.
+    /// Without a compiler on this machine, a cached program by any compiler of the runtime's release is accepted.
     ///
     /// # Errors
-    /// Those of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache folder that was
+    /// The errors of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache folder that was
     /// named and is full or cannot be written.
     pub fn get(
         &self,

@@ -1,7 +1,7 @@
-//! Saying of a program that did not compile which of our operations the compiler stumbled over.
+//! Maps compiler errors to operations of the graph.
 //!
-//! Diagnostics point into the text that the compiler was given. Its lines are operations of the graph, one each, in the order
-//! of the network, and name the weights that they read.
+//! Diagnostics refer to lines of the compiler's input, each of which is one operation of the graph, in the order of the
+//! network, with the names of the weights that it reads.
 
 use mlxcel_core::Error;
 use mlxcel_graph::WeightArgument;

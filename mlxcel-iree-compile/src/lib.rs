@@ -1,16 +1,16 @@
-//! The compile side of mlxcel's IREE engine: programs compiled ahead of the run, kept, bundled and looked into.
+//! The compile side of mlxcel's IREE engine: compiles, caches, bundles and inspects programs.
 //!
-//! # Why apart from running
+//! # Why a separate crate
 //!
-//! An application that ships a model with its programs needs what runs them and nothing else. So everything about compiling is here,
-//! and `mlxcel-iree`, which runs programs, takes it in by its feature `compile`.
+//! An application that ships a model with compiled programs only needs to run them. So everything about compiling is in
+//! this crate, which `mlxcel-iree` uses with its feature `compile`.
 //!
-//! * A [`ProgramCompiler`] makes the programs of one model for one target, by the compiler, a child process ([`compiler`]), or out
-//!   of the [`cache`].
-//! * [`bundle::write`] makes all that sessions can ask for and puts them beside the checkpoint.
-//! * [`fn@inspect::inspect`] shows what the compiler makes of them.
+//! * A [`ProgramCompiler`] compiles the programs of one model for one target, with the compiler in a child process
+//!   ([`compiler`]) or from the [`cache`].
+//! * [`bundle::write`] compiles all programs that sessions can use and stores them with the checkpoint.
+//! * [`fn@inspect::inspect`] writes the intermediate stages of compilation.
 //!
-//! A [`Toolchain`] says which compiler and which cache, a [`ProgramOptions`](mlxcel_iree_target::ProgramOptions) what for.
+//! A [`Toolchain`] sets compiler and cache, a [`ProgramOptions`](mlxcel_iree_target::ProgramOptions) the target.
 //!
 //! ```no_run
 //! use mlxcel_iree_compile::Toolchain;

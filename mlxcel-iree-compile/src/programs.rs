@@ -1,4 +1,5 @@
-//! From a shape to a compiled program: the graph is written, lowered for the target, and compiled or found in the cache.
+//! From a shape to a compiled program: writes the graph, lowers it for the target, and compiles it or takes it from the
+//! cache.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,12 +24,12 @@ pub struct ProgramCompiler {
 }
 
 impl ProgramCompiler {
-    /// Compiles what `writer` writes.
+    /// Compiles programs written by `writer`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where programs for the target do not compute in that type: for some the compiler does not
-    /// come to an end.
+    /// [`ErrorKind::Unsupported`] if programs for the target do not support the element type: the compiler does not
+    /// terminate for some.
     pub fn new(writer: ProgramWriter, target: ResolvedTarget, artifacts: Artifacts) -> Result<Self> {
         for element in [writer.numerics.operand, writer.numerics.kv] {
             // Bytes are no type to compute in, yet what is kept in them can be on a processor.
@@ -44,21 +45,21 @@ impl ProgramCompiler {
         Ok(Self { writer, target, artifacts, layouts: Arc::default() })
     }
 
-    /// What the programs are compiled for.
+    /// The compile target.
     pub fn target(&self) -> &ResolvedTarget {
         &self.target
     }
 
-    /// What writes the programs as graphs.
+    /// The writer of the graphs.
     pub fn writer(&self) -> &ProgramWriter {
         &self.writer
     }
 
-    /// The program for `shape` as the compiler is given it.
+    /// The lowered program for `shape`, the compiler's input.
     ///
     /// # Errors
     ///
-    /// Those of writing and lowering the graph; [`ErrorKind::Internal`] where it reads a weight in another layout than the model's other
+    /// Those of writing and lowering the graph; [`ErrorKind::Internal`] if it reads a weight in another layout than the model's other
     /// programs.
     pub fn lowered(&self, shape: &ProgramShape) -> Result<Lowered> {
         let lowered = self.lower(shape)?;
@@ -74,7 +75,7 @@ impl ProgramCompiler {
         lower(&program.module, self.target.hardware()?, self.writer.numerics.precision)
     }
 
-    /// How all programs take their weights, which a program that reads every one of them decides.
+    /// The layouts of weights, common to all programs.
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl ProgramCompiler {
     ///
     /// # Errors
     ///
-    /// Those of [`Compiler::revision`] and [`Compiler::compile`].
+    /// The errors of [`Compiler::revision`] and [`Compiler::compile`].
     pub fn compile_text(
         &self,
         compiler: &Compiler,

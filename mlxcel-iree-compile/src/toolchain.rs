@@ -1,4 +1,4 @@
-//! What an engine's programs are made with: the compiler, and the cache of what it made.
+//! The compiler and the cache of compiled programs.
 
 use std::path::PathBuf;
 
@@ -8,30 +8,30 @@ use crate::artifact::Artifacts;
 use crate::cache::Cache;
 use crate::compiler::Compiler;
 
-/// The compiler and the cache; by default those that are found ([`Compiler::locate`], [`Cache::open`]).
+/// The compiler and the cache of compiled programs; defaults to [`Compiler::locate`] and [`Cache::open`].
 #[derive(Clone, Debug, Default)]
 pub struct Toolchain {
-    /// The `iree-compile` to use.
+    /// The path of `iree-compile`.
     pub compiler: Option<PathBuf>,
-    /// The folder that compiled programs are kept in; it is then an error when that cannot be written.
+    /// The cache folder. If set, failing to write it is an error.
     pub cache_dir: Option<PathBuf>,
-    /// How many bytes of compiled programs are kept, instead of what the environment says.
+    /// The maximum size of the cache in bytes; overrides the environment.
     pub cache_size: Option<u64>,
 }
 
 impl Toolchain {
-    /// Where compiled programs come from.
+    /// The source of compiled programs.
     ///
     /// # Errors
-    /// Those of [`Cache::open`].
+    /// The errors of [`Cache::open`].
     pub fn artifacts(&self) -> Result<Artifacts> {
         Ok(Artifacts::new(self.compiler.clone(), self.cache()?))
     }
 
-    /// Where compiled programs are kept.
+    /// The cache.
     ///
     /// # Errors
-    /// Those of [`Cache::open`].
+    /// The errors of [`Cache::open`].
     pub fn cache(&self) -> Result<Cache> {
         let cache = Cache::open(self.cache_dir.as_deref())?;
         Ok(match self.cache_size {
@@ -43,7 +43,7 @@ impl Toolchain {
     /// The compiler.
     ///
     /// # Errors
-    /// Those of [`Compiler::locate`].
+    /// The errors of [`Compiler::locate`].
     pub fn compiler(&self) -> Result<Compiler> {
         Compiler::locate(self.compiler.as_deref())
     }
@@ -51,7 +51,7 @@ impl Toolchain {
     /// The compiler's account of itself, if there is one; it has to be that of the runtime's release.
     ///
     /// # Errors
-    /// [`ErrorKind::Toolchain`] for another build of the compiler, and those of [`Compiler::revision`].
+    /// [`ErrorKind::Toolchain`] for another build of the compiler, and the errors of [`Compiler::revision`].
     pub(crate) fn release_revision(&self, cancel: Option<&CancelToken>) -> Result<Option<String>> {
         let Some(compiler) = Compiler::locate_if_any(self.compiler.as_deref())? else { return Ok(None) };
         let revision = compiler.revision(cancel)?;

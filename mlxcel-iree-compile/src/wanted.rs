@@ -1,4 +1,4 @@
-//! What options of loading a model say about its programs.
+//! Load options that affect programs.
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Prepare, Result};
 use mlxcel_graph::GraphModelOptions;

@@ -1,4 +1,4 @@
-//! Child processes that do not outlive this one.
+//! Child processes that end with this process.
 //!
 //! This is the crate's only module with `unsafe` code.
 

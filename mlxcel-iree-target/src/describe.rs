@@ -1,4 +1,4 @@
-//! Programs and models in the words of a manifest.
+//! Descriptions of programs and models for manifests.
 
 use mlxcel_graph::{ProgramShape, Signature};
 use mlxcel_models::{Checkpoint, Decoder};

@@ -1,4 +1,4 @@
-//! The weights of a bundle as the programs of one target take them: a file that is mapped and not read.
+//! The memory-mapped file of a bundle's weights in the layout of one target's programs.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ const SAMPLES: u64 = 5;
 pub struct LaidOut {
     /// The file that holds them.
     pub file: FileEntry,
-    /// Where each begins in it, by the argument's name, in bytes.
+    /// The offset of each weight in bytes, by the argument's name.
     pub places: BTreeMap<String, u64>,
-    /// The SHA-256 over samples of every weight, which is compared when a model is opened.
+    /// The SHA-256 over samples of every weight, verified when a model is opened.
     pub samples: String,
 }
 
-/// Where the weights go in such a file.
+/// The positions of weights in such a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// For each weight where it begins and how long it is, in the order of the arguments.
@@ -41,7 +41,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// One behind the other.
+    /// Places weights consecutively.
     pub fn of(weights: &[WeightArgument]) -> Self {
         let mut bytes = 0;
         let mut ranges = Vec::with_capacity(weights.len());
@@ -73,12 +73,12 @@ impl Places {
         Ok(Self { ranges, bytes: laid_out.file.bytes })
     }
 
-    /// Where each begins and ends, in the order of the arguments.
+    /// The range of each weight, in the order of the arguments.
     pub fn ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
         self.ranges.iter().map(|(_, start, len)| *start..start + len)
     }
 
-    /// The sum over samples of all weights, of which `read` fills a buffer with the bytes from a place of the file on.
+    /// The checksum over samples of all weights; `read` fills a buffer from an offset in the file.
     ///
     /// # Errors
     /// Those of `read`.
@@ -103,7 +103,7 @@ impl Places {
         Ok(hex(&hash.finalize()))
     }
 
-    /// What a manifest says of weights that lie like this in `file`.
+    /// The manifest's entry of weights with this placement in `file`.
     pub fn describe(self, file: FileEntry, samples: String) -> LaidOut {
         LaidOut {
             file,
@@ -114,7 +114,7 @@ impl Places {
 }
 
 impl LaidOut {
-    /// Where the `weights` of a model are in the content of the file, which is held against its samples.
+    /// Verifies the samples of the file's `content` and returns the positions of the model's `weights`.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a weight that is not in the file, or samples that differ.

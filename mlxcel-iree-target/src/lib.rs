@@ -1,10 +1,10 @@
-//! What programs of mlxcel's IREE engine are compiled for, where they run, and what is written down of them.
+//! Compile targets, devices and bundle manifests of mlxcel's IREE engine.
 //!
-//! # Why apart from compiling and from running
+//! # Why a separate crate
 //!
-//! Whoever compiles a program and whoever runs it, on another machine and another day, have to mean the same. So what they share
-//! stands below both and is data: a [`CompileTarget`] and what a [`CompileBackend`] says about it, the [`DeviceDescription`] that it
-//! is held against, and the [`manifest`] of a bundle. Nothing here compiles or runs a program.
+//! Programs may be compiled and run on different machines, so both sides share these definitions, as data: a
+//! [`CompileTarget`] with its [`CompileBackend`], the [`DeviceDescription`] that it is checked against, and the
+//! [`manifest`] of a bundle. This crate neither compiles nor runs programs.
 //!
 //! ```
 //! use mlxcel_iree_target::{CompileBackends, DeviceDescription, Processor};

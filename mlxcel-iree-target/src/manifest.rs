@@ -1,4 +1,5 @@
-//! What `bundle.json` says: enough to run the programs, here or by other means, and to refuse what they do not fit.
+//! The manifest `bundle.json`: everything needed to run the programs, with this or another runtime, and to reject a
+//! model or machine that they do not fit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +24,7 @@ const FORMAT: &str = "mlxcel bundle";
 /// Changes when an older reader would misunderstand a manifest; fields that it may overlook are no reason.
 const FORMAT_VERSION: u32 = 3;
 
-/// What errors of reading a bundle say was being done.
+/// The operation in errors of reading a bundle.
 pub const OPERATION: &str = "read bundle";
 
 /// The target of programs as plain StableHLO text, for other compilers.
@@ -44,50 +45,50 @@ pub struct Manifest {
     pub crate_version: String,
     /// The release of IREE that the programs are compiled for.
     pub iree_release: String,
-    /// The compiler's account of itself; none where nothing was compiled.
+    /// The compiler's revision; `None` if nothing was compiled.
     #[serde(default)]
     pub compiler: Option<String>,
     /// The model that the programs are of.
     pub model: ModelDescription,
     /// Whether the weights are in the bundle.
     pub weights_included: bool,
-    /// The rounding of the programs: `exact` or `native`.
+    /// The precision of the programs: `exact` or `native`.
     pub precision: String,
-    /// What keys and values are kept in, such as `int8`, where that does not follow from the precision.
+    /// The element type of the KV cache, such as `int8`, if it differs from that of the precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<String>,
-    /// How many sequences a session may hold at once.
+    /// The maximum number of concurrent sequences per session.
     pub sequences: usize,
-    /// The most tokens that one sequence may hold.
+    /// The maximum number of tokens per sequence.
     pub capacity: usize,
-    /// How many tokens of a prompt a program takes together at most.
+    /// The largest prompt chunk in tokens.
     pub chunk: usize,
-    /// Smaller numbers of tokens of a prompt for which there are programs too, ascending.
+    /// Smaller prompt chunks with programs, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub smaller_chunks: Vec<usize>,
-    /// The lengths that programs are for, ascending.
+    /// The KV-length buckets of the programs, ascending.
     pub lengths: Vec<usize>,
-    /// Whether there are programs that give results at every position.
+    /// Whether there are programs with results at every position.
     pub every_position: bool,
-    /// Whether there are programs that verify guesses.
+    /// Whether there are programs for verification of draft tokens.
     #[serde(default)]
     pub verification: bool,
-    /// Whether there are programs that give hidden states.
+    /// Whether there are programs with hidden states.
     #[serde(default)]
     pub hidden_states: bool,
     /// The rotary embeddings, whose tables are inputs of the programs, in the order of those inputs.
     pub rotary: Vec<Rotary>,
     /// The tensors of the weights, in the order in which every program takes them.
     pub weights: Vec<Weight>,
-    /// The programs; each is there for every target.
+    /// The programs; each exists for every target.
     pub programs: Vec<ProgramDescription>,
-    /// What the programs are compiled for, and the files.
+    /// The targets with their files.
     pub targets: Vec<Target>,
     /// The checkpoint's files that are in the bundle.
     pub files: Vec<FileEntry>,
 }
 
-/// A model, as far as a bundle has to tell it from others.
+/// Identifies a model and describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelDescription {
@@ -97,17 +98,17 @@ pub struct ModelDescription {
     pub fingerprint: String,
     /// The number of token ids.
     pub vocabulary_size: usize,
-    /// The width of the stream between layers.
+    /// The hidden size of the residual stream.
     pub hidden_size: usize,
     /// The number of layers.
     pub layers: usize,
     /// The number of parameters.
     pub parameters: u64,
-    /// The bytes of the weights as they are stored.
+    /// The size of the stored weights in bytes.
     pub weight_bytes: u64,
     /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
-    /// The network in words, for people.
+    /// A readable summary of the network.
     pub summary: String,
 }
 
@@ -118,7 +119,7 @@ pub struct ModelDescription {
 pub struct Rotary {
     /// The angle per position of each pair of elements, in radians.
     pub inv_freq: Vec<f32>,
-    /// What cosines and sines are multiplied with.
+    /// The factor of cosines and sines.
     pub attention_factor: f32,
     /// Other frequencies for sequences that become longer, where there are such: all positions are rotated by them then, and
     /// computed again where they were rotated otherwise.
@@ -226,20 +227,20 @@ pub struct Tensor {
     pub takes_over: Option<String>,
 }
 
-/// The programs for one target.
+/// The programs of one target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Target {
     /// The target, such as `llvm-cpu:znver4`; `stablehlo` for programs as plain text.
     pub target: String,
-    /// The features that a processor must have to run them, as the compiler names them.
+    /// The CPU features required to run them, by the compiler's names.
     #[serde(default)]
     pub required_features: Vec<String>,
-    /// The weights that the programs take in another order of bytes than that of their rows: by the names of the arguments, in which
-    /// panels, such as `panels-16 bf16`, matrices have to be permuted to before they are passed.
+    /// The weights that the programs expect in another layout than rows: by argument name, the panels, such as
+    /// `panels-16 bf16`, into which matrices must be packed before they are passed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weight_layouts: BTreeMap<String, String>,
-    /// The weights in that order of bytes, where the bundle has them so beside those of the checkpoint.
+    /// The weights in that layout, if the bundle contains them in addition to the checkpoint's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub laid_out: Option<LaidOut>,
     /// The public function of each program.
@@ -252,7 +253,7 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FileEntry {
-    /// Where it is, relative to the bundle's folder, with `/` between names.
+    /// Its path relative to the bundle's folder, with `/` as separator.
     pub path: String,
     /// Its size.
     pub bytes: u64,
@@ -261,7 +262,7 @@ pub struct FileEntry {
 }
 
 impl FileEntry {
-    /// The file at `path` of so many bytes, whose SHA-256 has these hexadecimal digits.
+    /// The file at `path` with this size and SHA-256 in hexadecimal digits.
     pub fn new(path: String, bytes: u64, sha256: String) -> Self {
         Self { path, bytes, sha256 }
     }
@@ -279,9 +280,9 @@ struct Head {
 }
 
 impl Manifest {
-    /// Reads the text of the manifest at `location`, and refuses what this version cannot run.
+    /// Parses the manifest at `location`, and rejects what this version cannot run.
     ///
-    /// Fields that this version does not know are overlooked: what must not be overlooked changes the format version.
+    /// Unknown fields are ignored; an incompatible change increments the format version.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a manifest that is damaged, contradicts itself or names files outside of the folder,
@@ -298,7 +299,7 @@ impl Manifest {
     /// The manifest as text.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] where it cannot be written as JSON.
+    /// [`ErrorKind::Internal`] if it cannot be written as JSON.
     pub fn to_json(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self).map_err(|error| {
             Error::new(ErrorKind::Internal, "write bundle", "the manifest cannot be written as JSON")
@@ -308,7 +309,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// What a bundle of `decoder` with these options starts from: no targets and no files yet.
+    /// A manifest of `decoder` with these options, without targets and files.
     ///
     /// # Errors
     /// Those of options out of range.
@@ -354,10 +355,10 @@ impl Manifest {
         self.precision.parse()
     }
 
-    /// The options of a model over these programs.
+    /// The options of a model with these programs.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for figures that make no sense.
+    /// [`ErrorKind::InvalidInput`] for inconsistent values.
     pub fn graph_options(&self) -> Result<GraphModelOptions> {
         let mut options = GraphModelOptions::default();
         options.precision = self.precision()?;
@@ -379,7 +380,7 @@ impl Manifest {
         self.programs.iter().position(|program| program.is_for(shape))
     }
 
-    /// Every file of the bundle but the manifest.
+    /// Every file of the bundle except the manifest.
     pub fn all_files(&self) -> impl Iterator<Item = &FileEntry> {
         let laid_out = self.targets.iter().filter_map(|target| target.laid_out.as_ref());
         let programs = self.targets.iter().flat_map(|target| &target.programs);
@@ -506,7 +507,7 @@ impl Target {
         self.target == STABLEHLO
     }
 
-    /// How the programs take their weights.
+    /// The layouts of the weights.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::manifest::OPERATION;
 
-/// Refuses a path that leads out of the bundle's folder, or would on another system.
+/// Rejects a path that escapes the bundle's folder on any system.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`], naming it.

@@ -1,5 +1,5 @@
-//! Programs of others that are started, the compiler and tools that tell what a machine has: child processes whose output is captured
-//! and which end when the work is cancelled.
+//! Runs external programs, such as the compiler: child processes with captured output, which are killed on
+//! cancellation.
 
 use std::env;
 use std::io::Read;
@@ -20,30 +20,30 @@ const KEPT: usize = 256 << 10;
 /// How long a finished child's output may take to arrive: longer only if something it left behind holds the pipe.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// How a child ended, and the beginning of what it printed.
+/// The exit status of a child process, and the beginning of its output.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Finished {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// The beginning of its output.
+    /// The beginning of standard output.
     pub stdout: String,
-    /// The beginning of its errors.
+    /// The beginning of standard error.
     pub stderr: String,
 }
 
-/// Why a child could not be run to its end.
+/// Why a child process did not finish.
 #[derive(Debug)]
 pub enum Failure {
     /// It could not be started.
     Start(std::io::Error),
-    /// It was ended because the caller's token was cancelled.
+    /// It was killed because the caller's token was cancelled.
     Cancelled,
-    /// It was ended because it took longer than allowed.
+    /// It was killed because it exceeded the time limit.
     TimedOut,
 }
 
-/// Runs a child to its end; it is killed, with everything it started, on `cancel` and after `limit`.
+/// Runs a child process to completion; kills it with all its descendants on `cancel` and after `limit`.
 ///
 /// # Errors
 /// [`Failure`] where it did not come to its end by itself.
@@ -115,19 +115,19 @@ impl Failure {
     }
 }
 
-/// The folders of `PATH` in order, without those that mean another place in another working directory.
+/// The absolute folders of `PATH`, in order.
 pub fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).filter(|folder| folder.is_absolute()).collect()
 }
 
-/// The program `name` in the first folder of `PATH` that has it; relative folders are overlooked, which starting it by its name would
-/// not do.
+/// The program `name` in the first absolute folder of `PATH` that has it. Unlike starting it by name, this ignores
+/// relative folders.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     search_path().into_iter().map(|folder| folder.join(name)).find(|program| is_executable(program))
 }
 
-/// Whether there is a program at `path` that this process may start.
+/// Whether `path` is an executable file.
 pub fn is_executable(path: &Path) -> bool {
     let Ok(metadata) = path.metadata() else { return false };
     #[cfg(unix)]

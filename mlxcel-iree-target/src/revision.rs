@@ -1,4 +1,4 @@
-//! The release of IREE that all of this is written against, and how a compiler tells which one it is of.
+//! The supported release of IREE, and parsing of a compiler's revision.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub const RELEASE: &str = "3.13.0";
 /// The commit of that release in IREE's repository, as its compiler states it.
 pub const COMMIT: &str = "89ece87b89852100c0a4ac3d515e14842d090967";
 
-/// A compiler's account of itself: `3.13.0rc20261016 @ 89ece87b…`.
+/// A compiler's revision: `3.13.0rc20261016 @ 89ece87b…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision(String);
 
@@ -20,13 +20,13 @@ impl Revision {
         revision.release().is_some().then_some(revision)
     }
 
-    /// A revision that was written down earlier with [`as_str`](Self::as_str).
+    /// Parses a revision written with [`as_str`](Self::as_str).
     pub fn recorded(text: &str) -> Option<Self> {
         let revision = Self(text.to_owned());
         (revision.release().is_some() && !text.contains('\n')).then_some(revision)
     }
 
-    /// A revision as somebody else wrote it down.
+    /// A revision from any text.
     pub fn of_text(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -37,8 +37,8 @@ impl Revision {
         Some(commit.trim()).filter(|commit| !commit.is_empty())
     }
 
-    /// Whether it is of the very release that the runtime is of. Builds between releases have the number of the next one, or of the
-    /// last, and not its programs' format; a release is told by its commit.
+    /// Whether it is exactly the runtime's release, identified by its commit: development builds have the version
+    /// number of a release, but may have another program format.
     pub fn is_of_release(&self) -> bool {
         self.release() == Some(RELEASE)
             && self.commit().is_none_or(|commit| commit.len() >= 7 && COMMIT.starts_with(commit))

@@ -1,4 +1,4 @@
-//! Writing weights as the programs of a target take them.
+//! Writes weights in the layout of a target's programs.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! Writing bundles: a model with its programs compiled beforehand, in one folder.
+//! Writes bundles: a model with its compiled programs in one folder.
 
 mod checkpoint_files;
 mod laid_out;

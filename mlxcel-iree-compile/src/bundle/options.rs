@@ -1,38 +1,38 @@
-//! What a bundle is written with.
+//! Options of writing bundles.
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 
-/// What [`write()`](super::write) is asked for; start from [`BundleOptions::default`], or from what the model is to be opened with
-/// (`BundleOptions::from`).
+/// Options of [`write()`](super::write); start from [`BundleOptions::default`], or convert [`LoadOptions`] with
+/// `BundleOptions::from`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BundleOptions {
-    /// What models are to be opened with from the bundle: the rounding of its programs, the most tokens that one sequence may hold (the
-    /// model's own limit by default; each doubling beyond 1,024 takes programs of its own), how many sequences a session may
-    /// hold at once (defaults to 1; programs are needed for each number of rows).
+    /// The options that models are later opened with: precision, capacity (defaults to the model's limit; each doubling
+    /// beyond 1,024 needs more programs), and the number of sequences (defaults to 1; programs are compiled for each
+    /// number of rows).
     ///
-    /// Its `progress` is told how many programs are compiled, then how many bytes of the checkpoint are copied; its `cancel` stops writing
-    /// at the next boundary, and nothing is left behind. Threads, device and what is prepared are for whoever opens the bundle to
-    /// say, and refused here.
+    /// `progress` reports compiled programs, then copied bytes; `cancel` stops writing and removes partial output.
+    /// `threads`, `device` and `prepare` are rejected here, since they are set when the bundle is opened.
     pub load: LoadOptions,
-    /// What to compile for: targets as [`CompileTarget`](mlxcel_iree_target::CompileTarget) reads them, such as `llvm-cpu:x86-64-v3`,
-    /// or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); defaults to this machine's processor.
+    /// The compile targets, in the syntax of [`CompileTarget`](mlxcel_iree_target::CompileTarget), such as
+    /// `llvm-cpu:x86-64-v3`, or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); defaults to this machine's
+    /// processor.
     pub targets: Vec<String>,
-    /// Whether results at every position may be asked for ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)): half as
-    /// many programs more. Not by default.
+    /// Whether to support results at every position ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)), which
+    /// needs half as many programs again. Defaults to false.
     pub every_position: bool,
-    /// Whether guesses may be verified ([`Want::Verify`](mlxcel_core::Want::Verify)), which is what speculative decoding needs: four
-    /// programs more for each length and one sequence, nine for four. Not by default.
+    /// Whether to support verification ([`Want::Verify`](mlxcel_core::Want::Verify)), for speculative decoding, which
+    /// needs four more programs per KV-length bucket for one sequence, or nine for four. Defaults to false.
     pub verification: bool,
-    /// Whether hidden states may be asked for ([`Want::Hidden`](mlxcel_core::Want::Hidden)): as many programs more as there are
-    /// without results at every position. Not by default.
+    /// Whether to support hidden states ([`Want::Hidden`](mlxcel_core::Want::Hidden)), which doubles the programs
+    /// without results at every position. Defaults to false.
     pub hidden_states: bool,
-    /// Whether the weights go into the bundle; they do by default.
+    /// Whether the bundle contains the weights; defaults to true.
     pub weights: bool,
-    /// Whether the weights are also written as the programs take them, so that a model is opened by mapping them: by default, where the
-    /// weights go into the bundle and one target alone wants them in another order of bytes than the checkpoint's.
+    /// Whether to also write the weights in the layout of the programs, so that opening only maps them. Applies if the
+    /// bundle contains the weights and exactly one target needs another layout than the checkpoint's. Defaults to true.
     pub laid_out_weights: bool,
-    /// Whether a bundle that is there already is replaced; it is an error by default.
+    /// Whether to replace an existing bundle; defaults to false, which is an error if there is one.
     pub replace: bool,
 }
 
@@ -59,49 +59,49 @@ impl Default for BundleOptions {
 }
 
 impl BundleOptions {
-    /// Sets what to compile for.
+    /// Sets the compile targets.
     #[must_use]
     pub fn with_targets(mut self, targets: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.targets = targets.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets whether results at every position may be asked for.
+    /// Sets whether to support results at every position.
     #[must_use]
     pub fn with_every_position(mut self, every_position: bool) -> Self {
         self.every_position = every_position;
         self
     }
 
-    /// Sets whether guesses may be verified.
+    /// Sets whether to support verification of draft tokens.
     #[must_use]
     pub fn with_verification(mut self, verification: bool) -> Self {
         self.verification = verification;
         self
     }
 
-    /// Sets whether hidden states may be asked for.
+    /// Sets whether to support hidden states.
     #[must_use]
     pub fn with_hidden_states(mut self, hidden_states: bool) -> Self {
         self.hidden_states = hidden_states;
         self
     }
 
-    /// Sets whether the weights go into the bundle.
+    /// Sets whether the bundle contains the weights.
     #[must_use]
     pub fn with_weights(mut self, weights: bool) -> Self {
         self.weights = weights;
         self
     }
 
-    /// Sets whether the weights are also written as the programs take them, which takes their size once more.
+    /// Sets whether to also write the weights in the layout of the programs, which doubles their size on disk.
     #[must_use]
     pub fn with_laid_out_weights(mut self, laid_out_weights: bool) -> Self {
         self.laid_out_weights = laid_out_weights;
         self
     }
 
-    /// Sets whether a bundle that is there already is replaced.
+    /// Sets whether to replace an existing bundle.
     #[must_use]
     pub fn with_replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -109,12 +109,12 @@ impl BundleOptions {
     }
 }
 
-/// The targets of a list with commas between them, as a command line gives it. Features of a target stand behind commas too,
+/// Parses a comma-separated list of targets, as on a command line. Features of a target are also separated by commas
 /// and begin with a sign: `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89` are two targets.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`] for an empty entry, and for a feature in front of all targets.
+/// [`ErrorKind::InvalidInput`] for an empty entry, or a feature before the first target.
 pub fn split_targets(list: &str) -> Result<Vec<String>> {
     let invalid = |message: &'static str| {
         Error::new(ErrorKind::InvalidInput, "read a list of targets", message)

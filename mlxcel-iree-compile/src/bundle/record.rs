@@ -1,4 +1,4 @@
-//! Which bundles were written with a cache: those of this machine, whose programs its engines run.
+//! Records the bundles written with a cache, which engines with the same cache trust.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
     }
 }
 
-/// Whether the bundle with this manifest was written with `cache`. The manifest has the sums of all programs.
+/// Whether the bundle with this manifest was written with `cache`. The manifest contains the checksums of all programs.
 pub fn is_recorded(cache: &Cache, manifest: &[u8]) -> bool {
     cache.folder().is_some_and(|folder| folder.join(FOLDER).join(name(manifest)).is_file())
 }

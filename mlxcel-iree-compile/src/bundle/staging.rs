@@ -1,4 +1,4 @@
-//! A folder that appears whole or not at all.
+//! Writes a folder atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! What a bundle is written for.
+//! The targets of a bundle.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape, ProgramWriter};
@@ -24,7 +24,7 @@ pub(super) struct BundleTarget {
 /// Who makes the files of programs.
 enum Programs {
     Compiler(Box<ProgramCompiler>),
-    /// Nobody: they are written as they are.
+    /// No compiler: programs are written as text.
     Text(Box<ProgramWriter>),
 }
 

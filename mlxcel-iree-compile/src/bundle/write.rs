@@ -1,4 +1,4 @@
-//! Writing a bundle: programs compiled for every target, the checkpoint's files beside them, the manifest last.
+//! Writes a bundle: the programs of every target, the checkpoint's files, and the manifest last.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +18,11 @@ use super::{BundleOptions, laid_out, record};
 use crate::Toolchain;
 use crate::wanted::graph_options;
 
-/// Writes a bundle of the model in `source` to the folder `destination`, compiling with the compiler and the cache of
-/// `toolchain` what `wanted` and `options` ask for, and answers its manifest.
+/// Writes a bundle of the model in `source` to the folder `destination`, by `wanted` and `options`, with the compiler
+/// and cache of `toolchain`, and returns its manifest.
 ///
-/// The folder appears whole or not at all: it is written beside its place under a temporary name. What is compiled for another
-/// machine needs nothing of that machine. Engines with the same cache run the bundle's programs without being told to
-/// trust it ([`is_recorded`](super::is_recorded)).
+/// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the target
+/// machine. Engines with the same cache trust the bundle ([`is_recorded`](super::is_recorded)).
 ///
 /// ```no_run
 /// use mlxcel_iree_compile::Toolchain;
@@ -39,13 +38,13 @@ use crate::wanted::graph_options;
 ///
 /// # Errors
 ///
-/// Those of opening the checkpoint; [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) for a compiler that is not the
-/// release's own, whose programs nobody else could tell from its; [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of range,
-/// for a target that is unknown or named twice, and where something stands at `destination` (a bundle may be
-/// [replaced](BundleOptions::replace), anything else not); [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) and
+/// Those of opening the checkpoint; [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) for a compiler that is
+/// not of the exact release; [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of
+/// range, for an unknown or duplicate target, and if `destination` exists (only a bundle can be
+/// [replaced](BundleOptions::replace)); [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) and
 /// [`ErrorKind::Compile`](mlxcel_core::ErrorKind::Compile) of the compiler;
-/// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) where the disk is full, and others of writing.
-/// Nothing is left behind then.
+/// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) if the disk is full, and other errors of
+/// writing. Partial output is removed.
 pub fn write(
     toolchain: &Toolchain,
     wanted: &ProgramOptions,

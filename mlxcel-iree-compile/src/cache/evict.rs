@@ -1,4 +1,4 @@
-//! Keeping the cache within its bounds: entries that were not used for the longest time go first.
+//! Evicts the least recently used entries to keep the cache within its limit.
 
 use std::fs;
 use std::io;

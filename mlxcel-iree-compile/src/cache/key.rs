@@ -1,4 +1,4 @@
-//! What an artifact is filed under: the content of everything that it was made from.
+//! Cache keys: the content of everything that a compiled program depends on.
 
 use mlxcel_iree_target::hex;
 use sha2::{Digest, Sha256};

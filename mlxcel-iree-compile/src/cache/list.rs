@@ -1,4 +1,4 @@
-//! Looking into a cache: what it holds, whether that is whole, and making room.
+//! Lists, verifies and prunes the entries of a cache.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,36 +13,36 @@ use super::{Cache, evict};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheEntry {
-    /// Under what it is filed, as hexadecimal digits.
+    /// The cache key, in hexadecimal digits.
     pub key: String,
     /// The size of its file.
     pub bytes: u64,
-    /// When it was last made, or read by a model that was opened.
+    /// When it was last written, or read for opening a model.
     pub last_used: SystemTime,
-    /// The program, in words; empty where the file does not say.
+    /// A description of the program; empty if the file has none.
     pub program: String,
-    /// The target that it is compiled for; empty where the file does not say.
+    /// The compile target; empty if the file has none.
     pub target: String,
-    /// What the compiler that made it said it was; empty where the file does not say.
+    /// The compiler's revision; empty if the file has none.
     pub compiler: String,
     path: PathBuf,
 }
 
-/// What was removed from a [`Cache`].
+/// The result of pruning a [`Cache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// How many entries.
+    /// The number of removed entries.
     pub entries: usize,
-    /// How many bytes they had.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
 impl Cache {
-    /// What the cache holds, the entry that was used last being the first.
+    /// The entries, most recently used first.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] where the folder cannot be read; a folder that is not there holds nothing.
+    /// [`ErrorKind::Io`] if the folder cannot be read; a missing folder has no entries.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         let Some(folder) = &self.folder else { return Ok(Vec::new()) };
         let stored = evict::entries(folder).map_err(|source| Error::io("list the cache", folder, source))?;
@@ -61,11 +61,10 @@ impl Cache {
         Ok(described.collect())
     }
 
-    /// Reads an entry in full and checks that it is what it was when it was written. That counts as no use, and nothing is
-    /// removed.
+    /// Reads an entry fully and verifies its checksum. This does not count as a use, and removes nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] with what is wrong; [`ErrorKind::NotFound`] where it was removed meanwhile.
+    /// [`ErrorKind::Corrupt`] if it is damaged; [`ErrorKind::NotFound`] if it was removed meanwhile.
     pub fn verify(&self, entry: &CacheEntry) -> Result<()> {
         let operation = "verify a compiled program";
         let failed = |kind, message: &'static str| {
@@ -80,10 +79,10 @@ impl Cache {
         Err(failed(ErrorKind::Corrupt, "it is another program's"))
     }
 
-    /// Removes an entry; it is no error when it is gone already.
+    /// Removes an entry; not an error if it is already gone.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] where it cannot be removed.
+    /// [`ErrorKind::Io`] if it cannot be removed.
     pub fn remove(&self, entry: &CacheEntry) -> Result<()> {
         match fs::remove_file(&entry.path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
@@ -93,20 +92,20 @@ impl Cache {
         }
     }
 
-    /// Removes the entries that were not used for the longest time, until at most `bytes` are left. Models that are open
-    /// have theirs in memory and do not notice.
+    /// Removes the least recently used entries until at most `bytes` are left. Open models are unaffected, since they
+    /// hold their programs in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] where the folder cannot be read.
+    /// [`ErrorKind::Io`] if the folder cannot be read.
     pub fn prune(&self, bytes: u64) -> Result<Pruned> {
         let Some(folder) = &self.folder else { return Ok(Pruned::default()) };
         evict::shrink(folder, bytes, |_| false).map_err(|source| Error::io("prune the cache", folder, source))
     }
 
-    /// Removes everything: entries, what killed processes left behind, and notes about compilers.
+    /// Removes everything: entries, leftovers of killed processes, and notes about compilers.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] where the folder cannot be read.
+    /// [`ErrorKind::Io`] if the folder cannot be read.
     pub fn clear(&self) -> Result<Pruned> {
         let pruned = self.prune(0)?;
         if let Some(folder) = &self.folder {

@@ -1,4 +1,4 @@
-//! A lock for one artifact, held across processes.
+//! An inter-process lock for one compiled program.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

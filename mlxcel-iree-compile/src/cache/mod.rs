@@ -1,22 +1,22 @@
-//! Compiled programs on disk, filed under the content of everything that they were made from.
+//! A content-addressed cache of compiled programs on disk.
 //!
-//! # What an entry is filed under
+//! # Cache keys
 //!
-//! The SHA-256 sum of the program's text, the compiler's flags, the target as it was resolved, what the compiler says it
-//! is, the content of the compiler's files, the version of this crate and that of the files' layout. So an artifact is
-//! found where all of that is the same, whoever made it, in whatever folder; and nothing else can be mistaken for it.
+//! The key is the SHA-256 of the program's text, the compiler's flags, the resolved target, the compiler's revision,
+//! the content of the compiler's files, and the versions of this crate and of the file format. So a program is found if
+//! all of that is equal, on any machine and in any folder, and never confused with another one.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! An entry is published whole, by renaming, and is checked in full whenever it is read: one that is damaged is removed,
-//! told by a `tracing` warning, and made again. Threads and processes may share a folder, also when some are killed; of
-//! several that want the same program, one compiles. A folder may be moved or copied: no path is written into it.
+//! Entries are published atomically by renaming, and their checksum is verified on every read; a damaged entry is
+//! removed with a `tracing` warning and compiled again. Threads and processes can share a folder, even if some are
+//! killed; if several need the same program, one compiles it. A folder can be moved or copied: it contains no paths.
 //!
-//! # How much is kept
+//! # Size limit
 //!
-//! The folder holds up to [`DEFAULT_LIMIT`], or what `MLXCEL_CACHE_SIZE` (`500M`, `8GiB`) or
-//! [`Toolchain::cache_size`](crate::Toolchain::cache_size) says. When an entry is added beyond that, those go
-//! first that were not used for the longest time; what was used within the last minute stays.
+//! The limit is [`Toolchain::cache_size`](crate::Toolchain::cache_size), else `MLXCEL_CACHE_SIZE` (`500M`, `8GiB`),
+//! else [`DEFAULT_LIMIT`]. Adding an entry beyond it evicts the least recently used ones; entries used within the last
+//! minute stay.
 
 mod entry;
 mod evict;
@@ -53,7 +53,7 @@ const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
 /// The variable that says how much the cache may hold.
 const SIZE_VARIABLE: &str = "MLXCEL_CACHE_SIZE";
 
-/// What the cache may hold where nobody says otherwise: 8 GiB, some thousand programs.
+/// The default size limit: 8 GiB, some thousand programs.
 pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
 /// A folder of compiled programs.
@@ -67,14 +67,14 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache in `folder` if it is given, else in `iree` under the folder that `MLXCEL_CACHE_DIR` names, else in
-    /// `mlxcel/iree` under the user's cache folder. Nothing in it is read or written yet.
+    /// Opens the cache in `folder`, else in `iree` under `MLXCEL_CACHE_DIR`, else in `mlxcel/iree` under the user's
+    /// cache folder. This reads and writes nothing yet.
     ///
-    /// A folder that was named has to be usable: what cannot be stored there is an error. Where the user's cache folder
-    /// cannot be used, programs are compiled and not stored, which a `tracing` event says.
+    /// If a named folder is not writable, storing a program is an error. If the user's cache folder is not usable,
+    /// programs are compiled without being stored, with a `tracing` event.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for a `MLXCEL_CACHE_SIZE` that is no size.
+    /// [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for an invalid `MLXCEL_CACHE_SIZE`.
     pub fn open(folder: Option<&Path>) -> Result<Self> {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let limit = match variable(SIZE_VARIABLE) {
@@ -92,19 +92,19 @@ impl Cache {
         Ok(Self { folder, named, limit })
     }
 
-    /// Holds up to `bytes`, whatever the environment says.
+    /// Sets the size limit in bytes; overrides the environment.
     #[must_use]
     pub fn with_limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// Where entries are; none where this system has no place for them.
+    /// The folder of the entries; `None` if this system has no cache folder.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// How many bytes of entries it holds at most.
+    /// The size limit in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }

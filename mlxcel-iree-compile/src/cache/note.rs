@@ -1,5 +1,5 @@
-//! What compilers are, noted down, so that a start that finds all of its programs neither starts the compiler nor reads
-//! its hundreds of megabytes.
+//! Notes about compilers, so that a start with all programs cached neither starts the compiler nor reads its hundreds
+//! of megabytes.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read as _, Write as _};

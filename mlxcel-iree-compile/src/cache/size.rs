@@ -1,9 +1,8 @@
-//! Sizes as people write them.
+//! Parsing of sizes.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-/// A number of bytes as people write it: `1073741824`, `500M`, `8GiB`, `1.5 GB`. A unit is a power of 1,024, however it is
-/// spelt.
+/// Parses a number of bytes: `1073741824`, `500M`, `8GiB`, `1.5 GB`. All units are powers of 1,024.
 ///
 /// ```
 /// assert_eq!(mlxcel_iree_compile::cache::parse_size("1.5GiB").ok(), Some(3 << 29));

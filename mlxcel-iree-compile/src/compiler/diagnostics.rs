@@ -1,4 +1,4 @@
-//! What a compiler that failed has to say, in a few lines.
+//! Summarizes the diagnostics of a failed compiler.
 
 use std::fmt;
 use std::process::ExitStatus;

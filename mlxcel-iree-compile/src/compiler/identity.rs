@@ -1,4 +1,4 @@
-//! Which compiler this is: what it says, and what its files hold.
+//! The identity of a compiler: its revision and the content of its files.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,11 +10,11 @@ use sha2::{Digest, Sha256};
 
 use super::Compiler;
 
-/// A compiler, told apart from every other one, wherever it lies.
+/// The identity of a compiler, independent of its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
-    /// What it says it is.
+    /// Its revision.
     pub revision: Revision,
     /// The SHA-256 sum of its files.
     pub checksum: [u8; 32],
@@ -33,7 +33,7 @@ const COMPANIONS: [&str; 8] = [
 ];
 
 impl Compiler {
-    /// The files that its code is in, as they lie behind links.
+    /// The files of its code, with links resolved.
     pub fn files(&self) -> Vec<PathBuf> {
         let program = fs::canonicalize(self.path()).unwrap_or_else(|_| self.path().to_owned());
         let beside = program.parent().unwrap_or(Path::new("")).to_owned();
@@ -45,7 +45,7 @@ impl Compiler {
         files
     }
 
-    /// The SHA-256 sum of its files: of what they hold and what they are called, not of where they lie.
+    /// The SHA-256 of the content and names of its files, independent of their location.
     ///
     /// # Errors
     /// [`ErrorKind::Toolchain`] for a file that cannot be read; [`ErrorKind::Cancelled`].

@@ -1,4 +1,4 @@
-//! Where the compiler is looked for.
+//! Locates the compiler.
 
 use std::env;
 use std::fs::File;

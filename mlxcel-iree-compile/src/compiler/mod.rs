@@ -1,5 +1,4 @@
-//! The IREE compiler, run as a child process: a program that crashes it, or takes all memory, is an error of ours and
-//! not the end of the application.
+//! The IREE compiler, run as a child process: if it crashes or runs out of memory, the application gets an error.
 
 mod diagnostics;
 mod identity;
@@ -29,55 +28,55 @@ pub struct Compiler {
     path: PathBuf,
 }
 
-/// What a program is compiled for, and how.
+/// Options of compiling a program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CompileOptions {
-    /// The device and processor.
+    /// The compile target.
     pub target: ResolvedTarget,
     /// Flags beyond those of the target, such as `--iree-opt-level=O3`.
     pub flags: Vec<String>,
-    /// The program in words, for people who look into the cache.
+    /// A description of the program, for listings of the cache.
     pub label: String,
 }
 
 impl CompileOptions {
-    /// Fully optimised code for `target`.
+    /// Optimized code for `target`.
     pub fn new(target: ResolvedTarget) -> Self {
         // Without a level the compiler does not optimise: a matrix-vector product is several times slower.
         let flags = ["--iree-input-type=stablehlo", "--iree-opt-level=O3"].map(str::to_owned).to_vec();
         Self { target, flags, label: String::new() }
     }
 
-    /// The same for a program that is called `label` in the cache.
+    /// Sets the description of the program in the cache.
     pub fn with_label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// All flags, in the order in which the compiler gets them.
+    /// All flags, in the compiler's order.
     pub fn all_flags(&self) -> impl Iterator<Item = &str> {
         self.flags.iter().chain(self.target.options()).map(String::as_str)
     }
 }
 
 impl Compiler {
-    /// Finds the compiler: `path` if it is given, else the one that `MLXCEL_IREE_COMPILER` names, else that of the
-    /// distribution in `IREE_DIST`, else the first in: the absolute folders of `PATH`, the active Python environment,
-    /// the packages of the Python on `PATH`, the user's Python packages. No program is started for it, Python least of all. The
-    /// environment is read now; nothing is remembered.
+    /// Finds the compiler: `path`, else `MLXCEL_IREE_COMPILER`, else that of the distribution in `IREE_DIST`, else the
+    /// first one in the absolute folders of `PATH`, the active Python environment, the packages of the Python on
+    /// `PATH`, and the user's Python packages. This starts no program, in particular not Python. The environment is
+    /// read on every call.
     ///
     /// # Errors
-    /// [`ErrorKind::Toolchain`] when a place that was named has no compiler, or no place has: then the error lists
-    /// where it was looked for and has the line that installs it.
+    /// [`ErrorKind::Toolchain`] if a named location has no compiler, or no location has one: the error lists the
+    /// locations searched and the command that installs it.
     pub fn locate(path: Option<&Path>) -> Result<Self> {
         Self::locate_if_any(path)?.ok_or_else(Self::not_found)
     }
 
-    /// [`locate`](Self::locate), but `None` where no place has a compiler.
+    /// As [`locate`](Self::locate), but `None` if no location has a compiler.
     ///
     /// # Errors
-    /// [`ErrorKind::Toolchain`] when a place that was named has no compiler.
+    /// [`ErrorKind::Toolchain`] if a named location has no compiler.
     pub fn locate_if_any(path: Option<&Path>) -> Result<Option<Self>> {
         Ok(SearchEnvironment::now().find(path)?.map(|path| Self { path }))
     }
@@ -87,15 +86,15 @@ impl Compiler {
         SearchEnvironment::now().nowhere()
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks the compiler which one it is, and compares its release with that of the runtime that is linked.
+    /// Runs the compiler to get its revision, and compares its release with that of the linked runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Toolchain`] when it does not say, or is of another release: what it makes would not load.
+    /// [`ErrorKind::Toolchain`] if it reports none, or is of another release, whose programs would not load.
     pub fn revision(&self, cancel: Option<&CancelToken>) -> Result<Revision> {
         let operation = "ask the IREE compiler for its version";
         let located = |error: Error| error.with_context("compiler", self.path.display());
@@ -115,7 +114,7 @@ impl Compiler {
         Ok(revision)
     }
 
-    /// Refuses a compiler whose release is not the runtime's.
+    /// Rejects a compiler of another release than the runtime.
     pub fn expect_release(&self, revision: &Revision) -> Result<()> {
         let runtime = RELEASE;
         if revision.release() == Some(runtime) {
@@ -132,13 +131,13 @@ impl Compiler {
             .with_context("runtime revision", runtime))
     }
 
-    /// Compiles a program in MLIR text into a file that the runtime loads.
+    /// Compiles MLIR text into the file format of the runtime.
     ///
-    /// The child works in a private folder that is gone afterwards. `cancel` kills it.
+    /// The child process works in a private temporary folder. `cancel` kills it.
     ///
     /// # Errors
-    /// [`ErrorKind::Compile`] with the first diagnostic, when the compiler refuses the program or dies;
-    /// [`ErrorKind::ResourceExhausted`] when it says that disk or memory ran out; [`ErrorKind::Cancelled`].
+    /// [`ErrorKind::Compile`] with the first diagnostic, if the compiler rejects the program or crashes;
+    /// [`ErrorKind::ResourceExhausted`] if it runs out of disk space or memory; [`ErrorKind::Cancelled`].
     pub fn compile(
         &self,
         program: &str,

@@ -1,4 +1,4 @@
-//! Reading the compiler's `flow` phase: which kernels there are, what each loads and stores, how often each is started.
+//! Parses the compiler's `flow` phase: the kernels, their loads and stores, and how often each is dispatched.
 //!
 //! The text is for people and may change with the compiler, whose release is fixed; what is not understood counts as nothing,
 //! and a test holds the count of dispatches against the compiler's own statistics.

@@ -1,4 +1,4 @@
-//! What the compiler makes of a model: programs, intermediate phases, generated code, and a summary of a step.
+//! Inspecting compilation: programs, intermediate stages, generated code, and a summary of a step.
 //!
 //! ```no_run
 //! use mlxcel_iree_compile::Toolchain;
@@ -23,7 +23,7 @@
 //!     program.vmfb                    what the runtime is given
 //! ```
 //!
-//! Where a program does not compile, the folder keeps what there was until then.
+//! If a program does not compile, the folder keeps the stages up to the failure.
 
 mod flow;
 mod summary;
@@ -46,21 +46,20 @@ pub use summary::{Dispatch, Summary};
 
 const OPERATION: &str = "inspect programs";
 
-/// What [`inspect`] is asked for; start from [`InspectOptions::default`], or from what the model is to be opened with
-/// (`InspectOptions::from`).
+/// Options of [`inspect`]; start from [`InspectOptions::default`], or convert [`LoadOptions`] with
+/// `InspectOptions::from`.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct InspectOptions {
-    /// What the model is to be opened with: the rounding of its programs, the most tokens that one sequence may hold (the model's own
-    /// limit by default), and, where all programs are wanted, how many sequences a session may hold at once (one by
-    /// default).
+    /// The options that the model is opened with: precision, capacity (defaults to the model's limit), and with
+    /// `all_programs` the number of sequences (defaults to 1).
     ///
-    /// Its `progress` is told how many programs are compiled; its `cancel` stops at the next boundary. Threads, device and what is
-    /// prepared are of running, and refused here.
+    /// `progress` reports compiled programs; `cancel` stops. `threads`, `device` and `prepare` are rejected, since
+    /// nothing runs.
     pub load: LoadOptions,
-    /// What to compile for; defaults to what the engine would choose.
+    /// The compile target; defaults to the engine's choice.
     pub target: Option<CompileTarget>,
-    /// Whether every program is wanted that sessions can ask for, or the two that every generation begins with.
+    /// Whether to compile every program that sessions can use, instead of the two that every generation starts with.
     pub all_programs: bool,
 }
 
@@ -71,14 +70,14 @@ impl From<LoadOptions> for InspectOptions {
 }
 
 impl InspectOptions {
-    /// Sets what to compile for.
+    /// Sets the compile target.
     #[must_use]
     pub fn with_target(mut self, target: CompileTarget) -> Self {
         self.target = Some(target);
         self
     }
 
-    /// Sets whether every program is wanted.
+    /// Sets whether to compile every program.
     #[must_use]
     pub fn with_all_programs(mut self, all: bool) -> Self {
         self.all_programs = all;
@@ -86,13 +85,13 @@ impl InspectOptions {
     }
 }
 
-/// Compiles programs of the model in `source` with the compiler of `toolchain`, writes what becomes of them on the way into the
-/// new or empty folder `destination`, and sums up a step of each.
+/// Compiles programs of the model in `source` with the compiler of `toolchain`, writes their intermediate stages to the
+/// new or empty folder `destination`, and returns a summary of a step of each.
 ///
 /// # Errors
 ///
 /// Those of opening the checkpoint; [`ErrorKind::InvalidInput`] for options out of range and for a folder that has something in
-/// it; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] where it fails; [`ErrorKind::Io`] and
+/// it; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] if it fails; [`ErrorKind::Io`] and
 /// [`ErrorKind::ResourceExhausted`] of writing.
 pub fn inspect(
     toolchain: &Toolchain,

@@ -1,4 +1,4 @@
-//! A step of a program in figures.
+//! Statistics of a step.
 
 use std::fmt;
 
@@ -15,53 +15,53 @@ use super::flow::Flow;
 /// How many dispatches a printed summary lists.
 const LISTED: usize = 12;
 
-/// What one step of a program does.
+/// Statistics of one step of a program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
     /// The program, such as `1@256`: one decoding row over 256 positions.
     pub program: String,
-    /// What it is compiled for.
+    /// The compile target.
     pub target: String,
-    /// How the program wants weights to lie in memory: `rows`, as they are stored, or `panels-16` and the like.
+    /// The memory layout of weights: `rows`, as stored, or for example `panels-16`.
     pub weight_layout: String,
-    /// How many kernels a step starts.
+    /// The number of dispatches.
     pub dispatches: u64,
-    /// How many different kernels there are.
+    /// The number of different kernels.
     pub kernels: u64,
-    /// Buffers, or parts of them, that are copied.
+    /// The number of buffer copies.
     pub copies: u64,
-    /// Buffers that are filled with a constant.
+    /// The number of buffer fills.
     pub fills: u64,
-    /// How often the host hands work to the device.
+    /// The number of submissions to the device.
     pub submissions: u64,
     /// Bytes of intermediate results.
     pub transient_bytes: u64,
-    /// Bytes of weights that a step has to read, whatever the compiler does: each once, of tables of embeddings the rows of the
-    /// tokens, and of experts as many as the tokens can choose.
+    /// The minimum bytes of weights that a step has to read: each weight once, of embedding tables the rows of the
+    /// tokens, and of experts as many as the tokens can select.
     pub weight_bytes: u64,
-    /// Bytes of the states that a step reads: caches at their whole length.
+    /// Bytes of states that a step reads, with caches at their full length.
     pub kv_bytes: u64,
-    /// Bytes that all dispatches read, by the tensors that they load; caches that keep a tensor between two of them are not
-    /// considered. Of a table whose rows are picked, as many bytes count as are written.
+    /// Bytes that all dispatches read, by the tensors they load, ignoring processor caches. For gathers from a table,
+    /// the bytes written are counted.
     pub bytes_read: u64,
     /// Bytes that all dispatches write.
     pub bytes_written: u64,
-    /// The dispatches, those that read most in all first; equal ones are listed once.
+    /// The dispatches, most bytes read first; equal ones are listed once.
     pub largest: Vec<Dispatch>,
 }
 
-/// A kernel as a step starts it.
+/// A kernel dispatched by a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Dispatch {
-    /// The compiler's name of it, which tells its kind and shape; `mlxcel_…` are kernels of this crate.
+    /// The compiler's name, with its kind and shape; `mlxcel_…` are kernels of this project.
     pub name: String,
-    /// How often a step starts it.
+    /// Dispatches per step.
     pub calls: u64,
-    /// Bytes that one call reads.
+    /// Bytes read per call.
     pub bytes_read: u64,
-    /// Bytes that one call writes.
+    /// Bytes written per call.
     pub bytes_written: u64,
 }
 

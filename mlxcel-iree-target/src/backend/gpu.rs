@@ -1,4 +1,4 @@
-//! Code for accelerators: what the four backends have in common, and what sets each apart.
+//! GPU backends.
 
 mod detect;
 

@@ -1,4 +1,4 @@
-//! Code for processors, through LLVM.
+//! The CPU backend, `llvm-cpu`.
 
 use mlxcel_core::Result;
 use mlxcel_stablehlo::ElementType;

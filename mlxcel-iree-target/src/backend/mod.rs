@@ -1,4 +1,4 @@
-//! Backends of the compiler: which targets there are, what each means, and where its programs run.
+//! Compile backends: their targets, compiler flags and devices.
 
 mod gpu;
 mod llvm_cpu;
@@ -23,65 +23,63 @@ pub use select::ProgramOptions;
 #[cfg(test)]
 use select::{TargetChoice, default_backend};
 
-/// A backend of the IREE compiler: it knows its targets, and the flags and the devices that go with each.
+/// A backend of the IREE compiler: knows its targets, and the compiler flags and devices of each.
 ///
 /// The five of the compiler are in [`CompileBackends::builtin`]; an application adds its own with
 /// [`CompileBackends::register`].
 ///
 /// # Contract
 ///
-/// An implementation is a description, and not a service: equal questions have equal answers, except for
-/// [`detect_target`](Self::detect_target), which asks the machine each time. All other methods are given targets that
-/// [`resolve`](Self::resolve) returned.
+/// Methods are pure functions, except for [`detect_target`](Self::detect_target), which examines the machine. All other
+/// methods get targets that [`resolve`](Self::resolve) returned.
 pub trait CompileBackend: fmt::Debug + Send + Sync {
-    /// The name, in lower case; what a target begins with.
+    /// The name, in lower case; the prefix of its targets.
     fn name(&self) -> &str;
 
-    /// The architectures that the compiler takes, for people to choose from.
+    /// The architectures that the compiler supports, for listings.
     fn known_architectures(&self) -> Vec<String>;
 
-    /// The target of this machine's own device.
+    /// The target of this machine's device.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where there is none, or it cannot be told.
+    /// [`ErrorKind::Unsupported`] if there is none, or it cannot be detected.
     fn detect_target(&self) -> Result<CompileTarget>;
 
-    /// The target in full: `host` is replaced by what this machine has, and a target that can be written in several ways
-    /// is written in one.
+    /// Resolves a target: replaces `host` by this machine's target, and normalizes equivalent spellings.
     ///
     /// # Errors
-    /// Those of [`detect_target`](Self::detect_target); [`ErrorKind::InvalidInput`] for an architecture or a feature that
-    /// the compiler does not know, with those that it knows.
+    /// The errors of [`detect_target`](Self::detect_target); [`ErrorKind::InvalidInput`] for an architecture or feature
+    /// unknown to the compiler; the error lists the known ones.
     fn resolve(&self, target: &CompileTarget) -> Result<CompileTarget>;
 
-    /// Whether the compiler makes programs for this target.
+    /// Whether the compiler supports this target.
     fn supports_target(&self, target: &CompileTarget) -> bool {
         self.resolve(target).is_ok()
     }
 
-    /// What `iree-compile` is told in order to compile for the target.
+    /// The flags of `iree-compile` for the target.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a target that [`resolve`](Self::resolve) refuses.
+    /// [`ErrorKind::InvalidInput`] for a target that [`resolve`](Self::resolve) rejects.
     fn options(&self, target: &CompileTarget) -> Result<Vec<String>>;
 
-    /// What programs for the target are filed under, besides [`options`](Self::options): everything else that code depends
-    /// on. It must not hold paths, names of users, times, or anything that is not the same on equal machines.
+    /// The part of the cache key besides [`options`](Self::options): everything else that generated code depends on. It
+    /// must not contain paths, user names, times or anything else that differs between equal machines.
     fn fingerprint(&self, target: &CompileTarget) -> String {
         target.to_string()
     }
 
-    /// The floating-point types that programs for the target may multiply matrices of; float32 always is.
+    /// The floating-point types that the target supports in matrix products; always includes float32.
     fn element_types(&self, target: &CompileTarget) -> Vec<ElementType>;
 
-    /// IREE's names of the drivers whose devices run such programs.
+    /// The IREE drivers whose devices run such programs.
     fn drivers(&self) -> &[&str];
 
-    /// Whether a program for the target runs on this device; asked before compiling, and before loading what was compiled
-    /// elsewhere.
+    /// Checks that programs for the target run on this device. Called before compiling, and before loading a program
+    /// compiled elsewhere.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], naming the target, the device, and what does not fit.
+    /// [`ErrorKind::Unsupported`], with the target, the device, and the mismatch.
     fn check_device(&self, target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
         if self.drivers().contains(&device.driver.as_str()) {
             return Ok(());
@@ -91,7 +89,7 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     }
 }
 
-/// The error of a program on a device that it was not made for.
+/// The error of a program on a device that it does not support.
 fn mismatch(message: &'static str, target: &CompileTarget, device: &DeviceDescription) -> Error {
     Error::new(ErrorKind::Unsupported, "match a program with its device", message)
         .with_context("target", target)

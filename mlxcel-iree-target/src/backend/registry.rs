@@ -1,4 +1,4 @@
-//! The backends that there are, by name.
+//! The registry of compile backends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::target::CompileTarget;
 /// Makes a backend when it is asked for.
 type Provider = Arc<dyn Fn() -> Result<Arc<dyn CompileBackend>> + Send + Sync>;
 
-/// The compiler's backends that an engine chooses from, by name; names are the same in any case.
+/// Compile backends by case-insensitive name.
 ///
 /// ```
 /// use mlxcel_iree_target::CompileBackends;
@@ -46,16 +46,16 @@ impl CompileBackends {
         registry
     }
 
-    /// None yet.
+    /// An empty registry.
     pub fn empty() -> Self {
         Self(BTreeMap::new())
     }
 
-    /// Adds a backend under a new name. `provider` is called whenever the backend is asked for, and not before: what it
-    /// needs may be missing as long as nobody asks.
+    /// Adds a backend under a new name. `provider` is called lazily, each time the backend is requested, so its
+    /// requirements may be missing until then.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] where the name is taken; [`replace`](Self::replace) takes it over.
+    /// [`ErrorKind::InvalidInput`] if the name exists; use [`replace`](Self::replace) to override.
     pub fn register(
         &mut self,
         name: &str,
@@ -70,7 +70,7 @@ impl CompileBackends {
         Ok(())
     }
 
-    /// Adds a backend, in the place of one of the same name if there is one.
+    /// Adds a backend, replacing one of the same name.
     pub fn replace(
         &mut self,
         name: &str,
@@ -87,7 +87,7 @@ impl CompileBackends {
     /// The backend of this name.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for an unknown name, with those that there are; what its provider answers.
+    /// [`ErrorKind::NotFound`] for an unknown name, with the known ones; and errors of its provider.
     pub fn get(&self, name: &str) -> Result<Arc<dyn CompileBackend>> {
         let provider = self.0.get(&name.to_ascii_lowercase()).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "find a compile backend", "there is no backend of this name")
@@ -97,20 +97,20 @@ impl CompileBackends {
         provider().map_err(|error| error.with_context("backend", name))
     }
 
-    /// What a target means: the backend of its name resolves it, so that two that mean the same are the same.
+    /// Resolves a target with its backend, so that equivalent targets are equal.
     ///
     /// # Errors
-    /// Those of [`get`](Self::get) and of [`CompileBackend::resolve`].
+    /// The errors of [`get`](Self::get) and of [`CompileBackend::resolve`].
     pub fn resolve(&self, target: &CompileTarget) -> Result<ResolvedTarget> {
         let backend = self.get(target.backend())?;
         let target = backend.resolve(target)?;
         ResolvedTarget::new(backend, target)
     }
 
-    /// The target of this machine's own device for a backend.
+    /// The target of this machine's device for a backend.
     ///
     /// # Errors
-    /// Those of [`get`](Self::get) and of [`CompileBackend::detect_target`].
+    /// The errors of [`get`](Self::get) and of [`CompileBackend::detect_target`].
     pub fn detect(&self, name: &str) -> Result<ResolvedTarget> {
         let backend = self.get(name)?;
         let target = backend.resolve(&backend.detect_target()?)?;

@@ -1,4 +1,4 @@
-//! A target, with everything that its backend says about it.
+//! Resolved targets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +10,10 @@ use mlxcel_stablehlo::ElementType;
 use super::CompileBackend;
 use crate::target::{CompileTarget, DeviceDescription};
 
-/// A [`CompileTarget`] in full, and the backend that knows it: what programs are compiled for.
+/// A resolved [`CompileTarget`] with its backend.
 ///
-/// [`CompileBackends::resolve`](crate::CompileBackends::resolve) makes it. Equal ones have equal code.
+/// [`CompileBackends::resolve`](crate::CompileBackends::resolve) creates it. Equal resolved targets generate equal
+/// code.
 #[derive(Clone, Debug)]
 pub struct ResolvedTarget {
     backend: Arc<dyn CompileBackend>,
@@ -39,7 +40,7 @@ impl ResolvedTarget {
         &self.target
     }
 
-    /// What programs for the target are written for.
+    /// The hardware that programs are written for.
     ///
     /// # Errors
     /// Those of a target that is no processor's although its backend is.
@@ -47,28 +48,28 @@ impl ResolvedTarget {
         self.target.hardware()
     }
 
-    /// What `iree-compile` is told.
+    /// The flags of `iree-compile`.
     pub fn options(&self) -> &[String] {
         &self.options
     }
 
-    /// What programs are filed under, besides [`options`](Self::options).
+    /// The part of the cache key besides [`options`](Self::options).
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// The floating-point types that programs for the target may multiply matrices of.
+    /// The floating-point types that the target supports in matrix products.
     pub fn element_types(&self) -> Vec<ElementType> {
         self.backend.element_types(&self.target)
     }
 
-    /// `wanted`, if programs for the target may multiply matrices of it; else float32, which holds every value of it.
+    /// `wanted` if the target supports it in matrix products, else float32.
     pub fn element_type_for(&self, wanted: ElementType) -> ElementType {
         if self.element_types().contains(&wanted) { wanted } else { ElementType::F32 }
     }
 
-    /// Whether a program for the target runs on this device; to be asked before compiling it, and before loading one that
-    /// was compiled elsewhere.
+    /// Checks that programs for the target run on this device. Call it before compiling, and before loading a program
+    /// compiled elsewhere.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`], naming the target, the device, and what does not fit.

@@ -1,4 +1,4 @@
-//! Which target an engine compiles for: what the options say, else what the environment says, else the device's own.
+//! Selects the compile target: from the options, else the environment, else the device.
 
 use std::env;
 
@@ -44,7 +44,7 @@ impl TargetChoice {
     /// device for `default`, the name of a backend.
     ///
     /// # Errors
-    /// Those of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] where backend and
+    /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] if backend and
     /// target do not agree.
     pub(super) fn select(
         &self,
@@ -86,23 +86,23 @@ impl TargetChoice {
     }
 }
 
-/// What an engine asks of its programs, whoever makes them.
+/// Options of an engine's programs.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
-    /// What they are compiled for; defaults to what the environment says, else to the device's own.
+    /// The compile target; defaults to the environment, else to the device's target.
     pub target: Option<CompileTarget>,
-    /// The backends that know what targets mean.
+    /// The compile backends.
     pub backends: CompileBackends,
-    /// What keys and values are kept in.
+    /// The element type of the KV cache.
     pub kv_cache: KvCacheType,
 }
 
 impl ProgramOptions {
-    /// What `target` means, or the default target, for a device of `driver`.
+    /// Resolves `target`, or the default target, for a device of `driver`.
     ///
     /// # Errors
-    /// Those of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] for variables of the
-    /// environment that do not agree or are not text.
+    /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] for
+    /// environment variables that contradict each other or are not valid Unicode.
     pub fn resolve(&self, target: Option<&CompileTarget>, driver: &str) -> Result<ResolvedTarget> {
         let target = target.or(self.target.as_ref());
         TargetChoice::of_environment()?.select(&self.backends, target, default_backend(driver))

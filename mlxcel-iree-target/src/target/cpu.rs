@@ -126,7 +126,7 @@ impl Code {
     /// others of the processor's name.
     ///
     /// # Errors
-    /// Those of [`CompileTarget::new`], for the name of a backend that is none.
+    /// The errors of [`CompileTarget::new`], for the name of a backend that is none.
     pub fn target(&self, backend: &str) -> Result<CompileTarget> {
         let Self { family, cpu, features } = self;
         let architecture = if *cpu == GENERIC { format!("{}/{cpu}", family.name) } else { (*cpu).to_owned() };

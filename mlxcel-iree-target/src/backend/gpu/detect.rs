@@ -1,4 +1,4 @@
-//! Which accelerator this machine has, and whether code for one runs on another.
+//! Detects this machine's GPU, and which GPUs are compatible.
 
 use std::fs;
 use std::path::Path;
