@@ -1,4 +1,4 @@
-//! On which of the processor's CPUs the threads of a device run.
+//! Thread affinity of local devices.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,10 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "place threads";
 
-/// Where the worker threads of the device `local-task` run ([`IreeBackend::with_affinity`](crate::IreeBackend::with_affinity)).
+/// The CPU affinity of the worker threads of the device `local-task`
+/// ([`IreeBackend::with_affinity`](crate::IreeBackend::with_affinity)).
 ///
-/// As text: `system`, `pinned`, or CPUs such as `0,2,4-7`.
+/// Parses from text: `system`, `pinned`, or a CPU list such as `0,2,4-7`.
 ///
 /// ```
 /// use mlxcel_iree::Affinity;
@@ -20,14 +21,14 @@ const OPERATION: &str = "place threads";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Wherever the system puts them, which may move them: right for a machine that does other work too, since a thread that is
-    /// pinned waits for whoever else was given its CPU. The default.
+    /// Scheduled freely by the system (the default). Best for machines with other load, since a pinned thread cannot
+    /// leave a busy CPU.
     #[default]
     System,
-    /// Each on a physical core of its own, of those that the calling thread may use: right for a machine, or a share of one, that
-    /// does nothing else.
+    /// One thread per physical core, of those that the calling thread may use. Best for dedicated machines and
+    /// containers with dedicated cores.
     Pinned,
-    /// One on each of these CPUs, by the numbers that the system gives them.
+    /// One thread on each of these CPUs, by the system's CPU numbers.
     Cores(Vec<usize>),
 }
 
@@ -37,7 +38,7 @@ impl Affinity {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`] for CPUs that the calling thread may not use, CPUs that are named twice, and another number of
-    /// threads than CPUs; [`ErrorKind::Unsupported`] where the system does not place threads.
+    /// threads than CPUs; [`ErrorKind::Unsupported`] if the system does not place threads.
     pub(crate) fn cpus(&self, threads: Option<usize>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::System => Ok(None),

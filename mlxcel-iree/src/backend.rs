@@ -1,4 +1,4 @@
-//! The engine's own type: what is asked of it, and where the programs of a model come from.
+//! The engine's type and options.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,25 +19,27 @@ use crate::profile::Profiler;
 /// The name of this engine.
 const NAME: &str = "iree";
 
-/// The IREE engine: decoder graphs, compiled for this machine's processor when a model is first opened, and kept compiled in a
-/// cache on disk.
+/// The IREE engine: compiles decoder graphs for this machine's processor when a model is first opened, and caches the
+/// compiled programs on disk.
 ///
-/// Opening a model needs the IREE compiler, `iree-compile` of release 3.13.0, unless all of
-/// its programs are in the cache. It is looked for, in this order: at [`with_compiler`](Self::with_compiler), in
-/// `MLXCEL_IREE_COMPILER`, in `IREE_DIST`, in the absolute folders of `PATH`, in the active Python environment, among the packages of
-/// the Python on `PATH` and the user's (`pip install iree-base-compiler==3.13.0`). The search reads folders and starts no program;
-/// nothing is looked for in the working directory. Compiled programs are kept in [`with_cache_dir`](Self::with_cache_dir), else in
-/// `MLXCEL_CACHE_DIR`, else in the platform's cache folder.
+/// Opening a model needs the IREE compiler, `iree-compile` of release 3.13.0 (`pip install
+/// iree-base-compiler==3.13.0`), unless all of its programs are cached. The search order is
+/// [`with_compiler`](Self::with_compiler), `MLXCEL_IREE_COMPILER`, `IREE_DIST`, the absolute folders of `PATH`, the
+/// active Python environment, and the packages of the Python on `PATH` and of the user. The search only reads folders,
+/// never starts a program, and never looks in the working directory. The cache is in
+/// [`with_cache_dir`](Self::with_cache_dir), else `MLXCEL_CACHE_DIR`, else the platform's cache folder.
 ///
-/// Programs are compiled for the device's own processor, unless [`with_compile_target`](Self::with_compile_target) or the
-/// environment says otherwise: `MLXCEL_COMPILE_TARGET` names a [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or its
-/// architecture only, of the backend that `MLXCEL_COMPILE_BACKEND` names.
+/// Programs are compiled for the host's processor by default. Set another target with
+/// [`with_compile_target`](Self::with_compile_target) or the environment: `MLXCEL_COMPILE_TARGET` is a
+/// [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or only its architecture if `MLXCEL_COMPILE_BACKEND` names the
+/// backend.
 ///
-/// A folder with a [bundle](crate::bundle) in it that is [trusted](Self::with_trusted_bundle) or that this machine wrote, or
-/// [`with_bundle`](Self::with_bundle), needs none of this: its programs are there, nothing is compiled and nothing is written.
+/// A folder with a [bundle](crate::bundle) that is [trusted](Self::with_trusted_bundle) or was written by this machine
+/// needs no compiler and no cache, and neither does [`with_bundle`](Self::with_bundle): it contains the compiled
+/// programs.
 ///
-/// [`LoadOptions::device`] is `local-task` (the default: worker threads, one for each core unless
-/// [`LoadOptions::threads`] says otherwise) or `local-sync` (on the calling thread).
+/// [`LoadOptions::device`] is `local-task` (the default: [`LoadOptions::threads`] worker threads, defaulting to one per
+/// core) or `local-sync` (on the calling thread).
 ///
 /// ```no_run
 /// use mlxcel_core::{Backend, LoadOptions, Precision};
@@ -61,39 +63,39 @@ pub struct IreeBackend {
 }
 
 impl IreeBackend {
-    /// The engine with compiler and cache found as its documentation says.
+    /// Creates the engine with default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Compiles for `target` instead of what the environment names (`MLXCEL_COMPILE_BACKEND`, `MLXCEL_COMPILE_TARGET`) or the
-    /// device itself is. Loading a model is an error where the device does not run what is compiled for the target.
+    /// Compiles for `target` instead of the target in the environment (`MLXCEL_COMPILE_BACKEND`,
+    /// `MLXCEL_COMPILE_TARGET`) or the host. Loading a model fails if the device cannot run programs of the target.
     #[must_use]
     pub fn with_compile_target(mut self, target: CompileTarget) -> Self {
         self.programs.target = Some(target);
         self
     }
 
-    /// Resolves targets with these backends instead of [`CompileBackends::builtin`].
+    /// Sets the compile backends that resolve targets; defaults to [`CompileBackends::builtin`].
     #[must_use]
     pub fn with_compile_backends(mut self, backends: CompileBackends) -> Self {
         self.programs.backends = backends;
         self
     }
 
-    /// Takes programs from the bundle in `folder`, which was written without weights, for the checkpoints that are loaded.
-    /// Loading another checkpoint than the bundle's is an error. To name it is to trust it: its programs are machine code.
+    /// Uses the programs of the bundle in `folder`, written without weights, for the checkpoint that is loaded. Loading
+    /// a checkpoint other than the bundle's fails. Only name bundles that you trust: programs are machine code.
     #[must_use]
     pub fn with_bundle(mut self, folder: impl Into<PathBuf>) -> Self {
         self.bundle = Some(folder.into());
         self
     }
 
-    /// Runs the programs of the bundle in `folder` when the model in it is loaded. Programs are machine code: trust a folder whose
-    /// writer you would take a library from, such as one that ships with your application. May be called for several folders.
+    /// Trusts the bundle in `folder` to run its programs. Programs are machine code: trust only folders whose author
+    /// you would accept a library from, such as those shipped with your application. Can be called for several folders.
     ///
-    /// Bundles that this machine wrote with the same cache need it not. The programs of any other bundle are left alone: what its
-    /// model needs is compiled, and where there is no compiler, loading it is an error.
+    /// Bundles written on this machine with the same cache are trusted already. Programs of any other bundle are
+    /// ignored: the model is compiled, and loading fails without a compiler.
     ///
     /// ```no_run
     /// # use mlxcel_core::{Backend, LoadOptions};
@@ -108,41 +110,42 @@ impl IreeBackend {
         self
     }
 
-    /// Runs the programs of the bundle whose manifest, `bundle.json`, has this SHA-256 (64 hexadecimal digits, as `sha256sum` prints them),
-    /// wherever it lies: for an application that knows the bundle that it ships. The manifest has the checksums of all programs.
+    /// Trusts the bundle whose manifest, `bundle.json`, has this SHA-256 (64 hexadecimal digits, as printed by
+    /// `sha256sum`), in any folder: for applications that know the bundle they ship. The manifest contains the
+    /// checksums of all programs.
     #[must_use]
     pub fn with_trusted_manifest(mut self, sha256: impl AsRef<str>) -> Self {
         self.trust.add_manifest(sha256.as_ref());
         self
     }
 
-    /// Notes in `profiler` where the time of steps goes, on the devices that are the processor; on others loading a model is an
-    /// error.
+    /// Records where the time of steps goes in `profiler`. Supported on CPU devices; on others loading a model fails.
     #[must_use]
     pub fn with_profiler(mut self, profiler: &Profiler) -> Self {
         self.profiler = Some(profiler.clone());
         self
     }
 
-    /// Keeps keys and values in another type than that of the precision. [`KvCacheType::Int8`] takes about half of what bfloat16
-    /// does, so sequences may be twice as long and a step reads half as much of them, at a loss of accuracy that the architecture's
-    /// documentation states. It needs a processor to run on; a bundle has the type that it was written with.
+    /// Sets the element type of the KV cache, which defaults to that of the precision. [`KvCacheType::Int8`] takes
+    /// about half the memory of bfloat16, so sequences may be twice as long and a step reads half as much, at a loss of
+    /// accuracy stated in the architecture documentation. It is supported on CPUs only; a bundle keeps the type it was
+    /// written with.
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
         self.programs.kv_cache = kv_cache;
         self
     }
 
-    /// Places the worker threads of `local-task`: on the CPUs that `affinity` says, and as many of them where
-    /// [`LoadOptions::threads`] does not say. Loading a model is an error for CPUs that the process may not use, and where threads
-    /// cannot be placed: on other systems than Linux and on other devices.
+    /// Sets the CPU affinity of the worker threads of `local-task`, and their number unless [`LoadOptions::threads`] is
+    /// set. Loading a model fails for CPUs that the process may not use, on other systems than Linux, and on other
+    /// devices.
     #[must_use]
     pub fn with_affinity(mut self, affinity: Affinity) -> Self {
         self.affinity = affinity;
         self
     }
 
-    /// Has the device fail as `faults` say, for tests.
+    /// Injects device faults by `faults`, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {

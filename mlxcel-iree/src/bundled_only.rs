@@ -1,4 +1,4 @@
-//! What stands in for the compile side where it is not compiled in: programs come from bundles alone.
+//! Replaces the compile side if the feature `compile` is off: programs come from bundles only.
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::GraphModelOptions;

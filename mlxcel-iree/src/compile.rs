@@ -1,4 +1,4 @@
-//! The compile side, as this engine takes it in: programs that are compiled as they are needed.
+//! The compile side: compiles programs when they are needed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,21 +19,21 @@ use crate::IreeBackend;
 use crate::engine::{LaidOutWeights, Made, ProgramSource};
 
 impl IreeBackend {
-    /// Compiles with the `iree-compile` at `path`.
+    /// Sets the path of `iree-compile`.
     #[must_use]
     pub fn with_compiler(mut self, path: impl Into<PathBuf>) -> Self {
         self.toolchain.compiler = Some(path.into());
         self
     }
 
-    /// Keeps compiled programs in the folder `path`; it is then an error when that cannot be written.
+    /// Sets the cache folder of compiled programs. Loading fails if it is not writable.
     #[must_use]
     pub fn with_cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.toolchain.cache_dir = Some(path.into());
         self
     }
 
-    /// Keeps up to `bytes` of compiled programs, instead of what `MLXCEL_CACHE_SIZE` says, or
+    /// Sets the maximum size of the cache in bytes; defaults to `MLXCEL_CACHE_SIZE` or
     /// [`DEFAULT_LIMIT`](crate::cache::DEFAULT_LIMIT).
     #[must_use]
     pub fn with_cache_size(mut self, bytes: u64) -> Self {
@@ -95,11 +95,11 @@ impl fmt::Display for Compiled {
     }
 }
 
-/// Writes a bundle of the model in `source` to the folder `destination`, compiling as `engine` does, and answers its manifest.
+/// Writes a bundle of the model in `source` to the folder `destination`, compiled with the options of `engine`, and
+/// returns its manifest.
 ///
-/// The folder appears whole or not at all: it is written beside its place under a temporary name. What is compiled for another
-/// machine needs nothing of that machine. Engines with the same cache run the bundle's programs without being told to
-/// [trust](IreeBackend::with_trusted_bundle) it.
+/// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the target
+/// machine. Engines with the same cache [trust](IreeBackend::with_trusted_bundle) the bundle.
 ///
 /// ```no_run
 /// use mlxcel_iree::IreeBackend;
@@ -113,7 +113,7 @@ impl fmt::Display for Compiled {
 ///
 /// # Errors
 ///
-/// Those of [`mlxcel_iree_compile::bundle::write`].
+/// The errors of [`mlxcel_iree_compile::bundle::write`].
 pub fn write_bundle(
     engine: &IreeBackend,
     source: &ModelSource,
@@ -123,8 +123,8 @@ pub fn write_bundle(
     bundle::write(&engine.toolchain, &engine.programs, source, destination, options)
 }
 
-/// Compiles programs of the model in `source` as `engine` does, writes what becomes of them on the way into the new or empty folder
-/// `destination`, and sums up a step of each.
+/// Compiles programs of the model in `source` with the options of `engine`, writes their intermediate stages to the new
+/// or empty folder `destination`, and returns a summary of a step of each.
 ///
 /// ```no_run
 /// use mlxcel_iree::IreeBackend;
@@ -138,7 +138,7 @@ pub fn write_bundle(
 ///
 /// # Errors
 ///
-/// Those of [`mlxcel_iree_compile::inspect::inspect`].
+/// The errors of [`mlxcel_iree_compile::inspect::inspect`].
 pub fn inspect_programs(
     engine: &IreeBackend,
     source: &ModelSource,

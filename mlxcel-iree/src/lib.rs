@@ -1,13 +1,13 @@
 //! The IREE engine of mlxcel: decoder graphs compiled ahead of the run, weights and KV caches resident on the device.
 //!
-//! # Why compile apart from running
+//! # Why the compiler is a separate process
 //!
-//! The compiler is another program, started as a child process: when it crashes or is killed, that is an error of a call here
-//! and not the application's end, and what it made is kept on disk, checked, for every later start. The runtime is linked
-//! statically and loads such artifacts in milliseconds.
+//! The compiler runs as a child process: if it crashes or is killed, a call here returns an error and the application
+//! continues. Compiled programs are kept on disk with checksums for later starts. The runtime is linked statically and
+//! loads them in milliseconds.
 //!
-//! All of compiling is the feature `compile`, on by default. An application that ships its models with their programs, as [bundles](bundle),
-//! does without and builds what runs them alone; a model that has no bundle is then refused.
+//! The feature `compile`, on by default, contains everything about compiling. An application that ships compiled models
+//! as [bundles](bundle) turns it off; a model without a bundle is then an error.
 //!
 //! [`IreeBackend`] is the engine. A model is a folder with a Hugging Face checkpoint:
 //!
@@ -20,30 +20,32 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! Around it: [`CompileTarget`] and [`CompileBackends`] say what programs are compiled for, [`cache`] what is kept of them,
-//! [`bundle`] takes them to machines that have no compiler, [`mod@inspect`] shows what the compiler makes of them, and [`profile`] where
-//! the time of a step goes.
+//! Related modules: [`CompileTarget`] and [`CompileBackends`] set the compile target, [`cache`] manages the cache of
+//! compiled programs, [`bundle`] ships them to machines without a compiler, [`mod@inspect`] shows intermediate stages
+//! and generated code, and [`profile`] measures where the time of a step goes.
 //!
-//! # What a program is specialised for
+//! # Programs and shapes
 //!
-//! The target, by default the host's processor; the rows of a pass (a prompt chunk, decoding rows, both together); the length of the
-//! KV caches; whether every position gives results. A model opens with the programs that every generation begins with. Others are made
-//! when a step first needs them, side by side where it needs several; and when a sequence nears the end of its length, those of the next
-//! are made by a thread of low priority before the sequence gets there.
-//! [`LoadOptions::with_prepare`](mlxcel_core::LoadOptions::with_prepare) has all that its options can reach ready at load: for `n`
-//! sequences (16 at most share a pass) and `c` sizes of chunks, `n * (1 + c)` programs at each length, `n * (2 + 3 * c)` with those for
-//! scores and hidden states. Each is compiled once and kept in the [`cache`].
+//! A program is specialized for the target (by default the host's processor), the rows of a pass (a prompt chunk,
+//! decoding rows, or both), the KV-length bucket, and whether it returns results at every position. A model opens with
+//! the programs that every generation starts with. Others are compiled when a step first needs them, in parallel if it
+//! needs several. When a sequence nears the end of its KV-length bucket, a low-priority thread compiles the programs of
+//! the next one ahead of time. [`LoadOptions::with_prepare`](mlxcel_core::LoadOptions::with_prepare) compiles all
+//! programs that its options can use while loading: for `n` sequences (at most 16 share a pass) and `c` chunk sizes, `n
+//! * (1 + c)` programs per KV-length bucket, or `n * (2 + 3 * c)` with those for scoring and hidden states. Each is
+//! compiled once and kept in the [`cache`].
 //!
-//! # Where the runtime comes from, and which devices it has
+//! # Runtime and devices
 //!
-//! IREE's runtime is linked statically: built from source (feature `vendored`, the default) or taken from the distribution that
-//! `IREE_DIST` names at build time (feature `dist`). The processor is the devices `local-task` and `local-sync`; the features
-//! `cuda` and `vulkan` add those of their names. `docs/iree-runtime.md` in the repository says what each needs.
+//! IREE's runtime is linked statically: built from source (feature `vendored`, the default) or taken from the
+//! distribution in `IREE_DIST` at build time (feature `dist`). CPU devices are `local-task` and `local-sync`; the
+//! features `cuda` and `vulkan` add devices of these names. See `docs/iree-runtime.md` in the repository for their
+//! requirements.
 //!
 //! # Kernels
 //!
-//! Linear layers over few rows, where decoding spends its time, are replaced by kernels of our own (`mlxcel-iree-kernels`) that
-//! read the weight once, at the speed of memory; everything else is the compiler's.
+//! Linear layers over few rows, where decoding spends its time, use hand-written kernels (`mlxcel-iree-kernels`) that
+//! read the weights once, at memory bandwidth; everything else is generated by the compiler.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

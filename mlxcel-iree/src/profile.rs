@@ -1,4 +1,4 @@
-//! Where the time of a step goes: when each kernel ran, as the runtime notes it.
+//! Profiling: where the time of a step goes, per kernel, as recorded by the runtime.
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
@@ -14,8 +14,8 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! Passes of a profiled model run one after another, whichever sessions they belong to. Noting costs some hundred nanoseconds a
-//! dispatch and worker; a model without a profiler pays nothing.
+//! Passes of a profiled model are serialized across its sessions. Recording costs some hundred nanoseconds per dispatch
+//! and worker; without a profiler there is no overhead.
 
 mod report;
 
@@ -29,8 +29,8 @@ use mlxcel_graph::ProgramShape;
 use crate::ffi::{Device, DispatchEvent};
 pub use report::{DispatchProfile, Phase, Profile, ProgramProfile};
 
-/// Collects what the models that are loaded with it do ([`IreeBackend::with_profiler`](crate::IreeBackend::with_profiler)); clones
-/// share what is collected. One for each model keeps them apart.
+/// Collects profiles of the models loaded with it ([`IreeBackend::with_profiler`](crate::IreeBackend::with_profiler));
+/// clones share the data. Use one per model to keep them apart.
 #[derive(Clone, Debug, Default)]
 pub struct Profiler(Arc<Mutex<Collected>>);
 
@@ -41,12 +41,12 @@ struct Collected {
 }
 
 impl Profiler {
-    /// Nothing collected yet.
+    /// An empty profiler.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was collected since the last call; programs are in the order of their names, which is by their rows.
+    /// The data collected since the last call; programs are sorted by name, which begins with the number of rows.
     pub fn take(&self) -> Profile {
         let Collected { programs, lost } = std::mem::take(&mut *self.lock());
         let mut programs: Vec<_> = programs.into_values().collect();

@@ -1,8 +1,8 @@
-//! Bundles: a model with its programs compiled beforehand, in one folder.
+//! Bundles: a model with its compiled programs in one folder.
 //!
-//! An application that ships a model need not ship a compiler, nor this crate's feature `compile`. [`write()`] compiles every program that sessions can ever ask for
-//! and puts them beside the checkpoint's files; the machine that runs the bundle needs the application and nothing else: no
-//! compiler, no Python, no cache, not even a file system that can be written.
+//! An application that ships a model needs no compiler at run time and can turn off this crate's feature `compile`.
+//! [`write()`] compiles every program that sessions can use and stores them with the checkpoint's files. The machine
+//! that runs the bundle needs only the application: no compiler, no Python, no cache and no writable file system.
 //!
 //! ```text
 //! story-bundle/
@@ -13,51 +13,52 @@
 //!   programs/llvm-cpu-znver4/64-at-256.vmfb    the programs of each target
 //! ```
 //!
-//! A bundle is a checkpoint folder too, so it is opened as one: [`IreeBackend::load`](crate::IreeBackend) takes its programs
-//! from it, and `Model::open` of mlxcel-session finds the tokenizer. One without weights goes with a checkpoint folder by
-//! [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle).
+//! A bundle is a checkpoint folder too, so it is opened as one: [`IreeBackend::load`](crate::IreeBackend) takes its
+//! programs from it, and `Model::open` of mlxcel-session finds the tokenizer. To use a bundle without weights with a
+//! checkpoint folder, call [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle).
 //!
-//! # What a bundle does
+//! # Capabilities of a bundle
 //!
-//! [`BundleOptions`] decide it: the precision, the most tokens and sequences, whether texts can be scored. A model that is opened
-//! from it claims exactly that, and a session never comes to need a program that is not there
-//! ([`GraphModelOptions::programs`](mlxcel_graph::GraphModelOptions::programs) lists them). Whoever opens it may ask for less
-//! room, and has to ask for its precision: `LoadOptions` that contradict it are errors that say so.
+//! [`BundleOptions`] set precision, capacity, number of sequences and whether texts can be scored. A model opened from
+//! the bundle claims exactly that, and no session needs a program that is missing
+//! ([`GraphModelOptions::programs`](mlxcel_graph::GraphModelOptions::programs) lists them). `LoadOptions` may request a
+//! lower capacity, but must request the bundle's precision; contradictions are errors.
 //!
-//! # Weights that are mapped
+//! # Mapped weights
 //!
-//! Kernels for processors take weights in another order of bytes than checkpoints have. Where one target alone wants that, the bundle has the
-//! weights in it too, in a file that programs read where it is mapped: opening copies nothing, processes share the pages, and files must not
-//! be modified while a model is open. It takes the weights' size on the disk once more, since the folder stays a checkpoint that
-//! any engine opens; [`BundleOptions::with_laid_out_weights`] leaves it out. Then, in bundles without weights and in those for
-//! several such targets, weights are put into their order when a model is opened, which takes memory of the process's own.
+//! CPU kernels read weights in a different layout than checkpoints store them. If only one target of a bundle needs
+//! such a layout, the bundle also contains the weights in it, in a file that programs read memory-mapped: opening
+//! copies nothing, and processes share the pages. The files must not be modified while a model is open. This doubles
+//! the size of the weights on disk, because the folder remains a checkpoint for any engine;
+//! [`BundleOptions::with_laid_out_weights`] turns it off. Without this file, as in bundles without weights or for
+//! several such targets, weights are packed into private memory when a model is opened.
 //!
-//! # What is checked
+//! # Verification
 //!
-//! Before anything runs: that the manifest is of this format, of a compatible version of this crate and for this release of
-//! IREE; that the checkpoint's architecture, tensors and fingerprint are those of the manifest; that what the options ask for is
-//! what the programs do; that there is a target whose features this processor has (of several, the one that uses most of
-//! them); that every program of it has the checksum that was written; that samples of the mapped weights have theirs, since to read all of
-//! them would take longer than to run. [`Bundle::verify`] reads everything, weights included.
+//! Before anything runs, opening verifies the manifest's format, crate version and IREE release; the checkpoint's
+//! architecture, tensors and fingerprint; that the options match the programs; that the processor has all features of a
+//! target (of several matching targets, the one with the most features is used); the checksum of every program of that
+//! target; and checksums of samples of the mapped weights, since reading all of them would take too long.
+//! [`Bundle::verify`] reads everything, including weights.
 //!
-//! # Whose programs are run
+//! # Trust
 //!
-//! Programs are machine code, and checksums are proof against damage, not against malice. So those of a bundle are run only where
-//! somebody vouches for it:
+//! Programs are machine code, and checksums detect damage, not malice. So the programs of a bundle run only if it is
+//! trusted:
 //!
-//! * the caller, by [`IreeBackend::with_trusted_bundle`](crate::IreeBackend::with_trusted_bundle) or
-//!   [`IreeBackend::with_trusted_manifest`](crate::IreeBackend::with_trusted_manifest), by naming the folder in
+//! * by the caller, with [`IreeBackend::with_trusted_bundle`](crate::IreeBackend::with_trusted_bundle) or
+//!   [`IreeBackend::with_trusted_manifest`](crate::IreeBackend::with_trusted_manifest), with
 //!   [`IreeBackend::with_bundle`](crate::IreeBackend::with_bundle), or by embedding the bundle in the application;
-//! * this machine, which notes in the cache's folder what bundles [`write()`] wrote with that cache. A manifest that is changed
-//!   afterwards is another one.
+//! * by this machine: the cache folder records the manifests of bundles that [`write()`] wrote with that cache. A
+//!   manifest that is modified afterwards is not trusted.
 //!
-//! A model's folder with any other bundle is opened as the checkpoint that it is: programs are compiled, and where there is no
-//! compiler, opening is an error that says how to trust the bundle.
+//! A folder with any other bundle is opened as a plain checkpoint: programs are compiled, and without a compiler
+//! opening fails with an error that tells how to trust the bundle.
 //!
 //! # For other compilers
 //!
-//! The target [`STABLEHLO`] writes the programs as plain text, in which nothing is left of this engine: any compiler of the
-//! OpenXLA family runs them. The manifest says what each argument is; weights are arguments, named by the tensors of the
+//! The target [`STABLEHLO`] writes the programs as plain StableHLO text without anything specific to this engine, for
+//! any OpenXLA compiler. The manifest describes each argument; weights are arguments, named by the tensors in the
 //! checkpoint's safetensors files.
 
 mod open;

@@ -1,4 +1,4 @@
-//! A bundle that is there: read, held against the model and the machine, its programs handed out.
+//! Opens bundles and checks them against the model and the machine.
 
 use std::fmt;
 use std::path::Path;
@@ -33,9 +33,9 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Corrupt`] for a manifest that is damaged or names files outside
-    /// of the folder, [`ErrorKind::Unsupported`] for a bundle of another format version, of an incompatible version of this
-    /// crate, or compiled for another release of IREE.
+    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Corrupt`] for a manifest that is damaged or names files
+    /// outside of the folder, [`ErrorKind::Unsupported`] for a bundle of another format version, of an incompatible
+    /// version of this crate, or compiled for another release of IREE.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let source = ModelSource::from(folder.as_ref());
         Self::find(&source)?.ok_or_else(|| {
@@ -57,14 +57,14 @@ impl Bundle {
         Ok(Self { source, manifest })
     }
 
-    /// What the bundle says of itself.
+    /// The bundle's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
     /// Reads every file of the bundle, weights included, and compares its checksum.
     ///
-    /// Opening a model checks its programs in full, and of the weights the fingerprint, which samples them.
+    /// Opening a model verifies its programs fully, and its weights by the fingerprint, which samples them.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where none fits, with why.
+    /// [`ErrorKind::Unsupported`] if none fits, with why.
     pub(crate) fn choose_target(
         &self,
         backends: &CompileBackends,

@@ -1,7 +1,7 @@
-//! Whose programs are run: those of bundles that the caller trusts, or that were written with this cache.
+//! Trust: programs run only from bundles that the caller trusts, or that were written with this cache.
 //!
-//! Programs are machine code, and a checkpoint folder is untrusted: what lies in it says nothing about who wrote it. See ADR 0014
-//! for the rationale.
+//! Programs are machine code, while a checkpoint folder is untrusted data of unknown origin. See ADR 0014 for the
+//! rationale.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// Those of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is parsed.
+    /// The errors of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is parsed.
     pub(crate) fn offer(
         &self,
         source: &ModelSource,

@@ -26,7 +26,7 @@ pub(super) const OPERATION: &str = "load weights";
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Cancelled`], and those of reading a weight, with its
+/// [`ErrorKind::ResourceExhausted`] if memory is short, [`ErrorKind::Cancelled`], and those of reading a weight, with its
 /// name.
 pub(crate) fn on_device(
     device: &Device,

@@ -221,7 +221,7 @@ impl Function {
     ///
     /// # Errors
     ///
-    /// Those of [`CallError`], which tells whether the arguments are still what they were.
+    /// The errors of [`CallError`], which tells whether the arguments are still what they were.
     pub(crate) fn invoke(
         &self,
         constants: &Constants,

@@ -1,4 +1,4 @@
-//! What the compiler makes of a model: programs, intermediate phases, generated code, and a summary of a step.
+//! Inspecting compilation: programs, intermediate stages, generated code, and a summary of a step.
 //!
 //! [`inspect()`] writes a folder:
 //!
@@ -13,7 +13,7 @@
 //!     program.vmfb                    what the runtime is given
 //! ```
 //!
-//! Where a program does not compile, the folder keeps what there was until then.
+//! If a program does not compile, the folder keeps the stages up to the failure.
 
 #[cfg(test)]
 mod tests;

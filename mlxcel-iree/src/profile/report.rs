@@ -1,4 +1,4 @@
-//! What was collected, as data and as a table.
+//! Profiles, as data and as a table.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use serde::{Serialize, Serializer};
 /// How many dispatches a printed table lists.
 const LISTED: usize = 24;
 
-/// Where the time of some passes went.
+/// A profile of several passes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Profile {
     /// Each program that ran.
     pub programs: Vec<ProgramProfile>,
-    /// Dispatches that are not counted, because a pass had more than the runtime keeps (4,096).
+    /// Dispatches that are missing, because a pass had more than the runtime records (4,096).
     pub lost: u64,
 }
 
-/// What the rows of a pass are.
+/// The kind of rows in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -57,24 +57,25 @@ impl fmt::Display for Phase {
 pub struct ProgramProfile {
     /// The program, such as `1@256`: one decoding row over 256 positions.
     pub program: String,
-    /// What its rows are.
+    /// The kind of its rows.
     pub phase: Phase,
-    /// How many tokens a pass takes, padding included.
+    /// Tokens per pass, including padding.
     pub tokens: usize,
-    /// How many threads computed.
+    /// The number of threads.
     pub threads: usize,
-    /// How many passes there were.
+    /// The number of passes.
     pub passes: u64,
-    /// How long they took, from the sending of their inputs to the reading of their results.
+    /// Wall time, from uploading inputs to reading results.
     #[serde(serialize_with = "seconds")]
     pub wall: Duration,
-    /// How long any dispatch was running. What is missing from `wall` is the runtime's: starting dispatches, allocating, transfers.
+    /// Time with at least one dispatch running. The difference to `wall` is runtime overhead: launching dispatches,
+    /// allocation, transfers.
     #[serde(serialize_with = "seconds")]
     pub time: Duration,
-    /// How long threads computed, summed over them. What is missing from `time` times `threads` are threads that had nothing to do.
+    /// Compute time summed over threads. The difference to `time * threads` is idle time.
     #[serde(serialize_with = "seconds")]
     pub busy: Duration,
-    /// The dispatches, those that took longest in all first; those of one kernel are one entry.
+    /// The dispatches, one entry per kernel, longest total time first.
     pub dispatches: Vec<DispatchProfile>,
 }
 
@@ -82,16 +83,16 @@ pub struct ProgramProfile {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DispatchProfile {
-    /// The kernel's name, which tells what it computes.
+    /// The kernel's name.
     pub name: String,
-    /// How many workgroups each was cut into, which is the most threads that it can use.
+    /// Workgroups per dispatch, which is the maximum number of threads it can use.
     pub workgroups: u64,
-    /// How many there were, in all passes.
+    /// The number of dispatches in all passes.
     pub calls: u64,
-    /// How long they ran; where dispatches ran at the same time, each is given an equal part of it.
+    /// Total run time; the time of concurrent dispatches is divided equally among them.
     #[serde(serialize_with = "seconds")]
     pub time: Duration,
-    /// How long threads computed them, summed over threads.
+    /// Compute time summed over threads.
     #[serde(serialize_with = "seconds")]
     pub busy: Duration,
 }
