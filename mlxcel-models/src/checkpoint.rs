@@ -140,7 +140,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`files::read`](crate::files::read).
+    /// The errors of [`files::read`](crate::files::read).
     pub fn file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>> {
         self.source.read(name)
     }
@@ -149,7 +149,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`file`](Self::file).
+    /// The errors of [`file`](Self::file).
     pub fn stored_file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>> {
         match &self.source {
             Source::Gguf(gguf) => {
@@ -224,7 +224,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`weight`](Self::weight).
+    /// The errors of [`weight`](Self::weight).
     pub fn mapped_weight(&self, weight: &WeightRef) -> Result<Option<Vec<&[u8]>>> {
         gather::mapped(self, weight)
     }
@@ -233,7 +233,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows that it does not have, or an `out` that is
+    /// The errors of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows that it does not have, or an `out` that is
     /// not as long as they are.
     pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         gather::rows(self, weight, rows, out)

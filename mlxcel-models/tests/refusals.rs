@@ -79,7 +79,7 @@ fn links_of_weights_may_lead_anywhere_and_those_of_settings_not() {
 fn settings_of_an_absurd_size() {
     let written = Draft::llama().write();
     fs::File::create(written.path("config.json")).unwrap().set_len(200 << 20).unwrap();
-    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "no plausible size");
+    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "implausible");
     written.put("config.json", format!("[{}0]", "{\"\":0},".repeat(1 << 20)).as_bytes());
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "more values");
 }

@@ -112,7 +112,7 @@ pub(crate) fn read_in(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 ///
-/// Those of [`read`].
+/// The errors of [`read`].
 pub fn open_in(folder: &Path, name: &str) -> Result<Option<(File, u64)>> {
     check_name(name, folder.display())?;
     match resolve(folder, name)? {
@@ -165,7 +165,7 @@ pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
 /// Reads an open file of at most `limit` bytes, also where it grows meanwhile.
 fn read_open(file: File, length: u64, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let too_large = || {
-        let message = format!("the file has more than {limit} bytes, which is no plausible size for it");
+        let message = format!("the file has more than {limit} bytes, which is implausible");
         Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", path.display())
     };
     if length > limit {

@@ -16,7 +16,7 @@ const NAMES: [&str; 4] = ["config.json", "generation_config.json", "tokenizer.js
 ///
 /// # Errors
 ///
-/// Those of [`Gguf::open`] and [`Gguf::read`].
+/// The errors of [`Gguf::open`] and [`Gguf::read`].
 pub(crate) fn read(place: Place, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
     crate::files::check_name(name, place.shown())?;
     if !NAMES.contains(&name) {

@@ -44,7 +44,7 @@ impl PackedRows {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::weight`]; [`Corrupt`](ErrorKind::Corrupt) for an [order](Part::Order) that does not have each input once.
+    /// The errors of [`Checkpoint::weight`]; [`Corrupt`](ErrorKind::Corrupt) for an [order](Part::Order) that does not have each input once.
     pub fn new(checkpoint: &Checkpoint, weight: &WeightRef) -> Result<Option<Self>> {
         let Some(packed) = &weight.packed else { return Ok(None) };
         let packing = packed.packing;
@@ -61,7 +61,7 @@ impl PackedRows {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::weight_rows`] and [`decode_row`].
+    /// The errors of [`Checkpoint::weight_rows`] and [`decode_row`].
     pub fn read(
         &self,
         checkpoint: &Checkpoint,

@@ -25,7 +25,7 @@ impl<'f> Builder<'f> {
     /// The sum along `dimensions`, which the result lacks.
     ///
     /// # Errors
-    /// Those of [`reduce`](Self::reduce).
+    /// The errors of [`reduce`](Self::reduce).
     pub fn sum(&mut self, operand: Value<'f>, dimensions: &[usize]) -> Result<Value<'f>> {
         self.reduce(operand, Reduction::Sum, dimensions)
     }
@@ -33,7 +33,7 @@ impl<'f> Builder<'f> {
     /// The largest along `dimensions`, which the result lacks.
     ///
     /// # Errors
-    /// Those of [`reduce`](Self::reduce).
+    /// The errors of [`reduce`](Self::reduce).
     pub fn max(&mut self, operand: Value<'f>, dimensions: &[usize]) -> Result<Value<'f>> {
         self.reduce(operand, Reduction::Max, dimensions)
     }

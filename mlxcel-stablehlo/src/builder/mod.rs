@@ -53,7 +53,7 @@ impl ModuleBuilder {
     /// Adds a function that only other functions of the module [`call`](Builder::call).
     ///
     /// # Errors
-    /// Those of [`function`](Self::function).
+    /// The errors of [`function`](Self::function).
     pub fn private_function<F>(&mut self, name: &str, body: F) -> Result<()>
     where
         F: for<'f> FnOnce(&mut Builder<'f>) -> Result<Vec<Value<'f>>>,

@@ -163,7 +163,7 @@ impl Program {
     /// Runs the program; see [`run`](Self::run).
     ///
     /// # Errors
-    /// Those of [`run`](Self::run), and [`EvalError::Cancelled`].
+    /// The errors of [`run`](Self::run), and [`EvalError::Cancelled`].
     pub fn run_with(&self, inputs: Vec<Input<'_>>, options: &RunOptions<'_>) -> Result<Vec<Tensor>> {
         self.check(&inputs)?;
         let own_stats = RunStats::default();

@@ -70,7 +70,7 @@ impl<'f> Builder<'f> {
     /// [`attention`](Self::attention), with a soft cap and sinks where there are such.
     ///
     /// # Errors
-    /// Those of [`attention`](Self::attention).
+    /// The errors of [`attention`](Self::attention).
     pub fn masked_attention(
         &mut self,
         operands: &MaskedOperands<'f>,

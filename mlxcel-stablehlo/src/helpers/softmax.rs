@@ -37,7 +37,7 @@ impl<'f> Builder<'f> {
     /// turns logits into log probabilities when it is taken off them.
     ///
     /// # Errors
-    /// Those of [`softmax`](Self::softmax).
+    /// The errors of [`softmax`](Self::softmax).
     pub fn log_sum_exp(&mut self, x: Value<'f>, dimension: usize) -> Result<Value<'f>> {
         let Shifted { largest, sum, .. } = self.shifted_powers(x, dimension)?;
         let log = self.log(sum)?;
@@ -48,7 +48,7 @@ impl<'f> Builder<'f> {
     /// f32.
     ///
     /// # Errors
-    /// Those of [`softmax`](Self::softmax).
+    /// The errors of [`softmax`](Self::softmax).
     pub fn log_softmax(&mut self, x: Value<'f>, dimension: usize) -> Result<Value<'f>> {
         let x = self.convert(x, ElementType::F32)?;
         let shape = self.shape(x);
