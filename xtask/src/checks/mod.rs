@@ -32,6 +32,7 @@ use crate::workspace::Workspace;
 use crate::{generate, setup};
 
 pub(crate) use compile::Counts;
+use packages::SharedPackages;
 
 /// Which checks to run.
 #[derive(clap::Args)]
@@ -97,7 +98,7 @@ pub(crate) fn in_ci() -> bool {
 }
 
 impl Check {
-    fn run(self, workspace: &Workspace) -> Result<Done> {
+    fn run(self, workspace: &Workspace, packages: &SharedPackages) -> Result<Done> {
         let checked = match self {
             Self::Msrv => return msrv::check(workspace),
             Self::Deny => return licences::check(workspace),
@@ -110,11 +111,11 @@ impl Check {
             Self::Arch => architecture::check(workspace),
             Self::Lint => compile::lint(workspace),
             Self::Features => features::check(workspace),
-            Self::Newcomer => newcomer::check(workspace),
+            Self::Newcomer => newcomer::check(workspace, packages),
             Self::Docs => compile::document(workspace),
             Self::External => external::check(workspace),
             Self::Beside => beside::check(workspace),
-            Self::Package => package::check(workspace),
+            Self::Package => package::check(workspace, packages),
             Self::Test => compile::test(workspace),
             Self::Dist => dist::check(workspace),
             Self::Fuzz => fuzz::check(workspace),
@@ -144,6 +145,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     if in_ci() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         setup::pjrt(workspace)?;
     }
+    let packages = SharedPackages::default();
     let mut outcomes = Vec::new();
     for &check in Check::value_variants() {
         if !arguments.only.is_empty() && !arguments.only.contains(&check) {
@@ -156,7 +158,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         }
         eprintln!("\n==== {} ====", check.name());
         let start = Instant::now();
-        let result = check.run(workspace);
+        let result = check.run(workspace, &packages);
         let outcome = Outcome { check, result, time: start.elapsed() };
         eprintln!("{}", describe(&outcome));
         outcomes.push(outcome);

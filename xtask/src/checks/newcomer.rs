@@ -16,7 +16,7 @@ use cargo_metadata::Message;
 
 use self::registry::Registry;
 use super::external::MODEL;
-use super::packages::Packages;
+use super::packages::{Packages, SharedPackages};
 use crate::process;
 use crate::setup::symlink;
 use crate::workspace::Workspace;
@@ -26,14 +26,14 @@ const PROGRAMS: [&str; 6] = ["rustc", "cargo", "cc", "as", "ld", "ar"];
 /// The program with the feature `iree`; its argument is the bundle.
 const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
 
-pub(super) fn check(workspace: &Workspace) -> Result<String> {
-    let packages = Packages::make(workspace)?;
-    let registry = Registry::make(workspace, &packages)?;
+pub(super) fn check(workspace: &Workspace, packages: &SharedPackages) -> Result<String> {
+    let packages = packages.get(workspace)?;
+    let registry = Registry::make(workspace, packages)?;
     let place = tempfile::tempdir().context("making an empty folder")?;
     let bundle = place.path().join("bundle");
     write_bundle(workspace, &bundle)?;
 
-    let machine = Machine::prepare(workspace, place.path(), &registry, &packages)?;
+    let machine = Machine::prepare(workspace, place.path(), &registry, packages)?;
     readme::run(workspace, &machine)?;
 
     let project = machine.new_project("with-bundle")?;

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::compile::Counts;
-use super::packages::Packages;
+use super::packages::SharedPackages;
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
@@ -21,8 +21,8 @@ pub(super) const PACKAGE: &str = "my-backend";
 /// What an engine's author depends on.
 const PUBLISHED: [&str; 2] = ["mlxcel-core", "mlxcel-conformance"];
 
-pub(super) fn check(workspace: &Workspace) -> Result<String> {
-    let packages = Packages::make(workspace)?;
+pub(super) fn check(workspace: &Workspace, packages: &SharedPackages) -> Result<String> {
+    let packages = packages.get(workspace)?;
     let mut used = Vec::new();
     for name in PUBLISHED {
         used.push((name, packages.get(name)?.folder.clone()));

@@ -1,5 +1,6 @@
 //! Our crates as they would be published: packaged by cargo, looked into and unpacked.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,21 @@ pub(super) struct Unpacked {
     pub(super) folder: PathBuf,
 }
 
+/// The packages, made when a check first needs them and shared by the checks of a run.
+#[derive(Default)]
+pub(super) struct SharedPackages(OnceCell<Packages>);
+
+impl SharedPackages {
+    /// The packages; see [`Packages::make`].
+    pub(super) fn get(&self, workspace: &Workspace) -> Result<&Packages> {
+        if let Some(packages) = self.0.get() {
+            return Ok(packages);
+        }
+        let packages = Packages::make(workspace)?;
+        Ok(self.0.get_or_init(|| packages))
+    }
+}
+
 /// All packages, unpacked below one folder.
 pub(super) struct Packages {
     /// The folder that cargo wrote the packages to.
@@ -34,7 +50,7 @@ pub(super) struct Packages {
 
 impl Packages {
     /// Packages every published crate into `target/packaged`, which is emptied first, and checks what the packages contain.
-    pub(super) fn make(workspace: &Workspace) -> Result<Self> {
+    fn make(workspace: &Workspace) -> Result<Self> {
         let metadata = workspace.metadata()?;
         let folder = metadata.target_directory.as_std_path().join("packaged");
         if folder.exists() {
