@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         entry.turn(arguments)?;
     }
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let probe = Probe::new();
+    let probe = Probe::new()?;
     let mut memory = vec![probe.measure(threads)];
     let mut random = ChaCha8Rng::seed_from_u64(arguments.rounds as u64);
     for round in 0..arguments.rounds {
