@@ -41,7 +41,7 @@ mod writer;
 
 pub use executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 pub use faulty::FaultyExecutor;
-pub use model::{GraphModel, GraphModelOptions, model_info};
+pub use model::{GraphModel, GraphModelOptions, IndependentRows, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
 pub use session::GraphSession;

@@ -1,6 +1,7 @@
 //! A loaded decoder on an executor.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use mlxcel_core::{
     Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo, Precision, Result,
@@ -41,6 +42,20 @@ pub struct GraphModelOptions {
     pub verification: bool,
     /// Whether to support hidden states, which needs additional programs.
     pub hidden_states: bool,
+    /// Where what programs compute of a row does not depend on the tokens and rows beside it.
+    pub independent_rows: IndependentRows,
+}
+
+/// Where what programs compute of a row is equal to the last bit however many tokens and rows are computed with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IndependentRows {
+    /// Nowhere, or it is not known.
+    #[default]
+    No,
+    /// Among rows of several tokens: so a short part of a prompt may go through whichever program is ready.
+    Several,
+    /// Among all rows: sessions claim [`Capabilities::bitwise_batch_invariance`].
+    All,
 }
 
 impl Default for GraphModelOptions {
@@ -59,6 +74,7 @@ impl Default for GraphModelOptions {
             every_position: true,
             verification: true,
             hidden_states: true,
+            independent_rows: IndependentRows::No,
         }
     }
 }
@@ -80,6 +96,9 @@ pub(crate) struct Shared<E> {
     pub(crate) bound: Option<usize>,
     pub(crate) chunks: Chunks,
     pub(crate) kv_cache: KvCacheType,
+    pub(crate) independent_rows: IndependentRows,
+    /// How many passes would have cost less by programs for shorter rows.
+    pub(crate) padded_passes: AtomicU32,
 }
 
 /// The most rows of one pass: beyond it, programs get long and the weights are no longer what a step waits for.
@@ -230,6 +249,7 @@ impl<E: Executor> GraphModel<E> {
             .with_verification(options.verification)
             .with_hidden_states(options.hidden_states.then_some(decoder.hidden_size))
             .with_token_masks(true)
+            .with_bitwise_batch_invariance(options.independent_rows == IndependentRows::All)
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)
             .with_snapshot(true)
@@ -245,6 +265,8 @@ impl<E: Executor> GraphModel<E> {
             bound: bounded_room(decoder, chunks.largest()),
             chunks,
             kv_cache: options.kv_cache,
+            independent_rows: options.independent_rows,
+            padded_passes: AtomicU32::new(0),
         })))
     }
 }

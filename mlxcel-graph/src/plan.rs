@@ -115,6 +115,16 @@ impl Chunks {
         self.verified().map(move |room| (room, width.min(most / room)))
     }
 
+    /// `pass` with less room where its chunk is short: that of rows with guesses, whose programs cost by their few tokens and give every
+    /// position. None where there is no such room for its rows.
+    pub(crate) fn shortened(&self, pass: &Pass, width: usize) -> Option<Pass> {
+        let chunk = pass.rows.first().filter(|_| pass.outputs <= Outputs::Every)?;
+        let (room, together) = self.verified_together(width).find(|&(room, _)| room >= chunk.tokens)?;
+        let fits = chunk.tokens > 1 && room < chunk.room && pass.rows.len() <= together;
+        let rows = pass.rows.iter().map(|&row| PassRow { room, ..row }).collect();
+        fits.then_some(Pass { rows, outputs: Outputs::Every })
+    }
+
     /// The room for `tokens` of a row with guesses, or for as many of them as a pass takes.
     fn room_for(&self, tokens: usize) -> usize {
         self.verified().find(|&room| room >= tokens).or(self.verified().last()).unwrap_or(1)
@@ -331,6 +341,29 @@ mod tests {
         assert_eq!(rooms(65), [128]);
         assert_eq!(rooms(128), [128]);
         assert_eq!(rooms(300), [128, 128, 16, 16, 16]);
+    }
+
+    #[test]
+    fn short_chunks_have_the_room_of_rows_with_guesses() {
+        let chunks = Chunks::new(&[16, 128]);
+        let shortened = |rows: &[(usize, usize)], outputs| {
+            let rows = rows.iter().enumerate();
+            let rows = rows.map(|(pending, &(tokens, room))| PassRow { pending, tokens, room }).collect();
+            let pass = chunks.shortened(&Pass { rows, outputs }, 4)?;
+            assert_eq!(pass.outputs, Outputs::Every);
+            Some(pass.rows.iter().map(|row| (row.tokens, row.room)).collect::<Vec<_>>())
+        };
+        use Outputs::{Every, Hidden, Last};
+        assert_eq!(shortened(&[(2, 16)], Last), Some(vec![(2, 2)]));
+        assert_eq!(shortened(&[(5, 16)], Every), Some(vec![(5, 8)]));
+        assert_eq!(shortened(&[(3, 16), (1, 1), (1, 1)], Last), Some(vec![(3, 4), (1, 4), (1, 4)]));
+        // No program has so many rows of that room, or gives hidden states; or nothing is gained.
+        assert_eq!(shortened(&[(5, 16), (1, 1), (1, 1)], Last), None);
+        assert_eq!(shortened(&[(5, 16)], Hidden), None);
+        assert_eq!(shortened(&[(9, 16)], Last), None);
+        assert_eq!(shortened(&[(70, 128)], Last), None);
+        assert_eq!(shortened(&[(1, 1), (1, 1)], Last), None);
+        assert_eq!(shortened(&[(3, 4)], Every), None);
     }
 
     #[test]

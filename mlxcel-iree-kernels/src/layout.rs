@@ -138,6 +138,11 @@ impl TensorRole {
         }
     }
 
+    /// Whether kernels read such tensors.
+    pub(crate) fn is_kernels(self) -> bool {
+        self.depth().is_some()
+    }
+
     /// What moves as a whole when such a matrix is permuted.
     fn unit(self) -> Option<Unit> {
         match self {

@@ -32,11 +32,13 @@ mod attention;
 mod embedding;
 mod experts;
 mod hardware;
+mod independent;
 mod instructions;
 mod kernels;
 pub mod layout;
 mod layouts;
 mod linear;
+mod norm;
 mod quantized;
 mod reads;
 mod spirv;
@@ -53,6 +55,7 @@ use mlxcel_models::Decoder;
 use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
 
 pub use hardware::Hardware;
+pub use independent::independent_rows;
 pub use instructions::{Instructions, VectorSet};
 pub use layouts::{Layouts, Panels};
 
@@ -203,6 +206,7 @@ fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> 
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),
+                composites::RMS_NORM => norm::lower(composite, b, context),
                 PACKED_EMBEDDING => quantized::lower_embedding(composite, b, context),
                 PACKED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
                 PACKED_LINEAR => quantized::lower_linear(composite, b, context),

@@ -174,10 +174,11 @@ impl IreeBackend {
         let (graph, programs) = match bundle {
             Some(bundle) => {
                 bundle.check_model(&checkpoint, &decoder)?;
-                let graph = bundle.graph_options(options, self.programs.kv_cache)?;
+                let mut graph = bundle.graph_options(options, self.programs.kv_cache)?;
                 let device = DeviceDescription::of_driver(driver.name());
                 let ProgramOptions { target, backends, .. } = &self.programs;
                 let target = bundle.choose_target(backends, target.as_ref(), &device)?;
+                graph.independent_rows = bundle.independent_rows(target, backends, &decoder, &graph)?;
                 let programs = bundle.programs(target, &graph, &decoder)?;
                 (graph, Box::new(programs) as Box<dyn ProgramSource>)
             }

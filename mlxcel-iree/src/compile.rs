@@ -10,7 +10,7 @@ use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter, WeightArgumen
 use mlxcel_iree_compile::bundle::BundleOptions;
 use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
 use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
-use mlxcel_iree_kernels::{Layouts, attends_in_use, for_kernels};
+use mlxcel_iree_kernels::{Layouts, attends_in_use, for_kernels, independent_rows};
 use mlxcel_iree_target::DeviceDescription;
 use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::Decoder;
@@ -60,6 +60,7 @@ impl IreeBackend {
         if attends_in_use(decoder, target.hardware()?) {
             graph = for_kernels(graph);
         }
+        graph.independent_rows = independent_rows(decoder, target.hardware()?, &graph)?;
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let compiler = ProgramCompiler::new(writer, target, self.toolchain.artifacts()?)?;
         Ok((graph, Box::new(Compiled(compiler))))

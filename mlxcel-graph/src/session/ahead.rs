@@ -1,11 +1,14 @@
 //! The programs that a step needs, and those likely to be needed next.
 
+use std::sync::atomic::Ordering;
+
 use mlxcel_core::{Control, Result};
 
 use super::GraphSession;
 use super::rows::{self, Works};
 use super::sequence::Sequence;
 use crate::executor::Executor;
+use crate::model::{IndependentRows, Shared};
 use crate::plan::{Pass, PassRow, next_pass};
 use crate::shape::{Outputs, ProgramShape};
 
@@ -17,7 +20,28 @@ const NEAR_END: usize = 4;
 /// worth mentioning, whoever shares their passes.
 const SPARE_PASSES: u32 = 64;
 
+/// Programs for short rows are made ahead once so many passes would have cost less by them: few prompts are no reason to compile.
+const PADDED_PASSES: u32 = 4;
+
 impl<E: Executor> GraphSession<E> {
+    /// `pass` by a program for shorter rows, where its chunk is mostly padding, such a program is ready, and results are the same.
+    pub(super) fn shortened(&self, pass: Pass, works: &Works<'_>) -> Pass {
+        let Shared { independent_rows, chunks, padded_passes, executor, .. } = &*self.shared;
+        let capabilities = self.table.capabilities();
+        if *independent_rows == IndependentRows::No || !capabilities.verification {
+            return pass;
+        }
+        let Some(shorter) = chunks.shortened(&pass, capabilities.batch_rows) else { return pass };
+        if padded_passes.load(Ordering::Relaxed) < PADDED_PASSES {
+            padded_passes.fetch_add(1, Ordering::Relaxed);
+            return pass;
+        }
+        match self.shape_to_run(&shorter, works) {
+            Ok(shape) if executor.prepare_ahead(&shape) => shorter,
+            _ => pass,
+        }
+    }
+
     /// The shape of the program that `pass` is run by. States keep their length as a rule; where all of them have been longer than they
     /// need to be for a while, as after a pass with a long sequence, the least length is gone back to if its program is ready.
     pub(super) fn shape_to_run(&self, pass: &Pass, works: &Works<'_>) -> Result<ProgramShape> {

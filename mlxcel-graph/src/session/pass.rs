@@ -31,6 +31,7 @@ impl<E: Executor> GraphSession<E> {
             let pending: Vec<_> = works.iter().map(rows::pending).collect();
             let width = self.table.capabilities().batch_rows;
             let Some(pass) = next_pass(&pending, &self.shared.chunks, width) else { break };
+            let pass = self.shortened(pass, &works);
             self.run_pass(&pass, &mut works, control);
         }
         works.finish(out);

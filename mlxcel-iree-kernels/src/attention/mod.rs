@@ -40,6 +40,12 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
     })
 }
 
+/// Whether the positions of a single token are cut into parts that are put together in the end, in caches of `length` positions with so
+/// many key-value heads.
+pub(super) fn is_cut(kv_heads: usize, length: usize) -> bool {
+    shape::parts(kv_heads, length) > 1
+}
+
 /// Replaces attention over caches by kernels.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,

@@ -167,7 +167,7 @@ impl Attend<'_> {
         let mut total = totals.load(w, "total", &total_at, lanes);
         for (score, at) in scores.iter().zip(&places) {
             let shifted = w.arith("score", "subf", score, &shift, &ty);
-            // That of a hidden key is 4.5e-38, as good as nothing.
+            // That of a hidden key is nothing.
             let weight = exponential(w, &shifted, lanes);
             weights.store(w, &weight, at, lanes);
             total = w.arith("total", "addf", &total, &weight, &ty);

@@ -256,8 +256,7 @@ impl Shape {
     /// attend to long caches and are too few to keep many cores busy.
     pub(super) fn parts(&self) -> usize {
         let [Run { tokens: 1, count, .. }] = self.runs[..] else { return 1 };
-        let wanted = ENOUGH_WORKGROUPS.div_ceil(count * self.groups);
-        wanted.min(self.window.unwrap_or(self.length) / POSITIONS_A_PART).max(1)
+        parts(count * self.groups, self.window.unwrap_or(self.length))
     }
 
     /// The workgroups of a run.
@@ -276,6 +275,11 @@ impl Shape {
         let running = self.width + self.value_width + KEYS + 1 + self.lanes;
         self.most_queries() * running + KEYS * self.width + values + 3 * self.width
     }
+}
+
+/// In how many parts `workgroups` cut the positions of caches with room for so many.
+pub(super) fn parts(workgroups: usize, positions: usize) -> usize {
+    ENOUGH_WORKGROUPS.div_ceil(workgroups).min(positions / POSITIONS_A_PART).max(1)
 }
 
 /// How many groups the heads of latent attention make, so that a workgroup has room for one.

@@ -129,7 +129,8 @@ pub(super) fn transpose(w: &mut Writer, mut rows: Vec<String>) -> Vec<String> {
     rows
 }
 
-/// e to the power of `x` for `x` of at most zero, with a relative error below 2e-7; below -86 it is that of -86, which is 4.5e-38.
+/// e to the power of `x` for `x` of at most zero, with a relative error below 2e-7; below -86, where it is less than 4.5e-38, it is zero.
+/// So a key that is hidden adds nothing, and sums do not depend on how many such keys a workgroup reads beside its own.
 ///
 /// The method is that of `expf` of Moshier's Cephes library: `x = n ln 2 + r` with `r` of at most half of ln 2, a polynomial of
 /// degree 5 in `r`, and `n` added to the exponent.
@@ -144,8 +145,8 @@ pub(super) fn exponential(w: &mut Writer, x: &str, lanes: usize) -> String {
     let least = constant(w, "-86.0");
     // Compared this way round, what is not a number stays so, in one instruction.
     let below = w.set("below", format_args!("arith.cmpf ogt, {least}, {x} : {ty}"));
-    let x =
-        w.set("power", format_args!("arith.select {below}, {least}, {x} : {}, {ty}", vector(lanes, "i1")));
+    let truths = vector(lanes, "i1");
+    let x = w.set("power", format_args!("arith.select {below}, {least}, {x} : {truths}, {ty}"));
     // To a number so large that its last bit counts ones, x / ln 2 is added rounded; n is in the lowest bits of the sum.
     let (log2_e, large) = (constant(w, "1.44269504088896341"), constant(w, "12582912.0"));
     let sum = fma(w, &x, &log2_e, &large);
@@ -168,7 +169,9 @@ pub(super) fn exponential(w: &mut Writer, x: &str, lanes: usize) -> String {
     let exponent = w.arith("power", "shli", &exponent, &place, &bits);
     let value = w.set("power", format_args!("vector.bitcast {value} : {ty} to {bits}"));
     let value = w.arith("power", "addi", &value, &exponent, &bits);
-    w.set("power", format_args!("vector.bitcast {value} : {bits} to {ty}"))
+    let value = w.set("power", format_args!("vector.bitcast {value} : {bits} to {ty}"));
+    let zero = constant(w, "0.0");
+    w.set("power", format_args!("arith.select {below}, {zero}, {value} : {truths}, {ty}"))
 }
 
 /// The hyperbolic tangent with a relative error below 1e-6.

@@ -172,6 +172,7 @@ impl Product {
         let depth = self.format.unit_depth();
         let (rows, inputs) = (chunks * tiles * tile_rows, blocks * block_units * depth);
         let given = self.experts.map_or(1, |of_experts| of_experts.given());
+        let x = if self.activation_element() == ElementType::F32 { widened(b, x)? } else { x };
         let x = b.convert(x, self.activation_element())?;
         let mut x = b.reshape(x, &[given, self.rows, self.inputs])?;
         if (rows, inputs) != (self.rows, self.inputs) {
@@ -272,6 +273,28 @@ impl Product {
             narrow => w.set("element", format_args!("arith.extf {element} : {narrow} to f32")),
         }
     }
+}
+
+/// `x` as float32. What was rounded to bfloat16 is rounded again, by its bits: the compiler takes a conversion and its reverse for nothing
+/// where it fuses both, which depends on the number of rows.
+fn widened<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
+    let is_rounded = b.ty(x).element == ElementType::BF16;
+    let x = b.convert(x, ElementType::F32)?;
+    if !is_rounded {
+        return Ok(x);
+    }
+    let shape = b.shape(x);
+    let bits = b.bitcast_convert(x, ElementType::U32)?;
+    let [half, one, below, kept] = [16u32, 1, 0x7fff, 0xffff_0000];
+    let all = |b: &mut Builder<'f>, bits: u32| b.splat(ElementType::U32, f64::from(bits), &shape);
+    let (half, one, below, kept) = (all(b, half)?, all(b, one)?, all(b, below)?, all(b, kept)?);
+    // To the nearest, of two the even one.
+    let last = b.shift_right_logical(bits, half)?;
+    let last = b.and(last, one)?;
+    let bits = b.add(bits, below)?;
+    let bits = b.add(bits, last)?;
+    let bits = b.and(bits, kept)?;
+    b.bitcast_convert(bits, ElementType::F32)
 }
 
 /// The most rows that a weight streams past with their sums in registers.

@@ -1,11 +1,14 @@
 //! Few rows: the weight streams through the processor once, and the sums of all rows stay in registers.
+//!
+//! Each result is one sum over the inputs in their order, as in [`blocked`](super::blocked), so that it does not depend on how many rows
+//! there are. Several panels, or rows, are enough for no addition to wait for the one before it while memory is read.
 
 use super::format::View;
 use super::product::{Buffers, Product};
 use crate::writer::Writer;
 
-/// Sums that run side by side, so that none waits for its own last addition.
-const INDEPENDENT: usize = 8;
+/// Steps of one turn of the loop.
+const UNROLL: usize = 2;
 
 /// The panels that a workgroup computes: for one row many, whose loads keep memory busy, for several two, whose units share
 /// the loads of activations.
@@ -22,55 +25,47 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
     let sum = format.sum();
     let panels: Vec<String> = (0..panels).map(|i| w.offset("panel", first, i)).collect();
     let starts: Vec<String> = panels.iter().map(|panel| product.panel_start(w, panel)).collect();
-    // Where rows and panels are few, each sum is kept in parts.
-    let parts = (INDEPENDENT / (rows * panels.len())).max(1).next_power_of_two();
-    let unroll = (parts / format.units()).max(2);
-    let main_steps = product.steps() / unroll * unroll;
+    let main_steps = product.steps() / UNROLL * UNROLL;
 
     let zero = w.constant("dense<0.0>", &sum);
-    let mut sums = vec![zero; panels.len() * rows * parts];
-    let part = Part { product, buffers, starts: &starts, parts };
+    let mut sums = vec![zero; panels.len() * rows];
+    let stream = Stream { product, buffers, starts: &starts };
     if main_steps > 0 {
-        let range = [0, main_steps, unroll].map(|value| w.index(value));
+        let range = [0, main_steps, UNROLL].map(|value| w.index(value));
         let carried: Vec<_> = sums.into_iter().map(|value| (value, sum.clone())).collect();
         sums = w.for_loop("step", [&range[0], &range[1], &range[2]], &carried, |w, step, sums| {
             let mut sums = sums.to_vec();
-            for turn in 0..unroll {
+            for turn in 0..UNROLL {
                 let step = w.offset("step", step, turn);
-                part.step(w, &step, turn, &mut sums);
+                stream.step(w, &step, turn, &mut sums);
             }
             sums
         });
     }
     for step in main_steps..product.steps() {
         let at = w.index(step);
-        part.step(w, &at, step - main_steps, &mut sums);
+        stream.step(w, &at, step - main_steps, &mut sums);
     }
     if product.has_last_step() {
-        part.last_step(w, &mut sums);
+        stream.last_step(w, &mut sums);
     }
-    for (panel, sums) in panels.iter().zip(sums.chunks_exact(rows * parts)) {
+    for (panel, sums) in panels.iter().zip(sums.chunks_exact(rows)) {
         let column = product.column(w, panel);
-        for (row, parts) in sums.chunks_exact(parts).enumerate() {
-            let mut total = parts[0].clone();
-            for other in &parts[1..] {
-                total = w.arith("total", "addf", &total, other, &sum);
-            }
+        for (row, total) in sums.iter().enumerate() {
             let row = w.index(row);
-            buffers.out.store(w, &total, &format!("{row}, {column}"), &sum);
+            buffers.out.store(w, total, &format!("{row}, {column}"), &sum);
         }
     }
 }
 
 /// What steps have in common.
-struct Part<'a> {
+struct Stream<'a> {
     product: &'a Product,
     buffers: &'a Buffers,
     starts: &'a [String],
-    parts: usize,
 }
 
-impl Part<'_> {
+impl Stream<'_> {
     /// Adds the products of one step, the `turn`th of those that are written side by side.
     fn step(&self, w: &mut Writer, step: &str, turn: usize, sums: &mut [String]) {
         let format = &self.product.format;
@@ -97,19 +92,19 @@ impl Part<'_> {
         for unit in 0..format.units() {
             let of_unit: Vec<&str> = units.iter().map(|units| units[unit].as_str()).collect();
             let x = w.offset("at", &x, unit * rows);
-            self.unit(w, &of_unit, &x, (turn * format.units() + unit) % self.parts, sums);
+            self.unit(w, &of_unit, &x, sums);
         }
     }
 
-    /// Adds the products of one unit of each panel with the activations from `x` on to a part of the sums.
-    fn unit(&self, w: &mut Writer, units: &[&str], x: &str, part: usize, sums: &mut [String]) {
+    /// Adds the products of one unit of each panel with the activations from `x` on to the sums.
+    fn unit(&self, w: &mut Writer, units: &[&str], x: &str, sums: &mut [String]) {
         let format = &self.product.format;
         let rows = self.product.rows;
         for row in 0..rows {
             let at = w.offset("at", x, row);
             let activation = format.broadcast(w, &self.buffers.x, &at);
             for (panel, unit) in units.iter().enumerate() {
-                let sum = &mut sums[(panel * rows + row) * self.parts + part];
+                let sum = &mut sums[panel * rows + row];
                 *sum = format.multiply_add(w, unit, &activation, sum);
             }
         }
@@ -129,6 +124,6 @@ impl Part<'_> {
             .collect();
         let units: Vec<&str> = units.iter().map(String::as_str).collect();
         let x = w.index(last * self.product.rows);
-        self.unit(w, &units, &x, 0, sums);
+        self.unit(w, &units, &x, sums);
     }
 }

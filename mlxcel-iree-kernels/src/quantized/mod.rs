@@ -29,6 +29,21 @@ use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;
 
+/// Whether there are kernels for weights packed like this.
+pub(super) fn has_kernels(packing: &Packing) -> bool {
+    packing.group_size.is_multiple_of(prepare::LANES)
+        && operand_parts(packing).all(|part| contents(packing, part).is_kernels())
+}
+
+/// What a part of a weight is to kernels.
+fn contents(packing: &Packing, part: Part) -> TensorRole {
+    match (part, packing.code) {
+        (Part::Codes, Code::E4M3 | Code::E5M2) => TensorRole::QuantizedFloats,
+        (Part::Codes, _) => TensorRole::QuantizedWords { bits: packing.bits },
+        _ => TensorRole::GroupParameters(part_element(packing, part)),
+    }
+}
+
 /// The packing that the attributes of a composite tell of, and what the parts of its weight, whose types `operands` begins with, are to
 /// kernels; none where there are no kernels for it.
 pub(super) fn known(
@@ -43,17 +58,12 @@ pub(super) fn known(
         let width = packing.width(part, inputs);
         leading && ty.shape.last() == Some(&width) && ty.element == part_element(&packing, part)
     };
-    let contents = |part| match (part, packing.code) {
-        (Part::Codes, Code::E4M3 | Code::E5M2) => TensorRole::QuantizedFloats,
-        (Part::Codes, _) => TensorRole::QuantizedWords { bits: packing.bits },
-        _ => TensorRole::GroupParameters(part_element(&packing, part)),
-    };
     let parts: Vec<Part> = operand_parts(&packing).collect();
     let fits = packing.group_size.is_multiple_of(prepare::LANES)
         && packing.check(inputs).is_ok()
         && parts.len() <= operands.len()
         && parts.iter().zip(operands).all(|(&part, ty)| is_part(part, ty));
-    fits.then(|| (packing, parts.into_iter().map(contents).collect()))
+    fits.then(|| (packing, parts.into_iter().map(|part| contents(&packing, part)).collect()))
 }
 
 /// The operands of a composite over a packed weight.

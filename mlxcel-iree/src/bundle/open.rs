@@ -5,10 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, ModelSource, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, ProgramShape, WeightArgument, weight_arguments};
-use mlxcel_iree_kernels::Layouts;
+use mlxcel_graph::{
+    GraphModelOptions, IndependentRows, KvCacheType, ProgramShape, WeightArgument, weight_arguments,
+};
+use mlxcel_iree_kernels::{Layouts, independent_rows};
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, OPERATION, Target, Weight};
-use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription};
+use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription, ResolvedTarget};
 use mlxcel_models::{Checkpoint, Decoder};
 
 use super::source::Source;
@@ -158,6 +160,20 @@ impl Bundle {
         Ok(graph)
     }
 
+    /// Where the programs of target number `index` compute rows independently of each other.
+    pub(crate) fn independent_rows(
+        &self,
+        index: usize,
+        backends: &CompileBackends,
+        decoder: &Decoder,
+        graph: &GraphModelOptions,
+    ) -> Result<IndependentRows> {
+        match self.manifest.targets.get(index) {
+            Some(target) => independent_rows(decoder, resolve(target, backends)?.hardware()?, graph),
+            None => Ok(IndependentRows::No),
+        }
+    }
+
     /// `error`, which says that `source` cannot be opened, in terms of this bundle where weights were left out of it.
     pub(crate) fn explain_missing_weights(&self, source: &ModelSource, error: Error) -> Error {
         let own = matches!(source, ModelSource::Folder(folder) if self.source.is_at(Some(folder)));
@@ -260,6 +276,11 @@ fn contradiction<T: std::fmt::Display>(kind: ErrorKind, field: &'static str, ask
         .with_context("bundle", bundled)
 }
 
+/// What a target's name means.
+fn resolve(target: &Target, backends: &CompileBackends) -> Result<ResolvedTarget> {
+    target.target.parse().and_then(|target: CompileTarget| backends.resolve(&target))
+}
+
 /// Refuses a device that does not run the programs for `target`.
 fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDescription) -> Result<()> {
     let refused = |message: &'static str| {
@@ -271,8 +292,8 @@ fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDesc
         return Err(refused("these programs are text for other compilers"));
     }
     target.layouts()?;
-    let resolved = target.target.parse().and_then(|target: CompileTarget| backends.resolve(&target));
-    let resolved = resolved.map_err(|error| refused("nothing is known of this target").with_source(error))?;
+    let resolved = resolve(target, backends)
+        .map_err(|error| refused("nothing is known of this target").with_source(error))?;
     resolved.check_device(device)?;
     // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
     let has = |feature: &str| {

@@ -16,6 +16,9 @@ mod ahead_tests;
 mod load_tests;
 #[cfg(feature = "compile")]
 #[cfg(test)]
+mod row_counts_tests;
+#[cfg(feature = "compile")]
+#[cfg(test)]
 mod state_tests;
 #[cfg(feature = "compile")]
 #[cfg(test)]

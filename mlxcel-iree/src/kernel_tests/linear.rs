@@ -70,7 +70,7 @@ const LOOKUPS: [(usize, usize, usize, ElementType); 5] =
 
 /// Numbers without a pattern, between -1 and 1. They have all the bits of a float32, so those that are not stored in a half type show it
 /// where they are rounded to one.
-fn values(ty: &TensorType, seed: u64) -> Tensor {
+pub(super) fn values(ty: &TensorType, seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let values: Vec<f32> = (0..ty.elements())
         .map(|_| {
@@ -104,8 +104,13 @@ fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
 }
 
 /// What `module` gives on the device when it is compiled for `target`.
-fn computed(module: &Module, tensors: &[Tensor], target: &ResolvedTarget) -> Vec<Vec<f32>> {
-    let text = lower(module, target, Precision::Exact).unwrap();
+pub(super) fn computed(
+    module: &Module,
+    tensors: &[Tensor],
+    target: &ResolvedTarget,
+    precision: Precision,
+) -> Vec<Vec<f32>> {
+    let text = lower(module, target, precision).unwrap();
     assert!(!text.contains("stablehlo.composite"), "every operation has a kernel");
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
     let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
@@ -186,7 +191,7 @@ fn check_linear_layers(target: &ResolvedTarget) {
         .unwrap();
     let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
     let numbers: Vec<_> = tensors.iter().map(|tensor| as_f32(tensor.ty(), tensor.bytes())).collect();
-    for (i, got) in computed(&module.finish(), &tensors, target).into_iter().enumerate() {
+    for (i, got) in computed(&module.finish(), &tensors, target, Precision::Exact).into_iter().enumerate() {
         let [x, w, bias] = [0, 1, 2].map(|part| &numbers[3 * i + part][..]);
         check_sums(&LAYERS[i], [x, w, bias], biased(i), &got, target);
     }
@@ -230,5 +235,5 @@ fn lookups_find_rows_in_panels_and_behind_them() {
     let inputs = tensors.iter().map(Input::from).collect();
     let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
     let wanted: Vec<_> = wanted.iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
-    assert_eq!(computed(&module, &tensors, &host()), wanted);
+    assert_eq!(computed(&module, &tensors, &host(), Precision::Exact), wanted);
 }

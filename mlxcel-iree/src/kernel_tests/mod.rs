@@ -6,6 +6,7 @@ mod instructions;
 mod linear;
 mod packed;
 mod quantized;
+mod row_counts;
 mod speed;
 
 use mlxcel_core::{Precision, Result};

@@ -38,8 +38,7 @@ impl<'f> Builder<'f> {
         let attributes = [("eps".to_owned(), Attribute::Float(eps))];
         let results = self.composite(crate::composites::RMS_NORM, &[x, weight], &attributes, |b, args| {
             let (x, weight) = (args[0], args[1]);
-            let (element, shape) = (b.ty(x).element, b.shape(x));
-            let last = shape.len() - 1;
+            let last = b.shape(x).len() - 1;
             let wide = b.convert(x, ElementType::F32)?;
             let squares = b.multiply(wide, wide)?;
             let sum = b.sum(squares, &[last])?;
@@ -49,16 +48,31 @@ impl<'f> Builder<'f> {
             let eps = b.splat(ElementType::F32, f64::from(eps), &rows)?;
             let mean = b.add(mean, eps)?;
             let scale = b.rsqrt(mean)?;
-            let scale = b.expand(scale, &shape, &[last])?;
-            let normalised = b.multiply(wide, scale)?;
-            let normalised = b.convert(normalised, element)?;
-            let product = if b.ty(weight).element == element { element } else { ElementType::F32 };
-            let weight = b.convert(weight, product)?;
-            let weight = b.broadcast_like(weight, normalised)?;
-            let normalised = b.convert(normalised, product)?;
-            let scaled = b.multiply(weight, normalised)?;
-            Ok(vec![b.convert(scaled, element)?])
+            Ok(vec![b.scale_norm(x, scale, weight)?])
         })?;
         Ok(results[0])
+    }
+
+    /// `x: [.., H]` times `scale: [..]` and `weight: [H]`, in the type of `x` and rounded where [`rms_norm`](Self::rms_norm) rounds: what
+    /// is left of that where the scale of each row, the reciprocal of its root mean square, is known.
+    ///
+    /// # Errors
+    /// Shapes that do not fit each other; elements that are not floats.
+    pub fn scale_norm(&mut self, x: Value<'f>, scale: Value<'f>, weight: Value<'f>) -> Result<Value<'f>> {
+        let (element, shape) = (self.ty(x).element, self.shape(x));
+        let Some(last) = shape.len().checked_sub(1) else {
+            let detail = "x must have a dimension to normalise over";
+            return Err(Error::new(ErrorKind::Shape, "scale_norm", detail));
+        };
+        let wide = self.convert(x, ElementType::F32)?;
+        let scale = self.expand(scale, &shape, &[last])?;
+        let normalised = self.multiply(wide, scale)?;
+        let normalised = self.convert(normalised, element)?;
+        let product = if self.ty(weight).element == element { element } else { ElementType::F32 };
+        let weight = self.convert(weight, product)?;
+        let weight = self.broadcast_like(weight, normalised)?;
+        let normalised = self.convert(normalised, product)?;
+        let scaled = self.multiply(weight, normalised)?;
+        self.convert(scaled, element)
     }
 }

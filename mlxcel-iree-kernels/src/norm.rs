@@ -1,0 +1,106 @@
+//! Root-mean-square norms: the scale of each row by a kernel, since the compiler sums squares in an order that depends on how many rows
+//! there are, and takes roots by approximation where they are many.
+
+use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
+
+use super::kernels::Kernel;
+use super::{Context, knows_attributes};
+
+/// Elements of one workgroup.
+const WORKGROUP: usize = 16 * 1024;
+
+/// Elements of one vector.
+const LANES: usize = 16;
+
+/// Vectors whose squares are summed side by side where a row has whole turns of them.
+const TOGETHER: usize = 4;
+
+/// Whether there is a kernel for norms over `width` elements.
+pub(super) fn has_kernel(width: usize) -> bool {
+    width > 0 && width.is_multiple_of(LANES)
+}
+
+/// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with what reads them.
+pub(super) fn lower<'f>(
+    composite: &Composite<'_, 'f>,
+    b: &mut Builder<'f>,
+    context: &mut Context,
+) -> Result<Option<Vec<Value<'f>>>> {
+    let [x, weight] = *composite.operands else { return Ok(None) };
+    let Some(&Attribute::Float(epsilon)) = composite.attribute("eps") else { return Ok(None) };
+    let ty = b.ty(x).clone();
+    let Some((&width, outer)) = ty.shape.split_last() else { return Ok(None) };
+    let rows: usize = outer.iter().product();
+    let known = matches!(ty.element, ElementType::F32 | ElementType::BF16 | ElementType::F16);
+    if !known || !knows_attributes(composite, &["eps"]) || rows == 0 || !has_kernel(width) {
+        return Ok(None);
+    }
+    let flat = b.reshape(x, &[rows, width])?;
+    let scales = Scales { rows, width, element: ty.element, epsilon };
+    let result = vec![TensorType::new(ElementType::F32, [rows])];
+    let scale = context.kernels.call(b, &scales.kernel(), &[flat], result)?[0];
+    let scale = b.reshape(scale, outer)?;
+    Ok(Some(vec![b.scale_norm(x, scale, weight)?]))
+}
+
+/// The reciprocals of the root mean squares of `rows` of `width` elements.
+struct Scales {
+    rows: usize,
+    width: usize,
+    element: ElementType,
+    epsilon: f32,
+}
+
+impl Scales {
+    fn kernel(&self) -> Kernel {
+        let Self { rows, width, element, epsilon } = *self;
+        let of_workgroup = (WORKGROUP / width).clamp(1, rows);
+        let label = format!("rms_{element}_{rows}x{width}");
+        let mut kernel = Kernel::new(label, [rows.div_ceil(of_workgroup), 1, 1]);
+        let (x, out) = (kernel.operand("x"), kernel.result("out"));
+        let (x_type, out_type) = (format!("memref<{rows}x{width}x{element}>"), format!("memref<{rows}xf32>"));
+        let x = kernel.view("x", &x, 0, &x_type);
+        let out = kernel.view("out", &out, 0, &out_type);
+        let workgroup = kernel.workgroup(0);
+
+        let w = &mut kernel.body;
+        let (stored, floats) = (format!("vector<{LANES}x{element}>"), format!("vector<{LANES}xf32>"));
+        let together = if width % (TOGETHER * LANES) == 0 { TOGETHER } else { 1 };
+        let [zero, one, all, size, step] =
+            [0, 1, rows, width, together * LANES].map(|number| w.index(number));
+        let nothing = w.constant("dense<0.0>", &floats);
+        let begin = w.scaled("begin", &workgroup, of_workgroup);
+        let end = w.offset("end", &begin, of_workgroup);
+        let end = w.arith("end", "minui", &end, &all, "index");
+        w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
+            let carried = vec![(nothing, floats.clone()); together];
+            let sums = w.for_loop("first", [&zero, &size, &step], &carried, |w, first, sums| {
+                let squared = sums.iter().enumerate().map(|(i, sum)| {
+                    let at = w.offset("at", first, i * LANES);
+                    let mut value =
+                        w.set("value", format_args!("vector.load {x}[{row}, {at}] : {x_type}, {stored}"));
+                    if element != ElementType::F32 {
+                        value = w.set("value", format_args!("arith.extf {value} : {stored} to {floats}"));
+                    }
+                    w.set("sum", format_args!("vector.fma {value}, {value}, {sum} : {floats}"))
+                });
+                squared.collect()
+            });
+            let joined = sums
+                .iter()
+                .skip(1)
+                .fold(sums[0].clone(), |joined, sum| w.arith("joined", "addf", &joined, sum, &floats));
+            let total = w.set("total", format_args!("vector.reduction <add>, {joined} : {floats} into f32"));
+            let constant = |value: f32| format!("0x{:08X}", value.to_bits());
+            let [count, epsilon, whole] =
+                [width as f32, epsilon, 1.0].map(|value| w.constant(constant(value), "f32"));
+            let mean = w.arith("mean", "divf", &total, &count, "f32");
+            let mean = w.arith("mean", "addf", &mean, &epsilon, "f32");
+            let root = w.set("root", format_args!("math.sqrt {mean} : f32"));
+            let scale = w.arith("scale", "divf", &whole, &root, "f32");
+            w.line(format_args!("memref.store {scale}, {out}[{row}] : {out_type}"));
+            Vec::new()
+        });
+        kernel
+    }
+}

@@ -1,0 +1,94 @@
+//! What a row gives does not depend, to the last bit, on how many rows are computed with it: kernels, and what the compiler makes of the
+//! operations between them.
+
+use mlxcel_core::Precision;
+use mlxcel_graph::packed::{PackedWeight, packed_linear};
+use mlxcel_iree_target::DeviceDescription;
+use mlxcel_stablehlo::ElementType::{BF16, F32};
+use mlxcel_stablehlo::eval::Tensor;
+use mlxcel_stablehlo::{Builder, ModuleBuilder, Result, TensorType, Value};
+
+use super::linear::{computed, values};
+use super::packed::{Random, example};
+use crate::testing::{host, resolved};
+
+/// Rows that a weight streams past, and rows that are computed in blocks.
+const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 40];
+
+/// A width of published models.
+const HIDDEN: usize = 1024;
+
+/// The width of an MLP's middle.
+const MIDDLE: usize = 1536;
+
+/// Matrices whose panels are computed alone since they are few, as those of keys and values.
+const FEW: usize = 256;
+
+/// A norm, an MLP behind it with a residual, and a packed layer: `[rows, HIDDEN]` and `[rows, FEW]`.
+fn layer<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    [gains, up, down]: [Value<'f>; 3],
+    packed: &PackedWeight<'f>,
+) -> Result<[Value<'f>; 2]> {
+    let normed = b.rms_norm(x, gains, 1e-5)?;
+    let operand = b.convert(normed, BF16)?;
+    let middle = b.linear(operand, up, None, F32)?;
+    let logistic = b.logistic(middle)?;
+    let middle = b.multiply(middle, logistic)?;
+    let middle = b.convert(middle, BF16)?;
+    let out = b.linear(middle, down, None, F32)?;
+    let out = b.add(x, out)?;
+    let again = b.rms_norm(out, gains, 1e-5)?;
+    let few = packed_linear(b, again, packed, None, F32)?;
+    Ok([out, few])
+}
+
+#[test]
+fn a_row_is_the_same_among_any_number_of_rows() {
+    let weight = example("u4/64 bf16 + bf16", &[FEW], HIDDEN, &mut Random(5));
+    let most = COUNTS[COUNTS.len() - 1];
+    let all = values(&TensorType::new(F32, [most, HIDDEN]), 9);
+    let mut tensors = Vec::new();
+    let mut module = ModuleBuilder::new("rows");
+    module
+        .function("main", |b| {
+            let mut dense = Vec::new();
+            let shapes = [vec![HIDDEN], vec![MIDDLE, HIDDEN], vec![HIDDEN, MIDDLE]];
+            for (i, shape) in shapes.into_iter().enumerate() {
+                let ty = TensorType::new(BF16, shape);
+                dense.push(b.argument(format!("w{i}"), ty.clone())?);
+                tensors.push(values(&ty, i as u64 + 1));
+            }
+            let mut parts = Vec::new();
+            for (i, part) in weight.parts.iter().enumerate() {
+                parts.push(b.argument(format!("p{i}"), part.ty().clone())?);
+                tensors.push(part.clone());
+            }
+            let packed = PackedWeight { packing: weight.packing, parts };
+            let mut results = Vec::new();
+            for count in COUNTS {
+                let ty = TensorType::new(F32, [count, HIDDEN]);
+                let x = b.argument(format!("x{count}"), ty.clone())?;
+                tensors.push(Tensor::from_bytes(ty.clone(), &all.bytes()[..ty.bytes()]).unwrap());
+                results.extend(layer(b, x, [dense[0], dense[1], dense[2]], &packed)?);
+            }
+            Ok(results)
+        })
+        .unwrap();
+    let module = module.finish();
+    // Whatever this processor has beside it runs what is compiled for less.
+    for target in [host(), resolved("llvm-cpu:x86-64-v3")] {
+        if target.check_device(&DeviceDescription::of_driver("local-task")).is_err() {
+            continue;
+        }
+        let results = computed(&module, &tensors, &target, Precision::Native);
+        let wanted = &results[results.len() - 2..];
+        for (count, results) in COUNTS.iter().zip(results.chunks(2)) {
+            for (result, wanted) in results.iter().zip(wanted) {
+                let different = result.iter().zip(wanted).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                assert_eq!(different, 0, "{target}: of {} values of {count} rows", result.len());
+            }
+        }
+    }
+}
