@@ -197,11 +197,16 @@ fn requests_with_and_without_guesses_share_steps_and_say_the_same() {
             .iter()
             .map(|(prompt, options, _)| engine.generate_tokens(prompt, options).unwrap())
             .collect();
+        let mut counted = [0; 2];
         for (stream, (_, options, plain)) in streams.into_iter().zip(&requests) {
             let guessed = stream.complete().unwrap();
             assert_same(plain, &guessed, &format!("case {case}: {options:?}"));
             assert_eq!(plain.logprobs, guessed.logprobs);
+            counted[0] += guessed.usage.drafted_tokens as u64;
+            counted[1] += guessed.usage.accepted_tokens as u64;
         }
+        let stats = engine.stats();
+        assert_eq!([stats.drafted_tokens, stats.accepted_tokens], counted, "case {case}");
     }
 }
 

@@ -50,6 +50,7 @@ impl Scheduler {
                 Err(error) => fates.push((index, self.fail(index, tokens, error))),
             }
         }
+        let before = self.drafts();
         let running = self.running.iter_mut().enumerate().zip(results);
         let draws = running.filter_map(|((index, request), result)| {
             let (tokens, result) = result?;
@@ -60,7 +61,18 @@ impl Scheduler {
             fates.push((index, self.rewind(index, fate)));
             self.keep_branch(index);
         }
+        let [drafted, accepted] = self.drafts();
+        self.stats.drafted_tokens += drafted - before[0];
+        self.stats.accepted_tokens += accepted - before[1];
         fates
+    }
+
+    /// How many tokens were guessed for the requests that have a sequence, and how many of them were right.
+    fn drafts(&self) -> [u64; 2] {
+        self.running.iter().fold([0; 2], |[drafted, accepted], request| {
+            let usage = request.entry.generation.usage();
+            [drafted + usage.drafted_tokens as u64, accepted + usage.accepted_tokens as u64]
+        })
     }
 
     /// What becomes of the request at `index`, whose row answered an error.

@@ -35,6 +35,10 @@ pub struct EngineStats {
     pub reused_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Tokens that were guessed ahead and verified; see [`Options::speculation`](crate::Options::speculation).
+    pub drafted_tokens: u64,
+    /// How many of those were right.
+    pub accepted_tokens: u64,
     /// Steps.
     pub steps: u64,
     /// Passes over the weights.
