@@ -53,6 +53,19 @@ pub trait Constraint: Send {
         Ok(Vec::new())
     }
 
+    /// The masks behind each of `guesses`, as if they continued the text: up to the first guess that is not allowed, or after which the
+    /// text is complete or continues with [forced](Self::forced) tokens. The text itself does not change. Guessed tokens
+    /// ([`Options::speculation`](crate::Options::speculation)) are verified under these masks. The default gives none, and then
+    /// nothing is guessed.
+    ///
+    /// # Errors
+    ///
+    /// Those of computing a mask; nothing is guessed then.
+    fn masks_ahead(&mut self, guesses: &[TokenId]) -> Result<Vec<TokenMask>> {
+        let _ = guesses;
+        Ok(Vec::new())
+    }
+
     /// Whether the text is complete and cannot be extended. The generation then ends with
     /// [`FinishReason::Stop`](crate::FinishReason::Stop).
     fn is_complete(&mut self) -> bool;
@@ -136,6 +149,14 @@ impl Constrained {
     /// The mask for the next token.
     pub(crate) fn mask(&self) -> &Result<TokenMask> {
         self.next.mask()
+    }
+
+    /// The masks for the next token and behind each of `guesses`, as far as these can be verified.
+    pub(crate) fn masks_ahead(&self, guesses: &[TokenId]) -> Result<Vec<TokenMask>> {
+        let mut masks = vec![self.mask().as_ref().map_err(Clone::clone)?.clone()];
+        masks.extend(lock(&self.constraint).masks_ahead(guesses)?);
+        masks.truncate(guesses.len() + 1);
+        Ok(masks)
     }
 
     /// Follows the text by a token that was chosen; begins the mask for the next one.

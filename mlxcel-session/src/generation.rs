@@ -80,9 +80,9 @@ impl TextGeneration {
         tracing::debug!(backend = %info.backend, sampling = %plan, prompt_tokens = prompt.len(), "generate");
         let on_device = plan.place() == SamplingPlace::Device;
         let chosen = (plan.params(), plan.place());
-        // A grammar lets tokens through one by one.
-        let speculation = options.speculation.as_ref().filter(|_| constraint.is_none());
-        let speculator = speculation
+        let speculator = options
+            .speculation
+            .as_ref()
             .map(|speculation| Speculator::new(speculation, capabilities, vocabulary, chosen))
             .transpose()?
             .flatten();
@@ -153,11 +153,24 @@ impl TextGeneration {
     pub fn draft(&mut self, most: usize) -> usize {
         let Some(speculator) = &mut self.speculator else { return 0 };
         let generation = &mut self.generation;
+        if let (Some(_), false) = (&self.constraint, self.on_device) {
+            // Those of the last guesses; the sampler asks for the next one itself.
+            generation.set_masks(Vec::new());
+        }
         // A prompt's last row would be cut where it is not without guesses.
         if generation.generated().is_empty() || generation.pending().len() != 1 || generation.has_ready() {
             return 0;
         }
-        let drafts = speculator.draft(generation.tokens(), most);
+        let mut drafts = speculator.draft(generation.tokens(), most);
+        if let Some(constraint) = self.constraint.as_ref().filter(|_| !drafts.is_empty()) {
+            if constraint.is_forced() {
+                return 0;
+            }
+            // Who needs the mask meets the error again.
+            let Ok(masks) = constraint.masks_ahead(&drafts) else { return 0 };
+            drafts.truncate(masks.len().saturating_sub(1));
+            generation.set_masks(masks);
+        }
         generation.set_drafts(&drafts)
     }
 

@@ -42,6 +42,13 @@ pub struct DraftContext<'a> {
     pub sampling: &'a SamplingParams,
 }
 
+impl<'a> DraftContext<'a> {
+    /// A context of a model with `vocabulary_size` tokens, sampled by `sampling`: to try a [`DraftSource`] out.
+    pub fn new(vocabulary_size: usize, sampling: &'a SamplingParams) -> Self {
+        Self { vocabulary_size, sampling }
+    }
+}
+
 /// Creates a [`Drafter`] for each generation; shared by all generations with the same [`Speculation`].
 pub trait DraftSource: fmt::Debug + Send + Sync {
     /// Creates a drafter for one generation.

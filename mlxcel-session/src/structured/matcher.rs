@@ -66,6 +66,24 @@ impl Constraint for Follower {
         Ok(self.matcher.compute_ff_tokens())
     }
 
+    fn masks_ahead(&mut self, guesses: &[TokenId]) -> Result<Vec<TokenMask>> {
+        // What fails there says nothing of the text.
+        let mut ahead = self.matcher.deep_clone();
+        let mut masks = Vec::with_capacity(guesses.len());
+        for &guess in guesses {
+            if ahead.consume_token(guess).is_err()
+                || ahead.is_stopped()
+                || !ahead.compute_ff_tokens().is_empty()
+            {
+                break;
+            }
+            let mask = ahead.compute_mask().ok().map(|mask| of_bits(&mask, self.vocabulary));
+            let Some(mask) = mask.filter(|mask| !mask.is_empty()) else { break };
+            masks.push(mask);
+        }
+        Ok(masks)
+    }
+
     fn is_complete(&mut self) -> bool {
         self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
     }

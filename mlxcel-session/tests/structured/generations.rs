@@ -1,7 +1,10 @@
 //! Grammars in streams, in batches, with engines that choose, and where texts end.
 
 use mlxcel_session::schemars::{self, JsonSchema};
-use mlxcel_session::{Engine, ErrorKind, FinishReason, Grammar, Model, Options, Request};
+use mlxcel_session::{
+    DraftContext, DraftSource, Drafter, Engine, ErrorKind, FinishReason, Grammar, Model, Options, Request,
+    Speculation, TokenId,
+};
 use serde_json::{Value, json};
 
 use crate::harness::{Random, hot, say, storyteller, tokenizer};
@@ -58,6 +61,55 @@ fn forced_tokens_share_a_row_and_are_told_one_by_one() {
     let rows = random.rows.lock().unwrap().clone();
     assert!(rows[1..].iter().any(|&tokens| tokens > 3), "{rows:?}");
     assert!(rows.len() < told.len(), "{rows:?} for {} tokens", told.len());
+}
+
+/// Knows a text that follows a prompt, and is wrong in one of three tokens.
+#[derive(Clone, Debug)]
+struct Replay {
+    prompt: usize,
+    text: Vec<TokenId>,
+}
+
+impl DraftSource for Replay {
+    fn drafter(&self, _: &DraftContext<'_>) -> mlxcel_session::Result<Box<dyn Drafter>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Drafter for Replay {
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> mlxcel_session::Result<Vec<TokenId>> {
+        let next = self.text.iter().enumerate().skip(tokens.len() - self.prompt).take(most);
+        Ok(next.map(|(at, &token)| if at % 3 == 2 { token ^ 1 } else { token }).collect())
+    }
+}
+
+#[test]
+fn guesses_change_no_token_under_grammars() {
+    let model = Model::open(storyteller()).unwrap();
+    let engine = Engine::new(model.clone()).unwrap();
+    let prompt = "Once upon a time";
+    let length = model.tokenizer().unwrap().encode(prompt, true).unwrap().len();
+    let grammars = [fox(), Grammar::regex("(ab|c ){3,9}"), Grammar::choices(["yes indeed", "no"])];
+    let (mut drafted, mut accepted) = (0, 0);
+    for (case, grammar) in grammars.iter().cycle().take(9).enumerate() {
+        // The host chooses in the first, the engine in others.
+        let options = if case < 6 { hot(80, case as u64) } else { Options::new(80) };
+        let options = options.with_grammar(grammar.clone());
+        let plain = model.generate(prompt, &options).unwrap().complete().unwrap();
+        let replay = Replay { prompt: length, text: plain.tokens.clone() };
+        for speculation in [Speculation::new(replay).with_width(4), Speculation::lookup().with_width(6)] {
+            let guessing = options.clone().with_speculation(speculation);
+            let alone = model.generate(prompt, &guessing).unwrap().complete().unwrap();
+            let batched = engine.generate(prompt, &guessing).unwrap().complete().unwrap();
+            for guessed in [alone, batched] {
+                assert_eq!(guessed.tokens, plain.tokens, "case {case}");
+                assert_eq!((&guessed.text, guessed.finish_reason), (&plain.text, plain.finish_reason));
+                drafted += guessed.usage.drafted_tokens;
+                accepted += guessed.usage.accepted_tokens;
+            }
+        }
+    }
+    assert!(accepted > 0 && accepted < drafted, "{accepted} of {drafted}");
 }
 
 #[test]
