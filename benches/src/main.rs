@@ -16,6 +16,7 @@ mod report;
 mod requests;
 mod serve;
 mod shapes;
+mod speculation;
 mod spread;
 mod worker;
 
@@ -40,6 +41,8 @@ enum Suite {
     Pjrt(pjrt::Arguments),
     /// Many requests on one engine, beside one at a time
     Requests(requests::Arguments),
+    /// Passes over several tokens, and guessing tokens ahead, beside plain decoding
+    Speculation(speculation::Arguments),
     /// One of our engines, measured on request from standard input
     #[command(hide = true)]
     Serve(serve::Arguments),
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Suite::Mlx(arguments) => mlx::run(&arguments),
         Suite::Pjrt(arguments) => pjrt::run(&arguments),
         Suite::Requests(arguments) => requests::run(&arguments),
+        Suite::Speculation(arguments) => speculation::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),
     };
     match result {

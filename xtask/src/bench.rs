@@ -37,6 +37,15 @@ struct SuiteArguments {
 }
 
 #[derive(clap::Args)]
+struct SpeculationArguments {
+    /// Two rounds of short texts
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    further: FurtherArguments,
+}
+
+#[derive(clap::Args)]
 struct CpuArguments {
     /// What the engine is compared with: llama.cpp and candle are built into target/bench/build for it, mlx-lm is installed into
     /// .toolchain/mlx-lm; nothing where nothing is named
@@ -78,6 +87,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         Suite::Mlx(_) => "mlx",
         Suite::Pjrt(_) => "pjrt",
         Suite::Requests(_) => "requests",
+        Suite::Speculation(_) => "speculation",
     };
     let mut command =
         workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
@@ -104,6 +114,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             (false, &pjrt.suite)
         }
         Suite::Requests(requests) => (false, &requests.suite),
+        Suite::Speculation(speculation) => {
+            command.args(speculation.quick.then_some("--quick"));
+            (false, &speculation.further.suite)
+        }
     };
     if mlx_lm {
         let packages = install_mlx_lm(workspace)?;

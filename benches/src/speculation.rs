@@ -1,0 +1,193 @@
+//! The suite `speculation`: what passes over several tokens of one sequence cost, and what guessing tokens ahead gains, on the IREE engine.
+//! Every figure is a ratio of the same round.
+//!
+//! Weights are random, so texts are too. What guesses are worth is therefore measured with a drafter that knows the plain run's text and
+//! is wrong as often as is asked for; and with prompt lookup on the greedy text that repeats itself most, of several prompts (such texts
+//! of random weights fall into loops), and on drawn text, which never repeats.
+
+mod drafters;
+mod rows;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use mlxcel_iree::IreeBackend;
+use mlxcel_session::{
+    Completion, LoadOptions, Model, Options, PromptLookup, SamplingParams, Speculation, TokenId,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::machine::Machine;
+use crate::shapes::LLAMA_1B;
+use crate::spread::Spread;
+use drafters::{Replay, Unguessable, lookup_rate};
+
+/// What is measured, and how often.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The folder that keeps the checkpoints
+    #[arg(long, default_value = "target/bench", hide = true)]
+    folder: PathBuf,
+    /// A checkpoint; defaults to random weights of Llama-3.2-1B's shapes in bf16, and in 4 bits
+    #[arg(long, value_name = "DIR")]
+    model: Vec<PathBuf>,
+    /// How often each is measured, in random order
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Tokens that each text has
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    /// How many threads compute; defaults to the engine's choice
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Two rounds of 48 tokens
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Arguments {
+    fn rounds(&self) -> usize {
+        if self.quick { 2 } else { self.rounds }
+    }
+
+    fn tokens(&self) -> usize {
+        if self.quick { 48 } else { self.tokens }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Machine { processor, cores, .. } = Machine::of_this_process();
+    let mut folders = arguments.model.clone();
+    if folders.is_empty() {
+        let dense = LLAMA_1B.provide(&arguments.folder)?;
+        folders = vec![dense.clone(), LLAMA_1B.provide_quantized(&dense, 4)?];
+    }
+    for folder in folders {
+        println!("{processor}, {cores} cores; {}; {} rounds\n", folder.display(), arguments.rounds());
+        let mut load = LoadOptions::default().with_sequences(rows::MOST).with_capacity(1024);
+        load.threads = arguments.threads;
+        let model = Model::load(&IreeBackend::new(), folder.as_path(), &load).context("loading")?;
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        rows::run(&model, arguments.rounds(), if arguments.quick { 3 } else { 7 }, &mut random)?;
+        texts(arguments, &model, &mut random)?;
+    }
+    Ok(())
+}
+
+/// A text, and how its tokens are guessed.
+struct Case {
+    name: String,
+    prompt: Vec<TokenId>,
+    plain: Options,
+    guessed: Options,
+}
+
+impl Case {
+    fn new(name: &str, (prompt, plain): (&[TokenId], &Options), speculation: Speculation) -> Self {
+        let guessed = plain.clone().with_speculation(speculation);
+        Self { name: name.to_owned(), prompt: prompt.to_vec(), plain: plain.clone(), guessed }
+    }
+
+    fn generate(&self, model: &Model, options: &Options) -> Result<Completion> {
+        Ok(model.generate_tokens(&self.prompt, options)?.complete()?)
+    }
+}
+
+/// What a case came to, round by round.
+#[derive(Default)]
+struct Results {
+    plain: Vec<f64>,
+    gains: Vec<f64>,
+    drafted: usize,
+    accepted: usize,
+    /// Rounds whose text was another with guesses than without.
+    different: usize,
+}
+
+fn texts(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<()> {
+    let cases = cases(arguments, model, random)?;
+    let mut results: Vec<Results> = cases.iter().map(|_| Results::default()).collect();
+    // The first round compiles, and measures what guesses cost.
+    for round in 0..=arguments.rounds() {
+        let mut order: Vec<usize> = (0..cases.len()).collect();
+        order.sort_by_key(|_| random.next_u32());
+        for index in order {
+            let (case, result) = (&cases[index], &mut results[index]);
+            let guessed_first = random.next_u32() % 2 == 0;
+            let early = guessed_first.then(|| case.generate(model, &case.guessed)).transpose()?;
+            let plain = case.generate(model, &case.plain)?;
+            let guessed = match early {
+                Some(guessed) => guessed,
+                None => case.generate(model, &case.guessed)?,
+            };
+            if round == 0 {
+                continue;
+            }
+            let rate = |completion: &Completion| completion.usage.tokens_per_second().unwrap_or(f64::NAN);
+            result.plain.push(rate(&plain));
+            result.gains.push(rate(&guessed) / rate(&plain));
+            result.drafted += guessed.usage.drafted_tokens;
+            result.accepted += guessed.usage.accepted_tokens;
+            result.different += usize::from(plain.tokens != guessed.tokens);
+        }
+    }
+    println!("{:<38}{:<24}{:<24}guessed, right", "text", "plain, tokens a second", "with guesses beside it");
+    for (case, result) in cases.iter().zip(&results) {
+        let rounds = arguments.rounds();
+        let Results { drafted, accepted, different, .. } = result;
+        let (plain, gains) = (Spread::of(&result.plain).to_string(), Spread::of(&result.gains).to_string());
+        let remark = match different {
+            0 => String::new(),
+            count => format!("; another text in {count} of {rounds} rounds"),
+        };
+        println!(
+            "{:<38}{plain:<24}{gains:<24}{:.0}, {:.0}{remark}",
+            case.name,
+            *drafted as f64 / rounds as f64,
+            *accepted as f64 / rounds as f64
+        );
+    }
+    println!();
+    Ok(())
+}
+
+fn prompt(model: &Model, tokens: usize, random: &mut ChaCha8Rng) -> Vec<TokenId> {
+    let vocabulary = model.info().vocabulary_size as u32;
+    (0..tokens).map(|_| random.next_u32() % vocabulary).collect()
+}
+
+/// The texts that are measured.
+fn cases(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<Vec<Case>> {
+    let greedy =
+        Options::new(arguments.tokens()).with_ignore_stop(true).with_sampling(SamplingParams::greedy());
+    let drawn = greedy.clone().with_sampling(SamplingParams::greedy().with_temperature(1.0).with_seed(3));
+    // The greedy texts that repeat themselves most and least.
+    let (mut most, mut least) = ((f64::MIN, Vec::new(), Vec::new()), (f64::MAX, Vec::new(), Vec::new()));
+    for _ in 0..if arguments.quick { 3 } else { 6 } {
+        let prompt = prompt(model, 24, random);
+        let text = model.generate_tokens(&prompt, &greedy)?.complete()?.tokens;
+        let rate = lookup_rate(&prompt, &text)?;
+        if rate > most.0 {
+            most = (rate, prompt.clone(), text.clone());
+        }
+        if rate < least.0 {
+            least = (rate, prompt, text);
+        }
+    }
+    let (prompt, text) = (least.1.as_slice(), &least.2);
+    let replay = |wrong: usize| Speculation::new(Replay::new(prompt, text, wrong));
+    let of_least = (prompt, &greedy);
+    Ok(vec![
+        Case::new("replayed, wrong in 1 of 5", of_least, replay(5)),
+        Case::new("replayed, wrong in 1 of 2", of_least, replay(2)),
+        Case::new("replayed, always wrong", of_least, replay(1)),
+        Case::new(
+            &format!("lookup, repeats itself ({:.0} %)", 100.0 * most.0),
+            (most.1.as_slice(), &greedy),
+            Speculation::new(PromptLookup::default()),
+        ),
+        Case::new("lookup, drawn text", (prompt, &drawn), Speculation::lookup()),
+        Case::new("random guesses, drawn text", (prompt, &drawn), Speculation::new(Unguessable)),
+    ])
+}

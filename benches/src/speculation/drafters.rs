@@ -1,0 +1,97 @@
+//! Drafters for measurements.
+
+use std::sync::Arc;
+
+use mlxcel_session::{DraftContext, DraftSource, Drafter, PromptLookup, Result, SamplingParams, TokenId};
+
+/// Knows a text, and is wrong in one of so many tokens, at places without a pattern.
+#[derive(Clone, Debug)]
+pub(super) struct Replay {
+    /// The prompt and what follows it.
+    text: Arc<Vec<TokenId>>,
+    wrong: usize,
+}
+
+impl Replay {
+    pub(super) fn new(prompt: &[TokenId], text: &[TokenId], wrong: usize) -> Self {
+        Self { text: Arc::new([prompt, text].concat()), wrong }
+    }
+
+    fn is_wrong(&self, place: usize) -> bool {
+        mixed(place).is_multiple_of(self.wrong)
+    }
+}
+
+/// The bits of a number, mixed (the finalizer of SplitMix64).
+fn mixed(number: usize) -> usize {
+    let mut bits = (number as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((bits ^ (bits >> 31)) >> 8) as usize
+}
+
+impl DraftSource for Replay {
+    fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Drafter for Replay {
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
+        let known = self.text.iter().enumerate().skip(tokens.len()).take(most);
+        Ok(known.map(|(place, &token)| if self.is_wrong(place) { token ^ 1 } else { token }).collect())
+    }
+}
+
+/// Guesses without any idea.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unguessable;
+
+impl DraftSource for Unguessable {
+    fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
+        Ok(Box::new(*self))
+    }
+}
+
+impl Drafter for Unguessable {
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
+        Ok((0..most).map(|index| (mixed(tokens.len() + index) % 1000) as TokenId).collect())
+    }
+}
+
+/// How many of a text's tokens prompt lookup guesses, one at a time.
+pub(super) fn lookup_rate(prompt: &[TokenId], text: &[TokenId]) -> Result<f64> {
+    let sampling = SamplingParams::greedy();
+    let mut drafter = PromptLookup::default().drafter(&DraftContext::new(usize::MAX, &sampling))?;
+    let whole = [prompt, text].concat();
+    let mut right = 0;
+    for place in prompt.len()..whole.len() {
+        right += usize::from(drafter.draft(&whole[..place], 1)?.first() == Some(&whole[place]));
+    }
+    Ok(right as f64 / text.len().max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replayed_text_is_wrong_as_often_as_asked_for() {
+        let text: Vec<TokenId> = (0..10_000).collect();
+        for wrong in [1, 2, 5] {
+            let mut replay = Replay::new(&[], &text, wrong);
+            let guessed = replay.draft(&[], text.len()).unwrap();
+            let right = guessed.iter().zip(&text).filter(|(guessed, token)| guessed == token).count();
+            let expected = text.len() - text.len() / wrong;
+            assert!(right.abs_diff(expected) < 200, "{right} of {expected}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_repeats_itself_is_looked_up() {
+        let repeating: Vec<TokenId> = (0..100).map(|place| place % 10).collect();
+        assert!(lookup_rate(&[], &repeating).unwrap() > 0.85);
+        let new: Vec<TokenId> = (0..100).collect();
+        assert_eq!(lookup_rate(&[], &new).unwrap(), 0.0);
+    }
+}

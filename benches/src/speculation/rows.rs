@@ -1,0 +1,120 @@
+//! What passes over several tokens cost: of one sequence, verified or as a prompt, and of as many sequences.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use mlxcel_core::{
+    Control, InferenceSession, Row, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId,
+};
+use mlxcel_session::Model;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng;
+
+use crate::spread::Spread;
+
+/// The most tokens of a pass, and the most sequences.
+pub(super) const MOST: usize = 16;
+
+/// The tokens of a pass.
+const COUNTS: [usize; 5] = [1, 2, 4, 8, MOST];
+
+/// Positions that every sequence has before a pass.
+const BEFORE: usize = 64;
+
+/// What a pass computes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Tokens of one sequence, the last of which are guesses.
+    Verified,
+    /// Tokens of one sequence, of which the last is followed.
+    Prompt,
+    /// A token each of several sequences.
+    Batch,
+}
+
+struct Passes {
+    session: Box<dyn InferenceSession>,
+    sequences: Vec<SequenceId>,
+    tokens: Vec<TokenId>,
+    plan: SamplingPlan,
+    out: StepOutput,
+}
+
+impl Passes {
+    fn new(model: &Model, random: &mut ChaCha8Rng) -> Result<Self> {
+        let mut session = model.engine().open_session(&SessionOptions::default())?;
+        let vocabulary = model.info().vocabulary_size as u32;
+        let tokens: Vec<TokenId> = (0..BEFORE).map(|_| random.next_u32() % vocabulary).collect();
+        let mut sequences = Vec::new();
+        for _ in 0..MOST {
+            let sequence = session.open()?;
+            session.prefill(Row::extend(sequence, &tokens), &Control::default())?;
+            sequences.push(sequence);
+        }
+        Ok(Self { session, sequences, tokens, plan: SamplingPlan::greedy(), out: StepOutput::new() })
+    }
+
+    /// The seconds of a pass over `count` tokens, which is taken back.
+    fn seconds(&mut self, kind: Kind, count: usize) -> Result<f64> {
+        let (first, tokens) = (self.sequences[0], &self.tokens[..count]);
+        let rows = match kind {
+            Kind::Verified if count > 1 => vec![Row::verify(first, tokens, &self.plan, count - 1)],
+            Kind::Verified | Kind::Prompt => vec![Row::next(first, tokens, &self.plan)],
+            Kind::Batch => {
+                let single = |&sequence| Row::next(sequence, &tokens[..1], &self.plan);
+                self.sequences[..count].iter().map(single).collect()
+            }
+        };
+        let start = Instant::now();
+        self.session.step(&rows, &Control::default(), &mut self.out)?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.out.take().into_iter().try_for_each(|result| result.map(drop))?;
+        for &sequence in &self.sequences {
+            if self.session.state(sequence)?.position > BEFORE {
+                self.session.rewind(sequence, BEFORE)?;
+            }
+        }
+        Ok(seconds)
+    }
+
+    /// The seconds of the middle one of `passes` passes.
+    fn middle(&mut self, kind: Kind, count: usize, passes: usize) -> Result<f64> {
+        let seconds = (0..passes).map(|_| self.seconds(kind, count)).collect::<Result<Vec<_>>>()?;
+        Ok(Spread::of(&seconds).median)
+    }
+}
+
+/// Measures passes in random order, and prints them beside one token's of the same round.
+pub(super) fn run(model: &Model, rounds: usize, repeats: usize, random: &mut ChaCha8Rng) -> Result<()> {
+    let mut passes = Passes::new(model, random)?;
+    let kinds = [Kind::Verified, Kind::Batch, Kind::Prompt];
+    let all: Vec<(Kind, usize)> =
+        COUNTS.into_iter().flat_map(|count| kinds.map(|kind| (kind, count))).collect();
+    // Compiles what is needed.
+    for &(kind, count) in &all {
+        passes.seconds(kind, count)?;
+    }
+    let mut seconds = vec![Vec::new(); all.len()];
+    for _ in 0..rounds {
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|_| random.next_u32());
+        for index in order {
+            let (kind, count) = all[index];
+            seconds[index].push(passes.middle(kind, count, repeats)?);
+        }
+    }
+    let one = all.iter().position(|&pass| pass == (Kind::Batch, 1)).unwrap_or(0);
+    let millis = Spread::of(&seconds[one]).scaled(1e3);
+    println!("a pass over one token: {millis} ms; over several, beside it in the same round:");
+    println!("{:<8}{:<24}{:<24}{:<24}", "tokens", "of one sequence", "of as many sequences", "of one prompt");
+    for count in COUNTS {
+        let cells = kinds.map(|kind| {
+            let index = all.iter().position(|&pass| pass == (kind, count)).unwrap_or(0);
+            let beside: Vec<f64> = seconds[index].iter().zip(&seconds[one]).map(|(a, b)| a / b).collect();
+            Spread::of(&beside).to_string()
+        });
+        println!("{count:<8}{:<24}{:<24}{:<24}", cells[0], cells[1], cells[2]);
+    }
+    println!();
+    Ok(())
+}
