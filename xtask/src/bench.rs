@@ -27,6 +27,8 @@ enum Suite {
     Pjrt(SuiteArguments),
     /// Many requests on one engine, beside one at a time
     Requests(SuiteArguments),
+    /// Passes over several tokens of one sequence, and guessing tokens ahead, beside plain decoding
+    Speculation(SpeculationArguments),
 }
 
 #[derive(clap::Args)]
@@ -42,7 +44,7 @@ struct SpeculationArguments {
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    further: FurtherArguments,
+    further: SuiteArguments,
 }
 
 #[derive(clap::Args)]

@@ -50,6 +50,11 @@ impl Format {
         self.instructions.registers() * 3 / 4
     }
 
+    /// How many panels one row reads side by side.
+    pub(super) fn streams(&self) -> usize {
+        self.instructions.streams
+    }
+
     /// Vector registers that sums can take beside operands that are made ready on the way.
     pub(super) fn streamed_sums(&self) -> usize {
         match self.instructions.set {

@@ -10,10 +10,10 @@ use crate::writer::Writer;
 /// Steps of one turn of the loop.
 const UNROLL: usize = 2;
 
-/// The panels that a workgroup computes: for one row many, whose loads keep memory busy, for several two, whose units share
-/// the loads of activations.
+/// The panels that a workgroup computes: for one row as many as keep memory busy, for several two, whose units share the loads of
+/// activations.
 pub(super) fn panels_together(product: &Product) -> usize {
-    let most = if product.rows == 1 { 4 } else { 2 };
+    let most = if product.rows == 1 { product.format.streams() } else { 2 };
     let fitting = product.format.streamed_sums() / product.rows;
     product.panels_together(if fitting >= most { most } else { 1 })
 }
