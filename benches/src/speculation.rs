@@ -2,8 +2,9 @@
 //! Every figure is a ratio of the same round.
 //!
 //! Weights are random, so texts are too. What guesses are worth is therefore measured with a drafter that knows the plain run's text and
-//! is wrong as often as is asked for; and with prompt lookup on the greedy text that repeats itself most, of several prompts (such texts
-//! of random weights fall into loops), and on drawn text, which never repeats.
+//! is wrong as often as is asked for; and with prompt lookup on drawn text, which never repeats, and on the greedy text that repeats itself
+//! most, of several prompts. The label says how much of that one lookup can guess: of Llama-3.2-1B's shapes it is nothing, so a
+//! checkpoint whose texts repeat is needed (`--model`) for that figure to say anything.
 
 mod drafters;
 mod rows;
