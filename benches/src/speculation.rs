@@ -115,7 +115,7 @@ fn texts(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Resul
         order.sort_by_key(|_| random.next_u32());
         for index in order {
             let (case, result) = (&cases[index], &mut results[index]);
-            let guessed_first = random.next_u32() % 2 == 0;
+            let guessed_first = random.next_u32().is_multiple_of(2);
             let early = guessed_first.then(|| case.generate(model, &case.guessed)).transpose()?;
             let plain = case.generate(model, &case.plain)?;
             let guessed = match early {

@@ -15,6 +15,7 @@ pub(super) struct Style {
     pub(super) separator: &'static str,
     pub(super) close: &'static str,
     /// Whether one answer has several calls.
+    #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
     pub(super) parallel: bool,
 }
 
