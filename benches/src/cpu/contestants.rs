@@ -54,6 +54,22 @@ pub(crate) enum LlamaCpp {
     Iq4Nl,
 }
 
+/// A precision at which ours run llama.cpp's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SameFiles {
+    Native,
+    Fast,
+}
+
+impl SameFiles {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Fast => "fast",
+        }
+    }
+}
+
 /// A type of candle's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Candle {
@@ -148,12 +164,17 @@ impl Common<'_> {
     }
 
     /// The IREE engine on the file of a type of llama.cpp's. It is made where it is not there.
-    pub(super) fn ours_of_llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
+    pub(super) fn ours_of_llama_cpp(
+        &self,
+        program: &Path,
+        which: LlamaCpp,
+        precision: &'static str,
+    ) -> Result<Entry> {
         let file = self.gguf(program, which)?;
         let length =
             std::fs::metadata(&file).with_context(|| format!("looking at {}", file.display()))?.len();
         let bits = length as f64 * 8.0 / self.shapes.parameters() as f64;
-        self.engine(Engine::Iree, &name(&which), "native", file, bits, None)
+        self.engine(Engine::Iree, &name(&which), precision, file, bits, None)
     }
 
     /// One of our engines on a folder or a file, whose values have so many bits.

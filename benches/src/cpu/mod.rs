@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours};
+use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours, SameFiles};
 use self::measure::Plan;
 use self::results::{Program, Results, distance, likeliest};
 use crate::bandwidth::Probe;
@@ -57,9 +57,10 @@ pub(crate) struct Arguments {
     /// Which types of llama.cpp
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [LlamaCpp::Bf16, LlamaCpp::Q8, LlamaCpp::Q4, LlamaCpp::Q4Pure])]
     llama_cpp_types: Vec<LlamaCpp>,
-    /// Ours on llama.cpp's own files too, of the same types
-    #[arg(long)]
-    same_files: bool,
+    /// Ours on llama.cpp's own files too, of the same types, at these precisions; llama.cpp's activations have 8 bits, as those of
+    /// `fast`, and `native` is the default
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_missing_value = "native")]
+    same_files: Vec<SameFiles>,
     /// Which types of candle
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Candle::F32, Candle::Bf16])]
     candle_types: Vec<Candle>,
@@ -260,9 +261,10 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
     if let Some(program) = &arguments.llama_cpp {
         for &which in &arguments.llama_cpp_types {
             add(format!("llama.cpp {}", contestants::name(&which)), common.llama_cpp(program, which));
-            if arguments.same_files {
-                let entry = common.ours_of_llama_cpp(program, which);
-                add(format!("mlxcel {} native", contestants::name(&which)), entry);
+            for precision in &arguments.same_files {
+                let precision = precision.name();
+                let entry = common.ours_of_llama_cpp(program, which, precision);
+                add(format!("mlxcel {} {precision}", contestants::name(&which)), entry);
             }
         }
     }

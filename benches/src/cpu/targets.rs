@@ -67,7 +67,7 @@ pub(super) fn table(results: &Results) -> String {
     text
 }
 
-fn targets(results: &Results) -> Vec<Target> {
+fn targets<'a>(results: &'a Results) -> Vec<Target> {
     use Unit::{Percent, Seconds, Times};
     use Wanted::{AtLeast, AtMost};
 
@@ -118,12 +118,18 @@ fn targets(results: &Results) -> Vec<Target> {
     }
 
     // Ours on llama.cpp's own files.
+    let of_both = |theirs: &'a Contestant| {
+        let precisions = ["native", "fast"].into_iter();
+        precisions.filter_map(move |precision| {
+            Some((results.find(Program::Iree, &theirs.weights, Some(precision))?, theirs))
+        })
+    };
     let same: Vec<(&Contestant, &Contestant)> = (results.contestants.iter())
         .filter(|c| c.program == Program::LlamaCpp && c.weights != "bf16")
-        .filter_map(|theirs| Some((ours(&theirs.weights)?, theirs)))
+        .flat_map(of_both)
         .collect();
     for &(own, theirs) in &same {
-        let weights = &own.weights;
+        let weights = format!("{} ({})", own.weights, own.precision.as_deref().unwrap_or_default());
         let ratio = decode(Some(own), position) / decode(Some(theirs), position);
         add(format!("decode of llama.cpp's {weights} file"), ratio, AtLeast(1.0, Times), "1.3 x");
         for &tokens in theirs.prefill.keys() {
@@ -148,7 +154,8 @@ fn targets(results: &Results) -> Vec<Target> {
     );
     let eight = bf16.map_or(f64::NAN, |c| Contestant::median(&c.batch, 8)) / decode(bf16, position);
     add("8 sequences together beside one, bf16".to_owned(), eight, AtLeast(4.0, Times), "7 x");
-    let files = same.iter().map(|(own, _)| own.weights.as_str());
+    let native = same.iter().filter(|(own, _)| own.precision.as_deref() == Some("native"));
+    let files = native.map(|(own, _)| own.weights.as_str());
     for weights in ["bf16", "8bit", "4bit"].into_iter().chain(files) {
         let ratio = ours(weights).map_or(f64::NAN, |c| {
             Spread::of(&c.private).median / (c.weight_bytes + c.unread_bytes + c.kv_bytes.unwrap_or(0.0))
