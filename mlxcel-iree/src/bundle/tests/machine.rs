@@ -251,7 +251,7 @@ fn programs_that_are_damaged_or_gone() {
 fn manifests_that_ask_for_what_is_not_there() {
     for (from, to, words) in [
         ("\"capacity\": 150", "\"capacity\": 100000", ["capacity", "512"]),
-        ("\"sequences\": 1", "\"sequences\": 0", ["sequences", "one sequence"]),
+        ("\"sequences\": 1", "\"sequences\": 0", ["sequences", "at least 1"]),
         ("\"chunk\": 64", "\"chunk\": 1", ["chunk", "two tokens"]),
     ] {
         let bundle = copy(written());
