@@ -83,12 +83,13 @@ module @helpers {
     %8 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<3xf32>
     %9 = stablehlo.add %6, %8 : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
     %10 = stablehlo.rsqrt %9 : (tensor<3xf32>) -> tensor<3xf32>
-    %11 = stablehlo.broadcast_in_dim %10, dims = [0] : (tensor<3xf32>) -> tensor<3x8xf32>
-    %12 = stablehlo.multiply %0, %11 : (tensor<3x8xf32>, tensor<3x8xf32>) -> tensor<3x8xf32>
-    %13 = stablehlo.convert %12 : (tensor<3x8xf32>) -> tensor<3x8xbf16>
-    %14 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<8xbf16>) -> tensor<3x8xbf16>
-    %15 = stablehlo.multiply %14, %13 : (tensor<3x8xbf16>, tensor<3x8xbf16>) -> tensor<3x8xbf16>
-    return %15 : tensor<3x8xbf16>
+    %11 = stablehlo.convert %arg0 : (tensor<3x8xbf16>) -> tensor<3x8xf32>
+    %12 = stablehlo.broadcast_in_dim %10, dims = [0] : (tensor<3xf32>) -> tensor<3x8xf32>
+    %13 = stablehlo.multiply %11, %12 : (tensor<3x8xf32>, tensor<3x8xf32>) -> tensor<3x8xf32>
+    %14 = stablehlo.convert %13 : (tensor<3x8xf32>) -> tensor<3x8xbf16>
+    %15 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<8xbf16>) -> tensor<3x8xbf16>
+    %16 = stablehlo.multiply %15, %14 : (tensor<3x8xbf16>, tensor<3x8xbf16>) -> tensor<3x8xbf16>
+    return %16 : tensor<3x8xbf16>
   }
   func.func private @mlxcel.linear.0(%arg0: tensor<3x8xbf16>, %arg1: tensor<16x8xbf16>, %arg2: tensor<16xbf16>) -> tensor<3x16xbf16> {
     %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [1] : (tensor<3x8xbf16>, tensor<16x8xbf16>) -> tensor<3x16xf32>
