@@ -13,6 +13,9 @@ mod work;
 mod ahead_tests;
 #[cfg(feature = "compile")]
 #[cfg(test)]
+mod growth_tests;
+#[cfg(feature = "compile")]
+#[cfg(test)]
 mod load_tests;
 #[cfg(feature = "compile")]
 #[cfg(test)]
