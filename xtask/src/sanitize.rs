@@ -55,6 +55,17 @@ struct Tests {
 
 const LIBRARY: &[&str] = &["--lib"];
 
+/// The IREE engine, which has both C below it and threads of its own.
+const IREE: Tests = Tests {
+    package: "mlxcel-iree",
+    target: LIBRARY,
+    names: &["ffi::", "engine::"],
+    left_out: &[(
+        "weights_that_memory_does_not_hold_are_an_error",
+        "it takes the address space that the sanitizer keeps its notes in",
+    )],
+};
+
 /// What has `unsafe` code below it, in both engines.
 const ADDRESS: Sanitizer = Sanitizer {
     kind: Kind::Address,
@@ -76,15 +87,7 @@ const ADDRESS: Sanitizer = Sanitizer {
         ("detect_leaks=1", "what a test leaves behind is a defect"),
     ],
     tests: &[
-        Tests {
-            package: "mlxcel-iree",
-            target: LIBRARY,
-            names: &["ffi::", "engine::"],
-            left_out: &[(
-                "weights_that_memory_does_not_hold_are_an_error",
-                "it takes the address space that the sanitizer keeps its notes in",
-            )],
-        },
+        IREE,
         Tests {
             package: "mlxcel-mlx",
             target: LIBRARY,
@@ -106,15 +109,7 @@ const THREAD: Sanitizer = Sanitizer {
     tests: &[
         Tests { package: "mlxcel-session", target: &["--test", "engine"], names: &[], left_out: &[] },
         Tests { package: "mlxcel-models", target: &["--test", "quantize"], names: &[], left_out: &[] },
-        Tests {
-            package: "mlxcel-iree",
-            target: LIBRARY,
-            names: &["ffi::", "engine::"],
-            left_out: &[(
-                "weights_that_memory_does_not_hold_are_an_error",
-                "it takes the address space that the sanitizer keeps its notes in",
-            )],
-        },
+        IREE,
     ],
 };
 

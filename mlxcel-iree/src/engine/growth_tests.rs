@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mlxcel_core::{
-    Control, InferenceSession, LoadOptions, Model, Precision, Row, RowResult, SequenceId, SessionOptions,
-    StepOutput,
-};
+use mlxcel_core::{LoadOptions, Model, Precision, SessionOptions};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, Lengths, ProgramWriter, model_info};
 use mlxcel_iree_compile::cache::Cache;
 use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
 use mlxcel_iree_kernels::{attends_in_use, for_kernels};
 use mlxcel_models::Checkpoint;
 
+use super::state_tests::feed;
 use super::{IreeExecutor, Programs, weights};
 use crate::compile::Compiled;
 use crate::ffi::{Device, DeviceOptions};
@@ -46,15 +44,6 @@ fn model(kv_cache: KvCacheType, lengths: &[usize], cache: &Path) -> Arc<dyn Mode
     let executor = IreeExecutor::new(device, programs, weights);
     let info = model_info("iree", &checkpoint, &decoder);
     Arc::new(GraphModel::new(executor, &decoder, info, &graph).unwrap())
-}
-
-fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
-    let mut out = StepOutput::default();
-    session.step(&[Row::logits(sequence, tokens)], &Control::default(), &mut out).unwrap();
-    match out.take().remove(0).unwrap() {
-        RowResult::Logits(logits) => logits,
-        other => panic!("{other:?} are no logits"),
-    }
 }
 
 /// Attention takes the same positions in the same order whatever the length of the cache: what differs is no rounding.

@@ -10,7 +10,7 @@ use mlxcel_core::{
 
 use crate::IreeBackend;
 
-fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
+pub(super) fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
     let mut out = StepOutput::default();
     session.step(&[Row::logits(sequence, tokens)], &Control::default(), &mut out).unwrap();
     match out.take().remove(0).unwrap() {
