@@ -1,11 +1,10 @@
 //! The suite `mlx`: our MLX engine beside mlx-lm, in each type that mlx-lm may be best in.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use mlxcel_core::{
     Backend, Control, InferenceSession, LoadOptions, Model, ModelSource, Row, RowResult, SamplingPlan,
@@ -133,11 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         contestants: entries.into_iter().map(|entry| entry.result).collect(),
     };
     println!("\n{}", report.table());
-    let path = arguments.folder.join("mlx.json");
-    fs::write(&path, serde_json::to_string_pretty(&report)?)
-        .with_context(|| format!("writing {}", path.display()))?;
-    eprintln!("\nthe numbers are in {}", path.display());
-    Ok(())
+    report.write(&arguments.folder)
 }
 
 fn versions(entries: &[Entry]) -> Vec<(String, String)> {

@@ -163,11 +163,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         contestants: entries.into_iter().map(|entry| entry.result).collect(),
     };
     println!("\n{}\n{ratios}", report.table());
-    let path = arguments.folder.join("pjrt.json");
-    fs::write(&path, serde_json::to_string_pretty(&report)?)
-        .with_context(|| format!("writing {}", path.display()))?;
-    eprintln!("\nthe numbers are in {}", path.display());
-    Ok(())
+    report.write(&arguments.folder)
 }
 
 /// Tells what meshes take. The devices of a processor share its memory: what a process has more than the weights once is what its devices

@@ -1,7 +1,10 @@
 //! What was found: a table for people, and the same as JSON.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::machine::Machine;
@@ -37,6 +40,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Writes the numbers to `SUITE.json` in `folder`, and tells where they are.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(format!("{}.json", self.suite));
+        fs::write(&path, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+        eprintln!("\nthe numbers are in {}", path.display());
+        Ok(())
+    }
+
     /// The table, and how ours compare with the best of the others.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
