@@ -1,4 +1,4 @@
-//! The bytes of one file: mapped from disk, or part of the application's binary.
+//! The bytes of one file: mapped from disk, or embedded in the application's binary.
 
 use std::fs::File;
 use std::io;
@@ -12,11 +12,11 @@ use crate::files;
 
 /// A file's content, reachable without having been copied.
 pub(crate) enum FileBytes {
-    /// Mapped read-only; pages come from the disk when they are first read.
+    /// Mapped read-only; pages are read from disk on first access.
     Mapped(Mmap),
     /// Embedded in the binary.
     Embedded(&'static [u8]),
-    /// Computed from others.
+    /// Computed from other bytes.
     Owned(Vec<u8>),
 }
 

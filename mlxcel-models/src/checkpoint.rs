@@ -1,4 +1,4 @@
-//! A checkpoint: settings, weights and the files beside them.
+//! Checkpoints: config, weights, and the other files of the folder.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,12 +22,11 @@ const GGUF: &str = ".gguf";
 const GENERATION_CONFIG: &str = "generation_config.json";
 const OPERATION: &str = "open checkpoint";
 
-/// A checkpoint, open for reading: a folder of Hugging Face's layout, or GGUF files.
+/// An open checkpoint: a folder in Hugging Face's layout, or GGUF files.
 ///
-/// Weights are mapped into memory, not read: opening takes milliseconds, and a byte of them comes from the disk when
-/// it is first looked at. The files must not be modified while the checkpoint is open; replacing them by renaming
-/// others into their place is fine. It is [`Send`] and [`Sync`] and meant to be shared in an
-/// [`Arc`](std::sync::Arc).
+/// Weights are memory-mapped: opening takes milliseconds, and bytes are read from disk on first access. The files must
+/// not be modified while the checkpoint is open; replacing them by renaming is safe. A `Checkpoint` is [`Send`] and
+/// [`Sync`] and meant to be shared in an [`Arc`](std::sync::Arc).
 pub struct Checkpoint {
     source: Source,
     config_bytes: Cow<'static, [u8]>,
@@ -46,30 +45,28 @@ pub struct TensorView<'a> {
     pub element_type: ElementType,
     /// The sizes of the dimensions, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The elements, row-major and little-endian, at no particular alignment.
+    /// The elements, row-major, little-endian and unaligned.
     pub bytes: &'a [u8],
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in the folder `path`: `config.json`, `generation_config.json` if there is one, and
+    /// Opens the checkpoint in the folder `path`: `config.json`, `generation_config.json` if present, and
     /// `model.safetensors` or else the shards that `model.safetensors.index.json` lists.
     ///
-    /// Or opens a GGUF file, whose metadata has all of that: `path` is the file, any of those that a model is split into, or a folder
-    /// without `config.json` that has one such model.
+    /// `path` can also be a GGUF file, any file of a split GGUF model, or a folder with one GGUF model and no
+    /// `config.json`.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) for a folder or file that is missing,
-    /// [`InvalidInput`](ErrorKind::InvalidInput) where `path` is another file, or a folder of several models in GGUF files,
-    /// [`Corrupt`](ErrorKind::Corrupt) for settings
-    /// or weights that are not what their format demands, [`Unsupported`](ErrorKind::Unsupported) for weights in other
-    /// formats, and for GGUF files of an architecture that is not known. Whether the model itself is supported is [`decoder`](Self::decoder)'s to say.
+    /// [`NotFound`](ErrorKind::NotFound) for a missing folder or file; [`InvalidInput`](ErrorKind::InvalidInput) if
+    /// `path` is another kind of file, or a folder with several GGUF models; [`Corrupt`](ErrorKind::Corrupt) for
+    /// invalid config or weights; [`Unsupported`](ErrorKind::Unsupported) for weights in other formats and unknown GGUF
+    /// architectures. [`decoder`](Self::decoder) checks whether the model itself is supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::read(Source::at(path.as_ref())?)
     }
 
-    /// A checkpoint whose files are part of the application's binary: pairs of name and content, as
-    /// [`include_bytes!`] gives them.
+    /// A checkpoint embedded in the application's binary: pairs of name and content, as from [`include_bytes!`].
     ///
     /// # Errors
     ///
@@ -78,11 +75,12 @@ impl Checkpoint {
         Self::read(Source::embedded(files)?)
     }
 
-    /// The checkpoint that a [`ModelSource`] names: what a [`Backend`](mlxcel_core::Backend) does first.
+    /// Opens the checkpoint that a [`ModelSource`] names; the first thing that a [`Backend`](mlxcel_core::Backend)
+    /// does.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open), and [`Unsupported`](ErrorKind::Unsupported) for a source that is no checkpoint.
+    /// As for [`open`](Self::open), and [`Unsupported`](ErrorKind::Unsupported) for a source that is not a checkpoint.
     pub fn from_source(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Folder(folder) => Self::open(folder),
@@ -113,14 +111,14 @@ impl Checkpoint {
         Ok(Self { source, config_bytes, config, model_type, stop_tokens, weights, fingerprint })
     }
 
-    /// The architecture's name in `config.json`, such as `llama`.
+    /// The `model_type` of `config.json`, such as `llama`.
     pub fn model_type(&self) -> &str {
         &self.model_type
     }
 
-    /// The token ids that end a text: `eos_token_id` of `generation_config.json`, else of `config.json`.
+    /// The end-of-sequence token ids: `eos_token_id` of `generation_config.json`, else of `config.json`.
     ///
-    /// Empty where the checkpoint says there are none.
+    /// Empty if the checkpoint has none.
     pub fn stop_tokens(&self) -> &[TokenId] {
         &self.stop_tokens
     }
@@ -134,9 +132,9 @@ impl Checkpoint {
         }
     }
 
-    /// Reads a file of the checkpoint such as `tokenizer.json`, or answers `None` if there is none of that name.
+    /// Reads a file of the checkpoint such as `tokenizer.json`; `None` if it does not exist.
     ///
-    /// This is for the small files beside the weights; weights come from [`tensor`](Self::tensor).
+    /// For the small files; weights are read with [`tensor`](Self::tensor).
     ///
     /// # Errors
     ///
@@ -145,7 +143,8 @@ impl Checkpoint {
         self.source.read(name)
     }
 
-    /// As [`file`](Self::file), but none where the metadata of a GGUF file makes what has this name: for whoever copies that file too.
+    /// Like [`file`](Self::file), but `None` for files that are generated from a GGUF file's metadata. For copying a
+    /// checkpoint, where the GGUF file is copied.
     ///
     /// # Errors
     ///
@@ -160,7 +159,7 @@ impl Checkpoint {
         }
     }
 
-    /// The tensor called `name` in the weights.
+    /// The tensor `name` of the weights.
     ///
     /// # Errors
     ///
@@ -169,18 +168,18 @@ impl Checkpoint {
         self.stored(name).map(|stored| self.view(stored))
     }
 
-    /// All tensors with their names, in the order of the names.
+    /// All tensors with their names, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, TensorView<'_>)> {
         self.weights.iter().map(|(name, stored)| (name, self.view(stored)))
     }
 
-    /// The files that hold the weights: the name of each, and its content, which is mapped and not read.
+    /// The weight files: name and mapped content.
     pub fn weight_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.weights.files()
     }
 
-    /// The files to be copied by whoever copies the weights: [`weight_files`](Self::weight_files), under names by which a folder of them
-    /// is opened, and without what was computed from them when they were opened.
+    /// The weight files to copy with a checkpoint: [`weight_files`](Self::weight_files) under names with which the copy
+    /// can be opened, without data computed at load.
     pub fn copied_weight_files(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
         let is_gguf = matches!(self.source, Source::Gguf(_));
         self.weights.stored_files().map(move |(name, content)| match name {
@@ -190,7 +189,7 @@ impl Checkpoint {
         })
     }
 
-    /// Refuses files of weights that are links out of the folder: for whoever copies them to others.
+    /// Fails if a weight file is a link that leads out of the folder. For copying a checkpoint to other people.
     ///
     /// # Errors
     ///
@@ -205,22 +204,22 @@ impl Checkpoint {
         }
     }
 
-    /// The bytes of a weight of this checkpoint's [`Decoder`]: those in the mapped files where they lie together there, else a
-    /// copy.
+    /// The bytes of a weight of this checkpoint's [`Decoder`]: borrowed from the mapped files if they are contiguous
+    /// there, else copied.
     ///
-    /// Of a packed weight they are the codes, in its [`stored_shape`](WeightRef::stored_shape); its further parts are weights to
-    /// be asked for in the same way.
+    /// For a packed weight these are the codes, in its [`stored_shape`](WeightRef::stored_shape). Its other parts are
+    /// separate weights.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such tensor, [`InvalidInput`](ErrorKind::InvalidInput) if the
-    /// tensor differs from the reference, which is then one of another checkpoint.
+    /// [`NotFound`](ErrorKind::NotFound) if the tensor does not exist, [`InvalidInput`](ErrorKind::InvalidInput) if it
+    /// does not match the reference, which then belongs to another checkpoint.
     pub fn weight(&self, weight: &WeightRef) -> Result<WeightView<'_>> {
         gather::view(self, weight)
     }
 
-    /// The bytes of a weight where they lie in the mapped files: in one part, or in one for each of the tensors that it is
-    /// [stacked](WeightRef::stack) of. `None` where they must be gathered, which [`weight`](Self::weight) does.
+    /// The bytes of a weight in the mapped files: one part, or one for each tensor that it is
+    /// [stacked](WeightRef::stack) from. `None` if they have to be gathered, as [`weight`](Self::weight) does.
     ///
     /// # Errors
     ///
@@ -229,43 +228,44 @@ impl Checkpoint {
         gather::mapped(self, weight)
     }
 
-    /// Writes consecutive rows of a weight, of all dimensions but the innermost, into `out`: for whoever takes a weight piece by piece.
+    /// Copies consecutive rows of a weight into `out`, to load a weight in pieces. All dimensions but the innermost
+    /// count as rows.
     ///
     /// # Errors
     ///
-    /// The errors of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows that it does not have, or an `out` that is
-    /// not as long as they are.
+    /// The errors of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows out of range, or an
+    /// `out` of another length.
     pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         gather::rows(self, weight, rows, out)
     }
 
-    /// The values of a weight, packed or of floats, as elements of another type: F32, F16 or BF16, row-major.
+    /// The values of a weight, packed or floating-point, converted to F32, F16 or BF16, row-major.
     ///
     /// # Errors
     ///
-    /// Those of [`weight`](Self::weight), [`Unsupported`](ErrorKind::Unsupported) for other types, and
+    /// The errors of [`weight`](Self::weight); [`Unsupported`](ErrorKind::Unsupported) for other types;
     /// [`ResourceExhausted`](ErrorKind::ResourceExhausted).
     pub fn expanded_weight(&self, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
         quantize::values(self, weight, element)
     }
 
-    /// What network this is: every layer, and for each role in it the weight that plays it.
+    /// The description of the network: every layer, with a weight for each role.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for an unknown `model_type` or a setting that is not implemented,
-    /// [`Corrupt`](ErrorKind::Corrupt) for settings that contradict each other or the tensors' shapes,
+    /// [`Unsupported`](ErrorKind::Unsupported) for an unknown `model_type` or an unsupported config field;
+    /// [`Corrupt`](ErrorKind::Corrupt) for a config that is inconsistent with itself or with the tensors' shapes;
     /// [`NotFound`](ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
     pub fn decoder(&self) -> Result<Decoder> {
         families::describe(self)
     }
 
-    /// An identity of model and weights: 64 hexadecimal digits of a SHA-256.
+    /// A fingerprint of config and weights: 64 hexadecimal digits of a SHA-256.
     ///
-    /// It covers `config.json` and of each tensor the name, type, shape and content: whole up to 4 KiB, of larger ones
-    /// five samples of 256 bytes, since reading gigabytes would cost more than loading the model. Weights that were
-    /// trained, merged or converted differ nearly everywhere, so such checkpoints differ in their fingerprints. It is
-    /// no protection against somebody who alters a few values on purpose.
+    /// It covers `config.json` and the name, type, shape and content of each tensor: up to 4 KiB completely, larger
+    /// ones in five samples of 256 bytes, because reading gigabytes would take longer than loading the model. Trained,
+    /// merged or converted weights differ almost everywhere and so have other fingerprints. It does not protect against
+    /// deliberate changes of a few values.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.get_or_init(|| fingerprint::fingerprint(&self.config_bytes, &self.weights)).clone()
     }
@@ -295,7 +295,7 @@ impl Checkpoint {
         self.weights.get(name).is_some()
     }
 
-    /// The tensor called `name` and the file that holds it.
+    /// The tensor `name` of the weights.
     pub(crate) fn located(&self, name: &str) -> Result<(TensorView<'_>, &str)> {
         self.stored(name).map(|stored| (self.view(stored), self.weights.location(stored)))
     }

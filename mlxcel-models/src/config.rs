@@ -1,4 +1,4 @@
-//! Typed reading of JSON settings, with errors that name the file and the field.
+//! Typed access to JSON config, with errors that name the file and the field.
 
 use std::ops::RangeInclusive;
 

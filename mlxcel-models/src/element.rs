@@ -1,4 +1,4 @@
-//! The element types that tensors of a checkpoint can have.
+//! Element types of checkpoint tensors.
 
 use std::fmt;
 
@@ -86,12 +86,12 @@ impl ElementType {
         self.row().1
     }
 
-    /// Bits of one element.
+    /// The bits of an element.
     pub fn bits(self) -> usize {
         self.row().2
     }
 
-    /// Bytes of `elements` of them, or `None` where that is no whole number of bytes or overflows.
+    /// The bytes of `elements` elements, or `None` if that is not a whole number of bytes or overflows.
     pub fn byte_len(self, elements: usize) -> Option<usize> {
         let bits = elements.checked_mul(self.bits())?;
         bits.is_multiple_of(8).then_some(bits / 8)

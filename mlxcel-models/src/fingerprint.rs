@@ -1,4 +1,4 @@
-//! An identity for a checkpoint that is cheap enough to compute at every start.
+//! Checkpoint fingerprints, cheap enough to compute at every start.
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! The bytes of a weight, gathered from the tensors that it is made of.
+//! Gathers the bytes of a weight from the tensors that it consists of.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,8 +18,8 @@ pub struct WeightView<'a> {
     pub element_type: ElementType,
     /// The sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The elements, row-major and little-endian, at no particular alignment. Borrowed from the mapped file where they lie
-    /// together in it.
+    /// The elements, row-major, little-endian and unaligned; borrowed from the mapped file if they are contiguous
+    /// there.
     pub bytes: Cow<'a, [u8]>,
 }
 

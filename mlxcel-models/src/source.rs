@@ -1,4 +1,4 @@
-//! Where a checkpoint's files are: in a folder, embedded in the application's binary, or all in one of GGUF.
+//! Where a checkpoint's files are: in a folder, embedded in the application's binary, or inside GGUF files.
 
 use std::borrow::Cow;
 use std::fs;
@@ -17,9 +17,9 @@ const OPERATION: &str = "open checkpoint";
 pub(crate) enum Source {
     /// A folder on disk.
     Folder(PathBuf),
-    /// Names and contents in the binary.
+    /// Names and contents embedded in the binary.
     Embedded(&'static [(&'static str, &'static [u8])]),
-    /// GGUF files, whose metadata makes the others.
+    /// GGUF files; the other files are generated from their metadata.
     Gguf(Box<Gguf>),
 }
 

@@ -1,4 +1,4 @@
-//! The names of the composites that the helpers make, for engines that replace them.
+//! Names of the composites that the helpers make, for engines that replace them.
 
 /// [`Builder::linear`](crate::Builder::linear): `x: [.., K]`, `weight: [N, K]` and perhaps `bias: [N]` to `[.., N]`. No
 /// attributes.
@@ -10,7 +10,8 @@ pub const RMS_NORM: &str = "mlxcel.rms_norm";
 /// [`Builder::attention`](crate::Builder::attention): `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]` and `mask: [T, S]` to
 /// `[T, H * e]`. Attribute `scale`, a float.
 ///
-/// In decompositions it may have the attribute `soft_cap`, a float, and a fifth operand `sinks: [H]`, told by the attribute `sinks`.
+/// Inside decompositions it can have the attribute `soft_cap`, a float, and a fifth operand `sinks: [H]`, marked by the
+/// attribute `sinks`.
 pub const ATTENTION: &str = "mlxcel.attention";
 
 /// [`Builder::embedding`](crate::Builder::embedding): `table: [V, H]` and integer `ids` of any shape to `[..ids, H]` f32. No

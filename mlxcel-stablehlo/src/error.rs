@@ -1,4 +1,4 @@
-//! What a program cannot be, and why.
+//! Errors of building and verifying programs.
 
 use std::fmt;
 
@@ -7,8 +7,7 @@ use crate::types::TensorType;
 /// Shorthand for a result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation cannot be part of a program: the operation, what is wrong with which operand, and the types of
-/// all its operands.
+/// Why an operation is invalid: the operation, the operand and what is wrong with it, and the types of all operands.
 ///
 /// ```
 /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
@@ -28,23 +27,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[error("{0}")]
 pub struct Error(Box<Inner>);
 
-/// What is wrong, for those who decide by it.
+/// The category of an [`Error`], to match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An operand has a rank or a size that the operation cannot take.
+    /// An operand's rank or size is invalid for the operation.
     Shape,
-    /// An operand has an element type that the operation cannot take.
+    /// An operand's element type is invalid for the operation.
     Element,
     /// A dimension number, bound, permutation or other attribute does not fit the operands.
     Attribute,
-    /// A tensor would have more bytes than memory can address.
+    /// A tensor would be larger than the address space.
     Overflow,
-    /// A value is used outside of the region that made it.
+    /// A value is used outside of its region.
     Scope,
     /// A function or argument name is taken, or unknown.
     Name,
-    /// The program is put together wrongly: a wrong number of values, a misplaced argument, an impossible alias.
+    /// The program's structure is invalid: a wrong number of values, a misplaced argument, an impossible alias.
     Structure,
 }
 
@@ -58,8 +57,8 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `op` without operands to show, for functions that build on [`Builder`](crate::Builder) and find something
-    /// wrong themselves.
+    /// An error of the operation `op` without operands, for functions that extend [`Builder`](crate::Builder) with
+    /// checks of their own.
     pub fn new(kind: ErrorKind, op: impl Into<String>, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -70,7 +69,7 @@ impl Error {
         }))
     }
 
-    /// The same with the types of the operands.
+    /// Adds the names and types of the operands.
     #[must_use]
     pub fn with_operands(mut self, operands: Vec<(String, TensorType)>) -> Self {
         self.0.operands = operands;
@@ -83,17 +82,17 @@ impl Error {
         self
     }
 
-    /// What is wrong.
+    /// The category of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The operation that was to be made, by its StableHLO name.
+    /// The StableHLO name of the operation.
     pub fn op(&self) -> &str {
         &self.0.op
     }
 
-    /// The name and type of each operand of the operation, where it has any.
+    /// The name and type of each operand; empty if the error has none.
     pub fn operands(&self) -> &[(String, TensorType)] {
         &self.0.operands
     }

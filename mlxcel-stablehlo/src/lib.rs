@@ -1,19 +1,19 @@
-//! StableHLO programs authored in Rust.
+//! StableHLO programs, written in Rust.
 //!
-//! A language model's network is a program over tensors. Here it is written in Rust, op by op, and comes out as
-//! [StableHLO](https://openxla.org/stablehlo), which compilers such as IREE and XLA read. The alternative is to trace the
-//! network in Python and ship the exported file; then the shapes, the KV cache layout and the batching are what the export
-//! froze, and a user who wants another capacity needs the Python environment back. A builder in the application makes the
-//! program that this checkpoint, this device and this batch call for, when they are known.
+//! A language model is a program over tensors. With this crate the program is written in Rust, operation by operation,
+//! and printed as [StableHLO](https://openxla.org/stablehlo), which compilers such as IREE and XLA read. The
+//! alternative is to trace a network in Python and ship the exported file. The export fixes shapes, KV cache layout and
+//! batch sizes, and changing one of them needs the Python environment again. A builder inside the application generates
+//! the program for the checkpoint, device and batch at hand, at run time.
 //!
-//! What a program made by hand loses against a traced one is that nobody has run it yet. So the [`Builder`] checks: every
-//! operation's types are inferred when it is made, by the pure functions of [`infer`], and one that cannot be is an
-//! [`Error`] at that line, which names the operation, the operand and all their types. What has been built is accepted by
-//! stock tools. Nothing is broadcast, promoted or guessed; [helpers](#helpers) do that by name.
+//! A traced program has run at least once; a handwritten one has not. The [`Builder`] therefore checks every operation
+//! when it is made: the pure functions of [`infer`] compute its types, and an invalid operation returns an [`Error`]
+//! that names the operation, the operand and the types of all operands. Unmodified StableHLO tools accept the result.
+//! There is no implicit broadcasting or type promotion; [helpers](#helpers) do both explicitly.
 //!
-//! The finished [`Module`] is data. It prints as MLIR text (`to_string()`), it can be walked and checked
-//! ([`Module::verify`]), and it can be rewritten before it is printed ([`Module::rewrite_composites`]), which is how an
-//! engine swaps in kernels of its own.
+//! The finished [`Module`] is data. It prints as MLIR text (`to_string()`), can be traversed and checked
+//! ([`Module::verify`]), and can be rewritten before printing ([`Module::rewrite_composites`]), which is how an engine
+//! inserts its own kernels.
 //!
 //! ```
 //! use mlxcel_stablehlo::{ElementType, ModuleBuilder, Result, TensorType};
@@ -40,22 +40,22 @@
 //! ```
 //!
 //! # Values
-//! A [`Value`] belongs to the function in whose closure it was made: its lifetime is that function's mark, so that a value of
-//! another function does not compile. Inside of regions (the body of a loop, the comparator of a sort) values of the enclosing
-//! blocks can be read; what is made there cannot leave, and using it outside is an [`Error`].
+//! A [`Value`] belongs to one function, which its lifetime identifies: using it in another function does not compile. A
+//! region (the body of a loop, the comparator of a sort) can read values of the enclosing blocks. Values made in a
+//! region cannot be used outside of it; doing so is an [`Error`].
 //!
 //! # Helpers
-//! Models are written in [`Builder::linear`] and [`embedding`](Builder::embedding), which with
-//! [`group_by_expert`](Builder::group_by_expert) have a [form](Builder::expert_linear) for experts,
-//! [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention),
-//! [`rope`](Builder::rope), [`softmax`](Builder::softmax), [`argmax`](Builder::argmax) and [`take`](Builder::take). Those
-//! up to attention make composites ([`composites`] has their names): one operation that says what is meant, with a
-//! decomposition into plain operations that says exactly what it computes. A compiler that knows nothing of them compiles the
-//! decomposition.
+//! Methods above the level of single operations: [`Builder::linear`], [`embedding`](Builder::embedding),
+//! [`expert_linear`](Builder::expert_linear) with [`group_by_expert`](Builder::group_by_expert),
+//! [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention), [`rope`](Builder::rope),
+//! [`softmax`](Builder::softmax), [`argmax`](Builder::argmax) and [`take`](Builder::take). Layers make composites
+//! (named in [`composites`]): one operation with a decomposition into plain operations that defines exactly what it
+//! computes. A compiler that does not know a composite compiles the decomposition.
 //!
 //! # Limits
-//! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no quantized types
-//! (packed weights are integers, unpacked by operations). Operations with effects, collectives and convolutions are missing.
+//! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no quantized
+//! types (packed weights are integers, unpacked by operations). Not supported: operations with side effects,
+//! collectives and convolutions.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Constant tensors: a type and its bytes.
+//! Constant tensors.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use half::{bf16, f16};
 
 use crate::types::{ElementType, TensorType};
 
-/// A constant tensor: row-major, little-endian, dense bytes.
+/// A constant tensor: a type and dense, row-major, little-endian bytes.
 ///
-/// Truth values take one byte each (0 or 1); 4-bit elements share bytes, the first in the low bits.
+/// A boolean takes one byte (0 or 1). 4-bit elements share bytes, the first in the low bits.
 #[derive(Clone, PartialEq)]
 pub struct Literal {
     ty: TensorType,
@@ -18,8 +18,7 @@ pub struct Literal {
 
 /// A Rust type whose slices are the elements of a [`Literal`].
 ///
-/// Sealed: the types here are all that have a Rust counterpart; 4-bit elements have none and go through
-/// [`Literal::from_bytes`].
+/// Sealed: these are all element types with a Rust counterpart. Use [`Literal::from_bytes`] for 4-bit elements.
 pub trait Element: NoUninit + sealed::Sealed {
     /// The element type that it stands for.
     const TYPE: ElementType;
@@ -40,20 +39,20 @@ macro_rules! elements {
 elements!(f32 => F32, f16 => F16, bf16 => BF16, i64 => I64, i32 => I32, i8 => I8, bool => I1, u32 => U32, u8 => U8);
 
 impl Literal {
-    /// A tensor of `shape` from its elements in row-major order, or `None` where their number does not match.
+    /// A tensor of `shape` from its elements in row-major order, or `None` if their number does not match.
     pub fn new<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Option<Self> {
         let ty = TensorType::new(T::TYPE, shape);
         Self::from_bytes(ty, bytemuck::cast_slice::<T, u8>(elements))
     }
 
-    /// A single element.
+    /// A scalar.
     pub fn scalar<T: Element>(value: T) -> Self {
         let ty = TensorType::scalar(T::TYPE);
         Self { ty, bytes: bytemuck::bytes_of(&value).into() }
     }
 
-    /// A tensor from its dense bytes, or `None` where their number does not match the type or a truth value is
-    /// neither 0 nor 1.
+    /// A tensor from its dense bytes, or `None` if their number does not match the type or a boolean is neither 0 nor
+    /// 1.
     pub fn from_bytes(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
         let valid =
@@ -61,8 +60,8 @@ impl Literal {
         valid.then_some(Self { ty, bytes })
     }
 
-    /// A single element of any type from a number, or `None` where an integer type cannot hold the number exactly
-    /// (floating-point types round to nearest, ties to even; truth values take 0 and 1).
+    /// A scalar of any element type, or `None` if an integer type cannot represent `value` exactly. Floating-point
+    /// types round to nearest, ties to even; booleans accept 0 and 1.
     pub fn scalar_from_f64(element: ElementType, value: f64) -> Option<Self> {
         let exactly = |least: f64, bound: f64| {
             (value.fract() == 0.0 && value >= least && value < bound).then_some(value as i64)

@@ -1,7 +1,7 @@
 //! The program as data: a [`Module`] of [`Function`]s of [`Op`]s over numbered values.
 //!
-//! Only [`Builder`](crate::Builder) and rewrites make these; both check types as they go, so whatever is in a
-//! module is well typed. It can be walked (by printers, evaluators, lowerings) and rewritten.
+//! Only [`Builder`](crate::Builder) and rewrites make these, and both check types, so every module is well typed unless
+//! it was changed by hand. Printers, evaluators and lowerings traverse it.
 
 use crate::literal::Literal;
 use crate::types::TensorType;
@@ -17,7 +17,7 @@ impl ValueId {
     }
 }
 
-/// A program: functions that can call one another by name, in the order in which they were made.
+/// A program: functions in the order in which they were made, which can call one another by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Module {
     /// The symbol name of the module.
@@ -54,8 +54,8 @@ impl Function {
         &self.values[value.index()]
     }
 
-    /// A new value of this type, for an operation that a rewrite adds to make; until one does, the function does not
-    /// [verify](Module::verify).
+    /// Adds a value of this type, to be the result of an operation that a rewrite adds. Without such an operation the
+    /// function does not [verify](Module::verify).
     pub fn add_value(&mut self, ty: TensorType) -> ValueId {
         // As the builder's values, these are numbered in 32 bits: a program of more has no memory to be in.
         let value = ValueId(self.values.len() as u32);
@@ -72,20 +72,20 @@ impl Function {
 /// One argument of a [`Function`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// What the caller knows it by, such as `kv.0` or `model.norm.weight`; not part of the program's meaning.
+    /// The name for callers, such as `kv.0` or `model.norm.weight`. It has no meaning within the program.
     pub name: String,
-    /// The value that carries it.
+    /// Its value in the function.
     pub value: ValueId,
-    /// The result whose storage it may share: the caller gives the buffer up (`tf.aliasing_output`).
+    /// The result that may reuse its storage: the caller donates the buffer (`tf.aliasing_output`).
     pub aliases_result: Option<usize>,
 }
 
-/// A straight line of operations: the body of a function or of a region.
+/// A sequence of operations: the body of a function or of a region.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Block {
-    /// The values that a region is entered with; empty for a function's body, whose arguments stand apart.
+    /// A region's arguments; empty for a function's body, whose arguments are [`Function::arguments`].
     pub arguments: Vec<ValueId>,
-    /// The operations in order; each uses only values made before it.
+    /// The operations in order; each uses only earlier values.
     pub ops: Vec<Op>,
     /// The values returned (`return`, `stablehlo.return`).
     pub results: Vec<ValueId>,
@@ -94,18 +94,18 @@ pub struct Block {
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
-    /// What it does, with its attributes.
+    /// The operation with its attributes.
     pub kind: OpKind,
-    /// What it reads.
+    /// The operands.
     pub operands: Vec<ValueId>,
-    /// What it makes.
+    /// The results.
     pub results: Vec<ValueId>,
-    /// Nested blocks: `[condition, body]` of while, `[comparator]` of sort; empty otherwise. A region may read values
+    /// Nested blocks: `[condition, body]` of while, `[comparator]` of sort; otherwise empty. A region can read values
     /// of the enclosing blocks.
     pub regions: Vec<Block>,
 }
 
-/// Operations of two equal-typed operands, element by element.
+/// Elementwise operations of two operands of the same type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the StableHLO operation of that name")]
 pub enum BinaryOp {
@@ -126,7 +126,7 @@ pub enum BinaryOp {
     ShiftRightLogical,
 }
 
-/// Operations of one operand, element by element.
+/// Elementwise operations of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the StableHLO operation of that name")]
 pub enum UnaryOp {
@@ -153,7 +153,7 @@ pub enum UnaryOp {
     Popcnt,
 }
 
-/// How [`OpKind::Compare`] compares; its result is of truth values.
+/// The comparison of [`OpKind::Compare`], whose result is a tensor of booleans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the StableHLO comparison direction of that name")]
 pub enum Comparison {
@@ -165,16 +165,16 @@ pub enum Comparison {
     GreaterOrEqual,
 }
 
-/// How [`OpKind::Reduce`] joins elements.
+/// The reduction of [`OpKind::Reduce`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// The sum; the neutral element is zero.
     Sum,
     /// The product; the neutral element is one.
     Product,
-    /// The largest; the neutral element is minus infinity, or the least integer.
+    /// The maximum; the neutral element is minus infinity, or the smallest integer.
     Max,
-    /// The smallest; the neutral element is infinity, or the greatest integer.
+    /// The minimum; the neutral element is infinity, or the largest integer.
     Min,
     /// Whether all are true.
     And,
@@ -182,7 +182,7 @@ pub enum Reduction {
     Or,
 }
 
-/// How [`OpKind::Scatter`] joins an update with what is there.
+/// How [`OpKind::Scatter`] combines an update with the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScatterUpdate {
     /// The update replaces it.
@@ -191,16 +191,17 @@ pub enum ScatterUpdate {
     Add,
 }
 
-/// The dimensions that `dot_general` pairs: batch dimensions lead the result, contracting ones are summed over.
+/// The dimension numbers of `dot_general`: batch dimensions come first in the result, contracting dimensions are summed
+/// over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DotDimensions {
     /// Batch dimensions of the left operand.
     pub lhs_batch: Vec<usize>,
-    /// Batch dimensions of the right operand, pairwise with the left's.
+    /// Batch dimensions of the right operand, in the order of the left's.
     pub rhs_batch: Vec<usize>,
     /// Contracting dimensions of the left operand.
     pub lhs_contracting: Vec<usize>,
-    /// Contracting dimensions of the right operand, pairwise with the left's.
+    /// Contracting dimensions of the right operand, in the order of the left's.
     pub rhs_contracting: Vec<usize>,
 }
 
@@ -242,15 +243,15 @@ pub enum Attribute {
     Float(f32),
     /// Text.
     Text(String),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
 }
 
-/// What an [`Op`] does.
+/// The kind of an [`Op`], with its attributes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum OpKind {
-    /// A value known when the program is made.
+    /// A constant.
     Constant(Literal),
     /// Counts up from zero along `dimension`.
     Iota {
@@ -269,11 +270,11 @@ pub enum OpKind {
         /// Which operand dimension each result dimension is.
         permutation: Vec<usize>,
     },
-    /// Changes the element type, by value.
+    /// Converts the element type.
     Convert,
-    /// Changes the element type, by bits; a change of width adds or removes a last dimension.
+    /// Reinterprets the bits as another element type; a change of width adds or removes a last dimension.
     BitcastConvert,
-    /// A part with fixed bounds.
+    /// A slice with static bounds.
     Slice {
         /// First index of each dimension.
         start: Vec<usize>,
@@ -282,19 +283,20 @@ pub enum OpKind {
         /// The step of each dimension.
         stride: Vec<usize>,
     },
-    /// A part of fixed size that starts where scalar operands say (clamped to fit): `operand, start…`.
+    /// A slice of static size at scalar start indices (clamped to fit): `operand, start…`.
     DynamicSlice {
         /// The size of the part.
         sizes: Vec<usize>,
     },
-    /// The first operand with the second written over it where scalar operands say (clamped to fit): `operand, update, start…`.
+    /// Writes the update over the operand at scalar start indices (clamped to fit): `operand, update, start…`.
     DynamicUpdateSlice,
-    /// All operands one after another along `dimension`.
+    /// All operands, concatenated along `dimension`.
     Concatenate {
         /// The dimension that grows.
         dimension: usize,
     },
-    /// `operand, value`: adds the scalar `value` around and between elements; negative low and high remove.
+    /// `operand, value`: pads with the scalar `value` around and between elements; negative low and high padding
+    /// removes elements.
     Pad {
         /// Elements added in front of each dimension.
         low: Vec<i64>,
@@ -308,7 +310,7 @@ pub enum OpKind {
         /// Which dimension means what.
         dimensions: GatherDimensions,
     },
-    /// `operand, indices, updates`: windows written at run-time indices; a window that does not fit is left out.
+    /// `operand, indices, updates`: writes windows at run-time indices; a window that does not fit is skipped.
     Scatter {
         /// Which dimension means what.
         dimensions: ScatterDimensions,
@@ -317,25 +319,25 @@ pub enum OpKind {
         /// The caller's promise that no two windows overlap.
         unique_indices: bool,
     },
-    /// One operand, element by element.
+    /// One operand, elementwise.
     Unary(UnaryOp),
-    /// Two operands, element by element.
+    /// Two operands, elementwise.
     Binary(BinaryOp),
-    /// Two operands compared, element by element.
+    /// Two operands compared, elementwise.
     Compare(Comparison),
     /// `condition, on_true, on_false`; the condition has the same shape, or is a scalar.
     Select,
     /// `minimum, operand, maximum`; the bounds have the same shape, or are scalars.
     Clamp,
-    /// `operand`: joins elements along `dimensions`, which the result lacks. The neutral element is implied.
+    /// `operand`: reduces `dimensions` and removes them. The neutral element is implied.
     Reduce {
         /// How elements are joined.
         reduction: Reduction,
         /// The dimensions reduced, ascending.
         dimensions: Vec<usize>,
     },
-    /// `values, indices`: along `dimension`, the largest value and its index; of equal values the lowest index wins.
-    /// Two results. A value that is not a number is never chosen over a number.
+    /// `values, indices`: the largest value along `dimension` and its index; two results. Ties go to the lowest index.
+    /// NaN is never chosen over a number.
     ReduceArgMax {
         /// The dimension reduced.
         dimension: usize,
@@ -345,16 +347,16 @@ pub enum OpKind {
         /// Which dimensions are paired.
         dimensions: DotDimensions,
     },
-    /// Carried values, regions `[condition, body]`: runs the body while the condition holds.
+    /// Loop-carried values, regions `[condition, body]`: runs the body while the condition holds.
     While,
-    /// Sorts all operands along `dimension` by the region `[comparator]` over pairs of scalars.
+    /// Sorts all operands along `dimension` with the region `[comparator]` over pairs of scalars.
     Sort {
         /// The dimension sorted.
         dimension: usize,
         /// Whether equal elements keep their order.
         stable: bool,
     },
-    /// An operation by `name` whose meaning is the private function `decomposition`.
+    /// A named operation, defined by the private function `decomposition`.
     Composite {
         /// The name, such as `mlxcel.linear`.
         name: String,
@@ -368,7 +370,7 @@ pub enum OpKind {
         /// Its name.
         function: String,
     },
-    /// Something that only a particular compiler knows.
+    /// An operation that only a particular compiler knows.
     CustomCall {
         /// The name by which it knows it.
         target: String,

@@ -3,7 +3,7 @@
 use crate::module::{BinaryOp, Comparison, OpKind, Reduction, UnaryOp};
 
 impl BinaryOp {
-    /// Every operation of two operands.
+    /// All binary operations.
     pub const ALL: [Self; 15] = [
         Self::Add,
         Self::Subtract,
@@ -45,7 +45,7 @@ impl BinaryOp {
 }
 
 impl UnaryOp {
-    /// Every operation of one operand.
+    /// All unary operations.
     pub const ALL: [Self; 21] = [
         Self::Abs,
         Self::Negate,
@@ -99,7 +99,7 @@ impl UnaryOp {
 }
 
 impl Comparison {
-    /// Every comparison.
+    /// All comparisons.
     pub const ALL: [Self; 6] =
         [Self::Equal, Self::NotEqual, Self::Less, Self::LessOrEqual, Self::Greater, Self::GreaterOrEqual];
 
@@ -117,10 +117,10 @@ impl Comparison {
 }
 
 impl Reduction {
-    /// Every reduction.
+    /// All reductions.
     pub const ALL: [Self; 6] = [Self::Sum, Self::Product, Self::Max, Self::Min, Self::And, Self::Or];
 
-    /// The operation that joins two elements.
+    /// The binary operation that combines two elements.
     pub fn joins_by(self) -> BinaryOp {
         match self {
             Self::Sum => BinaryOp::Add,

@@ -1,4 +1,4 @@
-//! Walking modules, and replacing composites.
+//! Traversing modules and replacing composites.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,8 @@ impl Op {
 }
 
 impl Block {
-    /// Shows every operation of the block to `visit`, those of nested regions after the operation that has them.
+    /// Calls `visit` with every operation of the block, and with those of nested regions after the operation that
+    /// contains them.
     pub fn walk<'m>(&'m self, visit: &mut impl FnMut(&'m Op)) {
         for op in &self.ops {
             visit(op);
@@ -39,7 +40,7 @@ pub struct Composite<'m, 'f> {
     pub operands: &'m [Value<'f>],
     /// Its attributes.
     pub attributes: &'m [(String, Attribute)],
-    /// What it stands for; a function of the module as it was.
+    /// Its decomposition, a function of the original module.
     pub decomposition: &'m Function,
 }
 
@@ -51,11 +52,11 @@ impl Composite<'_, '_> {
 }
 
 impl Module {
-    /// The module with composites replaced: `rewrite` is shown each with the builder that stands at its place, and answers
-    /// the values that take the place of its results, or `None` to leave it.
+    /// The module with composites replaced. `rewrite` is called with each composite and a builder at its position, and
+    /// returns the values that replace its results, or `None` to keep the composite.
     ///
-    /// Everything is built anew and so checked again. Composites that `rewrite` makes are not shown to it. Private functions
-    /// that no public function reaches any more are left out.
+    /// The module is rebuilt, and so checked again. `rewrite` does not see composites that it makes. Private functions
+    /// that no public function reaches any more are removed.
     ///
     /// ```
     /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType, composites};
@@ -79,7 +80,7 @@ impl Module {
     /// ```
     ///
     /// # Errors
-    /// Those of `rewrite`; replacements of other types than the results; a module that does not
+    /// The errors of `rewrite`; replacements whose types differ from the results'; a module that does not
     /// [verify](Self::verify).
     pub fn rewrite_composites<F>(&self, mut rewrite: F) -> Result<Self>
     where
@@ -107,8 +108,8 @@ impl Module {
         Ok(callees_first(&state.module))
     }
 
-    /// The module with the composites whose name `which` holds for replaced by the operations of their decompositions, also
-    /// inside of other decompositions.
+    /// The module with every composite for whose name `which` returns true replaced by the operations of its
+    /// decomposition, including composites inside other decompositions.
     ///
     /// # Errors
     /// A module that does not [verify](Self::verify).

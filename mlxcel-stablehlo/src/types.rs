@@ -20,7 +20,7 @@ pub enum ElementType {
     I8,
     /// Signed 4-bit integer, two to a byte with the first in the low bits.
     I4,
-    /// Truth value.
+    /// Boolean.
     I1,
     /// Unsigned 32-bit integer.
     U32,
@@ -63,7 +63,7 @@ impl ElementType {
         }
     }
 
-    /// The width in bits; a truth value counts as 1.
+    /// The width in bits; a boolean counts as 1.
     pub fn bits(self) -> usize {
         match self {
             Self::I64 => 64,
@@ -75,8 +75,8 @@ impl ElementType {
         }
     }
 
-    /// The bytes that `count` dense elements take in memory: 4-bit elements share bytes, a truth value takes a whole one.
-    /// Saturates at `usize::MAX`.
+    /// The bytes of `count` dense elements: 4-bit elements share bytes, a boolean takes a whole one. Saturates at
+    /// `usize::MAX`.
     pub fn bytes_for(self, count: usize) -> usize {
         match self {
             Self::I1 => count,
@@ -90,12 +90,12 @@ impl ElementType {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 
-    /// Whether this is an integer type; truth values are not.
+    /// Whether this is an integer type; booleans are not.
     pub fn is_integer(self) -> bool {
         !self.is_float() && self != Self::I1
     }
 
-    /// Whether this is an integer type with a sign.
+    /// Whether this is a signed integer type.
     pub fn is_signed(self) -> bool {
         matches!(self, Self::I64 | Self::I32 | Self::I8 | Self::I4)
     }
@@ -107,7 +107,7 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// An element type and the static size of each dimension, outermost first; no dimension means a scalar.
+/// An element type and static dimension sizes, outermost first. A scalar has no dimensions.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// The type of each element.
@@ -122,7 +122,7 @@ impl TensorType {
         Self { element, shape: shape.into() }
     }
 
-    /// The type of a single element.
+    /// The type of a scalar.
     pub fn scalar(element: ElementType) -> Self {
         Self::new(element, [])
     }
@@ -132,7 +132,7 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements; saturates at `usize::MAX`, which no type inside a program reaches.
+    /// The number of elements. Saturates at `usize::MAX`, which no type inside a program reaches.
     pub fn elements(&self) -> usize {
         if self.shape.contains(&0) {
             return 0;
@@ -145,7 +145,7 @@ impl TensorType {
         self.element.bytes_for(self.elements())
     }
 
-    /// The same shape with other elements.
+    /// The same shape with another element type.
     #[must_use]
     pub fn with_element(&self, element: ElementType) -> Self {
         Self::new(element, self.shape.clone())

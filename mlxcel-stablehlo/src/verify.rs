@@ -1,4 +1,4 @@
-//! Checks of a whole module, for those who put one together or changed it by hand.
+//! Verification of whole modules, for those assembled or changed by hand.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,13 +9,14 @@ use crate::module::{Block, Function, Module, Op, OpKind, ValueId};
 use crate::types::TensorType;
 
 impl Module {
-    /// Checks the module as if it were built anew: every operation's types by inference, every value defined once and
-    /// before it is used, every callee there with the right signature, and no function that calls itself.
+    /// Checks the module as if it were built again: the types of every operation, that each value is defined once and
+    /// before its use, that every callee exists with the right signature, and that no function calls itself.
     ///
-    /// What [`ModuleBuilder`](crate::ModuleBuilder) and the rewrites make passes; it is for modules changed by hand.
+    /// Modules from [`ModuleBuilder`](crate::ModuleBuilder) and rewrites always pass; this is for modules changed by
+    /// hand.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first violation.
     pub fn verify(&self) -> Result<()> {
         let mut names = HashSet::new();
         for function in &self.functions {

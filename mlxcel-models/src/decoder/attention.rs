@@ -1,4 +1,4 @@
-//! Attention: over keys and values, and over a compressed latent.
+//! Attention, and latent attention.
 
 use super::{HeadLinear, Linear, Norm, WeightId};
 use crate::rope::Rope;
@@ -6,8 +6,8 @@ use crate::rope::Rope;
 /// Causal self-attention.
 ///
 /// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie et al.,
-/// 2023): `softmax(scale · q·kᵀ) · v` over the positions up to its own, or the last [`window`](AttentionCore::window) of them.
-/// Queries and keys are normed, then rotated.
+/// 2023): `softmax(scale · q·kᵀ) · v` over all positions up to its own, or the last [`window`](AttentionCore::window)
+/// of them. Queries and keys are normalized, then rotated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// The number of query heads, a multiple of `kv_heads`.
@@ -16,7 +16,7 @@ pub struct Attention {
     pub kv_heads: usize,
     /// The width of each head.
     pub head_dim: usize,
-    /// `hidden_size` to `query_heads · head_dim`, head after head.
+    /// `hidden_size` to `query_heads · head_dim`, heads concatenated.
     pub query: Linear,
     /// `hidden_size` to `kv_heads · head_dim`.
     pub key: Linear,
@@ -24,43 +24,43 @@ pub struct Attention {
     pub value: Linear,
     /// `query_heads · head_dim` to `hidden_size`.
     pub output: Linear,
-    /// The norm of queries, where there is one.
+    /// The norm of queries, if any.
     pub query_norm: Option<HeadNorm>,
-    /// The norm of keys, where there is one.
+    /// The norm of keys, if any.
     pub key_norm: Option<HeadNorm>,
-    /// The magnitude to which queries, keys and values are limited once they are projected and normed (OLMoE's `clip_qkv`).
+    /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
-    /// A projection of the layer's input, `hidden_size` to `query_heads · head_dim`, whose sigmoid multiplies what the heads
-    /// give, before `output` (Qwen3-Next).
+    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · head_dim`, whose sigmoid
+    /// multiplies the heads' results before `output` (Qwen3-Next).
     pub gate: Option<Linear>,
-    /// How scores are made and what they see.
+    /// Scores and masking.
     pub core: AttentionCore,
 }
 
-/// The part of [`Attention`] between its projections.
+/// [`Attention`] without its projections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionCore {
-    /// What the products of queries and keys are multiplied with.
+    /// The factor of query-key products.
     pub scale: f32,
-    /// How many positions a position sees, its own included: `p` sees those from `p − window + 1` (sliding window,
-    /// Beltagy et al., 2020, "Longformer"). `None`: all up to its own.
+    /// The number of visible positions including the position itself: `p` attends to `p − window + 1` and later
+    /// (sliding window, Beltagy et al., 2020, "Longformer"). `None`: all positions up to its own.
     pub window: Option<usize>,
-    /// How queries and keys are rotated by position; `None`: not at all.
+    /// The rotary embedding; `None` for attention without positions.
     pub rope: Option<Rope>,
     /// Scores become `cap · tanh(score / cap)` (Gemma 2).
     pub soft_cap: Option<f32>,
-    /// `[query_heads]`: a logit per head that takes part in the softmax and has no value (gpt-oss).
+    /// `[query_heads]`: a logit per head that is part of the softmax and has no value (gpt-oss).
     pub sinks: Option<WeightId>,
-    /// A factor of queries that grows with the position.
+    /// A factor of queries that depends on the position.
     pub query_scale: Option<PositionScale>,
 }
 
-/// `1 + beta · ln(1 + ⌊position / original_context⌋)`, what Llama 4 and Ministral 3 multiply queries with.
+/// The factor `1 + beta · ln(1 + ⌊position / original_context⌋)` of queries in Llama 4 and Ministral 3.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionScale {
-    /// How fast it grows.
+    /// The coefficient of the logarithm.
     pub beta: f32,
-    /// The positions for each unit under the logarithm.
+    /// The positions per unit under the logarithm.
     pub original_context: usize,
 }
 
@@ -69,37 +69,37 @@ pub struct PositionScale {
 pub struct HeadNorm {
     /// The norm.
     pub norm: Norm,
-    /// Over what.
+    /// The elements that are normalized together.
     pub scope: NormScope,
 }
 
-/// What a [`HeadNorm`] normalises over.
+/// The elements that a [`HeadNorm`] normalizes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormScope {
-    /// Each head by itself.
+    /// Each head separately.
     Head,
-    /// All heads together, as the projection gives them.
+    /// All heads of the projection together.
     Full,
 }
 
 /// Multi-head latent attention (DeepSeek-AI, 2024, "DeepSeek-V2"), in the absorbed form.
 ///
-/// A position keeps a latent of `rank` numbers and a rotary key of `rope_dim` numbers, which all heads share. With
-/// `[q, r]` the parts of a head's query, its score is `scale · (key_up(q) · latent + r · key)`, and what it gives is
+/// A position's state is a latent of `rank` numbers and a rotary key of `rope_dim` numbers, shared by all heads. With
+/// `[q, r]` the two parts of a head's query, its score is `scale · (key_up(q) · latent + r · key)`, and its result
 /// `value_up(Σ softmax · latent)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentAttention {
     /// The number of heads.
     pub heads: usize,
-    /// The width of a query's part that is not rotated.
+    /// The width of the unrotated part of a query.
     pub plain_dim: usize,
-    /// The width of a query's rotated part, and of the shared key.
+    /// The width of the rotated part of a query, and of the shared key.
     pub rope_dim: usize,
     /// The width of the values of a head.
     pub value_dim: usize,
     /// The width of the latent.
     pub rank: usize,
-    /// How queries are made: `heads · (plain_dim + rope_dim)` outputs, of each head the plain part first.
+    /// The query projection: `heads · (plain_dim + rope_dim)` outputs, the unrotated part of each head first.
     pub query: LatentQuery,
     /// `hidden_size` to `rank + rope_dim`: the latent, then the shared key.
     pub down: Linear,
@@ -111,18 +111,18 @@ pub struct LatentAttention {
     pub value_up: HeadLinear,
     /// `heads · value_dim` to `hidden_size`.
     pub output: Linear,
-    /// What scores are multiplied with.
+    /// The factor of scores.
     pub scale: f32,
-    /// How rotary parts are rotated.
+    /// The rotary embedding.
     pub rope: Rope,
 }
 
-/// How [`LatentAttention`] makes its queries.
+/// The query projection of [`LatentAttention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LatentQuery {
-    /// By one projection.
+    /// One projection.
     Direct(Linear),
-    /// Through a narrower latent of their own.
+    /// Two projections through a query latent.
     Compressed {
         /// `hidden_size` to the latent.
         down: Linear,

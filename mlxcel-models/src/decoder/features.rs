@@ -1,4 +1,4 @@
-//! Which parts of the vocabulary a decoder uses, and which an engine runs.
+//! Features of decoders, and which of them an engine supports.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,8 @@ use super::{
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)+) => {
-        /// A part of the vocabulary that an engine may run or not. Prints as its name, such as `soft cap of scores`.
+        /// A part of the description that an engine may or may not support. Prints as its name, such as `soft cap of
+        /// scores`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Feature {
             $($(#[$doc])* $name,)+
@@ -98,24 +99,24 @@ impl fmt::Display for Feature {
 pub struct FeatureSet(BTreeSet<Feature>);
 
 impl FeatureSet {
-    /// All that there are.
+    /// All features.
     pub fn all() -> Self {
         Self(Feature::ALL.iter().copied().collect())
     }
 
-    /// The same without `feature`.
+    /// Removes `feature`.
     #[must_use]
     pub fn without(mut self, feature: Feature) -> Self {
         self.0.remove(&feature);
         self
     }
 
-    /// Whether `feature` is in it.
+    /// Whether the set contains `feature`.
     pub fn contains(&self, feature: Feature) -> bool {
         self.0.contains(&feature)
     }
 
-    /// Its features, in the order of [`Feature::ALL`].
+    /// The features, in the order of [`Feature::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = Feature> + '_ {
         self.0.iter().copied()
     }
@@ -128,7 +129,7 @@ impl FeatureSet {
 }
 
 impl Decoder {
-    /// The features that it uses.
+    /// The features that the decoder uses.
     pub fn features(&self) -> FeatureSet {
         let mut used = FeatureSet::default();
         used.add(self.embedding.positions.is_some(), Feature::LearnedPositions);
@@ -149,11 +150,11 @@ impl Decoder {
         used
     }
 
-    /// Refuses the decoder unless it uses only what `runs` has; `engine` is named in the error.
+    /// Fails unless the decoder uses only features in `runs`. The error names `engine`.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) with the first feature that is missing.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported), naming the first unsupported feature.
     pub fn require(&self, runs: &FeatureSet, engine: &str) -> Result<()> {
         match self.features().iter().find(|&feature| !runs.contains(feature)) {
             None => Ok(()),

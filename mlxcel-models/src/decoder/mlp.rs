@@ -1,4 +1,4 @@
-//! What is applied to each position by itself: MLPs and experts.
+//! MLPs and experts, which are applied to each position separately.
 
 use super::{Activation, Gating, Linear, WeightId};
 
@@ -7,7 +7,7 @@ use super::{Activation, Gating, Linear, WeightId};
 pub enum Mlp {
     /// `down(gating(gate(x), up(x)))`.
     Gated {
-        /// How gate and up become one.
+        /// How gate and up projection are combined.
         gating: Gating,
         /// `hidden_size` to the intermediate size.
         gate: Linear,
@@ -27,70 +27,71 @@ pub enum Mlp {
     },
 }
 
-/// A mixture of experts (Shazeer et al., 2017): each position goes through the few gated MLPs that a router chooses for it, and
-/// the results are added with the router's weights.
+/// A mixture of experts (Shazeer et al., 2017): a router chooses a few gated MLPs for each position, and their results
+/// are summed with the router's weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
-    /// How many experts there are.
+    /// The number of experts.
     pub count: usize,
-    /// How many are chosen for each position.
+    /// The number of experts per token (top-k).
     pub chosen: usize,
-    /// What chooses.
+    /// The router.
     pub router: Router,
-    /// How gate and up become one.
+    /// How gate and up projection are combined.
     pub gating: Gating,
-    /// Of every expert `hidden_size` to its intermediate size: `[experts, outputs, inputs]`.
+    /// The gate projections, `[experts, outputs, inputs]`: `hidden_size` to each expert's intermediate size.
     pub gate: Linear,
-    /// Likewise.
+    /// The up projections, of the same shape.
     pub up: Linear,
-    /// Of every expert its intermediate size to `hidden_size`.
+    /// The down projections: each expert's intermediate size to `hidden_size`.
     pub down: Linear,
-    /// An MLP that every position goes through besides.
+    /// An MLP that processes every position in addition.
     pub shared: Option<SharedExpert>,
 }
 
-/// How experts are chosen and weighted.
+/// The choice and weighting of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
-    /// `hidden_size` to a logit for each expert.
+    /// `hidden_size` to one logit per expert.
     pub projection: Linear,
     /// How logits become scores.
     pub scoring: Scoring,
-    /// `[experts]`: added to the scores for the choice, and not for the weights.
+    /// `[experts]`: added to the scores for the choice, but not for the weights.
     pub selection_bias: Option<WeightId>,
-    /// Only experts of the best groups can be chosen.
+    /// Restricts the choice to the experts of the best groups.
     pub groups: Option<ExpertGroups>,
-    /// Whether the weights of the chosen are divided by their sum.
+    /// Whether the weights of the chosen experts are divided by their sum.
     pub normalised: bool,
-    /// What is added to that sum.
+    /// Added to that sum.
     pub normaliser: f32,
-    /// What the weights are multiplied with in the end.
+    /// A factor of the final weights.
     pub scale: f32,
 }
 
 /// How router logits become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scoring {
-    /// By a softmax over all experts. Where the weights are [normalised](Router::normalised), this is the softmax over the chosen.
+    /// A softmax over all experts. If the weights are [normalised](Router::normalised), this equals a softmax over the
+    /// chosen ones.
     Softmax,
-    /// By the sigmoid of each.
+    /// A sigmoid for each expert.
     Sigmoid,
 }
 
-/// Consecutive experts form groups of one size; a group's score is the sum of its two best.
+/// Groups of consecutive experts of equal size. A group's score is the sum of its two best experts'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertGroups {
-    /// How many groups there are.
+    /// The number of groups.
     pub count: usize,
-    /// How many of them can be chosen from.
+    /// The number of groups to choose experts from.
     pub kept: usize,
 }
 
-/// An MLP beside the experts.
+/// An MLP in addition to the experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedExpert {
     /// The MLP.
     pub mlp: Mlp,
-    /// `hidden_size` to one number, whose sigmoid multiplies the MLP's result.
+    /// A gate: `hidden_size` to one number, whose sigmoid multiplies the MLP's result.
     pub gate: Option<Linear>,
 }

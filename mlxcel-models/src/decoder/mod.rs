@@ -1,7 +1,7 @@
-//! The description of a decoder network that every family maps to and every engine reads.
+//! The description of a decoder network, which families produce and engines read.
 //!
-//! Its types are open on purpose: none is `#[non_exhaustive]`, and code that reads one takes it apart by name, so that
-//! a part that is added later cannot be skipped in silence.
+//! Its types are exhaustive on purpose: none is `#[non_exhaustive]`, and code that reads one destructures it by field,
+//! so that a new field does not compile until every reader handles it.
 
 mod attention;
 mod display;
@@ -30,24 +30,23 @@ pub use weight::{Selection, WeightRef};
 
 /// A decoder-only language model, described as data.
 ///
-/// A token's row of [`embedding`](Self::embedding) goes through [`layers`](Self::layers), then through
-/// [`norm`](Self::norm), and [`head`](Self::head) turns it into a logit for every token of the vocabulary. It holds
-/// names and shapes of weights and no bytes of them; those come from
-/// [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary with equal layers grouped, and
-/// [`walk`](crate::walk) is the one place that interprets it.
+/// A token's row of [`embedding`](Self::embedding) passes through [`layers`](Self::layers) and [`norm`](Self::norm),
+/// and [`head`](Self::head) computes a logit for every token of the vocabulary. The description contains names and
+/// shapes of weights; their bytes come from [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary
+/// in which equal layers are grouped. [`walk`](crate::walk) interprets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoder {
-    /// The architecture's name in `config.json`, such as `llama`.
+    /// The `model_type` of `config.json`, such as `llama`.
     pub model_type: String,
-    /// What a user should know about what is left out, such as that images are not supported; a sentence each.
+    /// Notes for users, one sentence each, such as that images are not supported.
     pub notes: Vec<String>,
     /// The number of token ids, and of logits.
     pub vocabulary_size: usize,
-    /// The width of the stream that the layers read and add to.
+    /// The width of the residual stream.
     pub hidden_size: usize,
-    /// The most positions that a sequence may have.
+    /// The maximum length of a sequence.
     pub context_length: usize,
-    /// The type in which the checkpoint's authors run activations.
+    /// The activation type of the checkpoint's authors.
     pub element_type: ElementType,
     /// The weights that the other fields refer to.
     pub weights: WeightTable,
@@ -61,18 +60,18 @@ pub struct Decoder {
     pub head: Head,
 }
 
-/// How tokens become the stream.
+/// The token embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
-    /// `[vocabulary_size, hidden_size]`, a row a token.
+    /// `[vocabulary_size, hidden_size]`, one row per token.
     pub weight: WeightId,
-    /// What rows are multiplied with.
+    /// A factor of the rows.
     pub scale: f32,
-    /// A table of learned positions whose rows are added, where there is one.
+    /// Learned position embeddings, which are added to the rows, if any.
     pub positions: Option<PositionTable>,
 }
 
-/// Learned positions.
+/// Learned position embeddings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionTable {
     /// `[rows, hidden_size]`.
@@ -86,49 +85,49 @@ pub struct PositionTable {
 pub struct Layer {
     /// Its blocks, in order.
     pub blocks: Vec<Block>,
-    /// How they are joined.
+    /// How they are connected.
     pub arrangement: Arrangement,
 }
 
-/// How the blocks of a layer are joined.
+/// How the blocks of a layer are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arrangement {
-    /// Each block reads the stream after the block before it has been added.
+    /// Each block reads the residual stream after the previous block.
     Sequential,
-    /// All blocks read the stream as it comes into the layer, and their results are added together.
+    /// All blocks read the layer's input, and their results are summed.
     Parallel,
 }
 
 /// `x + residual_scale · norm_after(operation(norm_before(x)))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
-    /// The norm in front of the operation.
+    /// The norm before the operation.
     pub norm_before: Option<Norm>,
-    /// What is computed.
+    /// The operation.
     pub operation: Operation,
-    /// The norm behind it.
+    /// The norm after the operation.
     pub norm_after: Option<Norm>,
-    /// What the result is multiplied with before it is added to the stream.
+    /// A factor of the result before it is added to the residual stream.
     pub residual_scale: f32,
 }
 
 /// The operation of a [`Block`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Positions see each other.
+    /// Mixes positions.
     Mixer(Mixer),
-    /// Each position by itself.
+    /// Processes each position separately.
     Mlp(Mlp),
-    /// Each position by itself, through the experts that are chosen for it.
+    /// Processes each position separately, with the experts chosen for it.
     Experts(Experts),
 }
 
-/// An operation through which positions see each other, and which keeps state between steps.
+/// An operation that mixes positions and keeps state between steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mixer {
     /// Causal self-attention; its state is the keys and values of earlier positions.
     Attention(Attention),
-    /// Attention over compressed latents, which are its state.
+    /// Attention over compressed latents, which are the state.
     Latent(LatentAttention),
     /// A short gated convolution; its state is the last inputs.
     ShortConvolution(ShortConvolution),
@@ -141,18 +140,18 @@ pub enum Mixer {
 /// The projection to logits: `softcap(scale · (x · weightᵀ + bias))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Head {
-    /// `hidden_size` to the vocabulary; the weight of a tied head is the embedding's table.
+    /// `hidden_size` to the vocabulary. A tied head's weight is the embedding's.
     pub projection: Linear,
-    /// Whether it is the embedding's table.
+    /// Whether the head shares the embedding's weight.
     pub tied: bool,
-    /// What logits are multiplied with.
+    /// A factor of the logits.
     pub scale: f32,
     /// Logits become `cap · tanh(logit / cap)`.
     pub soft_cap: Option<f32>,
 }
 
 impl Mixer {
-    /// Its rotary embedding, where it has one.
+    /// The rotary embedding, if any.
     pub fn rope(&self) -> Option<&crate::Rope> {
         match self {
             Self::Attention(attention) => attention.core.rope.as_ref(),
@@ -163,19 +162,19 @@ impl Mixer {
 }
 
 impl Decoder {
-    /// Every weight once, in the order of use: embedding, layers, final norm, head. A tied head is the embedding, so
-    /// it does not come again. Of a quantized weight the companions come with it, in [`WeightRef::tensors`]. The order
-    /// depends on nothing but the description.
+    /// All weights without duplicates, in the order of use: embedding, layers, final norm, head. A tied head shares the
+    /// embedding's weight and is not repeated. The parts of a packed weight are in [`WeightRef::tensors`]. The order
+    /// depends only on the description.
     pub fn weights(&self) -> impl Iterator<Item = &WeightRef> {
         self.weights.iter()
     }
 
-    /// The weight of an index.
+    /// The weight with this id.
     pub fn weight(&self, id: WeightId) -> &WeightRef {
         self.weights.get(id)
     }
 
-    /// The mixers, in the order of the walk.
+    /// The mixers, in the order in which [`walk`](crate::walk) visits them.
     pub fn mixers(&self) -> impl Iterator<Item = &Mixer> {
         self.layers.iter().flat_map(|layer| &layer.blocks).filter_map(|block| match &block.operation {
             Operation::Mixer(mixer) => Some(mixer),
@@ -183,7 +182,7 @@ impl Decoder {
         })
     }
 
-    /// The rotary embeddings, each once, in the order in which layers first use them.
+    /// The distinct rotary embeddings, in the order of first use.
     pub fn ropes(&self) -> Vec<&crate::Rope> {
         let mut ropes = Vec::new();
         for rope in self.mixers().filter_map(Mixer::rope) {
@@ -194,17 +193,17 @@ impl Decoder {
         ropes
     }
 
-    /// The lengths of sequences between which its rotary embeddings change.
+    /// The sequence lengths at which rotary frequencies change.
     pub fn rope_epochs(&self) -> crate::RopeEpochs {
         crate::RopeEpochs::new(self.ropes())
     }
 
-    /// The number of parameters: values of all [`weights`](Self::weights).
+    /// The number of parameters: the values of all [`weights`](Self::weights).
     pub fn parameters(&self) -> u64 {
         self.weights().map(|weight| weight.elements() as u64).sum()
     }
 
-    /// The bytes of all [`weights`](Self::weights) as they are stored, scales and biases of quantized ones included.
+    /// The bytes of all [`weights`](Self::weights) as stored, including scales and biases of quantized ones.
     pub fn weight_bytes(&self) -> u64 {
         self.weights().flat_map(WeightRef::tensors).map(|tensor| tensor.byte_len() as u64).sum()
     }

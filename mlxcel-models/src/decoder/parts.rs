@@ -1,15 +1,15 @@
-//! The parts that mixers and MLPs are made of: projections, norms, nonlinearities.
+//! Projections, norms and activations, of which mixers and MLPs consist.
 
 use super::WeightId;
 
-/// A projection: `x · weightᵀ + bias`, times `scale` where one is given to its user.
+/// A linear layer: `x · weightᵀ + bias`, times `scale` if its user has one.
 ///
-/// Of [experts](super::Experts) the weight is `[experts, outputs, inputs]` and the bias `[experts, outputs]`.
+/// For [experts](super::Experts) the weight is `[experts, outputs, inputs]` and the bias `[experts, outputs]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     /// `[outputs, inputs]`.
     pub weight: WeightId,
-    /// `[outputs]`, where there is one.
+    /// `[outputs]`, if any.
     pub bias: Option<WeightId>,
     /// The number of inputs.
     pub inputs: usize,
@@ -17,13 +17,12 @@ pub struct Linear {
     pub outputs: usize,
 }
 
-/// A projection of each head by a matrix of its own: `y[h] = x[h] · weight[h]ᵀ`, or `x[h] · weight[h]` where
-/// [`transposed`](Self::transposed).
+/// A linear layer per head: `y[h] = x[h] · weight[h]ᵀ`, or `x[h] · weight[h]` if [`transposed`](Self::transposed).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLinear {
     /// `[heads, rows, columns]`.
     pub weight: WeightId,
-    /// Whether inputs are the rows of the matrix and outputs its columns.
+    /// Whether the rows of the matrices are inputs and the columns outputs.
     pub transposed: bool,
     /// The number of heads.
     pub heads: usize,
@@ -33,25 +32,24 @@ pub struct HeadLinear {
     pub outputs: usize,
 }
 
-/// A normalisation over the last dimension, in single precision:
-/// `(x − mean) / √(spread + epsilon) · (offset + weight) + bias`.
+/// A norm over the last dimension, in float32: `(x − mean) / √(spread + epsilon) · (offset + weight) + bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// Which mean and spread.
+    /// The kind, which defines mean and spread.
     pub kind: NormKind,
-    /// One factor an element: `[width]`, or `[heads, width]` where each head has factors of its own; none: all are one.
+    /// One factor per element: `[width]`, or `[heads, width]` for factors per head. `None`: all are one.
     pub weight: Option<WeightId>,
-    /// What is added at the end, of the weight's shape.
+    /// Added at the end, of the weight's shape.
     pub bias: Option<WeightId>,
-    /// What is added to the spread.
+    /// Added to the spread.
     pub epsilon: f32,
-    /// What is added to every factor: 1 where the checkpoint stores factors less one (Gemma), else 0.
+    /// Added to every factor: 1 if the checkpoint stores factors minus one (Gemma), else 0.
     pub offset: f32,
     /// The length of the last dimension.
     pub width: usize,
 }
 
-/// What a [`Norm`] subtracts and divides by.
+/// The mean and spread of a [`Norm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
     /// No mean, and the mean square as spread (Zhang and Sennrich, 2019, "Root Mean Square Layer Normalization").
@@ -60,7 +58,7 @@ pub enum NormKind {
     Layer,
 }
 
-/// A nonlinearity, applied to each element.
+/// An elementwise activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x · sigmoid(x)`, also called swish.
@@ -77,11 +75,11 @@ pub enum Activation {
     Sigmoid,
     /// `tanh(x)`.
     Tanh,
-    /// `ln(1 + eˣ)`; above 20 it is `x`, as in PyTorch.
+    /// `ln(1 + eˣ)`; `x` above 20, as in PyTorch.
     Softplus,
 }
 
-/// How the gate of an MLP and its up projection become one.
+/// How an MLP combines gate and up projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gating {
     /// `activation(gate) · up` (Shazeer, 2020, "GLU Variants Improve Transformer").

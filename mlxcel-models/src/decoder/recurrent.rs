@@ -1,8 +1,8 @@
-//! Mixers whose state has a fixed size: convolutions and linear recurrences.
+//! Mixers with state of fixed size: convolutions and linear recurrences.
 
 use super::{Activation, Linear, Norm, WeightId};
 
-/// A causal convolution of each channel by itself: output `t` is `Σ weight[c, k] · x[c, t − taps + 1 + k] + bias[c]`, then the
+/// A depthwise causal convolution: output `t` is `Σ weight[c, k] · x[c, t − taps + 1 + k] + bias[c]`, then the
 /// activation. Its state is the last `taps − 1` inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Convolution {
@@ -14,7 +14,7 @@ pub struct Convolution {
     pub channels: usize,
     /// The number of taps.
     pub taps: usize,
-    /// What is applied to the sum.
+    /// The activation of the sum.
     pub activation: Option<Activation>,
 }
 
@@ -23,7 +23,7 @@ pub struct Convolution {
 pub struct ShortConvolution {
     /// `hidden_size` to `3 · channels`: `b`, `c`, `x`.
     pub input: Linear,
-    /// Over `channels`.
+    /// The convolution of `channels`.
     pub convolution: Convolution,
     /// `channels` to `hidden_size`.
     pub output: Linear,
@@ -31,10 +31,10 @@ pub struct ShortConvolution {
 
 /// The gated delta rule (Yang et al., 2024, "Gated Delta Networks"), as Qwen3-Next has it.
 ///
-/// Queries, keys and values go through one convolution, queries and keys are normalised to length one
-/// (`x / √(Σx² + 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads, queries are divided by
-/// `√key_dim`. With `g = −exp(decay) · softplus(alpha + alpha_bias)` and `β = sigmoid(beta)` of each value head, its state
-/// `S` (`[key_dim, value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`, and gives `Sᵀq`.
+/// One convolution is applied to queries, keys and values. Queries and keys are normalized to length one (`x / √(Σx² +
+/// 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads; queries are divided by `√key_dim`. With `g
+/// = −exp(decay) · softplus(alpha + alpha_bias)` and `β = sigmoid(beta)` per value head, the state `S` (`[key_dim,
+/// value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`; the result is `Sᵀq`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRule {
     /// The number of key (and query) heads.
@@ -57,13 +57,13 @@ pub struct DeltaRule {
     pub beta: Linear,
     /// `hidden_size` to `value_heads`.
     pub alpha: Linear,
-    /// Over queries, keys and values, one behind the other.
+    /// The convolution of concatenated queries, keys and values.
     pub convolution: Convolution,
     /// `[value_heads]`: added to `alpha`.
     pub alpha_bias: WeightId,
     /// `[value_heads]`: the logarithm of the decay's rate.
     pub decay: WeightId,
-    /// The norm of each head's result, which is then multiplied by `silu(z)`.
+    /// The norm of each head's result, which `silu(z)` then multiplies.
     pub norm: Norm,
     /// `value_heads · value_dim` to `hidden_size`.
     pub output: Linear,
@@ -71,16 +71,16 @@ pub struct DeltaRule {
 
 /// A selective state space (Dao and Gu, 2024, "Mamba-2").
 ///
-/// `x`, `B` and `C` go through one convolution. With `dt = clamp(softplus(dt + dt_bias))` and `A = −exp(decay)` of each head,
-/// its state `S` (`[head_dim, state_size]`) becomes `e^(dt·A) · S + dt · x ⊗ B`, and gives `S·C + skip · x`; the result is
-/// multiplied by `silu(z)`, normed and projected. `heads / groups` consecutive heads share `B` and `C`.
+/// One convolution is applied to `x`, `B` and `C`. With `dt = clamp(softplus(dt + dt_bias))` and `A = −exp(decay)` per
+/// head, the state `S` (`[head_dim, state_size]`) becomes `e^(dt·A) · S + dt · x ⊗ B`, and the result is `S·C + skip ·
+/// x`, multiplied by `silu(z)`, normalized and projected. `heads / groups` consecutive heads share `B` and `C`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StateSpace {
     /// The number of heads.
     pub heads: usize,
     /// The width of a head.
     pub head_dim: usize,
-    /// How many `B` and `C` there are.
+    /// The number of groups, each with its own `B` and `C`.
     pub groups: usize,
     /// The width of `B` and `C`.
     pub state_size: usize,
@@ -90,7 +90,7 @@ pub struct StateSpace {
     pub input: Linear,
     /// `hidden_size` to `heads`.
     pub dt: Linear,
-    /// Over `x`, `B` and `C`.
+    /// The convolution of `x`, `B` and `C`.
     pub convolution: Convolution,
     /// `[heads]`: added to `dt`.
     pub dt_bias: WeightId,
@@ -100,7 +100,8 @@ pub struct StateSpace {
     pub decay: WeightId,
     /// `[heads]`.
     pub skip: WeightId,
-    /// The norm after the gate; its width is what it normalises over, which divides `heads · head_dim`.
+    /// The norm after the gate. Its width, which divides `heads · head_dim`, is the number of elements normalized
+    /// together.
     pub norm: Option<Norm>,
     /// `heads · head_dim` to `hidden_size`.
     pub output: Linear,

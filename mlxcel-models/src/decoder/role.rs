@@ -1,4 +1,4 @@
-//! What each weight is for, and which are multiplied with.
+//! Roles of weights, and which weights are operands of matrix products.
 
 use std::fmt;
 
@@ -9,26 +9,26 @@ use super::{
 };
 use crate::element::ElementType;
 
-/// The part of a network that a weight belongs to. Prints as a word or two.
+/// The part of the network that a weight belongs to. Prints as one or two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WeightRole {
-    /// The table of token embeddings.
+    /// Token embedding.
     Embedding,
-    /// The table of learned positions.
+    /// Learned position embeddings.
     Positions,
-    /// Norms around and between blocks, and within them.
+    /// Norms of blocks and inside of them.
     Norm,
-    /// Attention, its projections included.
+    /// Attention, including its projections.
     Attention,
-    /// Short convolutions and linear recurrences, their projections included.
+    /// Short convolutions and linear recurrences, including their projections.
     Recurrence,
-    /// MLPs, shared experts among them.
+    /// MLPs, including shared experts.
     Mlp,
     /// The router of experts.
     Router,
     /// The experts.
     Experts,
-    /// The head, if it is not the embedding.
+    /// The head, if it is not tied.
     Head,
 }
 
@@ -56,14 +56,15 @@ impl fmt::Display for WeightRole {
 }
 
 impl Decoder {
-    /// Of each weight the role, in the order of [`weights`](Self::weights); of one with several, such as a tied head's, the first.
+    /// The role of each weight, in the order of [`weights`](Self::weights). A weight with several roles, such as a tied
+    /// head's, has the first.
     pub fn weight_roles(&self) -> Vec<WeightRole> {
         // Every weight of the table was added for a role.
         self.collect().roles.into_iter().map(|role| role.unwrap_or(WeightRole::Head)).collect()
     }
 
-    /// The weights that may be quantized, in the order of the table: those of every product, and the table of token embeddings. Others
-    /// (norms, biases, convolutions, numbers of each head) are few, and their shapes say nothing about them.
+    /// The weights that can be quantized, in the order of the table: those of linear layers, and the token embedding.
+    /// The others (norms, biases, convolutions, per-head numbers) are small.
     pub fn products(&self) -> Vec<WeightId> {
         let mut products = self.collect().products;
         products.sort_unstable();
@@ -71,8 +72,8 @@ impl Decoder {
         products
     }
 
-    /// The same network with the weights of every product, and the table of token embeddings, as elements of `element`, packed or not: for
-    /// engines that [expand](crate::Checkpoint::expanded_weight) them when they load.
+    /// The same network with the weights of linear layers and the token embedding converted to `element`, for engines
+    /// that [expand](crate::Checkpoint::expanded_weight) weights at load.
     #[must_use]
     pub fn expanded(&self, element: ElementType) -> Self {
         let mut expanded = self.clone();

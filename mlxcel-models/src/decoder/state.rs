@@ -1,11 +1,11 @@
-//! What a sequence keeps between steps: groups of layers whose states have one layout.
+//! The state of a sequence between steps: groups of layers with the same layout.
 
 use super::{Decoder, Mixer};
 
-/// What one mixer keeps of a sequence, or one part of it.
+/// The state of one mixer, or one part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StateShape {
-    /// Keys and values of positions: of all, or of the last `window`.
+    /// Keys and values, of all positions or of the last `window`.
     Cache {
         /// How many heads keep keys and values.
         kv_heads: usize,
@@ -14,28 +14,28 @@ pub enum StateShape {
         /// How many positions are seen; `None`: all.
         window: Option<usize>,
     },
-    /// One vector for each position, which all heads share.
+    /// One vector per position, shared by all heads.
     Latent {
         /// Its width.
         width: usize,
     },
-    /// A tensor that does not grow with positions, in float32: what a recurrence keeps.
+    /// A float32 tensor of fixed size: the state of a recurrence.
     Fixed {
         /// Its sizes.
         shape: Vec<usize>,
     },
 }
 
-/// The states of several layers, which lie together.
+/// The states of several layers, stored together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateGroup {
-    /// What each keeps.
+    /// The state of each layer.
     pub shape: StateShape,
-    /// How many there are.
+    /// The number of layers.
     pub layers: usize,
 }
 
-/// Where a mixer's state lies.
+/// The location of a mixer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateSlot {
     /// The index of the group among [`Decoder::state_groups`].
@@ -45,7 +45,8 @@ pub struct StateSlot {
 }
 
 impl StateShape {
-    /// How many numbers one layer keeps of a sequence of `positions`; what engines add to fill up pages and chunks is not counted.
+    /// The number of values in one layer's state for a sequence of `positions`, without an engine's padding of pages
+    /// and chunks.
     pub fn values(&self, positions: usize) -> usize {
         match self {
             Self::Cache { kv_heads, head_dim, window } => {
@@ -57,7 +58,7 @@ impl StateShape {
         }
     }
 
-    /// Whether an earlier state can always be had back by forgetting later positions.
+    /// Whether dropping later positions restores an earlier state.
     pub fn is_rewindable(&self) -> bool {
         match self {
             Self::Cache { window, .. } => window.is_none(),
@@ -68,7 +69,7 @@ impl StateShape {
 }
 
 impl Mixer {
-    /// What it keeps: caches have one part, recurrences their convolution's inputs and then the recurrence's own state.
+    /// The parts of its state: one for caches; the convolution's inputs and the recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
             Self::Attention(attention) => vec![StateShape::Cache {
@@ -91,19 +92,19 @@ impl Mixer {
 }
 
 impl super::Convolution {
-    /// Its last inputs: `[channels, taps − 1]`, oldest first.
+    /// Its state, the last inputs: `[channels, taps − 1]`, oldest first.
     pub fn state(&self) -> StateShape {
         StateShape::Fixed { shape: vec![self.channels, self.taps - 1] }
     }
 }
 
 impl Decoder {
-    /// The groups that a sequence's state consists of, in the order in which layers first use them.
+    /// The groups of a sequence's state, in the order of first use.
     pub fn state_groups(&self) -> Vec<StateGroup> {
         self.place_states().0
     }
 
-    /// For each mixer in the order of the walk, where its parts lie.
+    /// The locations of each mixer's states, in the order of [`mixers`](Self::mixers).
     pub fn state_slots(&self) -> Vec<Vec<StateSlot>> {
         self.place_states().1
     }

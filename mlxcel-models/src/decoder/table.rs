@@ -1,12 +1,12 @@
-//! The weights of a decoder, each once, found by index.
+//! The weights of a decoder, by index.
 
 use std::collections::HashMap;
 
 use super::WeightRef;
 use crate::element::ElementType;
 
-/// The index of a weight in a decoder's [`WeightTable`]: what the description holds instead of names, so that an engine
-/// finds its own form of a weight without hashing anything in a step.
+/// The index of a weight in a decoder's [`WeightTable`]. The description contains indices instead of names, so that an
+/// engine finds its form of a weight without hashing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(u32);
 
@@ -17,7 +17,7 @@ impl WeightId {
     }
 }
 
-/// The weights of a [`Decoder`](super::Decoder), each once, in the order of their first use.
+/// The distinct weights of a [`Decoder`](super::Decoder), in the order of first use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WeightTable {
     weights: Vec<WeightRef>,
@@ -30,7 +30,7 @@ impl WeightTable {
         Self::default()
     }
 
-    /// The index of `weight`, which is added unless it is there: two roles of one tensor, such as a tied head's, are one
+    /// Returns the id of `weight`, adding it if necessary. Two roles of one tensor, such as a tied head's, share one
     /// weight.
     pub fn add(&mut self, weight: WeightRef) -> WeightId {
         if let Some(&id) = self.known.get(&weight) {
@@ -43,11 +43,11 @@ impl WeightTable {
         id
     }
 
-    /// The weight of an index of this table.
+    /// The weight with this id.
     ///
     /// # Panics
     ///
-    /// With an index of another table that is longer.
+    /// If `id` is out of range, and thus from another table.
     pub fn get(&self, id: WeightId) -> &WeightRef {
         &self.weights[id.index()]
     }
@@ -61,22 +61,22 @@ impl WeightTable {
         }
     }
 
-    /// All weights in their order.
+    /// All weights in order.
     pub fn iter(&self) -> std::slice::Iter<'_, WeightRef> {
         self.weights.iter()
     }
 
-    /// All weights in their order, each with its index.
+    /// All weights in order, with their ids.
     pub fn ids(&self) -> impl Iterator<Item = (WeightId, &WeightRef)> {
         (0..).map(WeightId).zip(&self.weights)
     }
 
-    /// How many weights there are.
+    /// The number of weights.
     pub fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }

@@ -1,50 +1,51 @@
-//! References from roles in a network to tensors of a checkpoint.
+//! References to weights of a checkpoint.
 
 use std::fmt;
 
 use crate::element::ElementType;
 use crate::packing::{Derived, Packed, Packing, Part};
 
-/// A weight: a tensor of the checkpoint, or what a network sees in one or several of them.
+/// A weight as the network uses it: a tensor of the checkpoint, or a view of one or several tensors.
 ///
-/// What it sees is made of the stored tensors in this order: those of [`stack`](Self::stack) are put behind the first, along
-/// a new outermost dimension; the two innermost dimensions are swapped where [`transposed`](Self::transposed); the
-/// [`selection`](Self::selection) is taken; and the result is read in [`shape`](Self::shape), row-major.
+/// The view is computed in this order: the tensors of [`stack`](Self::stack) follow the first one along a new outermost
+/// dimension; the two innermost dimensions are swapped if [`transposed`](Self::transposed); the
+/// [`selection`](Self::selection) is taken; and the result is reshaped to [`shape`](Self::shape), row-major.
 ///
-/// Where it is [`packed`](Self::packed), these are its codes, and further parts complete it. They are weights of their own for
-/// [`Checkpoint::weight`](crate::Checkpoint::weight). What is [`derived`](Self::derived) is computed from the stored tensor.
+/// For a [`packed`](Self::packed) weight this describes the codes. Its other parts are weights of their own for
+/// [`Checkpoint::weight`](crate::Checkpoint::weight). A [`derived`](Self::derived) weight is computed from the stored
+/// tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightRef {
     /// The tensor's name in the checkpoint.
     pub tensor: String,
-    /// The type of the elements: of a packed weight that of its codes' words, `U32`.
+    /// The element type; `U32` for the codes of a packed weight.
     pub element: ElementType,
-    /// The shape of this weight in values, packed or not.
+    /// The shape in values, whether packed or not.
     pub shape: Vec<usize>,
-    /// Further tensors of the same type and shape, behind the first along a new outermost dimension.
+    /// Additional tensors of the same type and shape, stacked along a new outermost dimension.
     pub stack: Vec<String>,
-    /// Whether the two innermost dimensions are stored the other way round.
+    /// Whether the two innermost dimensions are stored in swapped order.
     pub transposed: bool,
-    /// The part that is meant where tensors hold several weights fused into one; `None` for all of it.
+    /// The part of a tensor that holds several fused weights; `None` for the whole tensor.
     pub selection: Option<Selection>,
-    /// How the values are packed, and the parts beside the codes; `None` where each value is an element.
+    /// The packing and the parts in addition to the codes; `None` if each value is an element.
     pub packed: Option<Box<Packed>>,
-    /// How the elements are read out of the tensor where it does not hold them as they are.
+    /// How the elements are computed from the stored tensor; `None` if they are stored as they are.
     pub derived: Option<Box<Derived>>,
 }
 
-/// Indices of one dimension: `runs` times `run` consecutive ones, `stride` apart, from `start` on.
+/// Indices of one dimension: `runs` runs of `run` consecutive indices, `stride` apart, beginning at `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Selection {
     /// The dimension.
     pub axis: usize,
     /// The first index.
     pub start: usize,
-    /// How many follow each other.
+    /// The length of a run.
     pub run: usize,
-    /// From the beginning of one run to that of the next.
+    /// The distance between the beginnings of consecutive runs.
     pub stride: usize,
-    /// How many runs there are.
+    /// The number of runs.
     pub runs: usize,
 }
 
@@ -54,12 +55,12 @@ impl Selection {
         Self { axis: 0, start, run: rows, stride: rows, runs: 1 }
     }
 
-    /// How many indices are taken.
+    /// The number of selected indices.
     pub fn count(&self) -> usize {
         self.run.saturating_mul(self.runs)
     }
 
-    /// One more than the last index.
+    /// The last index plus one.
     pub fn end(&self) -> usize {
         self.runs
             .saturating_sub(1)
@@ -89,21 +90,21 @@ impl WeightRef {
         }
     }
 
-    /// The same weight, whose elements are codes of a packing.
+    /// The same weight with elements that are codes of a packing.
     #[must_use]
     pub fn with_packing(mut self, packed: Packed) -> Self {
         self.packed = Some(Box::new(packed));
         self
     }
 
-    /// The same weight, read out of the tensor as `derived` says.
+    /// The same weight, computed from the tensor as `derived` describes.
     #[must_use]
     pub fn with_derivation(mut self, derived: Derived) -> Self {
         self.derived = Some(Box::new(derived));
         self
     }
 
-    /// The tensors of `self` and `others`, which have one type and shape, along a new outermost dimension.
+    /// Stacks `self` and `others`, which have the same type and shape, along a new outermost dimension.
     #[must_use]
     pub fn stacked(mut self, others: impl IntoIterator<Item = Self>) -> Self {
         let others: Vec<_> = others.into_iter().collect();
@@ -119,7 +120,7 @@ impl WeightRef {
         self
     }
 
-    /// The same tensor with its two innermost dimensions swapped. Only for weights that are not packed, before any selection.
+    /// The same tensor with the two innermost dimensions swapped. Only for unpacked weights, before any selection.
     #[must_use]
     pub fn transposed(mut self) -> Self {
         let rank = self.shape.len();
@@ -130,7 +131,7 @@ impl WeightRef {
         self
     }
 
-    /// The same tensor, reduced to some indices of one of its dimensions, which must not be the innermost of a packed weight.
+    /// Selects indices of one dimension, which must not be the innermost one of a packed weight.
     #[must_use]
     pub fn select(mut self, selection: Selection) -> Self {
         if let Some(size) = self.shape.get_mut(selection.axis) {
@@ -149,13 +150,13 @@ impl WeightRef {
         self
     }
 
-    /// The same tensor, reduced to consecutive rows of it.
+    /// Selects consecutive rows.
     #[must_use]
     pub fn rows(self, start: usize, rows: usize) -> Self {
         self.select(Selection::rows(start, rows))
     }
 
-    /// The same values, read in another shape of as many; of a packed weight the innermost dimension must stay.
+    /// The same values in another shape. The innermost dimension of a packed weight must not change.
     #[must_use]
     pub fn reshaped(mut self, shape: impl Into<Vec<usize>>) -> Self {
         self.shape = shape.into();
@@ -168,15 +169,15 @@ impl WeightRef {
         self
     }
 
-    /// Whether it is the bytes of one tensor, or consecutive ones of them.
+    /// Whether its bytes are contiguous in one tensor.
     pub fn is_contiguous(&self) -> bool {
         let selected = |selection: &Selection| selection.axis == 0 && selection.is_contiguous();
         let as_stored = self.derived.is_none() && self.stack.is_empty() && !self.transposed;
         as_stored && self.selection.as_ref().is_none_or(selected)
     }
 
-    /// The shape in which [`Checkpoint::weight`](crate::Checkpoint::weight) gives it: of a packed weight the last dimension
-    /// counts words.
+    /// The shape in which [`Checkpoint::weight`](crate::Checkpoint::weight) returns it; the last dimension of a packed
+    /// weight counts words.
     pub fn stored_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let (Some(packed), Some(columns)) = (&self.packed, shape.last_mut()) {
@@ -185,17 +186,17 @@ impl WeightRef {
         shape
     }
 
-    /// How it is packed; `None` where each value is an element.
+    /// The packing; `None` if each value is an element.
     pub fn packing(&self) -> Option<Packing> {
         self.packed.as_ref().map(|packed| packed.packing)
     }
 
-    /// The type that its values have when they are not packed, as [`Packing::value_type`] says.
+    /// The type of its values when unpacked; see [`Packing::value_type`].
     pub fn value_type(&self) -> ElementType {
         self.packing().map_or(self.element, |packing| packing.value_type())
     }
 
-    /// The weight's tensors: its own, then of a packed weight the parts behind the codes.
+    /// Its tensors: its own, then the other parts of a packed weight.
     pub fn tensors(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.packed.iter().flat_map(|packed| &packed.parts))
     }
@@ -205,12 +206,12 @@ impl WeightRef {
         product(&self.shape)
     }
 
-    /// The number of bytes of its elements, without those of a packed weight's further parts.
+    /// The bytes of its elements, without the other parts of a packed weight.
     pub fn byte_len(&self) -> usize {
         product(&self.stored_shape()).saturating_mul(self.element.bits()).div_ceil(8)
     }
 
-    /// How its values are stored: an element type, or a packing such as `u4/64 bf16 + bf16`.
+    /// The storage format: an element type, or a packing such as `u4/64 bf16 + bf16`.
     pub fn storage(&self) -> String {
         self.packing().map_or_else(|| self.element.to_string(), |packing| packing.to_string())
     }

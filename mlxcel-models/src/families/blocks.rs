@@ -1,4 +1,4 @@
-//! The blocks that layers are made of, from tensors by the names that most families give them.
+//! Blocks of layers, from the tensor names that most families use.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,7 @@
-//! Cohere 2 (Command R7B, Command A): attention and MLP side by side behind one layer norm, three layers with a window and adjacent
-//! elements rotated for one that sees everything and rotates nothing.
+//! Cohere 2 (Command R7B, Command A): parallel attention and MLP after one layer norm; of every four layers, three have
+//! a window and rotary embedding of adjacent elements, and one attends to all positions without rotary embedding.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Cohere2Config` and `Cohere2ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Cohere2Config` and `Cohere2ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,8 +1,8 @@
 //! DeepSeek-V3 (and R1): latent attention, and experts in groups beside shared ones.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `DeepseekV3Config` and `DeepseekV3ForCausalLM`; attention is
-//! the same in the absorbed form. The layers for predicting several tokens at once, behind the others in the files, are no part of
-//! generation.
+//! Config fields, defaults and arithmetic follow transformers' `DeepseekV3Config` and `DeepseekV3ForCausalLM`;
+//! attention is the same in the absorbed form. The multi-token prediction layers, which follow the others in the files,
+//! are ignored.
 
 use mlxcel_core::Result;
 

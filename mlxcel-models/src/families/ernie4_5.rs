@@ -1,6 +1,6 @@
-//! ERNIE 4.5: Llama with adjacent elements rotated.
+//! ERNIE 4.5: Llama with rotary embedding of adjacent elements.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Ernie4_5Config` and `Ernie4_5ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Ernie4_5Config` and `Ernie4_5ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,7 @@
-//! EXAONE 4: norms behind each operation and of queries and keys by head; where layers see a window, those that see everything do
-//! not rotate.
+//! EXAONE 4: norms after each operation, and per-head norms of queries and keys; in models with windows, layers without
+//! one have no rotary embedding.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Exaone4Config` and `Exaone4ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Exaone4Config` and `Exaone4ForCausalLM`.
 
 use mlxcel_core::Result;
 

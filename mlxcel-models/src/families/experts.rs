@@ -1,4 +1,4 @@
-//! Mixtures of experts: where their tensors are, and the settings that many families share.
+//! Mixtures of experts: tensor names, and config fields that many families share.
 
 use std::ops::RangeInclusive;
 

@@ -1,6 +1,6 @@
-//! Gemma: a scaled embedding, norms that store factors less one, and MLPs gated by GELU.
+//! Gemma: a scaled embedding, norms stored minus one, and MLPs gated by GELU.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `GemmaConfig` and `GemmaForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GemmaConfig` and `GemmaForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
-//! Gemma 2: Gemma with norms on both sides, soft caps, and a window in every other layer.
+//! Gemma 2: Gemma with norms before and after each operation, soft caps, and a window in every other layer.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Gemma2Config` and `Gemma2ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Gemma2Config` and `Gemma2ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,7 @@
-//! Gemma 3: Gemma 2 with norms of queries and keys instead of soft caps, five layers with a window for one without, and a base
-//! of rotary embeddings for each of the two.
+//! Gemma 3: Gemma 2 with norms of queries and keys instead of soft caps; five layers with a window for each one
+//! without, with different bases of the rotary embedding.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`, which reads
+//! Config fields, defaults and arithmetic follow transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`, which reads
 //! `attn_logit_softcapping` and does not use it.
 
 use mlxcel_core::Result;

@@ -1,6 +1,7 @@
-//! GLM-4: norms on both sides, a fused gate, and half of each head rotated in adjacent pairs.
+//! GLM-4: norms before and after each operation, a fused gate, and rotary embedding of adjacent elements in half of
+//! each head.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Glm4Config` and `Glm4ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Glm4Config` and `Glm4ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,7 @@
-//! Glm4-MoE (GLM-4.5 and later): GLM's partly rotated attention with DeepSeek-V3's experts.
+//! Glm4-MoE (GLM-4.5 and later): GLM's attention with partial rotary embedding, and DeepSeek-V3's experts.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Glm4MoeConfig` and `Glm4MoeForCausalLM`. The layers for
-//! predicting several tokens at once, behind the others in the files, are no part of generation.
+//! Config fields, defaults and arithmetic follow transformers' `Glm4MoeConfig` and `Glm4MoeForCausalLM`. The
+//! multi-token prediction layers, which follow the others in the files, are ignored.
 
 use mlxcel_core::Result;
 

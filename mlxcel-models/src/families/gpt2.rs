@@ -1,6 +1,6 @@
-//! GPT-2: learned positions, layer norms, plain MLPs, and weights stored as inputs by outputs.
+//! GPT-2: learned positions, layer norms, MLPs without gates, and transposed weights.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `GPT2Config` and `GPT2LMHeadModel`. In single precision
+//! Config fields, defaults and arithmetic follow transformers' `GPT2Config` and `GPT2LMHeadModel`. In single precision
 //! `reorder_and_upcast_attn` changes nothing.
 
 use mlxcel_core::Result;

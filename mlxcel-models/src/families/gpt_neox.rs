@@ -1,6 +1,7 @@
-//! GPT-NeoX and Pythia: layer norms, plain MLPs, a quarter of each head rotated, attention and MLP side by side.
+//! GPT-NeoX and Pythia: layer norms, MLPs without gates, rotary embedding of a quarter of each head, parallel attention
+//! and MLP.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `GPTNeoXConfig` and `GPTNeoXForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GPTNeoXConfig` and `GPTNeoXForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
 //! gpt-oss: attention with sinks, a window in every other layer, and experts with biases and a clamped SwiGLU.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `GptOssConfig` and `GptOssForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GptOssConfig` and `GptOssForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
 //! Granite 3: Llama with multipliers of embeddings, scores, residuals and logits.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `GraniteConfig` and `GraniteForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GraniteConfig` and `GraniteForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
 //! Granite-MoE: Granite's multipliers, and experts in every layer.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `GraniteMoeConfig` and `GraniteMoeForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GraniteMoeConfig` and `GraniteMoeForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
 //! LFM2: short convolutions, and attention in some layers.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Lfm2Config` and `Lfm2ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Lfm2Config` and `Lfm2ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,7 @@
 //! Llama, and everything published as `model_type: llama` (SmolLM, TinyLlama, Yi, …).
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `LlamaConfig` and `LlamaForCausalLM`. Families
-//! that differ from it by their settings alone go through [`decoder`] too.
+//! Config fields, defaults and arithmetic follow transformers' `LlamaConfig` and `LlamaForCausalLM`. Families that
+//! differ from it by their settings alone go through [`decoder`] too.
 
 use mlxcel_core::Result;
 

@@ -1,8 +1,8 @@
 //! Mamba2: state spaces instead of attention, and no MLPs.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Mamba2Config` and `Mamba2ForCausalLM`. Its decoding step
-//! leaves out `time_step_limit`, which its prefill applies; here a time step is limited wherever it comes from, as in mlx-lm, so that
-//! a text does not depend on how it is fed.
+//! Config fields, defaults and arithmetic follow transformers' `Mamba2Config` and `Mamba2ForCausalLM`. There, prefill
+//! applies `time_step_limit` and decoding does not; here both do, as in mlx-lm, so that text does not depend on prefill
+//! chunking.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
-//! Ministral 3: Mistral stretched by YaRN, with queries that grow with the position.
+//! Ministral 3: Mistral with YaRN, and queries scaled by position.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Ministral3Config` and `Ministral3ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Ministral3Config` and `Ministral3ForCausalLM`.
 
 use mlxcel_core::Result;
 

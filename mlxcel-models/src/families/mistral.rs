@@ -1,6 +1,6 @@
-//! Mistral: Llama whose positions see a sliding window.
+//! Mistral: Llama with a sliding window.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `MistralConfig` and `MistralForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `MistralConfig` and `MistralForCausalLM`.
 
 use mlxcel_core::Result;
 

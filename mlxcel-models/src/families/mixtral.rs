@@ -1,6 +1,6 @@
 //! Mixtral: Mistral with experts instead of MLPs.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `MixtralConfig` and `MixtralForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `MixtralConfig` and `MixtralForCausalLM`.
 
 use mlxcel_core::Result;
 

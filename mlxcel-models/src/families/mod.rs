@@ -1,6 +1,6 @@
-//! Model families: each maps the settings and tensor names of one architecture to a [`Decoder`].
+//! Model families. Each maps the config and tensor names of one architecture to a [`Decoder`].
 //!
-//! A new one is a file here, with a [`Family`] that is listed in [`FAMILIES`].
+//! To add one, add a file here with a [`Family`] and list it in [`FAMILIES`].
 
 mod blocks;
 mod cohere2;
@@ -55,7 +55,7 @@ use crate::packing::formats::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
 pub(crate) struct Family {
-    /// The values of `model_type` in `config.json`.
+    /// The values of `model_type` that [`Checkpoint::decoder`] supports.
     model_types: &'static [&'static str],
     /// The tokens that end a text where no file mentions one, from the default of the settings class in transformers.
     pub(crate) stop_tokens: &'static [TokenId],
@@ -101,7 +101,7 @@ const FAMILIES: &[Family] = &[
     starcoder2::FAMILY,
 ];
 
-/// The values of `model_type` that [`Checkpoint::decoder`] knows.
+/// The values of `model_type` that [`Checkpoint::decoder`] supports.
 pub fn supported_model_types() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().flat_map(|family| family.model_types.iter().copied())
 }

@@ -1,6 +1,6 @@
-//! Nemotron: layer norms whose factors are stored less one, squared ReLU without a gate, half of each head rotated.
+//! Nemotron: layer norms stored minus one, squared ReLU without a gate, rotary embedding of half of each head.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `NemotronConfig` and `NemotronForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `NemotronConfig` and `NemotronForCausalLM`.
 
 use mlxcel_core::Result;
 

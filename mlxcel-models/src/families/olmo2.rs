@@ -1,6 +1,6 @@
-//! OLMo 2: norms behind each operation instead of in front, and over all heads of queries and keys.
+//! OLMo 2: norms after each operation instead of before, and norms of queries and keys over all heads.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Olmo2Config` and `Olmo2ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Olmo2Config` and `Olmo2ForCausalLM`.
 
 use mlxcel_core::Result;
 

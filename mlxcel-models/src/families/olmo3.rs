@@ -1,7 +1,7 @@
 //! OLMo 3: OLMo 2 with a window in three of four layers, and rotary scaling only in those without.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Olmo3Config` and `Olmo3ForCausalLM`, where a `rope_theta`
-//! beside `rope_scaling` is that of layers without a window.
+//! Config fields, defaults and arithmetic follow transformers' `Olmo3Config` and `Olmo3ForCausalLM`, where a
+//! `rope_theta` beside `rope_scaling` applies to layers without a window.
 
 use mlxcel_core::Result;
 

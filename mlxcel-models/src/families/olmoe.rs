@@ -1,6 +1,6 @@
 //! OLMoE: experts in every layer, and norms over all heads of queries and keys.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `OlmoeConfig` and `OlmoeForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `OlmoeConfig` and `OlmoeForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,4 +1,4 @@
-//! What is around the layers: embedding, final norm, head.
+//! Embedding, final norm and head.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
-//! Phi-3 and Phi-4: Llama with fused projections, and rotary embeddings of two sets of frequencies.
+//! Phi-3 and Phi-4: Llama with fused projections, and rotary embedding with two sets of frequencies.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Phi3Config` and `Phi3ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Phi3Config` and `Phi3ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Qwen2Config` and `Qwen2ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen2Config` and `Qwen2ForCausalLM`.
 
 use mlxcel_core::Result;
 

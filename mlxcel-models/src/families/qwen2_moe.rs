@@ -1,6 +1,6 @@
 //! Qwen2-MoE (and Qwen1.5-MoE): biases on queries, keys and values, and a gated shared expert beside the chosen ones.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Qwen2MoeConfig` and `Qwen2MoeForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen2MoeConfig` and `Qwen2MoeForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,6 @@
 //! Qwen3: Llama with norms of queries and keys.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Qwen3Config` and `Qwen3ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen3Config` and `Qwen3ForCausalLM`.
 
 use mlxcel_core::Result;
 

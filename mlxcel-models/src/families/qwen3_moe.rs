@@ -1,6 +1,6 @@
 //! Qwen3-MoE: Qwen3 with experts instead of most MLPs.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Qwen3MoeConfig` and `Qwen3MoeForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen3MoeConfig` and `Qwen3MoeForCausalLM`.
 
 use mlxcel_core::Result;
 

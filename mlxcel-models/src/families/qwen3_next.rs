@@ -1,7 +1,7 @@
 //! Qwen3-Next: the gated delta rule in most layers, gated attention in the others, and experts.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`. The layers for
-//! predicting several tokens at once, `mtp`, are no part of generation.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`. The
+//! multi-token prediction layers, `mtp`, are ignored.
 
 use mlxcel_core::Result;
 

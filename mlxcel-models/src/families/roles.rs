@@ -1,4 +1,4 @@
-//! From tensor names to the roles of a [`Decoder`](crate::Decoder), with every shape checked against the settings.
+//! Maps tensor names to the roles of a [`Decoder`](crate::Decoder), and checks every shape against the config.
 
 use std::cell::RefCell;
 

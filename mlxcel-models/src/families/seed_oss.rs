@@ -1,6 +1,6 @@
 //! Seed-OSS: Llama with biases on queries, keys and values.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `SeedOssConfig` and `SeedOssForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `SeedOssConfig` and `SeedOssForCausalLM`.
 
 use mlxcel_core::Result;
 

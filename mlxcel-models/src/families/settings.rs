@@ -1,4 +1,4 @@
-//! The settings that most families have, with the bounds of all sizes.
+//! Config fields that most families share, with bounds for all sizes.
 
 use mlxcel_core::Result;
 

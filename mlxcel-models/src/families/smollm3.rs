@@ -1,6 +1,6 @@
-//! SmolLM3: Llama with layers that do not rotate queries and keys.
+//! SmolLM3: Llama with some layers without rotary embedding.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `SmolLM3Config` and `SmolLM3ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `SmolLM3Config` and `SmolLM3ForCausalLM`.
 
 use mlxcel_core::Result;
 

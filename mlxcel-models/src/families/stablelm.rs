@@ -1,6 +1,6 @@
-//! StableLM 2: layer norms, parts of heads rotated, and in the 12B attention and MLP side by side.
+//! StableLM 2: layer norms, partial rotary embedding, and in the 12B model parallel attention and MLP.
 //!
-//! Settings, their defaults and the arithmetic are those of transformers' `StableLmConfig` and `StableLmForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `StableLmConfig` and `StableLmForCausalLM`.
 
 use mlxcel_core::Result;
 

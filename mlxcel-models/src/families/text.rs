@@ -1,4 +1,4 @@
-//! The text model within a checkpoint of a model for text and images.
+//! The text model inside a vision-language checkpoint.
 
 use mlxcel_core::Result;
 

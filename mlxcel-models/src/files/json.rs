@@ -1,4 +1,4 @@
-//! JSON whose memory is in proportion to its text.
+//! JSON parsing with memory proportional to its text.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
@@ -15,10 +15,10 @@ const VALUE: usize = 384;
 /// The most that an object takes by itself.
 const OBJECT: usize = 640;
 
-/// Parses the content of the file that errors call `location`, for which they have `message`.
+/// Parses `content`. Errors contain `message` and `location`.
 ///
-/// Text such as `[{},{},…` takes a hundred times its size as a tree of values. What would take more than 64 times its size and a
-/// mebibyte is refused before it is parsed; settings that people write take some 20 times theirs.
+/// As a tree of values, text such as `[{},{},…` takes a hundred times its size. Text that would take more than 64 times
+/// its size plus 1 MiB is rejected before parsing; typical config files take about 20 times theirs.
 ///
 /// # Errors
 ///

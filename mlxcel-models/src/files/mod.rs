@@ -1,13 +1,13 @@
-//! Reading untrusted files: the one reader of all crates.
+//! Reading untrusted files; used by all crates.
 //!
-//! Whatever lies in a checkpoint's folder, reading ends, and takes memory in proportion to what is read:
+//! Whatever a checkpoint's folder contains, reading terminates and takes memory proportional to what is read:
 //!
-//! * Only regular files are read. They are opened without waiting, so a pipe does not hold the reader, and looked at again once
-//!   they are open, so nothing can be put into their place.
-//! * Each [`FileKind`] has a limit, far above what published checkpoints have.
-//! * [`read`] follows links only where they stay in the folder, or lead into the `blobs` of the Hugging Face cache that the
-//!   folder is a snapshot of.
-//! * [`parse_json`] refuses text that would take more than 64 times its size, and a mebibyte, once it is parsed.
+//! * Only regular files are read. They are opened without blocking, so a pipe cannot hang the reader, and checked again
+//!   after opening, so they cannot be swapped.
+//! * Each [`FileKind`] has a size limit, far above published checkpoints.
+//! * [`read`] follows links only if they stay in the folder, or lead into `blobs` of the Hugging Face cache that
+//!   contains the folder.
+//! * [`parse_json`] rejects text that would take more than 64 times its size plus 1 MiB when parsed.
 
 mod json;
 mod workplace;
@@ -26,7 +26,7 @@ pub use workplace::{Workplace, remove_unfinished};
 
 const OPERATION: &str = "open checkpoint";
 
-/// What a file is for, which says how large it may be.
+/// The kind of a file, which determines its size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -40,7 +40,7 @@ pub enum FileKind {
     Template,
     /// The manifest of a bundle: 64 MiB.
     Manifest,
-    /// Any other file that is read whole, to be copied: 256 MiB.
+    /// Other files that are read completely, to be copied: 256 MiB.
     Other,
 }
 
@@ -62,7 +62,7 @@ impl FileKind {
         }
     }
 
-    /// The most bytes that such a file may have.
+    /// The size limit in bytes.
     pub fn limit(self) -> u64 {
         match self {
             Self::Settings => 8 << 20,
@@ -74,14 +74,15 @@ impl FileKind {
     }
 }
 
-/// Reads the file `name` of `source` whole; none where there is no such file, or the source has no files. Of a model in GGUF files
-/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are what its metadata says, unless the
-/// folder that was named has them.
+/// Reads the file `name` of `source`; `None` if it does not exist or the source has no files. For GGUF models,
+/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are generated from the
+/// metadata, unless the opened folder contains them.
 ///
 /// # Errors
 ///
-/// [`InvalidInput`](ErrorKind::InvalidInput) for a name, or a link, that leads out of the folder; [`Corrupt`](ErrorKind::Corrupt)
-/// for what is no regular file, or larger than its [`FileKind`] allows; [`Io`](ErrorKind::Io) for one that cannot be read.
+/// [`InvalidInput`](ErrorKind::InvalidInput) for a name or link that leads out of the folder;
+/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular or exceeds the limit of its [`FileKind`];
+/// [`Io`](ErrorKind::Io) for one that cannot be read.
 pub fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
     let place = match source {
         ModelSource::Folder(path) => gguf::Place::at(path)?,
@@ -108,7 +109,8 @@ pub(crate) fn read_in(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     read_open(file, length, &folder.join(name), FileKind::of(name).limit()).map(Some)
 }
 
-/// Opens the file `name` of `folder`, which no link leads out of; answers its length, and none where there is no such file.
+/// Opens the file `name` of `folder`, without following links out of it, and returns it with its length; `None` if it
+/// does not exist.
 ///
 /// # Errors
 ///
@@ -139,11 +141,11 @@ pub(crate) fn open(path: &Path, shown: &Path) -> Result<Option<(File, u64)>> {
     }
 }
 
-/// Opens the file at `path` for reading, without ever waiting for somebody; none where it is no regular file.
+/// Opens the file at `path` without blocking; `None` if it is not a regular file.
 ///
 /// # Errors
 ///
-/// Those of the operating system.
+/// Errors of the operating system.
 pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
     // To open some devices does something, so they are not opened.
     if !fs::metadata(path)?.is_file() {

@@ -1,4 +1,4 @@
-//! Folders in which something is made that is to appear whole.
+//! Temporary folders for output that appears atomically.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,11 +10,10 @@ use tempfile::TempDir;
 /// The folders of this process that are in use; none once the process is told to end, after which none is begun.
 static UNFINISHED: Mutex<Option<Vec<PathBuf>>> = Mutex::new(Some(Vec::new()));
 
-/// A private folder, removed when this is dropped.
+/// A private temporary folder, removed on drop.
 ///
-/// A process that is killed removes nothing. So the folder is locked as long as its process lives, and whoever
-/// [begins](Self::begin) one in the same place removes those that nobody holds; a program that hears of its end calls
-/// [`remove_unfinished`].
+/// A killed process removes nothing. The folder is therefore locked while its process lives, and [`begin`](Self::begin)
+/// in the same place removes unlocked ones. A program that handles signals calls [`remove_unfinished`].
 #[derive(Debug)]
 pub struct Workplace {
     /// Removed by `drop`, before the lock goes.
@@ -24,11 +23,11 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// Makes a folder in `parent`, whose name begins with `prefix`, and removes those of that name that were left behind.
+    /// Creates a folder in `parent` with the prefix `prefix`, and removes abandoned folders with that prefix.
     ///
     /// # Errors
     ///
-    /// Those of the operating system; [`io::ErrorKind::Interrupted`] after [`remove_unfinished`].
+    /// Errors of the operating system; [`io::ErrorKind::Interrupted`] after [`remove_unfinished`].
     pub fn begin(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
         loop {
@@ -49,7 +48,7 @@ impl Workplace {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -62,8 +61,8 @@ impl Drop for Workplace {
     }
 }
 
-/// Removes the folders of this process that are in use: for programs that are told to end. What is being made in them fails, and no
-/// other folder is begun.
+/// Removes all folders of this process, for programs that are about to exit. Writes to them fail, and no new folder can
+/// be created.
 pub fn remove_unfinished() {
     for path in unfinished().take().unwrap_or_default() {
         // Whoever works there may add a file meanwhile.

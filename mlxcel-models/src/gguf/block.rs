@@ -1,8 +1,8 @@
-//! The types that tensors of a GGUF file have.
+//! Block types of GGUF tensors.
 
 use crate::element::ElementType;
 
-/// The blocks of a packed tensor in a GGUF file: consecutive values of a row, with the scales that they share.
+/// A GGUF block type: consecutive values of a row with shared scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockType {
     /// 32 values of 4 bits and a scale.
@@ -27,7 +27,7 @@ pub enum BlockType {
     Q6K,
     /// 32 values of a codebook and a scale.
     Iq4Nl,
-    /// 256 values of that codebook, in groups of 32 with scales of 6 bits.
+    /// 256 values of the same codebook, in groups of 32 with scales of 6 bits.
     Iq4Xs,
     /// 32 floats of 4 bits and a power of two.
     Mxfp4,
@@ -81,17 +81,17 @@ const OTHERS: &[(u32, &str)] = &[
 ];
 
 impl BlockType {
-    /// The name that GGUF gives it.
+    /// The name in GGUF.
     pub fn name(self) -> &'static str {
         self.row().2
     }
 
-    /// How many values a block has.
+    /// The values per block.
     pub fn values(self) -> usize {
         self.row().3
     }
 
-    /// How many bytes a block has.
+    /// The bytes per block.
     pub fn bytes(self) -> usize {
         self.row().4
     }

@@ -1,4 +1,4 @@
-//! Reading numbers and texts off the front of a file, never beyond its end.
+//! Reads numbers and strings from the start of a file, with bounds checks.
 
 use std::ops::Range;
 

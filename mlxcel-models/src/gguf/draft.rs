@@ -1,4 +1,4 @@
-//! GGUF files for tests, well made or not.
+//! GGUF files for tests, valid and invalid.
 
 /// A file, while it is put together.
 #[derive(Clone, Default)]

@@ -1,4 +1,4 @@
-//! The small files that a folder of Hugging Face's has, made of metadata.
+//! The small files of a Hugging Face folder, generated from metadata.
 
 use std::borrow::Cow;
 

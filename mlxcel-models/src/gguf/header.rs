@@ -1,8 +1,9 @@
-//! What stands in front of the tensors of a GGUF file, validated before any offset in it is used.
+//! The header of a GGUF file, validated before any offset in it is used.
 //!
-//! The format: four letters and a version; how many tensors and how many entries of metadata there are; the entries, each a key and a
-//! value; of each tensor its name, sizes, type and offset; and, aligned, the tensors. Whatever the file claims is held against its length
-//! before memory is taken: a count is never believed, and what is kept is a small multiple of the bytes that were read.
+//! The format: a magic number and a version; the numbers of tensors and of metadata entries; the entries, each a key
+//! and a value; name, dimensions, type and offset of each tensor; and, aligned, the tensors. Every count and length is
+//! checked against the file's size before memory is allocated, and the memory kept is a small multiple of the bytes
+//! read.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Typed reading of metadata, with errors that name the file and the key.
+//! Typed access to metadata, with errors that name the file and the key.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,9 @@
-//! GGUF files: a model whole, its network, tokenizer and chat template in the file's metadata.
+//! GGUF files, which contain a complete model: network, tokenizer and chat template.
 //!
-//! Nothing behind this module knows the format. What it gives is what a folder of Hugging Face's would hold: [`config.json`](architecture),
-//! `tokenizer.json` and the other small files, made of the metadata, and tensors by the names that families know, as they are before
-//! `llama.cpp` converts them ([`tensors`]). An architecture is an entry in a table ([`architecture`]).
+//! Only this module knows the format. It provides the contents of an equivalent Hugging Face folder:
+//! [`config.json`](architecture), `tokenizer.json` and the other small files, generated from metadata, and tensors
+//! under the names that families know, as before `llama.cpp`'s conversion ([`tensors`]). An architecture is an entry in
+//! a table ([`architecture`]).
 
 mod architecture;
 mod block;

@@ -1,4 +1,4 @@
-//! Where GGUF files are: a file, a folder with nothing but one model, or the application's binary.
+//! The location of GGUF files: a file, a folder with a single model, or the application's binary.
 
 use std::borrow::Cow;
 use std::fs;
@@ -31,9 +31,9 @@ pub(crate) struct Place {
 
 #[derive(Clone, Debug)]
 enum Root {
-    /// One file of several in a folder was named: those beside the model are not its own.
+    /// One file of a folder was named; other files in the folder do not belong to the model.
     File(PathBuf),
-    /// All of a folder is the model's.
+    /// The whole folder belongs to the model.
     Folder(PathBuf),
     Embedded(Embedded),
 }

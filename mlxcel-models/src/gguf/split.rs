@@ -1,4 +1,4 @@
-//! The names of the files that a model is split into: `model-00001-of-00003.gguf` and its like.
+//! Names of split files: `model-00001-of-00003.gguf` and so on.
 
 /// The name of one of several files.
 #[derive(Clone, Debug, PartialEq, Eq)]

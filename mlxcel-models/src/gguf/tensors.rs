@@ -1,8 +1,8 @@
-//! Tensors by the names that families know, as they were before `llama.cpp` converted them.
+//! Tensors under the names that families know, as before `llama.cpp`'s conversion.
 //!
-//! What the converter has stacked or renamed lies in the file as families want it. What it has computed with, all of it vectors, is
-//! computed back here; the rows of query and key projections, which it has put into another order, stay in it, and the
-//! [rotation](super::architecture::Architecture::interleaved) follows.
+//! Tensors that the converter stacked or renamed are used as stored. Those that it transformed, which are all vectors,
+//! are transformed back here. Rows of query and key projections stay in the converter's order, and the [rotary
+//! embedding](super::architecture::Architecture::interleaved) follows it.
 
 use std::ops::Range;
 
@@ -32,9 +32,9 @@ pub(crate) struct Renamed {
 
 /// Where a tensor's bytes are.
 pub(crate) enum Source {
-    /// In the file of this number.
+    /// In the file with this index.
     File(usize, Range<usize>),
-    /// Among those that were computed.
+    /// Among the computed tensors.
     Computed(Range<usize>),
 }
 

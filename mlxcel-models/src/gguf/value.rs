@@ -1,4 +1,4 @@
-//! The values of metadata, which stay in the file: an array of a million tokens takes no memory here.
+//! Metadata values. They stay in the file, so an array of a million tokens takes no memory here.
 
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     One(Kind, Range<usize>),
-    /// Values of one kind, one behind the other; of texts, lengths included.
+    /// Consecutive values of one kind; strings include their lengths.
     Array {
         kind: Kind,
         count: usize,

@@ -1,4 +1,4 @@
-//! The folder that the hub's clients on a machine share.
+//! The local Hugging Face cache.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,11 +28,11 @@ pub struct HubCache {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found {
-    /// The folder of the snapshot, or the GGUF file that was named.
+    /// The snapshot folder, or the named GGUF file.
     pub path: PathBuf,
-    /// The commit that it is a snapshot of.
+    /// The commit of the snapshot.
     pub commit: String,
-    /// Files that the checkpoint needs and the cache lacks: a download was not finished, or left weights out.
+    /// Files of the checkpoint that the cache lacks, after an incomplete download or one without weights.
     pub missing: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CachedSnapshot {
-    /// The repository, at the revision by which it is found: a branch or tag, else the commit.
+    /// The repository with a revision: a branch or tag if one points here, else the commit.
     pub name: HubName,
     /// The commit.
     pub commit: String,
@@ -48,12 +48,12 @@ pub struct CachedSnapshot {
     pub folder: PathBuf,
     /// The names of its files, sorted.
     pub files: Vec<String>,
-    /// What the files take, each of those that snapshots share counted in every one.
+    /// The total size of the files. A file shared by several snapshots counts in each.
     pub bytes: u64,
 }
 
 impl CachedSnapshot {
-    /// The name of each model in GGUF files that the snapshot has; none where it has settings and safetensors beside them.
+    /// The names of the GGUF models in the snapshot; empty if it also has config and safetensors.
     pub fn gguf_models(&self) -> Vec<HubName> {
         if self.files.iter().any(|file| file == "config.json") {
             return Vec::new();
@@ -63,8 +63,8 @@ impl CachedSnapshot {
     }
 }
 
-/// The folder of everything that the hub's clients keep for a user, such as the file `token`: `HF_HOME`, else `huggingface` in
-/// `XDG_CACHE_HOME` or in `~/.cache`.
+/// The home folder of Hugging Face tools, with files such as `token`: `HF_HOME`, else `huggingface` in `XDG_CACHE_HOME`
+/// or in `~/.cache`.
 pub fn home_from_env() -> Option<PathBuf> {
     home_folder(|name| std::env::var_os(name), std::env::home_dir())
 }
@@ -80,13 +80,14 @@ fn set(get: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
 }
 
 impl HubCache {
-    /// The cache that the environment names, as for `huggingface_hub`: `HF_HUB_CACHE` (or `HUGGINGFACE_HUB_CACHE`), else `hub` in `HF_HOME`, else
-    /// `huggingface/hub` in `XDG_CACHE_HOME` or in `~/.cache`. It need not exist. `None` where there is no home either.
+    /// The cache that the environment selects, as in `huggingface_hub`: `HF_HUB_CACHE` (or `HUGGINGFACE_HUB_CACHE`),
+    /// else `hub` in `HF_HOME`, else `huggingface/hub` in `XDG_CACHE_HOME` or in `~/.cache`. It need not exist. `None`
+    /// if there is no home folder either.
     pub fn from_env() -> Option<Self> {
         Self::from_variables(|name| std::env::var_os(name), std::env::home_dir())
     }
 
-    /// The cache in `folder`, which has folders such as `models--org--name`.
+    /// The cache in `folder`, which contains folders such as `models--org--name`.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
@@ -101,16 +102,16 @@ impl HubCache {
         &self.folder
     }
 
-    /// The folder of the repository that `name` is of, whether it is there or not.
+    /// The folder of `name`'s repository, whether it exists or not.
     pub fn repo_folder(&self, name: &HubName) -> PathBuf {
         self.folder.join(name.folder())
     }
 
-    /// The folder of the repository's snapshot at a commit, whether it is there or not.
+    /// The folder of a snapshot, whether it exists or not.
     ///
     /// # Errors
     ///
-    /// [`Corrupt`](ErrorKind::Corrupt) for what is no commit.
+    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid commit.
     pub fn snapshot_folder(&self, name: &HubName, commit: &str) -> Result<PathBuf> {
         if !is_commit(commit) {
             let message = "this is no commit";
@@ -121,12 +122,12 @@ impl HubCache {
         Ok(self.repo_folder(name).join("snapshots").join(commit))
     }
 
-    /// Where the model called `name` lies; `None` where the cache has no snapshot of that revision, or not the file that is named.
+    /// Finds the model `name`; `None` if the cache has no snapshot of that revision, or lacks the named file.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) where the name says of none of several GGUF models that it is meant,
-    /// [`Corrupt`](ErrorKind::Corrupt) for an index of shards that is none, [`Io`](ErrorKind::Io) where the cache cannot be read.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models;
+    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index; [`Io`](ErrorKind::Io) if the cache cannot be read.
     pub fn find(&self, name: &HubName) -> Result<Option<Found>> {
         let repo = self.repo_folder(name);
         let Some(commit) = commit(&repo, name.revision())? else { return Ok(None) };
@@ -164,11 +165,11 @@ impl HubCache {
         Ok(Some(Found { path, commit, missing }))
     }
 
-    /// All snapshots of models in the cache, in the order of their names; none where there is no cache.
+    /// All snapshots of models in the cache, sorted by name; empty if there is no cache.
     ///
     /// # Errors
     ///
-    /// [`Io`](ErrorKind::Io) where a folder cannot be read.
+    /// [`Io`](ErrorKind::Io) if a folder cannot be read.
     pub fn snapshots(&self) -> Result<Vec<CachedSnapshot>> {
         let mut found = Vec::new();
         for folder in names_in(&self.folder)? {

@@ -1,8 +1,8 @@
-//! Models by their names on the Hugging Face hub, in the cache that Python's `huggingface_hub` and other programs share on this machine.
+//! Hugging Face Hub names, and the cache that Python's `huggingface_hub` and other programs on this machine share.
 //!
-//! Nothing in this module uses the network. [`HubCache::find`] answers where a model lies, as the hub's clients lay it out: the file
-//! `refs/main` has a commit, the folder `snapshots/COMMIT` has the files by name, as links to their contents in `blobs/`.
-//! [`select`] says which files of a repository a checkpoint needs, for whoever fetches them.
+//! This module does not use the network. [`HubCache::find`] locates a model in the cache's layout: the file `refs/main`
+//! contains a commit, and the folder `snapshots/COMMIT` contains the files as links to `blobs/`. [`select`] lists the
+//! files of a repository that a checkpoint needs, for code that downloads them.
 //!
 //! ```no_run
 //! use mlxcel_models::{Checkpoint, hub::{HubCache, HubName}};

@@ -1,4 +1,4 @@
-//! How a model on the Hugging Face hub is named: `org/name`, a revision of it, a file in it.
+//! Hugging Face Hub names: `org/name`, with an optional revision and file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::files::check_name;
 /// The revision where a name has none.
 const MAIN: &str = "main";
 
-/// The name of a model on the hub: `org/name`, and optionally which revision and which file of it.
+/// The name of a model on the hub: `org/name`, optionally with a revision and a file.
 ///
 /// | text | what it names |
 /// |---|---|
@@ -44,17 +44,17 @@ enum Part {
 }
 
 impl HubName {
-    /// The repository: `org/name`, or a name alone.
+    /// The repository: `org/name`, or `name` without organization.
     pub fn repo(&self) -> &str {
         &self.repo
     }
 
-    /// The branch, tag or commit; `main` if the name has none.
+    /// The branch, tag or commit; defaults to `main`.
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// The file that is named.
+    /// The file, if the name has one.
     pub fn file(&self) -> Option<&str> {
         match &self.part {
             Part::File(file) => Some(file),
@@ -62,7 +62,7 @@ impl HubName {
         }
     }
 
-    /// The label by which one of several GGUF files is named, such as `Q4_K_M`.
+    /// The label that selects one of several GGUF models, such as `Q4_K_M`.
     pub fn label(&self) -> Option<&str> {
         match &self.part {
             Part::Label(label) => Some(label),
@@ -70,11 +70,11 @@ impl HubName {
         }
     }
 
-    /// The same at another revision, which may have slashes, as branches may.
+    /// The same name at another revision. A revision may contain slashes, like branch names.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for what cannot be a revision.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for an invalid revision.
     pub fn with_revision(mut self, revision: impl Into<String>) -> Result<Self> {
         let revision = revision.into();
         if !is_revision(&revision) {

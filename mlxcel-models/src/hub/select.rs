@@ -1,4 +1,4 @@
-//! Which files of a repository a checkpoint is made of.
+//! The files of a repository that a checkpoint needs.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -41,24 +41,24 @@ const MOST_TEMPLATES: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Selection {
-    /// Settings, tokenizer and templates.
+    /// Config, tokenizer and templates.
     pub small: Vec<String>,
-    /// The index of sharded weights, whose [`shards`] are needed too.
+    /// The index of sharded weights; its [`shards`] are needed too.
     pub index: Option<String>,
-    /// The files of weights, where no index names them.
+    /// The weight files, if there is no index.
     pub weights: Vec<String>,
-    /// Whether the model is in GGUF files: the first of the weights is what is opened then.
+    /// Whether the model is in GGUF format; the first weight file is then the one to open.
     pub gguf: bool,
 }
 
-/// Selects among the `files` of a repository those that the checkpoint called `name` is made of: settings, tokenizer and templates, and
-/// `model.safetensors` or the index of its shards; or the files of one model in GGUF. Weights as Python pickles are never among them.
+/// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer and templates, and
+/// `model.safetensors` or the index of its shards; or the files of one GGUF model. Python pickles are never selected.
 ///
 /// # Errors
 ///
-/// [`NotFound`](ErrorKind::NotFound) where the repository does not have the file or label that is named,
-/// [`InvalidInput`](ErrorKind::InvalidInput) where it has several models in GGUF files and the name says of none that it is meant, and
-/// for names that lead out of a folder, [`Unsupported`](ErrorKind::Unsupported) for weights in other formats.
+/// [`NotFound`](ErrorKind::NotFound) if the repository lacks the named file or label;
+/// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models, and for names that
+/// lead out of a folder; [`Unsupported`](ErrorKind::Unsupported) for weights in other formats.
 pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
     let has = |file: &str| files.iter().any(|candidate| candidate == file);
     let failed = |kind, message: String| Error::new(kind, OPERATION, message).with_context("model", name);
@@ -117,12 +117,12 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
     }
 }
 
-/// The files that an index of sharded weights names, in the order of their names.
+/// The files that a shard index names, sorted.
 ///
 /// # Errors
 ///
-/// [`Corrupt`](ErrorKind::Corrupt) for what is no such index, [`InvalidInput`](ErrorKind::InvalidInput) for a shard that is outside of
-/// the folder; `location` is what errors call the index.
+/// [`Corrupt`](ErrorKind::Corrupt) for an invalid index; [`InvalidInput`](ErrorKind::InvalidInput) for a shard outside
+/// of the folder. Errors call the index `location`.
 pub fn shards(location: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     #[derive(Deserialize)]
     struct Index {

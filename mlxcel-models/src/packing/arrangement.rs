@@ -1,4 +1,4 @@
-//! Parts that files hold in another arrangement, and how their rows are read.
+//! Parts that files store in another arrangement, and how their rows are read.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use super::formats::{awq, gguf, grid};
 use crate::checkpoint::Checkpoint;
 use crate::gguf::BlockType;
 
-/// How a weight's elements are computed from stored tensors that arrange them otherwise.
+/// How a weight's elements are computed from differently arranged stored tensors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Derived {
-    /// The arrangement of what is stored.
+    /// The stored arrangement.
     pub arrangement: Arrangement,
-    /// Which part of the packed weight is read out of it.
+    /// The part of the packed weight that is read from it.
     pub part: Part,
     /// The shape of the part in one stored tensor, innermost dimension last: `[…, rows, width]`.
     pub shape: Vec<usize>,
 }
 
-/// The arrangements that there are, one for each published form; `formats/` has a file for each.
+/// The arrangements, one for each published format; `formats/` has a file for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arrangement {
     /// The bytes of the part, in a tensor of another element type or shape.
     Bytes,
     /// Blocks of a GGUF file.
     Gguf(BlockType),
-    /// Numbers that several rows or groups share.
+    /// Numbers shared by several rows or groups.
     Grid {
         /// How many rows share a number.
         rows: usize,
@@ -38,14 +38,14 @@ pub enum Arrangement {
         /// Whether the numbers of a row are a column of the tensor.
         transposed: bool,
     },
-    /// What GPTQ's tools write.
+    /// GPTQ.
     Gptq(Gptq),
-    /// What AWQ's tools write for their matrix kernels.
+    /// AWQ, in the order of its matrix kernels.
     Awq {
         /// How many groups of the packing share a scale and a zero.
         groups: usize,
     },
-    /// What compressed-tensors writes.
+    /// compressed-tensors.
     Compressed(Compressed),
 }
 

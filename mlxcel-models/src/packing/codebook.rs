@@ -1,4 +1,4 @@
-//! The numbers that codes stand for.
+//! Codebooks: the numbers that codes represent.
 
 use super::Code;
 
@@ -11,7 +11,7 @@ const IQ4_NL: [f32; 16] = [
 ];
 
 impl Code {
-    /// The number that `code` stands for.
+    /// The number that `code` represents.
     pub fn number(self, code: u8) -> f32 {
         match self {
             Self::Integer { zero } => f32::from(code) - f32::from(zero),

@@ -1,4 +1,4 @@
-//! The values of a packed row, one after the other: what kernels and graphs are held against.
+//! Reference decoding of packed rows, which tests compare kernels and graphs with.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
@@ -6,12 +6,12 @@ use super::codebook::{e4m3, e8m0};
 use super::{Offset, Packing, Part, Scale};
 use crate::element::ElementType;
 
-/// Writes the values of a row into `values`, from the bytes of its `parts`, in the order of [`Packing::parts`] and without
+/// Decodes a row into `values` from the bytes of its `parts`, in the order of [`Packing::parts`] without
 /// [`Part::Order`]: value `j` is that of column `j`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`] for parts that are not as long as a row of so many values has them.
+/// [`ErrorKind::InvalidInput`] for parts whose lengths do not match a row of that many values.
 pub fn decode_row(packing: &Packing, parts: &[&[u8]], values: &mut [f32]) -> Result<()> {
     packing.check(values.len())?;
     let columns = values.len();

@@ -1,15 +1,15 @@
-//! How the values of a matrix are packed into few bits: the one description that readers give and engines take.
+//! Packings of quantized matrices: one description for all formats, which readers produce and engines consume.
 //!
-//! A packed matrix `[rows, columns]` has a *code* of a few bits for each value. Consecutive values of a row are a *group*, which has a
-//! scale and perhaps an offset:
+//! A packed matrix `[rows, columns]` has a *code* of a few bits for each value. A *group* of consecutive values of a
+//! row shares a scale and possibly an offset:
 //!
 //! ```text
 //! value = scale(group) · number(code) + offset(group)
 //! ```
 //!
-//! in float32, each operation rounded. [`Packing`] says what codes, scales and offsets are; the tensors that hold them are the
-//! weight's [`Part`]s. Files arrange these in many ways; readers (`formats/`) bring all of them to this one, exactly, while a weight is
-//! loaded, so that nothing behind them knows of formats.
+//! in float32, rounding after each operation. [`Packing`] describes codes, scales and offsets; the tensors that contain
+//! them are the weight's [`Part`]s. Files arrange these in many ways. Readers (`formats/`) convert all of them exactly
+//! to this description at load, so that no other code depends on the file format.
 
 mod arrangement;
 mod codebook;
@@ -31,31 +31,31 @@ pub use crate::gguf::BlockType;
 use crate::decoder::WeightRef;
 use crate::element::ElementType;
 
-/// How the values of a matrix are packed.
+/// The packing of a matrix.
 ///
-/// Its text, such as `u4/64 bf16 + bf16`, is read back by [`str::parse`]: the code and its bits (`u4` an unsigned integer, `u4-8` one less 8,
-/// `e2m1`, `e4m3`, `e5m2`, `iq4nl`), the values of a group, the scale (`u8*f16/8` a byte for each group and a float for 8 of them), the
-/// offset, and `ordered` where inputs come in another order.
+/// Its text form, such as `u4/64 bf16 + bf16`, is parsed by [`str::parse`]. It consists of the code with its bits (`u4`
+/// an unsigned integer, `u4-8` one minus 8, `e2m1`, `e4m3`, `e5m2`, `iq4nl`), the group size, the scale (`u8*f16/8` is
+/// a byte per group times a float per 8 groups), the offset, and `ordered` if inputs are permuted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
-    /// Bits of a code: 2, 3, 4, 5, 6 or 8.
+    /// The bits of a code: 2, 3, 4, 5, 6 or 8.
     pub bits: usize,
-    /// What a code stands for.
+    /// What a code represents.
     pub code: Code,
-    /// How many consecutive values of a row are a group.
+    /// The number of consecutive values of a row in a group.
     pub group_size: usize,
-    /// What a group's numbers are multiplied with.
+    /// The scale of a group.
     pub scale: Scale,
-    /// What is added to them.
+    /// The offset of a group.
     pub offset: Offset,
-    /// Whether the columns stand in another order than the inputs of the layer, which [`Part::Order`] gives.
+    /// Whether the columns are a permutation of the layer's inputs, given by [`Part::Order`].
     pub ordered: bool,
 }
 
-/// The number that a code stands for.
+/// The number that a code represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The code as an unsigned integer, less `zero`.
+    /// The code as an unsigned integer, minus `zero`.
     Integer {
         /// What is subtracted.
         zero: u8,
@@ -66,20 +66,20 @@ pub enum Code {
     E4M3,
     /// An 8-bit float with 5 exponent bits (OCP FP8 E5M2).
     E5M2,
-    /// One of the sixteen integers, denser around zero, of llama.cpp's types `IQ4_NL` and `IQ4_XS`.
+    /// One of sixteen integers, denser around zero, of llama.cpp's types `IQ4_NL` and `IQ4_XS`.
     Iq4Nl,
 }
 
-/// What the numbers of a group are multiplied with.
+/// The scale of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scale {
-    /// A float for each group: F32, F16 or BF16.
+    /// A float per group: F32, F16 or BF16.
     Float(ElementType),
-    /// A power of two for each group, as a biased exponent of 8 bits.
+    /// A power of two per group, as a biased 8-bit exponent.
     E8M0,
-    /// An 8-bit float for each group (OCP FP8 E4M3).
+    /// An 8-bit float per group (OCP FP8 E4M3).
     E4M3,
-    /// A byte for each group times a float for several of them, as in llama.cpp's K-quants.
+    /// A byte per group times a float per several groups, as in llama.cpp's K-quants.
     Bytes {
         /// Whether the byte is a signed integer.
         signed: bool,
@@ -90,16 +90,16 @@ pub enum Scale {
     },
 }
 
-/// What is added to the scaled numbers of a group.
+/// The offset, which is added to the scaled numbers of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Offset {
-    /// Nothing.
+    /// No offset.
     None,
-    /// A float for each group.
+    /// A float per group.
     Float(ElementType),
-    /// An unsigned byte for each group times the group's scale, which is subtracted: the code that stands for zero, as in GPTQ and AWQ.
+    /// Minus an unsigned byte per group times the group's scale: the zero points of GPTQ and AWQ.
     Zeros,
-    /// An unsigned byte for each group times a float for several of them, which is subtracted: the minima of llama.cpp's K-quants.
+    /// Minus an unsigned byte per group times a float per several groups: the minima of llama.cpp's K-quants.
     Bytes {
         /// How many consecutive groups of a row share a float.
         groups: usize,
@@ -108,25 +108,26 @@ pub enum Offset {
     },
 }
 
-/// A tensor of a packed weight; `[…, rows, width]` but for [`Order`](Self::Order).
+/// A tensor of a packed weight; `[…, rows, width]` except [`Order`](Self::Order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// `[…, rows, columns · bits / 32]` U32: the codes of a row as a stream of bits, little-endian, the first code in the lowest.
+    /// `[…, rows, columns · bits / 32]` U32: the codes of a row as a little-endian bit stream, the first code in the
+    /// lowest bits.
     Codes,
     /// `[…, rows, groups]`: floats, or bytes as U8 or I8.
     Scales,
-    /// `[…, rows, groups / n]`: the floats of scales that are bytes.
+    /// `[…, rows, groups / n]`: the float factors of byte scales.
     ScaleFactors,
     /// `[…, rows, groups]`: floats, or bytes as U8.
     Offsets,
-    /// `[…, rows, groups / n]`: the floats of offsets that are bytes.
+    /// `[…, rows, groups / n]`: the float factors of byte offsets.
     OffsetFactors,
     /// `[columns]` I32: column `j` belongs to input `order[j]` of the layer.
     Order,
 }
 
 impl Part {
-    /// What it is called where weights are printed.
+    /// The name in printed descriptions.
     pub fn name(self) -> &'static str {
         match self {
             Self::Codes => "codes",
@@ -165,10 +166,10 @@ impl Packing {
     /// OCP microscaling with 8-bit floats: groups of 32.
     pub const MXFP8: Self = Self { bits: 8, code: Code::E4M3, ..Self::MXFP4 };
 
-    /// 4-bit floats in groups of 16, each with an 8-bit float as scale.
+    /// 4-bit floats in groups of 16 with 8-bit float scales.
     pub const NVFP4: Self = Self { group_size: 16, scale: Scale::E4M3, ..Self::MXFP4 };
 
-    /// The parts that a weight packed like this has, in the order in which programs take them.
+    /// The parts of a weight with this packing, in the order of program arguments.
     pub fn parts(&self) -> impl Iterator<Item = Part> + use<> {
         let scale_factors = matches!(self.scale, Scale::Bytes { .. });
         let offsets = self.offset != Offset::None;
@@ -185,7 +186,7 @@ impl Packing {
         .filter_map(|(part, there)| there.then_some(part))
     }
 
-    /// The type of the elements of a part.
+    /// The element type of a part.
     pub fn element(&self, part: Part) -> ElementType {
         match (part, self.scale, self.offset) {
             (Part::Codes, ..) => ElementType::U32,
@@ -199,7 +200,7 @@ impl Packing {
         }
     }
 
-    /// The elements of a part that belong to a row of `columns` values; of [`Part::Order`] those that all rows share.
+    /// The elements of a part per row of `columns` values; for [`Part::Order`] those that all rows share.
     pub fn width(&self, part: Part, columns: usize) -> usize {
         let groups = columns / self.group_size.max(1);
         match (part, self.scale, self.offset) {
@@ -211,7 +212,7 @@ impl Packing {
         }
     }
 
-    /// The bits that a value takes, its share of scales and offsets included.
+    /// The bits per value, including its share of scales and offsets.
     pub fn bits_per_value(&self) -> f64 {
         let rows = self.parts().filter(|part| *part != Part::Order);
         // A row of a length that all parts divide.
@@ -220,7 +221,7 @@ impl Packing {
         bits as f64 / columns as f64
     }
 
-    /// The type that the values have when they are not packed: that of the floats among scales, or `BF16` where there are none, as in MLX.
+    /// The type of unpacked values: the float type of the scales, or `BF16` if they have none, as in MLX.
     pub fn value_type(&self) -> ElementType {
         match self.scale {
             Scale::Float(element) | Scale::Bytes { factor: element, .. } => element,
@@ -228,7 +229,7 @@ impl Packing {
         }
     }
 
-    /// Refuses what is no packing, and rows of `columns` values that cannot be packed like this.
+    /// Fails for an invalid packing, and for rows of `columns` values that it does not fit.
     ///
     /// # Errors
     ///
@@ -268,22 +269,22 @@ impl Packing {
     }
 }
 
-/// A packing and the tensors that hold what it says, of a weight whose own tensor holds the codes.
+/// A packing with its tensors, for a weight whose own tensor contains the codes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Packed {
-    /// How the values are packed.
+    /// The packing.
     pub packing: Packing,
-    /// The parts behind the codes, in the order of [`Packing::parts`].
+    /// The parts other than the codes, in the order of [`Packing::parts`].
     pub parts: Vec<WeightRef>,
 }
 
 impl Packed {
-    /// A packing with its parts behind the codes.
+    /// A packing with its parts other than the codes.
     pub fn new(packing: Packing, parts: impl Into<Vec<WeightRef>>) -> Self {
         Self { packing, parts: parts.into() }
     }
 
-    /// The parts behind the codes, each with what it is.
+    /// The parts other than the codes, each with its kind.
     pub fn named(&self) -> impl Iterator<Item = (Part, &WeightRef)> {
         self.packing.parts().skip(1).zip(&self.parts)
     }

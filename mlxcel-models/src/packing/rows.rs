@@ -1,4 +1,4 @@
-//! The rows of a packed weight as numbers, columns in the order of the layer's inputs.
+//! Rows of packed weights as numbers, with columns in the order of the layer's inputs.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::decoder::WeightRef;
 
 const OPERATION: &str = "unpack weight";
 
-/// A packed weight of a checkpoint, to be read as float32 numbers; all of its dimensions but the innermost are rows.
+/// Reads a packed weight of a checkpoint as float32. All dimensions but the innermost count as rows.
 #[derive(Clone, Debug)]
 pub struct PackedRows {
     packing: Packing,
@@ -21,7 +21,7 @@ pub struct PackedRows {
     columns: usize,
 }
 
-/// What reading needs besides room for the values; it may be kept from one reading to the next.
+/// Scratch memory for reading, which can be reused.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     parts: Vec<Vec<u8>>,
@@ -40,11 +40,12 @@ impl Scratch {
 }
 
 impl PackedRows {
-    /// The rows of `weight`; `None` where it is not packed.
+    /// The rows of `weight`; `None` if it is not packed.
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::weight`]; [`Corrupt`](ErrorKind::Corrupt) for an [order](Part::Order) that does not have each input once.
+    /// The errors of [`Checkpoint::weight`]; [`Corrupt`](ErrorKind::Corrupt) for an [order](Part::Order) that is not a
+    /// permutation.
     pub fn new(checkpoint: &Checkpoint, weight: &WeightRef) -> Result<Option<Self>> {
         let Some(packed) = &weight.packed else { return Ok(None) };
         let packing = packed.packing;
@@ -57,7 +58,7 @@ impl PackedRows {
         Ok(Some(Self { packing, parts, order, columns }))
     }
 
-    /// Writes the values of consecutive rows to `values`, which is as long as they are.
+    /// Writes the values of consecutive rows to `values`, which must have their exact length.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The text of a packing and of its parts: what inspection prints, and how programs tell kernels of it.
+//! Text form of packings and parts, used in inspection and in programs' attributes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,10 +1,10 @@
 //! Affine quantization of groups, as `mlx.core.quantize` computes it on a CPU.
 //!
-//! With the extremes of a group being `w_min` and `w_max`, and `n` the largest code: `scale` is their distance over `n`, and the one
-//! that is farther from zero, the *edge*, is to be met exactly. So the scale gets the sign that makes the edge the group's zero
-//! point, and is stretched until zero lies on a whole step from it: `q₀ = round(edge / scale)`, `scale = edge / q₀`,
-//! `bias = edge`. A value's code is `round((w − bias) / scale)`, limited to `0..=n`, with the scale in float32; ties go to even.
-//! Scales and biases are rounded to the type that they are stored in afterwards.
+//! With `w_min` and `w_max` the extremes of a group and `n` the largest code, `scale` is their distance divided by `n`.
+//! The extreme with the larger magnitude, the *edge*, is represented exactly: the scale gets the sign that makes the
+//! edge the group's zero point, and is stretched until zero is a whole number of steps from it: `q₀ = round(edge /
+//! scale)`, `scale = edge / q₀`, `bias = edge`. A value's code is `round((w − bias) / scale)`, clamped to `0..=n`, with
+//! the scale in float32 and ties to even. Scales and biases are rounded to their stored type afterwards.
 
 /// The smallest scale, so that groups of equal values do not divide by zero.
 const SMALLEST_SCALE: f32 = 1e-7;

@@ -1,4 +1,4 @@
-//! Packing of values as MLX packs them, and how far what is packed is from what was there.
+//! Packs values as MLX does, and measures the error.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The floats that weights have, read into single precision and written from it.
+//! Conversion between the float types of weights and float32.
 
 use half::{bf16, f16};
 

@@ -1,8 +1,8 @@
-//! A folder that appears whole or not at all, and that is gone on with where it was interrupted.
+//! An output folder that appears atomically and can be resumed.
 //!
-//! It is made in a work folder beside its place, which the place's name gives its name. What is in there says what it is made from
-//! and how. Another run of the same goes on with the files of weights that are whole, one of something else is refused as long
-//! as there are any.
+//! It is written in a work folder beside its destination, named after it, which records the input and the options. A
+//! run with the same input and options resumes with the completed weight files; a run with others fails while such
+//! files exist.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};

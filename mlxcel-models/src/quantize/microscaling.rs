@@ -1,10 +1,10 @@
-//! Groups of small floats with a scale of 8 bits, as `mlx.core.quantize` computes them on a CPU in its modes `mxfp4`, `mxfp8` and
-//! `nvfp4`.
+//! Groups of small floats with an 8-bit scale, as `mlx.core.quantize` computes them on a CPU in its modes `mxfp4`,
+//! `mxfp8` and `nvfp4`.
 //!
-//! The largest magnitude of a group over the largest that the codes have (6 or 448) is the wanted scale. In the OCP microscaling modes
-//! it becomes the next higher power of two, `ceil(log2(scale))`, so that no value is cut off; in `nvfp4` the nearest number of OCP's E4M3.
-//! Values are divided by it, and become the nearest code: of E2M1 ties go towards zero, of E4M3 to even, limited to 448. Every
-//! step is rounded to the weight's own type.
+//! The ideal scale is the largest magnitude of a group divided by the largest code (6 or 448). In the OCP microscaling
+//! modes it is rounded up to a power of two, `ceil(log2(scale))`, so that no value is clipped; in `nvfp4` to the
+//! nearest OCP E4M3 number. Values are divided by it and rounded to the nearest code: ties go towards zero in E2M1, to
+//! even in E4M3, which is clamped to 448. Every step is rounded to the weight's own type.
 
 use super::float::Float;
 use crate::packing::Code;

@@ -1,4 +1,4 @@
-//! Quantizing a checkpoint, of floats or of anything else that opens, as mlx-lm's `convert --quantize` does.
+//! Quantizes a checkpoint in any supported format, as mlx-lm's `convert --quantize` does.
 //!
 //! ```no_run
 //! use mlxcel_models::Checkpoint;
@@ -13,12 +13,12 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! The embedding, all linear layers, an untied head and experts are packed, where groups fit into their rows; everything else stays as
-//! it is. Codes, scales and biases are those of `mlx.core.quantize`, bit for bit; scales are of the weight's own type, or where that
-//! was packed of the type that its scales have. Routers, and what else mlx-lm's model files ask for, have 8 bits where no recipe
-//! says otherwise.
+//! The embedding, all linear layers, an untied head and experts are packed if their rows are a multiple of the group
+//! size. Everything else is copied. Codes, scales and biases equal those of `mlx.core.quantize` bit for bit. Scales
+//! have the weight's type, or the type of its scales if it was packed already. Routers and other modules that mlx-lm
+//! exempts have 8 bits unless a recipe says otherwise.
 //!
-//! What is packed already is unpacked row by row. Experts become stacks as mlx-lm converts them.
+//! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does.
 
 mod affine;
 mod codec;
@@ -59,54 +59,55 @@ const KEYS: [&str; 2] = ["quantization", "quantization_config"];
 /// Files beside the weights that only tell how these were packed before.
 const SETTINGS_BEFORE: [&str; 3] = ["quantize_config.json", "quant_config.json", plan::INDEX];
 
-/// What was written.
+/// The result of [`quantize`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Quantized {
-    /// The modules that were packed.
+    /// The packed modules.
     pub modules: Vec<QuantizedModule>,
-    /// How many tensors were not.
+    /// The number of tensors that were not packed.
     pub kept: usize,
-    /// How many files hold the weights.
+    /// The number of weight files.
     pub files: usize,
-    /// How many of those an earlier run had written.
+    /// The number of weight files from an interrupted run.
     pub resumed: usize,
-    /// Bytes of the weights before.
+    /// The bytes of the original weights.
     pub bytes_before: u64,
-    /// Bytes of the weights now.
+    /// The bytes of the written weights.
     pub bytes: u64,
 }
 
-/// A module that was packed.
+/// A packed module.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QuantizedModule {
     /// Its path, such as `model.layers.0.mlp.down_proj`.
     pub name: String,
-    /// How it is packed.
+    /// Its packing.
     pub packing: Packing,
-    /// How many values it has.
+    /// The number of values.
     pub values: u64,
-    /// The root of the mean square of all differences from the values before, over that of these.
+    /// The root mean square of the error, relative to the root mean square of the original values.
     pub relative_rms: f64,
-    /// The largest difference from a value before.
+    /// The largest absolute error.
     pub largest: f32,
 }
 
-/// Writes `checkpoint` to the folder `out`, which must not exist, with its matrices quantized, and with its tokenizer and other
-/// small files beside them. The folder appears when it is complete.
+/// Writes a quantized copy of `checkpoint`, including its tokenizer and other small files, to the folder `out`, which
+/// must not exist. The folder appears when it is complete.
 ///
-/// The weights pass through memory in parts, so it takes tens of megabytes, however large the checkpoint is.
+/// Weights are processed in pieces, which takes tens of megabytes for any checkpoint.
 ///
-/// Where an error, cancelling or the process's end interrupts it, files of weights that are whole are kept in a work folder beside `out`,
-/// and the next call with the same checkpoint and options goes on with them. There is nothing left where none is whole.
+/// After an error, cancellation or the end of the process, complete weight files stay in a work folder beside `out`,
+/// and the next call with the same checkpoint and options resumes with them. If no weight file is complete, nothing is
+/// left.
 ///
 /// # Errors
 ///
-/// [`InvalidInput`](ErrorKind::InvalidInput) for options that there are not, or that name no module; a checkpoint in which no matrix
-/// can be quantized; where something stands in the place of `out`, or other work was interrupted there;
-/// [`Unsupported`](ErrorKind::Unsupported) as for [`Checkpoint::decoder`]; [`Corrupt`](ErrorKind::Corrupt) for weights that hold
-/// infinities or no numbers; [`Cancelled`](ErrorKind::Cancelled); [`Io`](ErrorKind::Io).
+/// [`InvalidInput`](ErrorKind::InvalidInput) for invalid options or overrides that match no module, for a checkpoint in
+/// which no matrix can be quantized, and if `out` exists or different work was interrupted there;
+/// [`Unsupported`](ErrorKind::Unsupported) as for [`Checkpoint::decoder`]; [`Corrupt`](ErrorKind::Corrupt) for weights
+/// with infinities or NaN; [`Cancelled`](ErrorKind::Cancelled); [`Io`](ErrorKind::Io).
 pub fn quantize(
     checkpoint: &Checkpoint,
     out: impl AsRef<Path>,

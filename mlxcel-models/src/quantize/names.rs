@@ -1,4 +1,4 @@
-//! What modules are called where they are written: as mlx-lm names them, which our families read too.
+//! Module names of written checkpoints, which are those of mlx-lm and are read by our families.
 
 /// Suffixes of the tensor that holds a module's weight, in the forms that checkpoints have.
 const SUFFIXES: [&str; 3] = [".weight", ".qweight", ".weight_packed"];

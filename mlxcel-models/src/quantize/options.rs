@@ -1,4 +1,4 @@
-//! What to do, and what it is refused for.
+//! Options of quantization and their validation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,29 +15,30 @@ const SHARD_BYTES: u64 = 5 << 30;
 /// The least that may be asked for.
 const LEAST_SHARD_BYTES: u64 = 1 << 16;
 
-/// Called with how many bytes of the weights are done, and of how many.
+/// Called with the number of processed bytes of the weights, and the total.
 pub type QuantizeProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// How to quantize; start from [`QuantizeOptions::new`], or from the default of 4 bits in groups of 64.
+/// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4 bits in
+/// groups of 64.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct QuantizeOptions {
-    /// What modules are packed as that nothing else is said of.
+    /// The packing of modules without a recipe or override.
     pub scheme: Scheme,
-    /// Widths that differ by module; with one, the scheme's bits are those of most modules in it.
+    /// Bit widths that differ by module. A recipe replaces the scheme's bits.
     pub recipe: Option<Recipe>,
-    /// What is said of some modules; the last that matches holds, before a recipe.
+    /// Overrides for some modules. The last match wins, and takes precedence over a recipe.
     pub overrides: Vec<Override>,
-    /// The most bytes of a file of weights: larger checkpoints are sharded, between tensors. What was interrupted goes on after the last
-    /// whole one. 5 GiB by default.
+    /// The maximum bytes of a weight file; larger checkpoints are sharded between tensors, and an interrupted run
+    /// resumes after the last complete file. Defaults to 5 GiB.
     pub shard_bytes: u64,
-    /// Discards what another run left unfinished in the same place.
+    /// Discards the unfinished output of an earlier run.
     pub restart: bool,
-    /// How many threads compute; defaults to one for each core.
+    /// The number of threads; defaults to one per core.
     pub threads: Option<usize>,
-    /// Told of each part that is done.
+    /// Called after each piece.
     pub progress: Option<QuantizeProgressFn>,
-    /// Ends the work early.
+    /// Cancels the work.
     pub cancel: Option<CancelToken>,
 }
 
@@ -47,7 +48,7 @@ impl QuantizeOptions {
         Self::of(Scheme { mode: Mode::Affine, bits, group_size })
     }
 
-    /// All modules as this scheme says, such as [`Scheme::of_mode`] of [`Mode::Mxfp4`].
+    /// The same scheme for all modules, such as [`Scheme::of_mode`] of [`Mode::Mxfp4`].
     pub fn of(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -66,21 +67,21 @@ impl QuantizeOptions {
         Self { recipe: Some(recipe), ..Self::new(recipe.bits(), group_size) }
     }
 
-    /// Says of some modules how they are packed.
+    /// Adds an override for some modules.
     #[must_use]
     pub fn with_override(mut self, named: Override) -> Self {
         self.overrides.push(named);
         self
     }
 
-    /// Sets the most bytes of a file of weights.
+    /// Sets the maximum bytes of a weight file.
     #[must_use]
     pub fn with_shard_bytes(mut self, bytes: u64) -> Self {
         self.shard_bytes = bytes;
         self
     }
 
-    /// Sets whether what another run left unfinished is discarded.
+    /// Sets whether to discard the unfinished output of an earlier run.
     #[must_use]
     pub fn with_restart(mut self, restart: bool) -> Self {
         self.restart = restart;
@@ -94,14 +95,14 @@ impl QuantizeOptions {
         self
     }
 
-    /// Reports to `progress`, from the calling thread.
+    /// Reports progress, on the calling thread.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
         self
     }
 
-    /// Sets what ends the work early.
+    /// Sets the token that cancels the work.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);

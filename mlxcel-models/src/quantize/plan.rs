@@ -1,4 +1,4 @@
-//! What becomes of each weight: which modules are packed and how, what else is written, and in which files it stands.
+//! Plans the output: which modules are packed and how, what else is written, and in which file.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -23,11 +23,11 @@ const ALIGNMENT: usize = 64;
 
 /// What becomes of one weight.
 pub(super) enum Content<'a> {
-    /// Its bytes are copied.
+    /// Copied as stored.
     Stored(&'a [u8]),
-    /// Its values are written, with something added to them.
+    /// Written as values, with a constant added.
     Dense { rows: Rows, float: Float, added: f32 },
-    /// Its values are packed: codes, scales and perhaps biases.
+    /// Packed: codes, scales and possibly biases.
     Packed { rows: Rows, codec: Codec },
 }
 

@@ -1,4 +1,4 @@
-//! Which module is packed how: recipes, what families need, and what the caller says of some modules.
+//! The packing of each module: recipes, exemptions of families, and overrides.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::OPERATION;
 use crate::packing::formats::{Mode, Scheme};
 
-/// Affine widths that differ by module, as mlx-lm's `--quant-predicate` has them.
+/// Affine bit widths that differ by module, as mlx-lm's `--quant-predicate`.
 ///
-/// The head, and of an eighth of the layers at either end and every third between them the value and down projections, take the
-/// wider one; so do choices of llama.cpp's `Q4_K_M`, after which mlx-lm modelled it.
+/// The head, and the value and down projections of the first and last eighth of the layers and of every third layer
+/// between, use the wider width. mlx-lm modelled these choices on llama.cpp's `Q4_K_M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Recipe {
@@ -39,7 +39,7 @@ impl Recipe {
         }
     }
 
-    /// Bits of most modules.
+    /// The bits of most modules.
     pub fn bits(self) -> usize {
         match self {
             Self::Mixed2And6 => 2,
@@ -48,7 +48,7 @@ impl Recipe {
         }
     }
 
-    /// Bits of those that matter more.
+    /// The bits of the more sensitive modules.
     pub fn wide_bits(self) -> usize {
         if self == Self::Mixed3And4 { 4 } else { 6 }
     }
@@ -83,17 +83,17 @@ impl FromStr for Recipe {
     }
 }
 
-/// What the caller says of some modules, as text `PATTERN=BITS` or `PATTERN=BITS/GROUP`.
+/// An override for some modules, as text `PATTERN=BITS` or `PATTERN=BITS/GROUP`.
 ///
-/// The pattern is the path of a module, such as `model.layers.3.mlp.down_proj`, in which `*` stands for any text. These modules are
-/// packed in the affine mode.
+/// The pattern is a module path such as `model.layers.3.mlp.down_proj`, in which `*` matches any text. Matching modules
+/// are packed in the affine mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Which modules.
+    /// The pattern of module paths.
     pub pattern: String,
-    /// Bits of a value.
+    /// The bits per value.
     pub bits: usize,
-    /// How many values share a scale; as elsewhere, or 64 where the mode is another, if `None`.
+    /// The group size. `None` uses that of the scheme, or 64 if the scheme is not affine.
     pub group_size: Option<usize>,
 }
 

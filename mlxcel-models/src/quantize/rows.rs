@@ -1,4 +1,4 @@
-//! The rows of a weight as numbers, however it is stored.
+//! Rows of a weight as numbers, for any storage format.
 
 use std::ops::Range;
 

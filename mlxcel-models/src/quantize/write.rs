@@ -1,4 +1,4 @@
-//! Writing files of weights: values pass through memory in blocks, packed by several threads.
+//! Writes weight files: values are processed in blocks and packed by several threads.
 
 use std::fs::File as Target;
 use std::io::{Seek, SeekFrom, Write};

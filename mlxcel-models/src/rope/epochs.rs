@@ -1,11 +1,11 @@
-//! Which frequencies the rotary embeddings of a network take for the length of a sequence.
+//! Sequence lengths at which rotary frequencies change.
 
 use super::Rope;
 
-/// The lengths of sequences for which a network's rotary embeddings have the same frequencies, as numbered epochs.
+/// Ranges of sequence lengths with constant rotary frequencies, as numbered epochs.
 ///
-/// All positions of a sequence are rotated by the frequencies of its length ([`LongRope`](super::LongRope)). What was computed in
-/// one epoch does not serve in another: a sequence that goes from one to the next is computed again.
+/// The frequencies of all positions depend on the sequence's length ([`LongRope`](super::LongRope)). State computed in
+/// one epoch is invalid in another: a sequence that crosses the boundary is recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RopeEpochs {
     /// The greatest length of each epoch but the last, ascending.
@@ -22,22 +22,22 @@ impl RopeEpochs {
         Self { boundaries }
     }
 
-    /// Whether there is more than one, so that the length makes a difference.
+    /// Whether there is more than one epoch, so that frequencies depend on the length.
     pub fn depend_on_length(&self) -> bool {
         !self.boundaries.is_empty()
     }
 
-    /// How many there are, one at least.
+    /// The number of epochs, at least one.
     pub fn count(&self) -> usize {
         self.boundaries.len() + 1
     }
 
-    /// The epoch of sequences of `length`, below [`count`](Self::count).
+    /// The epoch of sequences of `length`, less than [`count`](Self::count).
     pub fn at(&self, length: usize) -> usize {
         self.boundaries.iter().filter(|&&boundary| length > boundary).count()
     }
 
-    /// The greatest length of the epoch in which a sequence of `length` positions gets its next one; none in the last.
+    /// The largest length of the epoch in which the position after `length` is computed; `None` in the last epoch.
     pub fn end_after(&self, length: usize) -> Option<usize> {
         self.boundaries.iter().copied().find(|&boundary| boundary > length)
     }

@@ -1,4 +1,4 @@
-//! The scaling of Llama 3.1.
+//! Llama 3.1's frequency scaling.
 
 use mlxcel_core::Result;
 

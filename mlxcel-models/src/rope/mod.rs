@@ -1,4 +1,4 @@
-//! Rotary position embedding: the frequencies that a configuration asks for.
+//! Rotary position embedding: frequencies from a config.
 
 mod epochs;
 mod llama3;
@@ -11,41 +11,39 @@ pub(crate) use settings::{Kinds, LayerRopes, Partial, RopeSettings};
 
 /// Rotary position embedding (Su et al., 2021, "RoFormer").
 ///
-/// Element `i` of the first `rotary_dim / 2` elements of a query or key head is rotated together with element
-/// `i + rotary_dim / 2`, as transformers' `rotate_half` does: with `a` and `b` the two,
-/// `a' = a·cos − b·sin` and `b' = b·cos + a·sin`.
+/// Element `i` of the first `rotary_dim / 2` elements of a query or key head is rotated together with element `i +
+/// rotary_dim / 2`, like transformers' `rotate_half`: the pair `a`, `b` becomes `a·cos − b·sin`, `b·cos + a·sin`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// How many elements of each head are rotated; even.
+    /// The number of rotated elements per head; even.
     pub rotary_dim: usize,
-    /// The angle per position of each pair, in radians: `rotary_dim / 2` numbers, scaling included.
+    /// The angle per position of each pair, in radians, including scaling: `rotary_dim / 2` numbers.
     pub inv_freq: Vec<f32>,
-    /// What the cosines and sines are multiplied with.
+    /// A factor of cosines and sines.
     pub attention_factor: f32,
-    /// Whether element `2i` is rotated together with `2i + 1` instead, in their places: what checkpoints in the layout of the
-    /// original RoFormer want.
+    /// Whether elements `2i` and `2i + 1` are rotated together instead, as in the original RoFormer.
     pub interleaved: bool,
-    /// Other frequencies for sequences beyond the original context.
+    /// Frequencies for sequences longer than the original context.
     pub long: Option<LongRope>,
 }
 
-/// The frequencies of a sequence that is longer than the original context (Ding et al., 2024, "LongRoPE"): all of its
-/// positions are rotated by them, so what was computed before the sequence grew beyond it is computed again.
+/// The frequencies of sequences longer than the original context (Ding et al., 2024, "LongRoPE"). They apply to all
+/// positions, so a sequence that grows beyond the original context is recomputed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongRope {
     /// The angle per position of each pair, in radians.
     pub inv_freq: Vec<f32>,
-    /// The most positions of a sequence that [`Rope::inv_freq`] is for.
+    /// The maximum length for which [`Rope::inv_freq`] applies.
     pub original_context: usize,
 }
 
 impl Rope {
-    /// The cosine and sine of each pair at `position` in a sequence of `length` positions, times
+    /// The cosine and sine of each pair at `position` in a sequence of `length` positions, multiplied by
     /// [`attention_factor`](Self::attention_factor).
     ///
-    /// `cos` and `sin` have room for `rotary_dim / 2` numbers each; of shorter ones only what they hold is computed.
-    /// As in transformers the angle is a product in single precision; its cosine and sine are evaluated in double
-    /// precision and rounded, so they do not depend on how a platform reduces large angles.
+    /// `cos` and `sin` have `rotary_dim / 2` elements each; if they are shorter, only the first ones are computed. As
+    /// in transformers the angle is a float32 product. Cosine and sine are evaluated in float64 and rounded, so they do
+    /// not depend on a platform's reduction of large angles.
     pub fn cos_sin(&self, position: usize, length: usize, cos: &mut [f32], sin: &mut [f32]) {
         for ((frequency, cos), sin) in self.frequencies(length).iter().zip(cos).zip(sin) {
             let angle = f64::from(position as f32 * frequency);

@@ -1,4 +1,4 @@
-//! What `config.json` says about rotary embeddings, in either layout.
+//! Rotary embedding fields of `config.json`, in both layouts.
 
 use mlxcel_core::Result;
 
@@ -38,9 +38,9 @@ pub(crate) struct RopeSettings<'a> {
 /// Whether a family rotates parts of heads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Partial {
-    /// Whole heads.
+    /// Complete heads.
     Whole,
-    /// The part that `partial_rotary_factor` gives within the object of rotary settings, or else this key beside it.
+    /// The fraction `partial_rotary_factor` of the rope settings object, or this key outside of it.
     Part {
         /// The key.
         key: &'static str,
@@ -52,9 +52,9 @@ pub(crate) enum Partial {
 /// Which kinds of scaling a family knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kinds {
-    /// All that there are.
+    /// All types.
     All,
-    /// Phi-3's: none, or LongRoPE, for which `su` and `yarn` are older names.
+    /// Phi-3's: none, or LongRoPE, whose older names are `su` and `yarn`.
     LongRope {
         /// The original context where the settings have none.
         original_context: usize,
@@ -80,7 +80,7 @@ struct Place<'a> {
 }
 
 impl<'a> RopeSettings<'a> {
-    /// Whole heads of `head_dim`, halves in pairs, a base of 10,000, any kind: what most families have.
+    /// Complete heads.
     pub(crate) fn new(config: Fields<'a>, head_dim: usize, context_length: usize) -> Self {
         Self {
             config,

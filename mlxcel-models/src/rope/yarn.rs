@@ -23,7 +23,7 @@ pub(super) struct Yarn {
 }
 
 impl Yarn {
-    /// `truncate` is a setting of the object around those of a layer type, where there is one.
+    /// `truncate` is a setting of the object around those of a layer type, if any.
     pub(super) fn read(
         scaling: Fields<'_>,
         truncate: bool,

@@ -1,4 +1,4 @@
-//! The walk through a mixture of experts.
+//! Mixtures of experts.
 
 use super::{Ops, run_mlp};
 use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedExpert};

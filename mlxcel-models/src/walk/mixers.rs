@@ -1,4 +1,4 @@
-//! The walk through mixers.
+//! Mixers.
 
 use super::Ops;
 use crate::decoder::{

@@ -1,6 +1,6 @@
-//! The one place that interprets a [`Decoder`]: a walk over its layers that asks an engine's [`Ops`] for each operation.
+//! Interprets a [`Decoder`]: walks over its layers and calls an engine's [`Ops`] for each operation.
 //!
-//! Engines that write graphs and engines that compute at once run the same walk; what differs is their operations.
+//! Engines that generate graphs and engines that compute eagerly share it; only their operations differ.
 
 mod experts;
 mod mixers;
@@ -10,7 +10,7 @@ pub use ops::Ops;
 
 use crate::decoder::{Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot};
 
-/// A decoder's walk, with what is worked out once for all of them.
+/// A walk over a decoder, with everything that can be precomputed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
     /// For each mixer, where its states lie.
@@ -30,12 +30,12 @@ impl Walk {
         Self { slots: decoder.state_slots() }
     }
 
-    /// The hidden states (`[wanted tokens, hidden]`) of the pass that `ops` knows, after the last norm. `decoder` is the one that
-    /// the walk was made for.
+    /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm. `decoder` must be the
+    /// decoder of [`new`](Self::new).
     ///
     /// # Errors
     ///
-    /// Those of the operations.
+    /// The errors of the operations.
     pub fn hidden<O: Ops>(&self, decoder: &Decoder, ops: &mut O) -> Result<O::Value, O::Error> {
         let hidden = embed(&decoder.embedding, ops)?;
         let mut stream = Stream { hidden, mixers: 0 };
@@ -56,7 +56,7 @@ impl Walk {
     ///
     /// # Errors
     ///
-    /// Those of the operations.
+    /// The errors of the operations.
     pub fn logits<O: Ops>(
         &self,
         decoder: &Decoder,

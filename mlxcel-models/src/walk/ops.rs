@@ -1,24 +1,23 @@
-//! The operations that a decoder's walk is made of.
+//! The operations of a walk.
 
 use crate::decoder::{
     Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, PositionScale,
     StateSlot, WeightId,
 };
 
-/// What an engine implements to run decoders: operations on its own kind of values, be they nodes of a graph that is being
-/// written or arrays that are computed with at once.
+/// The operations that an engine implements to run decoders, on its own kind of values: graph nodes, or arrays that are
+/// computed eagerly.
 ///
 /// # Shapes
 ///
-/// Activations are `[tokens, width]`, or `[tokens, heads, width]` where an operation says so; `tokens` are those of a pass, row
-/// after row. Elementwise operations of two values want one rank, and repeat a dimension of size one. Float32 throughout,
-/// but for what a precision rounds on its way into products and caches.
+/// Activations are `[tokens, width]`, or `[tokens, heads, width]` where documented; `tokens` are the tokens of all rows
+/// of a pass, concatenated. Binary elementwise operations take operands of the same rank and broadcast dimensions of
+/// size one. Everything is float32 except for roundings of the precision, before products and in caches.
 ///
 /// # Contract
 ///
-/// *For implementers*: a structure of the description that is handed over is to be taken apart field by field, without `..`, so
-/// that a field that is added later does not compile until somebody has decided about it. Rows of a pass may be padded: padding
-/// must not reach the states of later steps.
+/// *For implementers*: destructure the parts of the description field by field, without `..`, so that a new field does
+/// not compile until it is handled. Rows of a pass may be padded; padding must not change the state of later steps.
 pub trait Ops {
     /// An activation. Cloning one is cheap.
     type Value: Clone;

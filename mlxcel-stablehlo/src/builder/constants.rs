@@ -1,4 +1,4 @@
-//! Values known when the program is made.
+//! Constants.
 
 use super::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,24 +11,24 @@ impl<'f> Builder<'f> {
     /// A constant tensor.
     ///
     /// # Errors
-    /// None that a [`Literal`] can cause today; the signature is that of all operations.
+    /// Currently none; the signature is that of all operations.
     pub fn constant(&mut self, literal: Literal) -> Result<Value<'f>> {
         let ty = infer::sized("constant", literal.ty().clone())?;
         Ok(self.push_one(OpKind::Constant(literal), &[], ty))
     }
 
-    /// A constant of one element.
+    /// A scalar constant.
     ///
     /// # Errors
-    /// None today, as for [`constant`](Self::constant).
+    /// Currently none, as for [`constant`](Self::constant).
     pub fn scalar<T: Element>(&mut self, value: T) -> Result<Value<'f>> {
         self.constant(Literal::scalar(value))
     }
 
-    /// A tensor of `shape` whose elements are all `value`, rounded to `element` where that is a floating-point type.
+    /// A tensor of `shape` with all elements equal to `value`, rounded if `element` is a floating-point type.
     ///
     /// # Errors
-    /// A `value` that an integer type cannot hold; a shape beyond memory.
+    /// A `value` that an integer type cannot represent; a shape too large for memory.
     pub fn splat(&mut self, element: ElementType, value: f64, shape: &[usize]) -> Result<Value<'f>> {
         infer::sized("constant", TensorType::new(element, shape))?;
         let literal = Literal::scalar_from_f64(element, value).ok_or_else(|| {
@@ -41,7 +41,7 @@ impl<'f> Builder<'f> {
     /// A tensor of type `ty` that counts up from zero along `dimension`.
     ///
     /// # Errors
-    /// A dimension that `ty` lacks; truth values; a type beyond memory.
+    /// A dimension that `ty` does not have; booleans; a type too large for memory.
     pub fn iota(&mut self, ty: TensorType, dimension: usize) -> Result<Value<'f>> {
         let ty = infer::iota(ty, dimension)?;
         Ok(self.push_one(OpKind::Iota { dimension }, &[], ty))

@@ -7,12 +7,12 @@ use crate::module::OpKind;
 use crate::types::TensorType;
 
 impl<'f> Builder<'f> {
-    /// Runs `body` while `condition` holds, over values that start as `initial`. Both are entered with the carried values
-    /// and may read values from outside; `condition` returns one truth value, `body` the values to carry on.
+    /// Runs `body` while `condition` holds, over loop-carried values that start as `initial`. Both receive the carried
+    /// values and can read values from outside. `condition` returns one boolean, `body` the next carried values.
     ///
     /// # Errors
-    /// Those of the closures; a condition that is not one truth value; a body that returns other types than it was
-    /// entered with.
+    /// The errors of the closures; a condition that does not return one boolean; a body whose result types differ from
+    /// its argument types.
     pub fn while_loop<C, B>(&mut self, initial: &[Value<'f>], condition: C, body: B) -> Result<Vec<Value<'f>>>
     where
         C: FnOnce(&mut Self, &[Value<'f>]) -> Result<Value<'f>>,
@@ -26,12 +26,13 @@ impl<'f> Builder<'f> {
         Ok(self.push(OpKind::While, initial, types, vec![condition, body]))
     }
 
-    /// Sorts `operands`, all of one shape, along `dimension`. `comparator` is entered with two scalars for each operand
-    /// (`[a0, b0, a1, b1, …]`) and says whether the a's come before the b's. `stable` keeps the order of equals.
+    /// Sorts `operands`, all of one shape, along `dimension`. `comparator` receives two scalars for each operand (`[a0,
+    /// b0, a1, b1, …]`) and returns whether the a's come before the b's. `stable` preserves the order of equal
+    /// elements.
     ///
     /// # Errors
-    /// Those of the comparator; no operand, different shapes, a missing dimension; a comparator that does not return one
-    /// truth value.
+    /// The errors of the comparator; no operands, different shapes, an invalid dimension; a comparator that does not
+    /// return one boolean.
     pub fn sort<C>(
         &mut self,
         operands: &[Value<'f>],

@@ -1,5 +1,4 @@
-//! Operations element by element. No operand is ever broadcast: see
-//! [`broadcast_like`](Builder::broadcast_like) for that.
+//! Elementwise operations. Operands are never broadcast implicitly: see [`broadcast_like`](Builder::broadcast_like).
 
 use super::{Builder, Value};
 use crate::error::Result;
@@ -7,25 +6,25 @@ use crate::infer;
 use crate::module::{BinaryOp, Comparison, OpKind, UnaryOp};
 
 impl<'f> Builder<'f> {
-    /// One operand, element by element.
+    /// An elementwise operation of one operand.
     ///
     /// # Errors
-    /// An element type that `op` does not take.
+    /// An element type that `op` does not support.
     pub fn unary(&mut self, op: UnaryOp, operand: Value<'f>) -> Result<Value<'f>> {
         let ty = infer::unary(op, self.operand(op.name(), operand)?)?;
         Ok(self.push_one(OpKind::Unary(op), &[operand], ty))
     }
 
-    /// Two operands of the same type, element by element.
+    /// An elementwise operation of two operands of the same type.
     ///
     /// # Errors
-    /// Operands of different types; an element type that `op` does not take.
+    /// Operands of different types; an element type that `op` does not support.
     pub fn binary(&mut self, op: BinaryOp, lhs: Value<'f>, rhs: Value<'f>) -> Result<Value<'f>> {
         let ty = infer::binary(op, self.operand(op.name(), lhs)?, self.operand(op.name(), rhs)?)?;
         Ok(self.push_one(OpKind::Binary(op), &[lhs, rhs], ty))
     }
 
-    /// Two operands of the same type compared, element by element: truth values.
+    /// Compares two operands of the same type elementwise; the result is boolean.
     ///
     /// # Errors
     /// Operands of different types.
@@ -37,7 +36,7 @@ impl<'f> Builder<'f> {
     /// `on_true` where `condition` holds, `on_false` elsewhere; the condition has their shape or is a scalar.
     ///
     /// # Errors
-    /// Choices of different types; a condition that is not of truth values or does not fit.
+    /// Choices of different types; a condition that is not boolean or has another shape.
     pub fn select(
         &mut self,
         condition: Value<'f>,
@@ -53,7 +52,7 @@ impl<'f> Builder<'f> {
     /// `operand` between `minimum` and `maximum`, which have its shape or are scalars.
     ///
     /// # Errors
-    /// Bounds of another element type or shape; truth values.
+    /// Bounds of another element type or shape; booleans.
     pub fn clamp(&mut self, minimum: Value<'f>, operand: Value<'f>, maximum: Value<'f>) -> Result<Value<'f>> {
         const OP: &str = "clamp";
         let types = (self.operand(OP, minimum)?, self.operand(OP, operand)?, self.operand(OP, maximum)?);
@@ -70,7 +69,7 @@ macro_rules! binary_methods {
             $(#[$doc])*
             ///
             /// # Errors
-            /// Operands of different types, or of elements that the operation does not take.
+            /// Operands of different types, or an unsupported element type.
             pub fn $name(&mut self, lhs: Value<'f>, rhs: Value<'f>) -> Result<Value<'f>> {
                 self.binary(BinaryOp::$op, lhs, rhs)
             }
@@ -85,23 +84,23 @@ binary_methods! {
     subtract => Subtract;
     /// `lhs × rhs`; integers wrap.
     multiply => Multiply;
-    /// `lhs ÷ rhs`; integers are cut off towards zero.
+    /// `lhs ÷ rhs`; integers truncate towards zero.
     divide => Divide;
-    /// The larger; not a number where either is not.
+    /// The maximum; NaN if either operand is NaN.
     maximum => Maximum;
-    /// The smaller; not a number where either is not.
+    /// The minimum; NaN if either operand is NaN.
     minimum => Minimum;
     /// `lhs` to the power of `rhs`.
     power => Power;
-    /// What is left of `lhs` divided by `rhs`, with the sign of `lhs`.
+    /// The remainder of `lhs ÷ rhs`, with the sign of `lhs`.
     remainder => Remainder;
     /// The angle of the point (`rhs`, `lhs`), in radians; floats.
     atan2 => Atan2;
-    /// Both, or the bits set in both; integers or truth values.
+    /// Logical or bitwise and; integers or booleans.
     and => And;
-    /// Either, or the bits set in either; integers or truth values.
+    /// Logical or bitwise or; integers or booleans.
     or => Or;
-    /// One only, or the bits set in one only; integers or truth values.
+    /// Logical or bitwise exclusive or; integers or booleans.
     xor => Xor;
     /// `lhs` shifted left by `rhs` bits; zero for as many bits as the type has or more. Integers.
     shift_left => ShiftLeft;
@@ -118,7 +117,7 @@ macro_rules! unary_methods {
             $(#[$doc])*
             ///
             /// # Errors
-            /// Elements that the operation does not take.
+            /// An unsupported element type.
             pub fn $name(&mut self, operand: Value<'f>) -> Result<Value<'f>> {
                 self.unary(UnaryOp::$op, operand)
             }
@@ -129,11 +128,11 @@ macro_rules! unary_methods {
 unary_methods! {
     /// The magnitude; floats or signed integers.
     abs => Abs;
-    /// The number with the other sign; integers wrap.
+    /// The negation; integers wrap.
     negate => Negate;
-    /// -1, 0 or 1; floats keep the sign of zero and what is not a number. Floats or signed integers.
+    /// -1, 0 or 1; floats keep the sign of zero, and NaN. Floats or signed integers.
     sign => Sign;
-    /// The opposite, or all bits inverted; integers or truth values.
+    /// Logical or bitwise not; integers or booleans.
     not => Not;
     /// e to the power of the operand; floats.
     exponential => Exponential;
@@ -157,13 +156,13 @@ unary_methods! {
     rsqrt => Rsqrt;
     /// The cube root; floats.
     cbrt => Cbrt;
-    /// The next integer down; floats.
+    /// The largest integer that is not larger; floats.
     floor => Floor;
-    /// The next integer up; floats.
+    /// The smallest integer that is not smaller; floats.
     ceil => Ceil;
-    /// The nearest integer, halves to the even one; floats.
+    /// The nearest integer, ties to even; floats.
     round_nearest_even => RoundNearestEven;
-    /// The nearest integer, halves away from zero; floats.
+    /// The nearest integer, ties away from zero; floats.
     round_nearest_afz => RoundNearestAfz;
     /// The number of zero bits above the highest set one; integers.
     count_leading_zeros => CountLeadingZeros;

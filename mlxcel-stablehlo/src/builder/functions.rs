@@ -1,4 +1,4 @@
-//! Operations that stand for others: composites, calls, custom calls.
+//! Composites, calls and custom calls.
 
 use super::{Builder, State, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -7,13 +7,13 @@ use crate::module::{Attribute, Function, OpKind};
 use crate::types::TensorType;
 
 impl<'f> Builder<'f> {
-    /// An operation called `name` whose meaning is what `decomposition` makes of arguments of the operands' types. It is
-    /// kept as one operation, for an engine to replace; any other compiler sees the decomposition. Decompositions that are
-    /// equal are made once.
+    /// A composite called `name`, defined by the operations that `decomposition` makes from arguments of the operands'
+    /// types. It stays one operation, which an engine can replace; any other compiler sees the decomposition. Equal
+    /// decompositions are stored once.
     ///
     /// # Errors
-    /// Those of the decomposition; an argument that it adds; a `name` that is not words with points between them, such as
-    /// `mlxcel.linear`; an attribute named twice.
+    /// The errors of the decomposition; an argument that it adds; a `name` that is not words separated by points, such
+    /// as `mlxcel.linear`; a duplicate attribute.
     pub fn composite<F>(
         &mut self,
         name: &str,
@@ -48,10 +48,10 @@ impl<'f> Builder<'f> {
         Ok(self.push(kind, operands, results, Vec::new()))
     }
 
-    /// Calls a function of the module that is finished already.
+    /// Calls a finished function of the module.
     ///
     /// # Errors
-    /// An unknown function; operands that are not its arguments.
+    /// An unknown function; operands that do not match its arguments.
     pub fn call(&mut self, function: &str, operands: &[Value<'f>]) -> Result<Vec<Value<'f>>> {
         let types = self.operands("call", operands)?;
         let callee = self.state.module.function(function).ok_or_else(|| {
@@ -68,10 +68,10 @@ impl<'f> Builder<'f> {
         Ok(self.push(OpKind::Call { function: function.to_owned() }, operands, results, Vec::new()))
     }
 
-    /// Something that only a particular compiler knows, by its `target` name; the results are what the caller says.
+    /// An operation that only a particular compiler knows, by its `target` name. The caller gives the result types.
     ///
     /// # Errors
-    /// An empty target; an attribute named twice; result types beyond memory.
+    /// An empty target; a duplicate attribute; result types too large for memory.
     pub fn custom_call(
         &mut self,
         target: &str,

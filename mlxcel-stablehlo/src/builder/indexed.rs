@@ -1,4 +1,4 @@
-//! Parts of tensors: slices, gather, scatter.
+//! Slices, gather and scatter.
 
 use super::{Builder, Value};
 use crate::error::Result;
@@ -6,16 +6,16 @@ use crate::infer;
 use crate::module::{GatherDimensions, OpKind, ScatterDimensions, ScatterUpdate};
 
 impl<'f> Builder<'f> {
-    /// The part from `start` up to but without `limit` in each dimension.
+    /// The elements from `start` to `limit` (exclusive) in each dimension.
     ///
     /// # Errors
-    /// Bounds that are not one a dimension, or do not lie in order within it.
+    /// Bounds that are not one per dimension, out of range, or not in order.
     pub fn slice(&mut self, operand: Value<'f>, start: &[usize], limit: &[usize]) -> Result<Value<'f>> {
         let stride = vec![1; start.len()];
         self.slice_strided(operand, start, limit, &stride)
     }
 
-    /// Every `stride`th element from `start` up to but without `limit` in each dimension.
+    /// Every `stride`th element from `start` to `limit` (exclusive) in each dimension.
     ///
     /// # Errors
     /// As for [`slice`](Self::slice); a stride of zero.
@@ -31,12 +31,12 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(kind, &[operand], ty))
     }
 
-    /// A part of `sizes` that starts where the scalar integers `starts` say, one for each dimension. A start from which
-    /// the part would not fit is moved to where it just does.
+    /// A slice of `sizes` at the scalar integers `starts`, one per dimension. Starts are clamped so that the slice
+    /// fits.
     ///
     /// # Errors
-    /// Starts or sizes that are not one a dimension; sizes larger than the operand; starts that are not scalar integers
-    /// of one type.
+    /// Starts or sizes that are not one per dimension; sizes larger than the operand; starts that are not scalar
+    /// integers of one type.
     pub fn dynamic_slice(
         &mut self,
         operand: Value<'f>,
@@ -49,8 +49,8 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(OpKind::DynamicSlice { sizes: sizes.to_vec() }, &operands, ty))
     }
 
-    /// The operand with `update` written over it where the scalar integers `starts` say, one for each dimension. A start
-    /// from which the update would not fit is moved to where it just does.
+    /// The operand with `update` written at the scalar integers `starts`, one per dimension. Starts are clamped so that
+    /// the update fits.
     ///
     /// # Errors
     /// An update of another rank or element type, or larger than the operand; starts as in
@@ -83,11 +83,11 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(OpKind::Gather { dimensions }, &[operand, indices], ty))
     }
 
-    /// `operand` with windows of `updates` joined in at run-time `indices`; a window that does not fit is left out.
-    /// `unique_indices` promises that no two windows overlap.
+    /// `operand` with windows of `updates` combined in at run-time `indices`; a window that does not fit is skipped.
+    /// `unique_indices` promises that windows do not overlap.
     ///
     /// # Errors
-    /// Dimension numbers that do not fit the operands as the StableHLO specification says; adding truth values.
+    /// Dimension numbers that do not fit the operands as the StableHLO specification says; adding booleans.
     pub fn scatter(
         &mut self,
         operand: Value<'f>,

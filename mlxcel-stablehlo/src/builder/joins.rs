@@ -7,10 +7,11 @@ use crate::module::{DotDimensions, OpKind, Reduction};
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// Joins the elements along `dimensions` (ascending), which the result lacks. No element joins to the neutral one.
+    /// Reduces `dimensions` (ascending) and removes them. An empty dimension reduces to the neutral element.
     ///
     /// # Errors
-    /// Dimensions that the operand lacks or that do not ascend; elements that the reduction does not join.
+    /// Dimensions that the operand does not have or that do not ascend; an element type that the reduction does not
+    /// support.
     pub fn reduce(
         &mut self,
         operand: Value<'f>,
@@ -22,7 +23,7 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(kind, &[operand], ty))
     }
 
-    /// The sum along `dimensions`, which the result lacks.
+    /// The sum over `dimensions`, which are removed.
     ///
     /// # Errors
     /// The errors of [`reduce`](Self::reduce).
@@ -30,7 +31,7 @@ impl<'f> Builder<'f> {
         self.reduce(operand, Reduction::Sum, dimensions)
     }
 
-    /// The largest along `dimensions`, which the result lacks.
+    /// The maximum over `dimensions`, which are removed.
     ///
     /// # Errors
     /// The errors of [`reduce`](Self::reduce).
@@ -38,11 +39,11 @@ impl<'f> Builder<'f> {
         self.reduce(operand, Reduction::Max, dimensions)
     }
 
-    /// Along `dimension`, which the results lack: the largest of `values`, and the entry of `indices` that stands with it.
-    /// Of equal values the one with the lowest index wins, and a number wins over what is not one.
+    /// The maximum of `values` along `dimension`, which is removed, and the corresponding element of `indices`. Ties go
+    /// to the lowest index, and a number wins over NaN.
     ///
     /// # Errors
-    /// Operands of different shapes, or whose `dimension` is missing or empty; indices that are not integers.
+    /// Operands of different shapes; an invalid or empty `dimension`; indices that are not integers.
     pub fn reduce_argmax(
         &mut self,
         values: Value<'f>,
@@ -57,8 +58,8 @@ impl<'f> Builder<'f> {
         Ok((results[0], results[1]))
     }
 
-    /// The product of two operands of one element type, with sums in `element`, which may be wider: batch dimensions
-    /// first, then what is left of `lhs`, then of `rhs`.
+    /// The product of two operands of one element type, summed in `element`, which may be wider. The result has the
+    /// batch dimensions, then the remaining dimensions of `lhs`, then of `rhs`.
     ///
     /// # Errors
     /// Operands of different element types, paired dimensions of different sizes, a dimension named twice, or an `element`

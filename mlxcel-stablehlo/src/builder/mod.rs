@@ -1,4 +1,4 @@
-//! Making programs: [`ModuleBuilder`], [`Builder`] and [`Value`].
+//! Building programs: [`ModuleBuilder`], [`Builder`] and [`Value`].
 
 mod constants;
 mod control;
@@ -16,7 +16,7 @@ use crate::infer;
 use crate::module::{Argument, Block, Function, Module, Op, OpKind, ValueId};
 use crate::types::TensorType;
 
-/// Makes a [`Module`], function by function.
+/// Builds a [`Module`], function by function.
 #[derive(Debug, Default)]
 pub struct ModuleBuilder {
     state: State,
@@ -42,7 +42,7 @@ impl ModuleBuilder {
     /// Adds a public function: `body` makes its arguments and operations and returns its results.
     ///
     /// # Errors
-    /// Those of `body`, a name that is taken, an alias that cannot be. The module is then as it was before.
+    /// The errors of `body`, a duplicate name, an invalid alias. The module is then unchanged.
     pub fn function<F>(&mut self, name: &str, body: F) -> Result<()>
     where
         F: for<'f> FnOnce(&mut Builder<'f>) -> Result<Vec<Value<'f>>>,
@@ -117,8 +117,8 @@ type Brand<'f> = PhantomData<fn(&'f ()) -> &'f ()>;
 
 /// A value of the function that is being built.
 ///
-/// The lifetime is that function's mark: a value of one function does not type-check in another. A value made inside a
-/// region (the body of a loop, a comparator) can be used there only, which is checked when it is used.
+/// The lifetime identifies the function: a value of one function does not type-check in another. A value made inside a
+/// region (the body of a loop, a comparator) can only be used there, which is checked at use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value<'f> {
     id: ValueId,
@@ -127,16 +127,16 @@ pub struct Value<'f> {
 }
 
 impl Value<'_> {
-    /// Its number in the finished [`Function`].
+    /// Its id in the finished [`Function`].
     pub fn id(self) -> ValueId {
         self.id
     }
 }
 
-/// Makes one function: arguments, then operations, each checked as it is made.
+/// Builds one function: arguments, then operations, each checked when it is made.
 ///
-/// Every method that makes an operation answers an [`Error`] where the operands do not fit; nothing is added then, and
-/// the builder can be used on.
+/// Every method that makes an operation returns an [`Error`] if the operands do not fit. Nothing is added in this case,
+/// and the builder stays usable.
 #[derive(Debug)]
 pub struct Builder<'f> {
     state: &'f mut State,
@@ -160,10 +160,10 @@ impl<'f> Builder<'f> {
         Self { state, arguments: Vec::new(), values: Vec::new(), frames, scopes: 0, brand: PhantomData }
     }
 
-    /// Adds an argument of the function, by the name that its callers know.
+    /// Adds an argument with the name that callers use.
     ///
     /// # Errors
-    /// A name that is taken, a type beyond memory, and a call from inside of a region, which has no arguments.
+    /// A duplicate name, a type too large for memory, and a call inside a region, which has no arguments.
     pub fn argument(&mut self, name: impl Into<String>, ty: TensorType) -> Result<Value<'f>> {
         let name = name.into();
         if self.frames.len() != 1 {
@@ -186,12 +186,12 @@ impl<'f> Builder<'f> {
         Ok(value)
     }
 
-    /// Lets `argument` share its storage with the function's result number `result`: the caller gives the buffer up, and
-    /// the result may be written in place.
+    /// Lets result number `result` reuse the storage of `argument`: the caller donates the buffer, and the result may
+    /// be written in place.
     ///
     /// # Errors
-    /// A value that is no argument, or that shares already; when the function is finished, a result that is not there, has
-    /// another type, or is shared with two arguments.
+    /// A value that is not an argument or is aliased already; and, when the function is finished, a result that does
+    /// not exist, has another type, or is aliased to two arguments.
     pub fn alias(&mut self, argument: Value<'f>, result: usize) -> Result<()> {
         let found = self.arguments.iter_mut().find(|candidate| candidate.value == argument.id);
         let Some(found) = found else {
@@ -209,7 +209,8 @@ impl<'f> Builder<'f> {
         Ok(())
     }
 
-    /// Whether `value` is an argument of the function, and not made by an operation or an argument of a region.
+    /// Whether `value` is an argument of the function, as opposed to the result of an operation or an argument of a
+    /// region.
     pub fn is_argument(&self, value: Value<'f>) -> bool {
         self.argument_name(value).is_some()
     }

@@ -1,4 +1,4 @@
-//! Operations that move elements, and changes of element type.
+//! Reshape, broadcast, transpose, concatenate, pad, and conversions of element types.
 
 use super::{Builder, Value};
 use crate::error::Result;
@@ -7,21 +7,21 @@ use crate::module::OpKind;
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// The same elements in row-major order in `shape`. A reshape to the same shape is the operand itself.
+    /// The same elements in row-major order in `shape`. Returns the operand itself if the shape does not change.
     ///
     /// # Errors
-    /// A shape of another number of elements.
+    /// A shape with a different number of elements.
     pub fn reshape(&mut self, operand: Value<'f>, shape: &[usize]) -> Result<Value<'f>> {
         let from = self.operand("reshape", operand)?;
         let ty = infer::reshape(from, shape)?;
         if *from == ty { Ok(operand) } else { Ok(self.push_one(OpKind::Reshape, &[operand], ty)) }
     }
 
-    /// Repeats elements to `shape`: operand dimension `i` becomes result dimension `dimensions[i]`, and must have size 1
-    /// or that of the result.
+    /// Repeats elements to `shape`: operand dimension `i` becomes result dimension `dimensions[i]`, and must have size
+    /// 1 or the result's size.
     ///
     /// # Errors
-    /// Dimension numbers that are not one distinct result dimension for each operand dimension; sizes that do not fit.
+    /// Dimension numbers that are not one distinct result dimension per operand dimension; sizes that do not match.
     pub fn broadcast_in_dim(
         &mut self,
         operand: Value<'f>,
@@ -41,49 +41,49 @@ impl<'f> Builder<'f> {
     /// Result dimension `i` is operand dimension `permutation[i]`.
     ///
     /// # Errors
-    /// A `permutation` that is none of the operand's dimensions.
+    /// A `permutation` that is not a permutation of the operand's dimensions.
     pub fn transpose(&mut self, operand: Value<'f>, permutation: &[usize]) -> Result<Value<'f>> {
         let ty = infer::transpose(self.operand("transpose", operand)?, permutation)?;
         Ok(self.push_one(OpKind::Transpose { permutation: permutation.to_vec() }, &[operand], ty))
     }
 
-    /// The same numbers as `element`s: floats are rounded to nearest even, or towards zero to integers. A conversion to
-    /// the operand's own type is the operand itself.
+    /// Converts to `element`: floats round to nearest even, and towards zero when they become integers. Returns the
+    /// operand itself if the type does not change.
     ///
     /// # Errors
-    /// A result beyond memory.
+    /// A result too large for memory.
     pub fn convert(&mut self, operand: Value<'f>, element: ElementType) -> Result<Value<'f>> {
         let from = self.operand("convert", operand)?;
         let ty = infer::convert(from, element)?;
         if *from == ty { Ok(operand) } else { Ok(self.push_one(OpKind::Convert, &[operand], ty)) }
     }
 
-    /// The same bits as `element`s. A wider type splits into a new last dimension, lowest bits first; a narrower one is
-    /// joined from the last dimension, which goes.
+    /// Reinterprets the bits as `element`. A narrower `element` adds a last dimension over the parts, lowest bits
+    /// first; a wider one consumes the last dimension.
     ///
     /// # Errors
-    /// Truth values; a last dimension that is not as long as one `element` has parts.
+    /// Booleans; a last dimension that is not the number of parts of one `element`.
     pub fn bitcast_convert(&mut self, operand: Value<'f>, element: ElementType) -> Result<Value<'f>> {
         let from = self.operand("bitcast_convert", operand)?;
         let ty = infer::bitcast_convert(from, element)?;
         if *from == ty { Ok(operand) } else { Ok(self.push_one(OpKind::BitcastConvert, &[operand], ty)) }
     }
 
-    /// All operands one after another along `dimension`.
+    /// Concatenates the operands along `dimension`.
     ///
     /// # Errors
-    /// No operand; other element types; shapes that differ elsewhere than in `dimension`.
+    /// No operands; different element types; shapes that differ in another dimension.
     pub fn concatenate(&mut self, operands: &[Value<'f>], dimension: usize) -> Result<Value<'f>> {
         let ty = infer::concatenate(&self.operands("concatenate", operands)?, dimension)?;
         Ok(self.push_one(OpKind::Concatenate { dimension }, operands, ty))
     }
 
-    /// Adds the scalar `value`: `low` times in front of, `high` times behind, `interior` times between the elements of
-    /// each dimension. Negative `low` and `high` remove elements.
+    /// Pads each dimension with the scalar `value`: `low` elements before, `high` after, `interior` between elements.
+    /// Negative `low` and `high` remove elements.
     ///
     /// # Errors
-    /// Lists that are not one entry a dimension; a `value` that is no scalar of the operand's type; a result of negative
-    /// or unaddressable size.
+    /// Lists that are not one entry per dimension; a `value` that is not a scalar of the operand's type; a negative
+    /// size, or one too large for memory.
     pub fn pad(
         &mut self,
         operand: Value<'f>,

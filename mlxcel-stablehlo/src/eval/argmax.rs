@@ -1,4 +1,4 @@
-//! `reduce_argmax`: the largest value along a dimension, and what stands with it.
+//! `reduce_argmax`: the largest value along a dimension and the corresponding index.
 
 use super::error::Result;
 use super::kernel::Kernel;

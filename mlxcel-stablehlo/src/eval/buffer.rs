@@ -1,4 +1,4 @@
-//! Memory of tensors: aligned buffers, and an arena that recycles them during a run.
+//! Tensor memory: aligned buffers, and an arena that recycles them during a run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -94,13 +94,13 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    /// The most bytes that the run held at once beyond its inputs: intermediate tensors, results and scratch memory
-    /// of all threads. Inputs that were given up and updated in place do not count.
+    /// The peak memory of the run beyond its inputs, in bytes: intermediate tensors, results and scratch memory of all
+    /// threads. Owned inputs that are updated in place do not count.
     pub fn peak_bytes(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// The planned steps that ran, those of loops each time.
+    /// The number of steps that ran; a step of a loop counts each time.
     pub fn steps(&self) -> usize {
         self.steps.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Element-by-element operations on lanes.
+//! Elementwise operations on lanes.
 
 use super::lanes::wrap;
 use crate::module::{BinaryOp, Comparison, UnaryOp};
@@ -156,7 +156,7 @@ fn power(base: i64, exponent: i64) -> i64 {
     result
 }
 
-/// Truth values: addition and maximum are "or", multiplication and minimum "and".
+/// Booleans: addition and maximum are "or", multiplication and minimum "and".
 pub(super) fn binary_bool(op: BinaryOp, a: &[u8], b: &[u8], result: &mut [u8]) {
     match op {
         BinaryOp::And | BinaryOp::Multiply | BinaryOp::Minimum => zip(a, b, result, |a, b| a & b),

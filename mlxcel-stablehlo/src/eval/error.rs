@@ -1,11 +1,11 @@
-//! Why a program cannot be planned or run.
+//! Errors of planning and running a program.
 
 use crate::types::TensorType;
 
-/// What planning and running answer.
+/// The result type of planning and running.
 pub type Result<T, E = EvalError> = std::result::Result<T, E>;
 
-/// Why a program cannot be planned or run.
+/// Errors of planning and running a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvalError {
@@ -15,13 +15,13 @@ pub enum EvalError {
         /// The name that was looked for.
         name: String,
     },
-    /// The program holds something that only a particular compiler can run.
+    /// The program contains an operation that only a particular compiler can run.
     #[error("{what} cannot be evaluated")]
     Unsupported {
         /// What it is, by name.
         what: String,
     },
-    /// The module breaks a rule that the builder keeps.
+    /// The module violates a rule that the builder enforces.
     #[error("the module is not well formed")]
     Malformed(#[from] crate::error::Error),
     /// The number of inputs is not the number of arguments.
@@ -32,7 +32,7 @@ pub enum EvalError {
         /// The number of inputs.
         actual: usize,
     },
-    /// An input has another type than its argument.
+    /// An input's type differs from the argument's.
     #[error("input {index} (`{argument}`) must be {expected}, but is {actual}")]
     InputType {
         /// Which argument.
@@ -44,7 +44,7 @@ pub enum EvalError {
         /// The input's type.
         actual: TensorType,
     },
-    /// A borrowed input has another number of bytes than its type takes.
+    /// A borrowed input's number of bytes differs from its type's.
     #[error("input {index} (`{argument}`) must have {expected} bytes, but has {actual}")]
     InputLength {
         /// Which argument.
@@ -56,7 +56,7 @@ pub enum EvalError {
         /// The input's bytes.
         actual: usize,
     },
-    /// The elements of a new tensor do not fill its type.
+    /// The number of elements of a new tensor differs from its type's.
     #[error("{ty} takes {expected} bytes, but {actual} were given")]
     TensorLength {
         /// The type asked for.
@@ -66,16 +66,16 @@ pub enum EvalError {
         /// The bytes given.
         actual: usize,
     },
-    /// The system did not give the memory for a tensor.
+    /// Memory for a tensor could not be allocated.
     #[error("there is no memory for a tensor of {bytes} bytes")]
     OutOfMemory {
         /// How much was asked for.
         bytes: usize,
     },
-    /// The cancellation hook said so.
+    /// The cancellation hook returned true.
     #[error("the run was cancelled")]
     Cancelled,
-    /// The operating system did not give the worker threads.
+    /// The worker threads could not be started.
     #[error("worker threads could not be started")]
     Threads(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

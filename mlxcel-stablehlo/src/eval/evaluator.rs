@@ -67,7 +67,7 @@ impl<'a> Evaluator<'a> {
         &self.block(start, count).i64[index][..count]
     }
 
-    /// The truth values of `count <= BLOCK` elements from `start` on.
+    /// The booleans of `count <= BLOCK` elements from `start` on.
     pub(super) fn bools(&mut self, start: usize, count: usize) -> &[u8] {
         let index = self.bound.kernel.result.index;
         &self.block(start, count).bool[index][..count]

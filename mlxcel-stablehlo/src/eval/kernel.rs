@@ -55,7 +55,7 @@ pub(super) struct Kernel {
     pub(super) instructions: Vec<Instruction>,
     /// How many leading instructions compute the same value for every element: they run once.
     pub(super) uniform: usize,
-    /// Registers by class: `f32`, `i64`, truth values.
+    /// Registers by class: `f32`, `i64`, booleans.
     pub(super) registers: [usize; 3],
     pub(super) result: Register,
     /// The element type of the result.

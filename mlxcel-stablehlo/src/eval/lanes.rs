@@ -1,9 +1,9 @@
 //! Lanes: the forms in which elements are computed, and how they are read from and written to memory.
 //!
 //! Floating-point elements are computed as `f32` and rounded to their own type after each operation; all integers as
-//! `i64` and wrapped to their width after each operation; truth values as bytes 0 and 1. For addition, subtraction,
-//! multiplication, division and square root, rounding an `f32` result once more to a half type gives what computing
-//! in the half type would have given.
+//! `i64` and wrapped to their width after each operation; booleans as bytes 0 and 1. For addition, subtraction,
+//! multiplication, division and square root, rounding an `f32` result once more to a half type gives what computing in
+//! the half type would have given.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -174,7 +174,7 @@ pub(super) fn load_i64(bytes: &[u8], element: ElementType, at: usize, stride: us
     }
 }
 
-/// Reads truth values `at`, `at + stride`, … as 0 and 1.
+/// Reads booleans `at`, `at + stride`, … as 0 and 1.
 pub(super) fn load_bool(bytes: &[u8], at: usize, stride: usize, lanes: &mut [u8]) {
     load(bytes, at, stride, lanes, |[byte]| u8::from(byte != 0));
 }

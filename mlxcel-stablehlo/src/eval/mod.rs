@@ -1,8 +1,8 @@
 //! Runs programs in pure Rust.
 //!
-//! A [`Program`] is planned once and run any number of times, from any number of threads. Planning writes calls and
-//! composites out (composites as their decomposition), joins element-by-element operations and views with the steps
-//! that read them, and finds where memory can be taken over. Running allocates only what steps write.
+//! A [`Program`] is planned once and can run any number of times, on any number of threads. Planning inlines calls and
+//! composites (as their decompositions), fuses elementwise operations and views into the steps that read them, and
+//! finds buffers to reuse. A run allocates only what its steps write.
 //!
 //! ```
 //! use mlxcel_stablehlo::eval::{Input, Program, Tensor};
@@ -25,19 +25,19 @@
 //!
 //! # Arithmetic
 //!
-//! The StableHLO specification decides, and where it leaves a choice:
+//! Arithmetic follows the StableHLO specification. Where it leaves a choice:
 //!
-//! - Floats are computed in `f32` and rounded to their type after each operation. Matrix products and sums of half
-//!   types are summed in `f32` and rounded once. The order of summation is not that of the elements, but it is the same
-//!   in every run and with any number of threads.
-//! - Integers wrap. Division by zero gives -1 (all bits set), the remainder by zero the dividend. A shift by the width or
-//!   more leaves zeros, or copies of the sign.
-//! - A float becomes an integer by truncation, the nearest one that there is when it is out of range, 0 when it is NaN.
-//! - `maximum`, `minimum` and `clamp` answer NaN where an operand is NaN.
-//! - Start indices of `dynamic_slice`, `dynamic_update_slice` and `gather` are clamped so that the slice fits; a window
-//!   of `scatter` that does not fit as a whole is left out, and of overlapping windows the last wins.
-//! - `reduce_argmax` takes the lowest index among equal values, and NaN only where there is nothing else.
-//! - `sort` is stable, whether asked for or not.
+//! - Floats are computed in `f32` and rounded to their type after each operation. Matrix products and sums of
+//!   half-precision types are summed in `f32` and rounded once. The summation order differs from the element order, but
+//!   is the same in every run and for any number of threads.
+//! - Integers wrap. Division by zero gives -1 (all bits set), the remainder by zero the dividend. Shifting by the width
+//!   or more gives zero, or copies of the sign.
+//! - A float converts to an integer by truncation, saturating out of range; NaN converts to 0.
+//! - `maximum`, `minimum` and `clamp` return NaN if an operand is NaN.
+//! - Start indices of `dynamic_slice`, `dynamic_update_slice` and `gather` are clamped so that the slice fits. A window
+//!   of `scatter` that does not fit completely is skipped, and the last of overlapping windows wins.
+//! - `reduce_argmax` returns the lowest index of equal values, and NaN only if all values are NaN.
+//! - `sort` is always stable.
 
 mod argmax;
 mod buffer;
@@ -106,14 +106,14 @@ enum SlotKind {
     Temporary,
 }
 
-/// What a run may use; see [`Program::run_with`].
+/// Resources and hooks of a run; see [`Program::run_with`].
 #[derive(Clone, Copy, Default)]
 pub struct RunOptions<'a> {
-    /// The threads that the run may use; none means the calling thread alone.
+    /// The threads of the run; `None` uses the calling thread only.
     pub workers: Option<&'a Workers>,
-    /// Asked before each step; the run ends with [`EvalError::Cancelled`] once it answers true.
+    /// Called before each step; the run ends with [`EvalError::Cancelled`] when it returns true.
     pub cancel: Option<&'a dyn Fn() -> bool>,
-    /// Where the run counts what it used.
+    /// Where the run records its memory and steps.
     pub stats: Option<&'a RunStats>,
 }
 
@@ -132,7 +132,7 @@ impl Program {
     ///
     /// # Errors
     /// [`EvalError::NoSuchFunction`]; [`EvalError::Malformed`] for a module that does not pass [`Module::verify`];
-    /// [`EvalError::Unsupported`] for a custom call, whose meaning only a particular compiler knows.
+    /// [`EvalError::Unsupported`] for a custom call.
     pub fn plan(module: &Module, entry: &str) -> Result<Self> {
         module.verify()?;
         let function =
@@ -160,11 +160,12 @@ impl Program {
         &self.results
     }
 
-    /// Runs the program on the calling thread: `inputs` in the order of the arguments, results in order.
+    /// Runs the program on the calling thread. `inputs` are in the order of the arguments, results in the order of the
+    /// program's.
     ///
     /// # Errors
-    /// [`EvalError::InputCount`], [`EvalError::InputType`] or [`EvalError::InputLength`] for inputs that are not what the
-    /// arguments say; [`EvalError::OutOfMemory`].
+    /// [`EvalError::InputCount`], [`EvalError::InputType`] or [`EvalError::InputLength`] for inputs that do not match
+    /// the arguments; [`EvalError::OutOfMemory`].
     pub fn run(&self, inputs: Vec<Input<'_>>) -> Result<Vec<Tensor>> {
         self.run_with(inputs, &RunOptions::default())
     }

@@ -1,8 +1,8 @@
 //! Planning: from operations to steps.
 //!
-//! Element-by-element operations and views stay expressions (see [`node`](super::node)) where a single step reads them,
-//! and become a step of their own where several do. The other operations become steps that compute the expressions
-//! they read on the way. Then each slot's last use is found: there its memory is free again, or an update takes it over.
+//! Elementwise operations and views stay expressions (see [`node`](super::node)) where a single step reads them, and
+//! become a step of their own where several do. The other operations become steps that compute the expressions they
+//! read on the way. Then each slot's last use is found: there its memory is free again, or an update takes it over.
 
 use super::flatten::{Flat, FlatBlock, FlatOp, Var};
 use super::kernel::Kernel;

@@ -144,7 +144,7 @@ fn add(place: &mut [u8], part: &[u8], element: ElementType) {
             a.iter_mut().zip(&b).for_each(|(a, b)| *a = a.wrapping_add(*b));
             store_i64(&a, element, place);
         }
-        // Addition of truth values is "or".
+        // Addition of booleans is "or".
         Class::Bool => place.iter_mut().zip(part).for_each(|(a, b)| *a = u8::from(*a | *b != 0)),
     }
 }

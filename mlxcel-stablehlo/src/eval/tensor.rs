@@ -1,4 +1,4 @@
-//! Tensors that go into a run and come out of it.
+//! Input and result tensors of a run.
 
 use bytemuck::CheckedBitPattern;
 
@@ -7,9 +7,9 @@ use super::error::{EvalError, Result};
 use crate::literal::{Element, Literal};
 use crate::types::TensorType;
 
-/// A dense row-major tensor that owns its storage, which starts on a cache line.
+/// A dense row-major tensor with its own, cache-line-aligned storage.
 ///
-/// Truth values take one byte each; 4-bit elements share bytes, the first in the low bits.
+/// A boolean takes one byte. 4-bit elements share bytes, the first in the low bits.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     ty: TensorType,
@@ -21,7 +21,7 @@ impl Tensor {
         Self { ty, buffer }
     }
 
-    /// A tensor of zeros (of `false`); a large one takes memory as it is written.
+    /// A tensor of zeros (or `false`). The pages of a large tensor take memory only when they are written.
     ///
     /// # Errors
     /// [`EvalError::OutOfMemory`].
@@ -33,12 +33,12 @@ impl Tensor {
     /// A tensor of `shape` from its elements in row-major order.
     ///
     /// # Errors
-    /// [`EvalError::TensorLength`] where the number of elements does not match the shape; [`EvalError::OutOfMemory`].
+    /// [`EvalError::TensorLength`] if the number of elements does not match the shape; [`EvalError::OutOfMemory`].
     pub fn from_slice<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Self> {
         Self::from_bytes(TensorType::new(T::TYPE, shape), bytemuck::cast_slice(elements))
     }
 
-    /// A single element.
+    /// A scalar.
     pub fn scalar<T: Element>(value: T) -> Self {
         let ty = TensorType::scalar(T::TYPE);
         Self { ty, buffer: Buffer::copy_of_few(bytemuck::bytes_of(&value)) }
@@ -47,7 +47,7 @@ impl Tensor {
     /// A tensor from its dense bytes.
     ///
     /// # Errors
-    /// [`EvalError::TensorLength`] where their number does not match the type; [`EvalError::OutOfMemory`].
+    /// [`EvalError::TensorLength`] if their number does not match the type; [`EvalError::OutOfMemory`].
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Self> {
         if bytes.len() != ty.bytes() {
             return Err(EvalError::TensorLength { expected: ty.bytes(), actual: bytes.len(), ty });
@@ -60,7 +60,7 @@ impl Tensor {
         &self.ty
     }
 
-    /// Its elements in row-major order, or `None` where they are not of type `T`.
+    /// Its elements in row-major order, or `None` if they are not of type `T`.
     pub fn as_slice<T: Element + CheckedBitPattern>(&self) -> Option<&[T]> {
         if T::TYPE != self.ty.element {
             return None;
@@ -68,7 +68,7 @@ impl Tensor {
         bytemuck::checked::try_cast_slice(self.bytes()).ok()
     }
 
-    /// Its elements in row-major order for writing, or `None` where they are not of type `T`.
+    /// Its elements in row-major order, mutable, or `None` if they are not of type `T`.
     pub fn as_mut_slice<T: Element + CheckedBitPattern>(&mut self) -> Option<&mut [T]> {
         if T::TYPE != self.ty.element {
             return None;
@@ -81,7 +81,7 @@ impl Tensor {
         self.buffer.bytes()
     }
 
-    /// Its dense bytes for writing. A truth value is true where its byte is not zero.
+    /// Its dense bytes, mutable. A boolean is true if its byte is not zero.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.buffer.bytes_mut()
     }
@@ -100,19 +100,19 @@ impl PartialEq for Tensor {
     }
 }
 
-/// What a run reads as one argument.
+/// One argument of a run.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// Bytes that the caller keeps, such as a weight in a mapped file. They may lie at any address, and are read in
-    /// place: no copy of the whole is made, in this or another element type.
+    /// Bytes owned by the caller, such as a weight in a mapped file. They need no alignment and are read in place,
+    /// without a copy of the whole tensor in this or another element type.
     Borrowed {
         /// The type of the tensor.
         ty: &'a TensorType,
         /// Its dense bytes.
         bytes: &'a [u8],
     },
-    /// A tensor that the caller gives up. Where the program updates it after its last other use, the update happens
-    /// in place; where it is a result, the storage itself comes back.
+    /// A tensor that the caller donates. If the program updates it after its last other use, the update is in place; if
+    /// it is a result, the same storage is returned.
     Owned(Tensor),
 }
 

@@ -1,10 +1,10 @@
-//! The threads that a run may use.
+//! Worker threads of a run.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::error::{EvalError, Result};
 
-/// A fixed number of threads for runs, the calling thread being one of them; shared by any number of programs and runs.
+/// A fixed number of threads including the calling one, shared by any number of programs and runs.
 #[derive(Debug)]
 pub struct Workers {
     /// All threads but the caller's.
@@ -13,11 +13,10 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Workers that use `threads` threads in all: the one that calls a run, and `threads - 1` of their own. Zero
-    /// counts as one.
+    /// A pool of `threads` threads: the caller's and `threads - 1` worker threads. Zero means one.
     ///
     /// # Errors
-    /// [`EvalError::Threads`] where the operating system does not give the threads.
+    /// [`EvalError::Threads`] if the operating system cannot start them.
     pub fn new(threads: usize) -> Result<Self> {
         let threads = threads.max(1);
         let pool = if threads == 1 {
@@ -33,7 +32,7 @@ impl Workers {
         Ok(Self { pool, threads })
     }
 
-    /// The number of threads, the caller's included.
+    /// The number of threads, including the caller's.
     pub fn threads(&self) -> usize {
         self.threads
     }

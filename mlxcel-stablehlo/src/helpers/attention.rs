@@ -14,23 +14,23 @@ pub struct MaskedOperands<'f> {
     pub k: Value<'f>,
     /// `[G, S, e]`.
     pub v: Value<'f>,
-    /// `[T, S]` of truth values.
+    /// `[T, S]`, boolean.
     pub mask: Value<'f>,
-    /// `[H]` of floats: one more score of each query head, which has no value.
+    /// `[H]`, floats: an additional score per query head without a value.
     pub sinks: Option<Value<'f>>,
 }
 
-/// How products of queries and keys become scores.
+/// How query-key products become scores.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionScores {
-    /// What products are multiplied by.
+    /// The factor of the products.
     pub scale: f32,
-    /// What scores are bent to stay below: `cap * tanh(score / cap)`.
+    /// The soft cap: scores become `cap * tanh(score / cap)`.
     pub soft_cap: Option<f32>,
 }
 
 impl AttentionScores {
-    /// The attributes that say so.
+    /// These settings as attributes of a composite.
     pub fn attributes(&self) -> Vec<(String, Attribute)> {
         let mut attributes = vec![("scale".to_owned(), Attribute::Float(self.scale))];
         if let Some(cap) = self.soft_cap {
@@ -41,19 +41,20 @@ impl AttentionScores {
 }
 
 impl<'f> Builder<'f> {
-    /// Attention of `T` queries over `S` keys and values: `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]`, `mask: [T, S]` of
-    /// truth values (true: attend), as `out`: `[T, H * e]`, head after head, as the output projection reads it.
+    /// Attention of `T` queries over `S` keys and values: `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]`, and a boolean
+    /// `mask: [T, S]` (true: attend). The result is `out: [T, H * e]`, heads concatenated, as the output projection
+    /// reads it.
     ///
     /// `H` query heads share `G` key-value heads (grouped-query attention, Ainslie et al. 2023): query head `h` reads
     /// key-value head `h / (H / G)`. Scores are multiplied by `scale`, usually one over the square root of `d`.
     ///
-    /// Makes the composite [`mlxcel.attention`](crate::composites::ATTENTION) with the attribute `scale`. Its decomposition
-    /// computes in f32 throughout, whatever type keys and values are kept in: queries and probabilities rounded to a half type
-    /// would cost more accuracy than keys and values do. A query whose mask is nowhere true gets the mean of all values.
-    /// Masked values are multiplied by zero, so they must be finite.
+    /// Makes the composite [`mlxcel.attention`](crate::composites::ATTENTION) with the attribute `scale`. Its
+    /// decomposition computes in f32 for any type of keys and values, because rounding queries and probabilities to
+    /// half precision costs more accuracy than rounding keys and values. A query that is masked everywhere gets the
+    /// mean of all values. Masked values are multiplied by zero, so they must be finite.
     ///
     /// # Errors
-    /// Operands of other ranks or element types, or whose sizes do not agree; `H` that is no multiple of `G`.
+    /// Operands with invalid ranks, element types or sizes; `H` that is not a multiple of `G`.
     pub fn attention(
         &mut self,
         q: Value<'f>,
@@ -67,7 +68,7 @@ impl<'f> Builder<'f> {
         self.masked_attention(&operands, AttentionScores { scale, soft_cap: None }, out)
     }
 
-    /// [`attention`](Self::attention), with a soft cap and sinks where there are such.
+    /// [`attention`](Self::attention) with optional soft cap and sinks.
     ///
     /// # Errors
     /// The errors of [`attention`](Self::attention).

@@ -1,20 +1,20 @@
-//! Broadcasting, said aloud: operations never do it by themselves.
+//! Explicit broadcasting; operations never broadcast implicitly.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::GatherDimensions;
 
 impl<'f> Builder<'f> {
-    /// A scalar repeated to `shape`.
+    /// Broadcasts a scalar to `shape`.
     ///
     /// # Errors
-    /// An operand that is no scalar; a shape beyond memory.
+    /// An operand that is not a scalar; a shape too large for memory.
     pub fn broadcast_scalar(&mut self, scalar: Value<'f>, shape: &[usize]) -> Result<Value<'f>> {
         self.broadcast_in_dim(scalar, shape, &[])
     }
 
-    /// `operand` repeated to the shape of `like`, trailing dimensions aligned: `[H]` and `[1, H]` to `[N, H]`, a scalar to
-    /// anything.
+    /// Broadcasts `operand` to the shape of `like`, aligning trailing dimensions: `[H]` and `[1, H]` to `[N, H]`, a
+    /// scalar to anything.
     ///
     /// # Errors
     /// A rank above that of `like`; a size that is neither 1 nor that of `like`.
@@ -35,8 +35,8 @@ impl<'f> Builder<'f> {
         self.broadcast_in_dim(operand, &shape, &dimensions)
     }
 
-    /// `operand`, which lacks `dimensions` of `shape`, repeated along them: the way back from a reduction along
-    /// `dimensions`.
+    /// Broadcasts `operand`, which is `shape` without `dimensions`, along these dimensions: the inverse of a
+    /// reduction's change of shape.
     ///
     /// # Errors
     /// An operand that is not `shape` without `dimensions`.
@@ -45,11 +45,11 @@ impl<'f> Builder<'f> {
         self.broadcast_in_dim(operand, shape, &kept)
     }
 
-    /// Rows of `table: [V, H]` by integer `indices` of any shape: `[..indices, H]`, as an embedding looks them up. An index
-    /// beyond the table takes the nearest row.
+    /// Rows of `table: [V, H]` at integer `indices` of any shape: `[..indices, H]`, an embedding lookup. Indices are
+    /// clamped to the table.
     ///
     /// # Errors
-    /// A table that is not of two dimensions or has no rows; indices that are not integers.
+    /// A table that is not two-dimensional or has no rows; indices that are not integers.
     pub fn take(&mut self, table: Value<'f>, indices: Value<'f>) -> Result<Value<'f>> {
         let (ty, rank) = (self.ty(table).clone(), self.ty(indices).rank());
         let [_, width] = ty.shape[..] else {

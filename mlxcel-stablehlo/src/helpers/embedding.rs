@@ -1,19 +1,18 @@
-//! The table that token ids are looked up in.
+//! Token embedding.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// Rows of `table: [V, H]` by integer `ids` of any shape, in f32: `[..ids, H]`, as a model's first layer looks up its
-    /// tokens. An id beyond the table takes the nearest row.
+    /// Rows of `table: [V, H]` at integer `ids` of any shape, in f32: `[..ids, H]`. Ids are clamped to the table.
     ///
-    /// Makes the composite [`mlxcel.embedding`](crate::composites::EMBEDDING), whose decomposition is [`take`](Self::take)
-    /// and a conversion. Where a model's head multiplies by the same table, an engine that lays the table out for that
-    /// product finds both uses by name.
+    /// Makes the composite [`mlxcel.embedding`](crate::composites::EMBEDDING), whose decomposition is
+    /// [`take`](Self::take) and a conversion. If a model's head uses the same table (tied embeddings), an engine that
+    /// changes the table's layout for the head's product can find both uses.
     ///
     /// # Errors
-    /// A table that is not of floats, not of two dimensions or without rows; ids that are not integers.
+    /// A table that is not floating-point, not two-dimensional or has no rows; ids that are not integers.
     pub fn embedding(&mut self, table: Value<'f>, ids: Value<'f>) -> Result<Value<'f>> {
         const OP: &str = "embedding";
         let (table_type, ids_type) = (self.ty(table), self.ty(ids));

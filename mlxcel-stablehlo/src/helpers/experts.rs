@@ -1,4 +1,4 @@
-//! Products with the matrices of experts, each block of rows with that of its own.
+//! Linear layers of experts.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -6,17 +6,17 @@ use crate::module::{Comparison, DotDimensions};
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// A linear layer in which each block of rows has an expert of its own: block `r` of `x: [R, B, K]` times the transpose of
-    /// matrix `experts[r]` of `weight: [E, N, K]`, plus that expert's row of `bias: [E, N]`, as `out`: `[R, B, N]`. An `x` of
-    /// one block is that of all. `experts: [R]` are i32; a negative one marks an empty block, whose result is zero, and one
-    /// beyond the weight takes the last.
+    /// A linear layer with one expert per block of rows: block `r` of `x: [R, B, K]` times the transpose of matrix
+    /// `experts[r]` of `weight: [E, N, K]`, plus the expert's row of `bias: [E, N]`, as `out: [R, B, N]`. An `x` with
+    /// one block is used for all. `experts: [R]` is i32; a negative expert marks an empty block, whose result is zero,
+    /// and one beyond the weight is clamped.
     ///
-    /// Makes the composite [`mlxcel.expert_linear`](crate::composites::EXPERT_LINEAR) of three or four operands. Its
-    /// decomposition reads the matrices of `experts` alone, and sums and rounds as [`linear`](Self::linear) does.
+    /// Makes the composite [`mlxcel.expert_linear`](crate::composites::EXPERT_LINEAR) with three or four operands. Its
+    /// decomposition reads only the matrices of `experts`, and sums and rounds like [`linear`](Self::linear).
     ///
     /// # Errors
-    /// Operands that are not of floats, or experts that are not of i32; shapes that do not agree; an `out` that is not of
-    /// floats.
+    /// Operands that are not floating-point, or experts that are not i32; inconsistent shapes; an `out` that is not
+    /// floating-point.
     pub fn expert_linear(
         &mut self,
         x: Value<'f>,
@@ -51,14 +51,15 @@ impl<'f> Builder<'f> {
         Ok(results[0])
     }
 
-    /// Blocks `x: [R, B, K]`, or one block for all, each times the transpose of its own matrix of `weight: [R, N, K]`, plus its own row
-    /// of `bias: [R, N]`, as `out`: `[R, B, N]`. Where `experts: [R]` i32 is negative the result is zero.
+    /// Blocks `x: [R, B, K]`, or one block for all, each times the transpose of its own matrix of `weight: [R, N, K]`,
+    /// plus its row of `bias: [R, N]`, as `out: [R, B, N]`. Blocks with a negative expert in `experts: [R]` (i32) are
+    /// zero.
     ///
-    /// This is what [`expert_linear`](Self::expert_linear) does with the matrices that it has looked up, in plain operations: sums in
+    /// This is [`expert_linear`](Self::expert_linear) after the lookup of the matrices, in plain operations: summed in
     /// f32, rounded once.
     ///
     /// # Errors
-    /// Shapes that do not agree, or operands that are not of floats.
+    /// Inconsistent shapes, or operands that are not floating-point.
     pub fn block_linear(
         &mut self,
         x: Value<'f>,

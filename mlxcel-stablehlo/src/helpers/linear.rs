@@ -1,4 +1,4 @@
-//! The matrix product of a model.
+//! Linear layers.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -6,16 +6,16 @@ use crate::module::DotDimensions;
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// A linear layer: `x: [.., K]` times the transpose of `weight: [N, K]` (as checkpoints store it), plus `bias: [N]`, as
-    /// `out`: `[.., N]`.
+    /// A linear layer: `x: [.., K]` times the transpose of `weight: [N, K]` (as stored in checkpoints), plus `bias:
+    /// [N]`, as `out: [.., N]`.
     ///
-    /// Makes the composite [`mlxcel.linear`](crate::composites::LINEAR) of two or three operands. Its decomposition sums in
-    /// f32: two operands of the same half-precision type are multiplied as they are, any others after conversion to f32;
-    /// the bias is added in f32; then the sum is rounded to `out` once.
+    /// Makes the composite [`mlxcel.linear`](crate::composites::LINEAR) with two or three operands. Its decomposition
+    /// sums in f32: two operands of the same half-precision type are multiplied directly, others after conversion to
+    /// f32. The bias is added in f32, and the sum is rounded to `out` once.
     ///
     /// # Errors
-    /// Operands that are not of floats; a weight that is not of two dimensions or whose second is not the last of `x`; a
-    /// bias that is not of the weight's first; an `out` that is not of floats.
+    /// Operands that are not floating-point; a weight that is not two-dimensional or whose second dimension is not the
+    /// last of `x`; a bias that does not match the weight's first dimension; an `out` that is not floating-point.
     pub fn linear(
         &mut self,
         x: Value<'f>,

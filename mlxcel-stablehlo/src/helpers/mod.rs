@@ -1,4 +1,4 @@
-//! What models are written in: methods of [`Builder`](crate::Builder) above single operations.
+//! Layers and other methods of [`Builder`](crate::Builder) above single operations.
 
 pub(crate) mod attention;
 mod broadcast;

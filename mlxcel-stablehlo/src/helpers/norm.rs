@@ -1,4 +1,4 @@
-//! Normalisation.
+//! Normalization.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -6,16 +6,17 @@ use crate::module::Attribute;
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// Root-mean-square normalisation of `x: [.., H]` over its last dimension, times `weight: [H]`, in the type of `x`
-    /// (Zhang and Sennrich 2019, rounded where Hugging Face's `LlamaRMSNorm` rounds).
+    /// RMS norm of `x: [.., H]` over its last dimension, times `weight: [H]`, in the type of `x` (Zhang and Sennrich
+    /// 2019; rounds where Hugging Face's `LlamaRMSNorm` does).
     ///
     /// Makes the composite [`mlxcel.rms_norm`](crate::composites::RMS_NORM) with the attribute `eps`. Its decomposition
-    /// takes the mean of the squares in f32, adds `eps`, and rounds the normalised value to the type of `x` before the weight
-    /// is multiplied in. Where the weight has another type than `x`, that product is taken in f32 and rounded once more.
+    /// computes the mean of squares in f32, adds `eps`, and rounds the normalized value to the type of `x` before it
+    /// multiplies by the weight. If the weight has another type than `x`, that product is computed in f32 and rounded
+    /// again.
     ///
     /// # Errors
-    /// Operands that are not of floats; a weight that is not of the last dimension of `x`; an `eps` that is negative or not
-    /// a number.
+    /// Operands that are not floating-point; a weight that does not match the last dimension of `x`; an `eps` that is
+    /// negative or NaN.
     pub fn rms_norm(&mut self, x: Value<'f>, weight: Value<'f>, eps: f32) -> Result<Value<'f>> {
         const OP: &str = "rms_norm";
         let (x_type, weight_type) = (self.ty(x).clone(), self.ty(weight).clone());
@@ -53,11 +54,12 @@ impl<'f> Builder<'f> {
         Ok(results[0])
     }
 
-    /// `x: [.., H]` times `scale: [..]` and `weight: [H]`, in the type of `x` and rounded where [`rms_norm`](Self::rms_norm) rounds: what
-    /// is left of that where the scale of each row, the reciprocal of its root mean square, is known.
+    /// `x: [.., H]` times `scale: [..]` and `weight: [H]`, in the type of `x` and rounded as in
+    /// [`rms_norm`](Self::rms_norm): the second half of an RMS norm, for a known `scale`, the reciprocal root mean
+    /// square of each row.
     ///
     /// # Errors
-    /// Shapes that do not fit each other; elements that are not floats.
+    /// Inconsistent shapes; elements that are not floats.
     pub fn scale_norm(&mut self, x: Value<'f>, scale: Value<'f>, weight: Value<'f>) -> Result<Value<'f>> {
         let (element, shape) = (self.ty(x).element, self.shape(x));
         let Some(last) = shape.len().checked_sub(1) else {

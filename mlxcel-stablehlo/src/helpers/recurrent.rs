@@ -1,32 +1,32 @@
-//! Recurrences over the tokens of each row, from a state of fixed size: convolutions, the gated delta rule, state spaces.
+//! Recurrences over the tokens of each row, with state of fixed size: convolutions, the gated delta rule, state spaces.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::Comparison;
 use crate::types::ElementType;
 
-/// The rows of a pass of `N` tokens and their states.
+/// The rows of a pass of `N` tokens, with their states.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrentRows<'a, 'f> {
-    /// How many tokens each row has room for; they add up to `N`.
+    /// The number of tokens of each row including padding; they add up to `N`.
     pub rows: &'a [usize],
-    /// `[rows]` i32: how many tokens of each row are no padding, one at least. What stands behind them changes no state, and its
-    /// results mean nothing.
+    /// `[rows]` i32: the number of tokens of each row without padding, at least one. Padding follows them; it changes
+    /// no state, and its results are meaningless.
     pub counts: Value<'f>,
-    /// Which of the states' layers is read and written.
+    /// The layer of the states that is read and written.
     pub layer: usize,
-    /// One state a row, f32, with a leading dimension of layers.
+    /// One state per row, f32, with a leading dimension of layers.
     pub states: &'a [Value<'f>],
 }
 
 impl<'f> Builder<'f> {
-    /// A causal convolution of each channel by itself (depthwise): token `t` of a row gives
-    /// `Σ weight[c, k] · x[t − K + 1 + k, c] + bias[c]`, what lies before the row being its state, `[layers, C, K − 1]`, oldest
-    /// first. `x` is `[N, C]` f32, `weight` is `[C, K]`, and `bias` is `[C]`. Gives `[N, C]` and the states.
+    /// A depthwise causal convolution: token `t` of a row gives `Σ weight[c, k] · x[t − K + 1 + k, c] + bias[c]`, where
+    /// earlier inputs come from the row's state, `[layers, C, K − 1]`, oldest first. `x` is `[N, C]` f32, `weight` is
+    /// `[C, K]`, and `bias` is `[C]`. Returns `[N, C]` and the new states.
     ///
     /// # Errors
-    /// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`; a layer that
-    /// states lack.
+    /// Operands with invalid ranks, element types or sizes; rows that do not add up to `N`; a layer that the states do
+    /// not have.
     pub fn causal_convolution(
         &mut self,
         x: Value<'f>,
@@ -75,14 +75,15 @@ impl<'f> Builder<'f> {
         })
     }
 
-    /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value head, `[k, v]`,
-    /// becomes `S' = e^decay · S`, then `S' + key ⊗ beta · (value − S'ᵀ key)`, and gives `Sᵀ query`.
+    /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value head,
+    /// `[k, v]`, becomes `S' = e^decay · S`, then `S' + key ⊗ beta · (value − S'ᵀ key)`; the result is `Sᵀ query`.
     ///
-    /// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay and beta `[N, Hv]`, all f32; each key head serves `Hv
-    /// / Hk` consecutive value heads. States are `[layers, Hv, k, v]`. Gives `[N, Hv, v]` and the states.
+    /// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay and beta `[N, Hv]`, all f32; each key head
+    /// serves `Hv / Hk` consecutive value heads. States are `[layers, Hv, k, v]`. Returns `[N, Hv, v]` and the new
+    /// states.
     ///
     /// # Errors
-    /// As for [`causal_convolution`](Self::causal_convolution); `Hv` that is no multiple of `Hk`.
+    /// As for [`causal_convolution`](Self::causal_convolution); `Hv` that is not a multiple of `Hk`.
     pub fn gated_delta_rule(
         &mut self,
         operands: [Value<'f>; 5],
@@ -132,14 +133,14 @@ impl<'f> Builder<'f> {
         })
     }
 
-    /// A selective state space (Dao and Gu 2024, "Mamba-2") token by token: the state `S` of a head, `[p, n]`, becomes `e^(dt ·
-    /// rate) · S + dt · x ⊗ input`, and gives `S · output`.
+    /// A selective state space (Dao and Gu 2024, "Mamba-2") token by token: the state `S` of a head, `[p, n]`, becomes
+    /// `e^(dt · rate) · S + dt · x ⊗ input`; the result is `S · output`.
     ///
-    /// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, input and output `[N, G, n]`, all f32; each group serves `H / G`
-    /// consecutive heads. States are `[layers, H, p, n]`. Gives `[N, H, p]` and the states.
+    /// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, input and output `[N, G, n]`, all f32; each group serves
+    /// `H / G` consecutive heads. States are `[layers, H, p, n]`. Returns `[N, H, p]` and the new states.
     ///
     /// # Errors
-    /// As for [`causal_convolution`](Self::causal_convolution); `H` that is no multiple of `G`.
+    /// As for [`causal_convolution`](Self::causal_convolution); `H` that is not a multiple of `G`.
     pub fn selective_state_space(
         &mut self,
         operands: [Value<'f>; 5],

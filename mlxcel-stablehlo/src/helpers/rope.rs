@@ -5,14 +5,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::types::{ElementType, TensorType};
 
 impl<'f> Builder<'f> {
-    /// Rotates the heads of `x: [N, heads, d]` by position (Su et al. 2021), given the cosines and sines of each row's
+    /// Rotates the heads of `x: [N, heads, d]` by position (Su et al. 2021), with the cosines and sines of each row's
     /// angles, `cos` and `sin: [N, r/2]` in f32.
     ///
-    /// The first `r` of the `d` dimensions are rotated, pairing dimension `i` with `i + r/2` (the "rotate half" convention
-    /// of Hugging Face's Llama); the rest pass through. Computed in f32 and rounded to the type of `x` once.
+    /// The first `r` of the `d` dimensions are rotated, pairing dimension `i` with `i + r/2` (the "rotate half"
+    /// convention of Hugging Face's Llama); the others do not change. Computed in f32 and rounded to the type of `x`
+    /// once.
     ///
     /// # Errors
-    /// Operands of other ranks or element types; different numbers of rows; more rotated dimensions than a head has.
+    /// Operands with invalid ranks or element types; different numbers of rows; more rotated dimensions than a head
+    /// has.
     pub fn rope(&mut self, x: Value<'f>, cos: Value<'f>, sin: Value<'f>) -> Result<Value<'f>> {
         let types = [self.ty(x).clone(), self.ty(cos).clone(), self.ty(sin).clone()];
         let error = |kind, detail| {
@@ -53,14 +55,14 @@ impl<'f> Builder<'f> {
         self.concatenate(&parts, 2)
     }
 
-    /// The heads of `x: [N, heads, d]` with the pairs `(2i, 2i + 1)` of their first `rotary_dim` elements moved to
-    /// `(i, i + rotary_dim / 2)`, where [`rope`](Self::rope) pairs them; the rest stays.
+    /// The heads of `x: [N, heads, d]` with the pairs `(2i, 2i + 1)` of their first `rotary_dim` elements moved to `(i,
+    /// i + rotary_dim / 2)`, where [`rope`](Self::rope) pairs them; the other elements do not move.
     ///
-    /// For models that rotate neighbours (GPT-J's convention): where the elements of queries and keys are permuted alike,
-    /// scores stay what they are.
+    /// For models that rotate adjacent elements (GPT-J's convention). Permuting queries and keys in the same way does
+    /// not change scores.
     ///
     /// # Errors
-    /// An operand that is not of three dimensions; a `rotary_dim` that is odd or larger than `d`.
+    /// An operand that is not three-dimensional; a `rotary_dim` that is odd or larger than `d`.
     pub fn deinterleave(&mut self, x: Value<'f>, rotary_dim: usize) -> Result<Value<'f>> {
         let ty = self.ty(x).clone();
         let error = |kind, detail: &str| {

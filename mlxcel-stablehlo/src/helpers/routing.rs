@@ -1,31 +1,29 @@
-//! Which tokens go to which experts.
+//! Expert routing.
 
 use crate::builder::{Builder, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{BinaryOp, Comparison, GatherDimensions, ScatterDimensions, ScatterUpdate};
 use crate::types::{ElementType, TensorType};
 
-/// Pairs of a token and one of its experts, in blocks that have one expert each: what
-/// [`group_by_expert`](Builder::group_by_expert) makes.
+/// Token-expert pairs grouped into blocks with one expert each, made by [`group_by_expert`](Builder::group_by_expert).
 ///
-/// Pair `token * k + choice` is the `choice`th expert of a token. There are `R` blocks of `B` slots, each slot holding one
-/// pair or none; there are enough for any choice of experts, and those not needed are empty.
+/// Pair `token * k + choice` is the `choice`th expert of a token. There are `R` blocks of `B` slots; a slot holds one
+/// pair or is empty. `R` suffices for any choice of experts, and unneeded blocks are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertGroups<'f> {
-    /// `[R]` i32: the expert of each block, -1 for an empty one; as
-    /// [`expert_linear`](Builder::expert_linear) takes them.
+    /// `[R]` i32: the expert of each block, -1 if it is empty, as [`expert_linear`](Builder::expert_linear) takes them.
     pub experts: Value<'f>,
-    /// `[R * B]` i32: the pair in each slot; 0 where there is none.
+    /// `[R * B]` i32: the pair in each slot; 0 if it is empty.
     pub pairs: Value<'f>,
-    /// `[R * B]` i1: whether there is a pair in the slot.
+    /// `[R * B]` i1: whether the slot holds a pair.
     pub valid: Value<'f>,
     /// `[T * k]` i32: the slot of each pair.
     pub slots: Value<'f>,
 }
 
-/// How many rows a block has for which [`group_by_expert`](Builder::group_by_expert) groups the `choices` experts of each of
-/// `tokens`, out of `experts`: 1 for one token, whose experts differ, otherwise a power of two up to 16, about twice the rows
-/// that an expert has on average.
+/// The block size with which [`group_by_expert`](Builder::group_by_expert) should group the `choices` experts of each
+/// of `tokens`, out of `experts`: 1 for one token, whose experts all differ; otherwise a power of two up to 16, about
+/// twice the average number of rows per expert.
 pub fn expert_block(tokens: usize, choices: usize, experts: usize) -> usize {
     if tokens <= 1 {
         return 1;
@@ -41,14 +39,14 @@ fn most_blocks(pairs: usize, experts: usize, block: usize) -> usize {
 }
 
 impl<'f> Builder<'f> {
-    /// The `k` largest of each row of `x: [T, E]` in descending order, and their indices as i32: both `[T, k]`. Of equal values
-    /// the one with the lower index comes first.
+    /// The `k` largest values of each row of `x: [T, E]` in descending order, and their indices as i32: both `[T, k]`.
+    /// Ties go to the lower index.
     ///
-    /// Makes the composite [`mlxcel.top_k`](crate::composites::TOP_K) with the attribute `k`. Its decomposition counts, for
-    /// each value, those in front of it. Of rows with values that are no numbers the results are any indices within the row.
+    /// Makes the composite [`mlxcel.top_k`](crate::composites::TOP_K) with the attribute `k`. Its decomposition counts,
+    /// for each value, the values that precede it. For rows with NaN the results are arbitrary indices within the row.
     ///
     /// # Errors
-    /// An `x` that is not of floats or not of two dimensions; a `k` beyond its second.
+    /// An `x` that is not floating-point or not two-dimensional; a `k` larger than its second dimension.
     pub fn top_k(&mut self, x: Value<'f>, k: usize) -> Result<(Value<'f>, Value<'f>)> {
         const OP: &str = "top_k";
         let ty = self.ty(x).clone();
@@ -98,13 +96,13 @@ impl<'f> Builder<'f> {
         Ok((results[0], results[1]))
     }
 
-    /// Groups the experts that tokens have chosen, `ids: [T, k]` i32 out of `experts`, into blocks of `block` rows of one
-    /// expert each, sorted by expert. Blocks of one row stand in the order of pairs, and none of them is empty.
+    /// Groups the experts chosen by tokens, `ids: [T, k]` i32 out of `experts`, into blocks of `block` rows with one
+    /// expert each, sorted by expert. Blocks of one row are in the order of pairs, and none is empty.
     ///
-    /// [`expert_block`] says which block suits. An id beyond the experts is taken for the nearest.
+    /// [`expert_block`] chooses a good block size. Ids are clamped to the number of experts.
     ///
     /// # Errors
-    /// Ids that are not of i32 or not of two dimensions; no experts; a block of no rows.
+    /// Ids that are not i32 or not two-dimensional; no experts; an empty block.
     pub fn group_by_expert(
         &mut self,
         ids: Value<'f>,

@@ -1,4 +1,4 @@
-//! Arg-max and the softmax family, all numerically stable and computed in f32.
+//! Argmax and the softmax family, numerically stable and computed in f32.
 
 use crate::builder::{Builder, Value};
 use crate::error::Result;
@@ -6,11 +6,10 @@ use crate::infer;
 use crate::types::{ElementType, TensorType};
 
 impl<'f> Builder<'f> {
-    /// The largest values of `x` along `dimension`, which the results lack, and their indices as i32. Of equal values the
-    /// first wins.
+    /// The maxima of `x` along `dimension`, which is removed, and their indices as i32. Ties go to the first.
     ///
     /// # Errors
-    /// A dimension that `x` lacks or that is empty; truth values.
+    /// An invalid or empty dimension; booleans.
     pub fn argmax(&mut self, x: Value<'f>, dimension: usize) -> Result<(Value<'f>, Value<'f>)> {
         let counts = TensorType::new(ElementType::I32, self.shape(x));
         // Checked before the indices are made, so that the error speaks of x.
@@ -19,11 +18,11 @@ impl<'f> Builder<'f> {
         self.reduce_argmax(x, indices, dimension)
     }
 
-    /// e to the power of `x`, divided by the sum of that along `dimension`: probabilities from logits, in the type of `x`.
-    /// Computed in f32 after the largest has been taken off.
+    /// Softmax along `dimension`: probabilities from logits, in the type of `x`. Computed in f32 after subtracting the
+    /// maximum.
     ///
     /// # Errors
-    /// A dimension that `x` lacks; elements that are not floats.
+    /// An invalid dimension; elements that are not floats.
     pub fn softmax(&mut self, x: Value<'f>, dimension: usize) -> Result<Value<'f>> {
         let element = self.ty(x).element;
         let Shifted { powers, sum, .. } = self.shifted_powers(x, dimension)?;
@@ -33,8 +32,8 @@ impl<'f> Builder<'f> {
         self.convert(probabilities, element)
     }
 
-    /// The natural logarithm of the sum of e to the power of `x` along `dimension`, which the result lacks, in f32. What
-    /// turns logits into log probabilities when it is taken off them.
+    /// The logarithm of the sum of exponentials of `x` along `dimension`, which is removed, in f32. Logits minus this
+    /// are log probabilities.
     ///
     /// # Errors
     /// The errors of [`softmax`](Self::softmax).
@@ -44,8 +43,7 @@ impl<'f> Builder<'f> {
         self.add(log, largest)
     }
 
-    /// The natural logarithm of [`softmax`](Self::softmax), without its rounding to zero: log probabilities from logits, in
-    /// f32.
+    /// The logarithm of [`softmax`](Self::softmax), computed without underflow: log probabilities from logits, in f32.
     ///
     /// # Errors
     /// The errors of [`softmax`](Self::softmax).

@@ -1,11 +1,11 @@
-//! Operations that join elements: reductions and products.
+//! Reductions and products.
 
 use super::{Site, ascending, distinct, is_number};
 use crate::error::Result;
 use crate::module::{DotDimensions, Reduction};
 use crate::types::{ElementType, TensorType};
 
-/// The operand without `dimensions`, along which elements are joined.
+/// The type of a reduction: the operand without `dimensions`.
 pub fn reduce(operand: &TensorType, reduction: Reduction, dimensions: &[usize]) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("reduce", &["operand"], &types);
@@ -21,7 +21,7 @@ pub fn reduce(operand: &TensorType, reduction: Reduction, dimensions: &[usize]) 
     Ok(without(operand, dimensions))
 }
 
-/// The largest values along `dimension` and their indices, both without that dimension.
+/// The types of the maxima along `dimension` and of their indices, both without that dimension.
 pub fn reduce_argmax(
     values: &TensorType,
     indices: &TensorType,
@@ -48,8 +48,8 @@ fn without(operand: &TensorType, dimensions: &[usize]) -> TensorType {
     TensorType::new(operand.element, kept.map(|(_, &size)| size).collect::<Vec<_>>())
 }
 
-/// The product of two operands of one element type: batch dimensions first, then what is left of the left operand, then
-/// of the right. The result's `element` is of the same kind and at least as wide.
+/// The type of a product of two operands of one element type: batch dimensions, then the remaining dimensions of the
+/// left operand, then of the right. `element` must be of the same kind and at least as wide.
 pub fn dot_general(
     lhs: &TensorType,
     rhs: &TensorType,

@@ -1,11 +1,11 @@
-//! Operations element by element.
+//! Elementwise operations.
 
 use super::{Site, is_number};
 use crate::error::Result;
 use crate::module::{BinaryOp, UnaryOp};
 use crate::types::{ElementType, TensorType};
 
-/// One operand, element by element: the operand's own type.
+/// The type of a unary operation: the operand's.
 pub fn unary(op: UnaryOp, operand: &TensorType) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new(op.name(), &["operand"], &types);
@@ -36,7 +36,7 @@ pub fn unary(op: UnaryOp, operand: &TensorType) -> Result<TensorType> {
     if fits { Ok(operand.clone()) } else { Err(site.element(format!("operand must be {wanted}"))) }
 }
 
-/// Two operands of one type, element by element: that type. Nothing is broadcast.
+/// The type of a binary operation: that of both operands. Nothing is broadcast.
 pub fn binary(op: BinaryOp, lhs: &TensorType, rhs: &TensorType) -> Result<TensorType> {
     let types = [lhs, rhs];
     let site = Site::new(op.name(), &["lhs", "rhs"], &types);
@@ -69,14 +69,14 @@ fn same(site: &Site<'_>) -> Result<()> {
     Err(if lhs.shape == rhs.shape { site.element(detail) } else { site.shape(detail) })
 }
 
-/// A comparison: truth values in the shape of the operands.
+/// The type of a comparison: booleans in the operands' shape.
 pub fn compare(lhs: &TensorType, rhs: &TensorType) -> Result<TensorType> {
     let types = [lhs, rhs];
     same(&Site::new("compare", &["lhs", "rhs"], &types))?;
     Ok(lhs.with_element(ElementType::I1))
 }
 
-/// A choice between two operands of one type by truth values of their shape, or by one for all.
+/// The type of a selection between two operands of one type, by booleans of the same shape or one boolean.
 pub fn select(condition: &TensorType, on_true: &TensorType, on_false: &TensorType) -> Result<TensorType> {
     let types = [condition, on_true, on_false];
     let site = Site::new("select", &["condition", "on_true", "on_false"], &types);
@@ -92,7 +92,7 @@ pub fn select(condition: &TensorType, on_true: &TensorType, on_false: &TensorTyp
     Ok(on_true.clone())
 }
 
-/// The operand between bounds of its type, or of scalars of its element type.
+/// The type of a clamp: the operand's. Bounds have its type, or are scalars of its element type.
 pub fn clamp(minimum: &TensorType, operand: &TensorType, maximum: &TensorType) -> Result<TensorType> {
     let types = [minimum, operand, maximum];
     let site = Site::new("clamp", &["minimum", "operand", "maximum"], &types);
@@ -109,14 +109,14 @@ pub fn clamp(minimum: &TensorType, operand: &TensorType, maximum: &TensorType) -
     Ok(operand.clone())
 }
 
-/// The operand's shape with other elements.
+/// The type of a conversion: the operand's shape with another element type.
 pub fn convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
     let types = [operand];
     Site::new("convert", &["operand"], &types).sized(operand.with_element(element))
 }
 
-/// The operand's bits with other elements: of the same width, the same shape; narrower, a last dimension more, which
-/// runs over the parts from the lowest bits up; wider, a last dimension less, which must hold just one element's parts.
+/// The type of a bitcast. The same width keeps the shape. A narrower element type adds a last dimension over the parts,
+/// lowest bits first; a wider one removes the last dimension, which must hold exactly one element's parts.
 pub fn bitcast_convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("bitcast_convert", &["operand"], &types);

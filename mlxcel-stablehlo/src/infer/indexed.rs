@@ -1,12 +1,12 @@
-//! `gather` and `scatter`: windows at run-time indices. The rules are those of the StableHLO specification for
-//! programs without batching dimensions.
+//! `gather` and `scatter`. The rules are those of the StableHLO specification for operations without batching
+//! dimensions.
 
 use super::{Site, ascending, distinct, is_number};
 use crate::error::Result;
 use crate::module::{GatherDimensions, ScatterDimensions, ScatterUpdate};
 use crate::types::TensorType;
 
-/// Slices of `operand` at `indices`.
+/// The type of a gather.
 pub fn gather(
     operand: &TensorType,
     indices: &TensorType,
@@ -50,7 +50,7 @@ pub fn gather(
     site.sized(TensorType::new(operand.element, shape))
 }
 
-/// `operand` with windows of `updates` joined in at `indices`: the operand's type.
+/// The type of a scatter: the operand's.
 pub fn scatter(
     operand: &TensorType,
     indices: &TensorType,

@@ -1,8 +1,8 @@
-//! Shape inference: what type an operation makes of its operands, or why it cannot be.
+//! Shape inference: the result types of operations.
 //!
-//! Pure functions over [`TensorType`]s, apart from building and printing. Where StableHLO infers a result, so do
-//! these; where it takes the result type as given (`reshape`, `broadcast_in_dim`, …), these check it. They are at
-//! least as strict as the specification. All answer an [`Error`] that shows every operand's type.
+//! Pure functions over [`TensorType`]s, independent of building and printing. For operations whose result StableHLO
+//! infers, these do the same; for those with an explicit result type (`reshape`, `broadcast_in_dim`, …), they check it.
+//! They are at least as strict as the specification. All return an [`Error`] that shows every operand's type.
 
 mod contraction;
 mod elementwise;
@@ -61,7 +61,7 @@ impl<'a> Site<'a> {
         self.error(ErrorKind::Attribute, detail)
     }
 
-    /// `ty`, where memory can address it.
+    /// Returns `ty` if memory can address it, which holds for every value of a program.
     fn sized(&self, ty: TensorType) -> Result<TensorType> {
         if addressable(&ty) {
             Ok(ty)
@@ -130,7 +130,7 @@ fn addressable(ty: &TensorType) -> bool {
     total.is_some_and(|total| isize::try_from(total).is_ok())
 }
 
-/// `ty`, where memory can address it: what every value of a program is held to.
+/// Returns `ty` if memory can address it, which holds for every value of a program.
 pub fn sized(op: &str, ty: TensorType) -> Result<TensorType> {
     Site::new(op, &["operand"], &[]).sized(ty)
 }
@@ -145,7 +145,7 @@ fn ascending(dimensions: &[usize]) -> bool {
     dimensions.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// Whether numbers can be counted and computed with in this type: all but truth values.
+/// Whether numbers can be counted and computed with in this type: all but booleans.
 fn is_number(element: ElementType) -> bool {
     element != ElementType::I1
 }

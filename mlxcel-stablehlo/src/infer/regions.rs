@@ -1,10 +1,10 @@
-//! Operations with regions, and calls: their nested blocks' types against the operands'.
+//! Operations with regions, and calls: the types of nested blocks compared with those of the operands.
 
 use super::Site;
 use crate::error::{ErrorKind, Result};
 use crate::types::{ElementType, TensorType};
 
-/// A loop over `carried` values: a condition of one truth value, and a body that returns what it was entered with.
+/// A loop over `carried` values: the condition returns one boolean, the body the types of its arguments.
 pub fn while_loop(
     carried: &[&TensorType],
     condition: &[&TensorType],
@@ -19,7 +19,7 @@ pub fn while_loop(
     Ok(owned(carried))
 }
 
-/// `operands` of one shape sorted along `dimension` by a comparator that returns one truth value.
+/// A sort of `operands` of one shape, by a comparator that returns one boolean.
 pub fn sort(
     operands: &[&TensorType],
     dimension: usize,

@@ -1,10 +1,10 @@
-//! Operations that move elements without looking at them.
+//! Operations that move elements.
 
 use super::{Site, distinct, is_number};
 use crate::error::Result;
 use crate::types::TensorType;
 
-/// Counts up along `dimension` of `result`: that type.
+/// The type of an iota along `dimension` of `result`: that type.
 pub fn iota(result: TensorType, dimension: usize) -> Result<TensorType> {
     let site = Site::new("iota", &["operand"], &[]);
     if !is_number(result.element) {
@@ -19,7 +19,7 @@ pub fn iota(result: TensorType, dimension: usize) -> Result<TensorType> {
     site.sized(result)
 }
 
-/// The operand's elements in `shape`.
+/// The type of a reshape.
 pub fn reshape(operand: &TensorType, shape: &[usize]) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("reshape", &["operand"], &types);
@@ -31,7 +31,7 @@ pub fn reshape(operand: &TensorType, shape: &[usize]) -> Result<TensorType> {
     Ok(result)
 }
 
-/// The operand repeated to `shape`; operand dimension `i` is result dimension `dimensions[i]`.
+/// The type of a broadcast to `shape`; operand dimension `i` is result dimension `dimensions[i]`.
 pub fn broadcast_in_dim(operand: &TensorType, shape: &[usize], dimensions: &[usize]) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("broadcast_in_dim", &["operand"], &types);
@@ -56,7 +56,7 @@ pub fn broadcast_in_dim(operand: &TensorType, shape: &[usize], dimensions: &[usi
     site.sized(TensorType::new(operand.element, shape))
 }
 
-/// The operand with its dimensions in another order: result dimension `i` is operand dimension `permutation[i]`.
+/// The type of a transpose: result dimension `i` is operand dimension `permutation[i]`.
 pub fn transpose(operand: &TensorType, permutation: &[usize]) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("transpose", &["operand"], &types);
@@ -70,7 +70,7 @@ pub fn transpose(operand: &TensorType, permutation: &[usize]) -> Result<TensorTy
     Ok(TensorType::new(operand.element, shape))
 }
 
-/// All operands one after another along `dimension`.
+/// The type of a concatenation along `dimension`.
 pub fn concatenate(operands: &[&TensorType], dimension: usize) -> Result<TensorType> {
     let site = Site::new("concatenate", &["operand"], operands);
     let Some((first, rest)) = operands.split_first() else {
@@ -93,8 +93,8 @@ pub fn concatenate(operands: &[&TensorType], dimension: usize) -> Result<TensorT
     site.sized(result)
 }
 
-/// The operand with `low` elements in front of, `high` behind and `interior` between the elements of each dimension;
-/// negative counts remove.
+/// The type of a padded operand: `low` elements before, `high` after and `interior` between the elements of each
+/// dimension; negative counts remove elements.
 pub fn pad(
     operand: &TensorType,
     value: &TensorType,

@@ -1,10 +1,10 @@
-//! Parts of tensors, at fixed and at run-time places.
+//! Static and dynamic slices.
 
 use super::Site;
 use crate::error::Result;
 use crate::types::TensorType;
 
-/// The part `start..limit` by `stride` of each dimension.
+/// The type of a slice `start..limit` with `stride` in each dimension.
 pub fn slice(operand: &TensorType, start: &[usize], limit: &[usize], stride: &[usize]) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("slice", &["operand"], &types);
@@ -27,7 +27,7 @@ pub fn slice(operand: &TensorType, start: &[usize], limit: &[usize], stride: &[u
     Ok(TensorType::new(operand.element, shape))
 }
 
-/// A part of `sizes` that starts at one scalar of `starts` for each dimension.
+/// The type of a slice of `sizes` that starts at one scalar of `starts` per dimension.
 pub fn dynamic_slice(operand: &TensorType, starts: &[&TensorType], sizes: &[usize]) -> Result<TensorType> {
     let types: Vec<&TensorType> = [operand].into_iter().chain(starts.iter().copied()).collect();
     let site = Site::new("dynamic_slice", &["operand", "start"], &types);
@@ -41,7 +41,7 @@ pub fn dynamic_slice(operand: &TensorType, starts: &[&TensorType], sizes: &[usiz
     Ok(TensorType::new(operand.element, sizes))
 }
 
-/// The operand with `update` written over it, starting at one scalar of `starts` for each dimension.
+/// The type of the operand with `update` written at one scalar of `starts` per dimension.
 pub fn dynamic_update_slice(
     operand: &TensorType,
     update: &TensorType,

@@ -1,4 +1,4 @@
-//! One entry for all operations without regions: declared results against inferred ones.
+//! A single check for all operations without regions: declared results against inferred ones.
 
 use super::{Site, sized};
 use crate::error::{Error, ErrorKind, Result};
@@ -7,9 +7,8 @@ use crate::types::TensorType;
 
 /// Checks that an operation of `kind` over `operands` has `results`.
 ///
-/// Regions and callees are beyond a single operation: of `while` and `sort` only the operands and results are looked
-/// at, of a composite or a call only that the results can exist ([`Module::verify`](crate::Module::verify) does the
-/// rest).
+/// Regions and callees are not checked here: for `while` and `sort` only the operands and results, for a composite or a
+/// call only that the results can exist. [`Module::verify`](crate::Module::verify) checks the rest.
 pub fn results(kind: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> Result<()> {
     let inferred = infer(kind, operands, results)?;
     if inferred.iter().eq(results.iter().copied()) {

@@ -19,7 +19,7 @@ pub(super) fn dense(literal: &Literal) -> String {
     if (1..count).all(|i| bits(ty.element, bytes, i) == first) {
         return format!("dense<{}>", element(ty.element, first));
     }
-    // The bytes of 4-bit elements and of truth values in MLIR are a matter of its version: those are always listed.
+    // The bytes of 4-bit elements and of booleans in MLIR are a matter of its version: those are always listed.
     if count > LISTED && ty.element.bits() >= 8 {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
         return format!("dense<\"0x{digits}\">");

@@ -1,8 +1,8 @@
-//! MLIR text of a [`Module`], as stock StableHLO tools read it.
+//! MLIR text of a [`Module`], as unmodified StableHLO tools read it.
 //!
-//! Entry points come first. Values are numbered in the order in which they are written; arguments keep their names as
-//! far as MLIR can spell them. Every operation is written with the types of its operands and results, so that a tool
-//! checks them against its own inference.
+//! Entry points come first. Values are numbered in printing order; arguments keep their names as far as MLIR's syntax
+//! allows. Every operation is printed with the types of its operands and results, so that a tool checks them against
+//! its own inference.
 
 mod literal;
 mod ops;
@@ -15,7 +15,7 @@ use std::fmt::{self, Write};
 use crate::module::{Attribute, Block, Function, Module, Op, OpKind, ValueId};
 use text::{Symbol, identifier};
 
-/// A [`Module`] as text, with what a particular compiler adds to it. A module printed by itself is the plain text.
+/// Prints a [`Module`] as text, with compiler-specific additions. `Module`'s own `Display` prints the plain text.
 ///
 /// ```
 /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, Printer, TensorType};
@@ -42,14 +42,14 @@ pub struct Printer<'p> {
     highest_precision: bool,
 }
 
-/// How a [`Printer`] writes custom calls: what stands behind the `=`, or `None` for the StableHLO operation.
+/// Formats custom calls for a [`Printer`]: returns the text after the `=`, or `None` to print the StableHLO operation.
 pub type CustomCallPrinter<'p> = dyn Fn(&CustomCall<'_>) -> Option<String> + 'p;
 
-/// A custom call as it is printed.
+/// A custom call that is being printed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CustomCall<'a> {
-    /// The name by which the compiler knows it.
+    /// The target name.
     pub target: &'a str,
     /// Its attributes.
     pub attributes: &'a [(String, Attribute)],
@@ -65,22 +65,22 @@ impl<'p> Printer<'p> {
         Self { module, declarations: "", custom_calls: None, highest_precision: false }
     }
 
-    /// Puts `text`, whole lines, in front of the functions.
+    /// Prints `text`, whole lines, before the functions.
     #[must_use]
     pub fn declarations(mut self, text: &'p str) -> Self {
         self.declarations = text;
         self
     }
 
-    /// Writes custom calls as `write` says.
+    /// Formats custom calls with `write`.
     #[must_use]
     pub fn custom_calls(mut self, write: &'p CustomCallPrinter<'p>) -> Self {
         self.custom_calls = Some(write);
         self
     }
 
-    /// Asks of `dot_general` the highest precision that a device has for its element types, where `highest`: some multiply float32 in
-    /// fewer bits otherwise.
+    /// If `highest`, requests the highest precision for `dot_general`: some devices otherwise multiply float32 operands
+    /// in fewer bits.
     #[must_use]
     pub fn highest_precision(mut self, highest: bool) -> Self {
         self.highest_precision = highest;

@@ -125,7 +125,7 @@ impl Check {
 
     /// Whether it takes so long that it runs only where it is named: in jobs of their own of the hosted workflow.
     fn is_apart(self) -> bool {
-        matches!(self, Self::Beside | Self::Features | Self::Newcomer | Self::Wasm)
+        matches!(self, Self::Beside | Self::Features | Self::Wasm)
     }
 
     fn name(self) -> String {

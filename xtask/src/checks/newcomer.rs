@@ -107,8 +107,6 @@ impl Machine {
         let mut command = Command::new(program);
         command.env_clear().current_dir(folder).env("HOME", &self.home).env("PATH", &self.programs);
         command.env("CARGO_TARGET_DIR", &self.target);
-        // As in the workspace: a debug build of the portable engine takes minutes for a story.
-        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0");
         command
     }
 

@@ -1,4 +1,4 @@
-//! What tables cannot say of architectures.
+//! Conversions of architectures that tables cannot express.
 
 use mlxcel_core::Result;
 use serde_json::{Value, json};

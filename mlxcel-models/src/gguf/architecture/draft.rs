@@ -1,4 +1,4 @@
-//! The settings of a model, while they are collected.
+//! The config of a model under construction.
 
 use mlxcel_core::Result;
 use serde_json::{Map, Value};
@@ -189,7 +189,7 @@ impl<'g> Draft<'g> {
         }
     }
 
-    /// Which layers see a window, by `layer_types`, where there is one: by the file, or all but every `period`-th.
+    /// Which layers see a window, by `layer_types`, if any: by the file, or all but every `period`-th.
     pub(super) fn windows(&mut self, period: usize) -> Result<()> {
         const PATTERN: &str = "attention.sliding_window_pattern";
         let Some(window) = self.size("attention.sliding_window")?.filter(|window| *window > 0) else {

@@ -1,7 +1,7 @@
-//! What the architectures of GGUF are in terms of families: settings by their names in `config.json`, tensors by theirs.
+//! Maps GGUF architectures to families: config fields and tensor names.
 //!
-//! Facts are those of `llama.cpp`'s converter and of the graphs that it builds where files say nothing. An architecture is an entry in
-//! [`table`]; what no table can say is a function in [`adapt`].
+//! The mappings follow `llama.cpp`'s converter, and its graphs where files are silent. An architecture is an entry in
+//! [`table`]; what a table cannot express is a function in [`adapt`].
 
 mod adapt;
 mod draft;
@@ -50,17 +50,17 @@ pub(super) type Name = (&'static str, &'static str, Change);
 /// What the converter has done to a tensor, to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing, or stacked it.
+    /// Unchanged, or stacked.
     Keep,
-    /// Stored as a vector: `[1, n]`.
+    /// Stored as a vector; originally `[1, n]`.
     Row,
-    /// Left a dimension of one out: `[channels, 1, taps]`.
+    /// Dropped a dimension of one; originally `[channels, 1, taps]`.
     Taps,
-    /// Given it another shape: a vector.
+    /// Reshaped; originally a vector.
     Flat,
-    /// Made `-exp(x)` of it, and a matrix: the vector `x`.
+    /// Replaced the vector `x` by the matrix `-exp(x)`.
     NegatedExponential,
-    /// Stacked a tensor of each head: the name has the head's number for `#`.
+    /// Stacked one tensor per head: `#` in the name stands for the head's number.
     Heads,
 }
 

@@ -1,4 +1,4 @@
-//! Settings of rotary embeddings.
+//! Config of rotary embeddings.
 
 use mlxcel_core::Result;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! The architectures that are known.
+//! The supported architectures.
 
 use super::Change::{Flat, Heads, Keep, NegatedExponential, Row, Taps};
 use super::Fixed::{Flag, Null};

@@ -1,4 +1,4 @@
-//! Tokenizers of byte pairs over letters that stand for bytes, as GPT-2's and most since.
+//! Byte-level BPE tokenizers, as in GPT-2 and most later models.
 
 use mlxcel_core::{Result, TokenId};
 use serde_json::{Value, json};

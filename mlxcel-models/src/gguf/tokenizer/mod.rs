@@ -1,7 +1,8 @@
-//! The tokenizer of a GGUF file as `tokenizer.json` and `tokenizer_config.json`, so that it goes through the same checks as any other.
+//! Converts a GGUF file's tokenizer to `tokenizer.json` and `tokenizer_config.json`, so that it passes the same checks
+//! as any other.
 //!
-//! The file has a vocabulary and names the rest: which of two kinds the tokenizer is, and of byte-level ones by which expressions a text
-//! is split. What the names stand for are the tokenizers of the models that they were given to.
+//! The file contains the vocabulary. Everything else it only names: the kind of tokenizer, and for byte-level ones the
+//! pre-tokenizer. The names stand for the tokenizers of the models they were introduced for.
 
 mod byte_level;
 mod sentencepiece;
@@ -94,9 +95,9 @@ pub(super) fn generation_config(gguf: &Gguf) -> Result<Option<Map<String, Value>
 /// The kinds of tokenizers that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Model {
-    /// Byte pairs over letters that stand for bytes.
+    /// Byte-level BPE.
     ByteLevel,
-    /// SentencePiece's byte pairs, by scores.
+    /// SentencePiece BPE with scores.
     SentencePiece,
 }
 

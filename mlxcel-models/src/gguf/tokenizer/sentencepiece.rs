@@ -1,8 +1,8 @@
-//! SentencePiece's byte pairs: of all neighbours that make a token, those of the highest score are joined first.
+//! SentencePiece BPE: of all adjacent pairs that form a token, the one with the highest score is merged first.
 //!
-//! A list of merges says the same, where it has each way to make a token of two others, by falling score, as transformers converts such
-//! vocabularies. A text begins with a space, as does what follows a control token, and spaces are letters; bytes of characters that are no
-//! token have tokens of their own.
+//! An equivalent list of merges contains each way to split a token into two others, by descending score, as
+//! transformers converts such vocabularies. A space is prepended to the text and after control tokens, and spaces are
+//! characters of tokens. Bytes of characters without a token have tokens of their own.
 
 use std::collections::HashMap;
 

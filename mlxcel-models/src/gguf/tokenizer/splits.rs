@@ -1,15 +1,15 @@
-//! How texts are split into words before byte pairs are joined, by the names that GGUF files give it.
+//! Pre-tokenizers by their names in GGUF files.
 //!
-//! The expressions are those of the `tokenizer.json` of the models that the names come from.
+//! The regular expressions are those of the `tokenizer.json` of the models that the names come from.
 
 /// A step of splitting.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Split {
-    /// Matches of an expression, and what is between them.
+    /// Matches of a regular expression, and the text between them.
     Expression(&'static str),
-    /// Digits, each by itself.
+    /// Single digits.
     Digits,
-    /// GPT-2's expression.
+    /// GPT-2's regular expression.
     Gpt2,
 }
 

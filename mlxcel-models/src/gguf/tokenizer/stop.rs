@@ -1,4 +1,4 @@
-//! The tokens that end a text.
+//! End-of-sequence tokens.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The tokens of a file.
+//! The vocabulary of a file.
 
 use mlxcel_core::{Result, TokenId};
 

@@ -1,4 +1,4 @@
-//! Writing `tokenizer.json`, never more of it than such a file may have.
+//! Writes `tokenizer.json`, up to the size limit of such files.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Serialize;

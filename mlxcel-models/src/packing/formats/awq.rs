@@ -1,8 +1,8 @@
-//! Weights that AWQ has quantized to 4 bits, in the order of its matrix kernels (`version: gemm`).
+//! AWQ: 4-bit weights in the order of its matrix kernels (`version: gemm`).
 //!
-//! A module has `qweight` `[columns, rows / 8]`, `scales` `[groups, rows]` and, but for symmetric ones, `qzeros` `[groups, rows / 8]`.
-//! A word holds the codes of eight consecutive rows, from the lowest bits on those of rows 0, 2, 4, 6, 1, 3, 5, 7. A value is
-//! `scale · (code - zero)`.
+//! A module has `qweight` `[columns, rows / 8]`, `scales` `[groups, rows]` and, unless symmetric, `qzeros` `[groups,
+//! rows / 8]`. A word contains the codes of eight consecutive rows, from the lowest bits those of rows 0, 2, 4, 6, 1,
+//! 3, 5, 7. A value is `scale · (code - zero)`.
 
 use std::ops::Range;
 

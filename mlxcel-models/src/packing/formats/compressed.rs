@@ -1,6 +1,6 @@
-//! Weights of the library compressed-tensors, as llm-compressor writes them.
+//! compressed-tensors, as written by llm-compressor.
 //!
-//! Which tensors a module has tells how it is stored, so that targets and exceptions of the settings need not be looked at:
+//! The tensors of a module determine how it is stored, so the config's targets and exceptions are not needed:
 //! - `weight_packed` I32 `[rows, columns · bits / 32]`: signed integers plus 2^(bits-1) as a stream of bits, with `weight_scale` and
 //!   perhaps `weight_zero_point` and `weight_g_idx` (`pack-quantized`);
 //! - `weight_packed` U8 `[rows, columns / 2]`: 4-bit floats, with `weight_scale` in F8_E4M3 to be divided by `weight_global_scale`
@@ -8,7 +8,7 @@
 //! - `weight` I8, with `weight_scale` and perhaps `weight_zero_point` (`int-quantized`), or F8_E4M3 (`float-quantized`);
 //! - `weight` of floats: dense.
 //!
-//! Scales are for matrices, rows, groups or blocks. Activations, which settings may want quantized as well, stay floats.
+//! Scales are per matrix, row, group or block. Activations stay floats, even if the config asks to quantize them.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ const GLOBAL: &str = "weight_global_scale";
 /// The widths whose codes fill whole words.
 const WIDTHS: [usize; 3] = [2, 4, 8];
 
-/// How compressed-tensors stores a module that is not as it is read.
+/// How compressed-tensors stores a module that needs conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Compressed {
     /// Bits of a code.

@@ -1,8 +1,8 @@
-//! Weights of 8-bit floats with scales for blocks, rows or whole matrices.
+//! FP8: 8-bit floats with scales per block, row or matrix.
 //!
-//! A module has `weight` `[rows, columns]` in F8_E4M3 or F8_E5M2, and `weight_scale_inv` as DeepSeek names it or `weight_scale`: one
-//! number, one for each row, or one for each block of `weight_block_size`, smaller ones at the edges. A value is `scale · code`. That the
-//! authors' engine quantizes activations too (`activation_scheme`) is left out: they stay floats.
+//! A module has `weight` `[rows, columns]` in F8_E4M3 or F8_E5M2, and `weight_scale_inv` (DeepSeek's name) or
+//! `weight_scale`: one number, one per row, or one per block of `weight_block_size`, with smaller blocks at the edges.
+//! A value is `scale · code`. Activations stay floats, even if the config asks to quantize them (`activation_scheme`).
 
 use mlxcel_core::Result;
 

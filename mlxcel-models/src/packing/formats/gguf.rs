@@ -1,7 +1,7 @@
-//! The blocks of GGUF files: of 32 or 256 values of a row, codes and what they are scaled by lie together.
+//! GGUF blocks: 32 or 256 values of a row, with codes and scales stored together.
 //!
-//! The layouts are those of `ggml` (`ggml-quants.c`); tests hold them against the `dequantize` of the Python package `gguf`. No code is
-//! decoded here: parts are picked out of blocks, codes put into the order of values.
+//! The layouts follow `ggml` (`ggml-quants.c`); tests compare with `dequantize` of the Python package `gguf`. No code
+//! is decoded here: parts are extracted from blocks, and codes are put into the order of values.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const F16: ElementType = ElementType::F16;
 const MOST_VALUES: usize = 256;
 
 impl BlockType {
-    /// How the values of such blocks are packed.
+    /// The packing of this block type.
     pub fn packing(self) -> Packing {
         let bytes = |signed, groups| Scale::Bytes { signed, groups, factor: F16 };
         let minima = |groups| Offset::Bytes { groups, factor: F16 };

@@ -1,11 +1,13 @@
-//! Weights that GPTQ has quantized, as AutoGPTQ and GPTQModel write them.
+//! GPTQ, as written by AutoGPTQ and GPTQModel.
 //!
-//! A module has `qweight` `[columns · bits / 32, rows]`, whose words hold the codes of a row one behind the other, a stream of bits
-//! down a column; `scales` `[groups, rows]`; `qzeros` `[groups, rows · bits / 32]`, a stream along the rows, each less one but in the
-//! format `gptq_v2`; and perhaps `g_idx` `[columns]`, the group of each column. A value is `scale · (code - zero)`.
+//! A module has `qweight` `[columns · bits / 32, rows]`, whose words contain the codes of a row as a bit stream down a
+//! column; `scales` `[groups, rows]`; `qzeros` `[groups, rows · bits / 32]`, a bit stream along the rows, each zero
+//! point minus one except in format `gptq_v2`; and optionally `g_idx` `[columns]`, the group of each column. A value is
+//! `scale · (code - zero)`.
 //!
-//! Groups need not be consecutive columns ("act-order"): then columns are sorted by group while they are read, and the layer's inputs
-//! are put in that order. Bits and groups are told by the tensors, since settings may differ by module.
+//! Groups need not be consecutive columns ("act-order"): columns are then sorted by group at load, and the layer's
+//! inputs are permuted accordingly. Bits and group size are derived from the tensors, because they may differ between
+//! modules.
 
 use std::ops::Range;
 
@@ -152,7 +154,7 @@ fn zero(code: u8, bits: usize, less_one: bool) -> u8 {
     ((u16::from(code) + u16::from(less_one)) & ((1 << bits) - 1)) as u8
 }
 
-/// How GPTQ's tools store a module.
+/// How GPTQ stores a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gptq {
     /// Bits of a code.

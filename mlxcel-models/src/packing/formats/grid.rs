@@ -1,4 +1,4 @@
-//! Numbers that rows and groups share: scales of tensors, channels, groups and blocks, stored either way round.
+//! Numbers shared by rows and groups: scales per tensor, channel, group or block, stored in either orientation.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! Weights that MLX has quantized, and the settings that say so.
+//! MLX's quantization and its config.
 //!
-//! A quantized module has `{module}.weight`, its values packed into words of 32 bits, little-endian and the first value
-//! in the lowest bits; `{module}.scales`, one a group of consecutive inputs; and in the affine mode `{module}.biases`.
-//! `quantization` in `config.json` gives mode, bits and group size of all modules that have scales, and under the path of
-//! a module what differs there, or `false`. Names, defaults and precedence are those of mlx-lm, which writes these files.
+//! A quantized module has `{module}.weight`, whose values are packed into 32-bit words, little-endian with the first
+//! value in the lowest bits; `{module}.scales`, one per group of consecutive inputs; and in the affine mode
+//! `{module}.biases`. `quantization` in `config.json` gives mode, bits and group size of all modules with scales, and
+//! exceptions under the path of a module, or `false` there. Names, defaults and precedence follow mlx-lm.
 
 use std::fmt;
 
@@ -19,40 +19,40 @@ use crate::packing::{Packed, Packing};
 /// The settings, and the name under which mlx-lm repeats them for tools that look for transformers' name.
 pub(super) const KEYS: [&str; 2] = ["quantization", QUANTIZATION_CONFIG];
 
-/// A mode of MLX's, which prints as its name in `config.json`.
+/// An MLX quantization mode. Prints as its name in `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// `affine`: unsigned integers with a scale and a bias for each group.
+    /// `affine`: unsigned integers with a scale and a bias per group.
     Affine,
     /// `mxfp4`: OCP microscaling with 4-bit floats.
     Mxfp4,
     /// `mxfp8`: OCP microscaling with 8-bit floats.
     Mxfp8,
-    /// `nvfp4`: 4-bit floats in groups of 16, each with an 8-bit float as scale.
+    /// `nvfp4`: 4-bit floats in groups of 16 with 8-bit float scales.
     Nvfp4,
 }
 
-/// How MLX packs a module: what `config.json` says of it.
+/// The quantization of a module in `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scheme {
-    /// What a value is.
+    /// The mode.
     pub mode: Mode,
-    /// Bits of a value.
+    /// The bits per value.
     pub bits: usize,
-    /// How many consecutive values of a row share a scale.
+    /// The number of consecutive values of a row with one scale.
     pub group_size: usize,
 }
 
 /// What the settings say about one module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Declared {
-    /// Nothing: no module of the checkpoint is quantized.
+    /// No module of the checkpoint is quantized.
     Nothing,
-    /// It is quantized like this if it has scales.
+    /// Modules with scales are quantized like this.
     Default(Scheme),
-    /// It is quantized like this.
+    /// The module is quantized like this.
     Quantized(Scheme),
-    /// It is dense.
+    /// The module is dense.
     Dense,
 }
 
@@ -70,7 +70,7 @@ impl Mode {
         }
     }
 
-    /// The bits that a value may have; the first are those that no setting needs to name.
+    /// The supported bits per value; the first is the default.
     pub fn bits(self) -> &'static [usize] {
         match self {
             Self::Affine => &[4, 2, 3, 5, 6, 8],
@@ -79,7 +79,7 @@ impl Mode {
         }
     }
 
-    /// The group sizes; the first is the one that no setting needs to name.
+    /// The supported group sizes; the first is the default.
     pub fn group_sizes(self) -> &'static [usize] {
         match self {
             Self::Affine => &[64, 32, 128],
@@ -130,7 +130,7 @@ impl Default for Scheme {
 }
 
 impl Scheme {
-    /// What a mode is where nothing else is said: in the affine one 4 bits in groups of 64.
+    /// The default bits and group size of a mode: 4 bits in groups of 64 for the affine one.
     pub fn of_mode(mode: Mode) -> Self {
         let first = |values: &[usize]| values.first().copied().unwrap_or_default();
         Self { mode, bits: first(mode.bits()), group_size: first(mode.group_sizes()) }

@@ -1,4 +1,4 @@
-//! The forms in which files hold packed weights, one a file, and which of them a checkpoint has.
+//! File formats of packed weights, one per file, and the detection of a checkpoint's format.
 
 pub(in crate::packing) mod awq;
 pub(in crate::packing) mod compressed;

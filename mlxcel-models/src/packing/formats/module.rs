@@ -1,4 +1,4 @@
-//! The tensors of a packed module, which lie beside each other under its name.
+//! The tensors of a packed module, which share its name as a prefix.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 

@@ -1,7 +1,8 @@
-//! Experts of gpt-oss: 4-bit floats in blocks of 32 with a power of two each.
+//! gpt-oss's experts: 4-bit floats in blocks of 32 with a power of two each.
 //!
-//! Beside dense modules there are `{name}_blocks` U8 `[experts, rows, columns / 32, 16]`, two codes a byte and the first in the lower
-//! bits, and `{name}_scales` U8 `[experts, rows, columns / 32]`, biased exponents: [`Packing::MXFP4`] but for the type of words.
+//! In addition to dense modules there are `{name}_blocks` U8 `[experts, rows, columns / 32, 16]`, two codes per byte
+//! with the first in the lower bits, and `{name}_scales` U8 `[experts, rows, columns / 32]`, biased exponents:
+//! [`Packing::MXFP4`] with another word type.
 
 use mlxcel_core::Result;
 

@@ -1,4 +1,4 @@
-//! Streams of codes, and orders of columns.
+//! Bit streams of codes, and column permutations.
 
 /// Writes the codes of `bits` bits that `stream` holds, the first in the lowest bits, one a byte.
 pub(super) fn unpack(stream: &[u8], bits: usize, codes: &mut [u8]) {

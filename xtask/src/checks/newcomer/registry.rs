@@ -25,6 +25,15 @@ path = "lib.rs"
 mlxcel-session = { version = "0.1.0", features = ["iree"] }
 "#;
 
+/// How the projects are compiled: quickly, and optimized only where the portable engine computes, which would take minutes for a story.
+const PROFILE: &str = r#"
+[profile.dev]
+debug = 0
+
+[profile.dev.package.mlxcel-stablehlo]
+opt-level = 2
+"#;
+
 pub(super) struct Registry {
     folder: PathBuf,
 }
@@ -63,7 +72,7 @@ impl Registry {
     /// Lets cargo take packages from here in `folder` and below.
     pub(super) fn configure(&self, folder: &Path) -> Result<()> {
         let config = format!(
-            "[source.crates-io]\nreplace-with = 'packaged'\n\n[source.packaged]\ndirectory = '{}'\n",
+            "[source.crates-io]\nreplace-with = 'packaged'\n\n[source.packaged]\ndirectory = '{}'\n{PROFILE}",
             self.folder.display()
         );
         let place = folder.join(".cargo");
