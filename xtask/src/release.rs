@@ -24,8 +24,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     }
     let changelog = workspace.root().join("CHANGELOG.md");
     let text = fs::read_to_string(&changelog).with_context(|| format!("reading {}", changelog.display()))?;
-    let notes = section(&text, version)
-        .with_context(|| format!("CHANGELOG.md has no section `## {version}` with text"))?;
+    let notes = section(&text, version).with_context(|| {
+        format!("CHANGELOG.md has no section `## {version}` with text: rename `Unreleased` to the version")
+    })?;
     println!("{notes}");
     Ok(())
 }

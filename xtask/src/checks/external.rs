@@ -110,7 +110,11 @@ impl External {
     }
 
     pub(super) fn cargo(&self, subcommand: &str) -> Command {
-        let mut command = Command::new(cargo_program());
+        self.by_cargo(Command::new(cargo_program()), subcommand)
+    }
+
+    /// The same by another cargo than the one that runs this program.
+    pub(super) fn by_cargo(&self, mut command: Command, subcommand: &str) -> Command {
         command
             .arg(subcommand)
             .arg("--manifest-path")

@@ -1,8 +1,10 @@
 //! WebAssembly: `tests-external/hello-wasm`, the portable engine with a model in the module, built for `wasm32-unknown-unknown` and run
 //! by Node.
 //!
-//! Continuous integration has rustup install the target's standard library; elsewhere the check is made where it is installed.
+//! Continuous integration has rustup install the target's standard library. Elsewhere the installed one is used, or one that a nightly
+//! toolchain builds from its sources (`rust-src`).
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -19,7 +21,8 @@ pub(super) const PACKAGE: &str = "hello-wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
-    if !has_target() && !fetched_by_rustup(&["target", "add", TARGET])? {
+    let has_target = has_target() || fetched_by_rustup(&["target", "add", TARGET])?;
+    if !has_target && !nightly_has_sources() {
         return Ok(Done::Unchecked(format!("the target is not installed: rustup target add {TARGET}")));
     }
     if process::output(Command::new("node").arg("--version")).is_err() {
@@ -28,7 +31,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let outside = tempfile::tempdir().context("making a folder outside the repository")?;
     let target = workspace.metadata()?.target_directory.into_std_path_buf();
     let package = External::prepare(workspace, PACKAGE, outside.path(), &target)?;
-    let mut build = package.cargo("build");
+    let mut build = if has_target { package.cargo("build") } else { from_sources(&package) };
     // The module's own source of random bytes in the place of one that wasm-bindgen makes.
     build.args(["--target", TARGET]).env("RUSTFLAGS", "--cfg getrandom_backend=\"custom\"");
     process::run(build.env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
@@ -38,6 +41,27 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     process::run(Command::new("node").arg(script).arg(&module))?;
     let bytes = module.metadata().with_context(|| format!("reading {}", module.display()))?.len();
     Ok(Done::Checked(format!("Node runs a module of {:.1} MB, its model included", bytes as f64 / 1e6)))
+}
+
+/// `cargo build` by the nightly toolchain, standard library included.
+fn from_sources(package: &External) -> Command {
+    let mut rustup = Command::new("rustup");
+    // What the cargo that runs us has set names the other toolchain.
+    rustup
+        .args(["run", "nightly", "cargo"])
+        .env_remove("CARGO")
+        .env_remove("RUSTC")
+        .env_remove("RUSTUP_TOOLCHAIN");
+    let mut build = package.by_cargo(rustup, "build");
+    build.arg("-Zbuild-std=std,panic_abort");
+    build
+}
+
+/// Whether the nightly toolchain has the sources of the standard library.
+fn nightly_has_sources() -> bool {
+    let sysroot =
+        process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
+    sysroot.is_ok_and(|path| Path::new(path.trim()).join("lib/rustlib/src/rust/library/Cargo.lock").is_file())
 }
 
 fn has_target() -> bool {
