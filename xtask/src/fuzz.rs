@@ -19,7 +19,7 @@ const GUIDED: &str = "fuzz/libfuzzer";
 /// What is fuzzed, and how long.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The targets; all where none is named (`list` says which there are)
+    /// The targets; defaults to all (`list` says which there are)
     targets: Vec<String>,
     /// How many minutes each is fuzzed
     #[arg(long, default_value_t = 5)]

@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// Memory that is not there, or no longer, and memory that nobody gives back
+    /// Invalid memory accesses, and leaks
     Address,
     /// Memory that two threads use at once without agreeing
     Thread,
@@ -97,7 +97,7 @@ const ADDRESS: Sanitizer = Sanitizer {
     ],
 };
 
-/// What has threads of its own, but for MLX, whose library synchronizes by atomics that nobody instruments.
+/// What has threads of its own, but for MLX, whose library synchronizes by atomics that are not instrumented.
 const THREAD: Sanitizer = Sanitizer {
     kind: Kind::Thread,
     flag: "thread",

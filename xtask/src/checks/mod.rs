@@ -54,7 +54,7 @@ enum Check {
     Msrv,
     /// Licences and sources of the dependencies
     Deny,
-    /// What the last release promised
+    /// Semantic versioning against the last release
     Semver,
     /// clippy with warnings as errors
     Lint,

@@ -1,4 +1,4 @@
-//! A new project of somebody who has Rust and a C compiler and nothing else.
+//! A new project on a machine with Rust, a C compiler, and nothing else.
 //!
 //! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The packaged crates are in a folder beside copies of their dependencies, which
 //! stands for crates.io, so cargo needs no network. In it the lines of README are run, and a program with the feature `iree` that opens

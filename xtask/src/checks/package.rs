@@ -1,5 +1,5 @@
-//! Every crate as it would be published, and an engine of somebody else, in `tests-external/my-backend`, built and proved on two of the
-//! packages.
+//! Every crate as it would be published, and a third-party engine, in `tests-external/my-backend`, built and proved on
+//! two of the packages.
 //!
 //! `cargo package` makes them, so a file that is missing from a package, or something that only the workspace gives, is seen
 //! here and not by the first author of an engine.
