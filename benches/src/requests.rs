@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn engine(model: &Model) -> Result<Engine> {
-    // Nobody is to be paused for a thread that the system has not run for a while.
+    // No request should be paused because the system did not schedule its thread.
     let mut options = EngineOptions::default();
     options.unread_tokens = 1 << 16;
     Ok(Engine::with_options(model.clone(), &options)?)

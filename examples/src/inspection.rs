@@ -32,7 +32,7 @@ pub struct Inspection {
     pub parameters: u64,
     /// What they take in the files.
     pub weight_bytes: u64,
-    /// How packed weights are packed, and how much is packed so; empty where none is.
+    /// How packed weights are packed, and how much is packed so; empty if none is.
     pub quantization: Vec<PackingShare>,
     /// The weights by role.
     pub weights: Vec<WeightGroup>,

@@ -32,7 +32,7 @@ impl Progress {
         options
     }
 
-    /// What shows progress here; nothing where nobody would see it.
+    /// The progress display; none if standard error is not a terminal.
     pub fn reporter(&self) -> Option<ProgressFn> {
         if !std::io::stderr().is_terminal() {
             return None;

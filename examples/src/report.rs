@@ -69,7 +69,7 @@ impl From<clap::Error> for Failure {
 }
 
 impl Failure {
-    /// 2 where arguments or input are to blame, 1 for anything else.
+    /// 2 for invalid arguments or input, 1 for other errors.
     pub fn status(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
@@ -101,7 +101,7 @@ pub fn exit(result: Result<(), Failure>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nobody is left to tell where standard error cannot be written either.
+            // If standard error cannot be written either, there is nowhere to report.
             let _ = writeln!(io::stderr(), "error: {}", failure.line());
             ExitCode::from(failure.status())
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn input_is_to_blame_for_status_2_and_the_machine_for_1() {
+    fn invalid_input_exits_with_2_and_other_errors_with_1() {
         let status = |kind| Failure::from(Error::new(kind, "x", "y")).status();
         assert_eq!(status(ErrorKind::NotFound), 2);
         assert_eq!(status(ErrorKind::Toolchain), 1);

@@ -23,7 +23,8 @@ pub(crate) fn clean_up_on_signals() {
     drop(thread::Builder::new().name("signals".to_owned()).spawn(wait));
 }
 
-/// The signals that whoever started the program wants it to ignore, as `nohup` does, a bit for each; none where the system does not tell.
+/// The signals that the parent process set to be ignored, as `nohup` does, as a bit set; empty if the system does not
+/// report them.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -191,7 +191,7 @@ fn a_bundle_runs_where_there_is_nothing_else_and_says_what_the_oracle_says() {
 }
 
 #[test]
-fn a_bundle_that_nobody_vouches_for_is_refused_with_the_way_out() {
+fn an_untrusted_bundle_is_refused_with_the_remedies() {
     let root = container();
     let mut command = Command::new(root.path().join("generate"));
     command.args(["--prompt", "Hi", "--precision", "exact", "--model"]).arg(root.path().join("bundle"));
@@ -336,7 +336,7 @@ fn a_signal_leaves_nothing_and_the_next_run_removes_what_a_kill_left() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };
-    // Whoever starts tests in the background may ignore interrupts, and programs then do so too.
+    // Tests started in the background may ignore interrupts, and child processes inherit this.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
     let interrupts = u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (2 - 1)) == 0;

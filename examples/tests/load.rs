@@ -163,7 +163,7 @@ fn hold(engine: &dyn Backend, sessions: usize) {
 }
 
 #[test]
-fn sessions_from_many_threads_say_what_they_say_alone_and_give_memory_back() {
+fn sessions_of_many_threads_match_single_sequence_runs_and_free_memory() {
     engines().iter().for_each(|engine| hold(&**engine, WARM + 60));
 }
 

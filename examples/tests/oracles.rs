@@ -133,7 +133,7 @@ fn chunks_of_any_size_give_the_same_tokens() {
 }
 
 #[test]
-fn four_sequences_at_different_positions_say_what_they_say_alone() {
+fn four_sequences_at_different_positions_match_single_sequence_runs() {
     let fixture = Fixture::storyteller();
     let cases: Vec<Case> =
         fixture.cases().into_iter().filter(|case| case.prompt.len() < 200).take(4).collect();

@@ -28,7 +28,7 @@ fn lines(output: Output) -> Vec<String> {
 }
 
 #[test]
-fn a_text_is_scored_as_transformers_scores_what_it_generates() {
+fn scores_match_those_of_transformers() {
     // The only case of the oracle that is a text, with what follows it.
     let case = &support::Fixture::storyteller().cases()[4];
     let text = format!("Once upon a time there was a{}", case.completion);

@@ -42,7 +42,7 @@ struct Arguments {
 enum Task {
     /// Say what targets there are
     List,
-    /// Fuzz targets, all where none is named
+    /// Fuzz targets, defaults to all
     Run(RunArguments),
     /// Run an input once
     Once {

@@ -235,7 +235,7 @@ impl Fuzzer {
     }
 }
 
-/// Where findings go that nobody has another place for.
+/// The default place for findings.
 pub fn default_folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.unwrap_or_else(|| corpus::repository().join("target")).join("fuzz")

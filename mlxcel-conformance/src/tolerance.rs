@@ -29,7 +29,7 @@ pub(crate) struct Bounds {
     pub(crate) logprob: f32,
 }
 
-/// What the largest logit is taken for where none is shown.
+/// The assumed largest logit if no logits are available.
 const UNSEEN: f32 = 16.0;
 
 impl Tolerance {

@@ -54,7 +54,7 @@ pub struct Capabilities {
     /// [`context`](Self::context) tokens: what reads snapshots from a place that it does not trust reads no more. None where it is not
     /// known.
     pub snapshot_bytes: Option<u64>,
-    /// What a sequence computes is equal to the last bit whoever shares its batch and however its prompt is cut.
+    /// A sequence's results are bitwise equal for any batch composition and any prefill chunking.
     pub bitwise_batch_invariance: bool,
     /// The sampling fields that the engine applies itself, beyond greedy decoding.
     pub sampling: SamplingFields,

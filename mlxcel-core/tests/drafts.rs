@@ -138,7 +138,7 @@ fn masks_hold_for_each_guess() {
 }
 
 #[test]
-fn an_engine_without_the_capability_refuses_guesses() {
+fn an_engine_without_verification_refuses_drafts() {
     let most = Capabilities::new(8, 1024).with_logits(true).with_rewind(true);
     let model = ReferenceBackend::new().with_capabilities(most).model().unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();

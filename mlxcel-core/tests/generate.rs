@@ -100,7 +100,7 @@ fn a_full_sequence_and_a_reached_limit_both_end_as_length() {
 }
 
 #[test]
-fn a_prompt_that_is_empty_or_too_long_is_refused_and_nothing_stays_open() {
+fn an_empty_or_too_long_prompt_is_refused_and_its_sequence_closed() {
     let mut session = Counter::new(2);
     for (prompt, kind) in [(&[][..], ErrorKind::InvalidInput), (&[1, 2, 3][..], ErrorKind::CapacityExceeded)]
     {

@@ -267,7 +267,7 @@ fn cancelling_stops_at_a_chunk_and_leaves_the_sequence_usable() {
 }
 
 #[test]
-fn every_position_and_likeliest_tokens_agree_with_the_logits() {
+fn every_position_and_most_likely_tokens_agree_with_the_logits() {
     let mut session = session(&ReferenceBackend::new());
     let scored = session.open().unwrap();
     let row = Row::new(scored, &PROMPT, Want::EveryPosition { top: 64 });

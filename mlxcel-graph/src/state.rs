@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_positions_that_nobody_wrote_take_no_memory() {
+    fn unwritten_cache_pages_take_no_memory() {
         // 12 runs of 16,384 positions of 16 bytes.
         let full = layout(cache(None), ElementType::BF16, 64);
         let written = |positions| full.bytes_written(16_384, positions, 4096);

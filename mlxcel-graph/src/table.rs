@@ -9,7 +9,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use crate::executor::Prepared;
 use crate::shape::ProgramShape;
 
-/// How long somebody who waits for a program goes without looking whether that was cancelled.
+/// How often a thread that waits for a program checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// Programs by their shapes, each made once, when it is first needed: what executors that compile keep theirs in.
@@ -31,8 +31,8 @@ impl<P: Clone> ProgramTable<P> {
         }
     }
 
-    /// The program for `shape`: the one that is there, or what `make` gives. Waits while somebody else makes it; where that failed, `make` is
-    /// called here.
+    /// The program for `shape`: the one that is there, or what `make` gives. Waits while another thread makes it; if
+    /// that failed, `make` is called here.
     ///
     /// # Errors
     ///
@@ -73,15 +73,15 @@ impl<P> Default for Slot<P> {
 
 #[derive(Debug)]
 enum State<P> {
-    /// Nobody has made it, or whoever tried has failed.
+    /// It has not been made, or making it failed.
     Empty,
-    /// Somebody is making it.
+    /// A thread is making it.
     Making,
     Ready(P),
 }
 
 impl<P: Clone> Slot<P> {
-    /// The program, or the right to make it; waits while somebody else has that.
+    /// The program, or the right to make it; waits while another thread has that right.
     fn claim(&self, cancel: Option<&CancelToken>) -> Result<Claimed<'_, P>> {
         let mut state = self.state();
         loop {
@@ -115,13 +115,13 @@ impl<P> Slot<P> {
     }
 }
 
-/// What somebody who needs a program gets.
+/// The result of requesting a program.
 enum Claimed<'a, P> {
     Ready(P),
     Make(Claim<'a, P>),
 }
 
-/// The right to make a program; where it is not used, somebody else gets it.
+/// The right to make a program; if it is dropped unused, another thread gets it.
 struct Claim<'a, P>(&'a Slot<P>);
 
 impl<P> Claim<'_, P> {

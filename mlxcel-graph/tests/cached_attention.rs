@@ -109,7 +109,7 @@ fn near(got: &[f32], wanted: &[f32], tolerance: f32) {
 }
 
 #[test]
-fn a_sequence_fed_in_parts_gives_what_it_gives_at_once() {
+fn a_sequence_gives_the_same_results_for_any_chunking() {
     for window in [None, Some(3)] {
         for element in [F32, BF16, F16, I8] {
             let (whole, _) = step(&[0..7], vec![empty_cache(element)], window);

@@ -252,7 +252,7 @@ fn every_kind_of_attention_is_that_of_its_formula() {
 }
 
 #[test]
-fn a_ring_gives_what_a_cache_of_all_positions_gives() {
+fn a_ring_cache_matches_a_full_cache() {
     for (window, element) in [(5, F32), (5, BF16), (5, I8), (1, F32), (7, BF16)] {
         let kind = Kind { window: Some(window), element, ..PLAIN };
         let whole = kind.fed(&STEPS, SEQUENCE);

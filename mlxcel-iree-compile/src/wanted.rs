@@ -8,7 +8,7 @@ use mlxcel_iree_target::ProgramOptions;
 /// said.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] for options that say nothing about programs: whoever gives them expects something of them.
+/// [`ErrorKind::InvalidInput`] for options that do not affect programs, so that a caller does not expect an effect.
 pub(crate) fn graph_options(
     load: &LoadOptions,
     wanted: &ProgramOptions,

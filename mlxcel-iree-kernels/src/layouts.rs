@@ -1,4 +1,4 @@
-//! How the weights of a program lie: told by the lowering that chose their readers, and by nobody else.
+//! Weight layouts of a program, determined only by the lowering that chose the kernels.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::layout::{Packer, TensorRole, WeightLayout, matrices};
 
 /// The panels that a weight lies in. Prints as manifests have it, such as `panels-16 bf16`.
 ///
-/// The name stands for the order of bytes in them: whoever changes that chooses another name.
+/// The name identifies the byte order: changing the order requires a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Panels {
     /// How many rows a panel holds.

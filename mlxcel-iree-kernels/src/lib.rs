@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_kernels_alone_read_lies_in_panels() {
+    fn only_weights_read_by_kernels_alone_are_in_panels() {
         use ElementType::{BF16, F32, I32, U32};
         use mlxcel_graph::packed::{PackedWeight, packed_linear};
         let mut module = ModuleBuilder::new("test");

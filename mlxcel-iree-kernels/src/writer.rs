@@ -1,4 +1,4 @@
-//! Writing the body of a kernel: operations of MLIR, line by line, with names that nobody has to think of.
+//! Writing the body of a kernel: operations of MLIR, line by line, with generated value names.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};

@@ -18,7 +18,7 @@ pub(crate) fn share_out<T: Send>(
     let worker = || {
         while let Some(item) = next() {
             if let Err(error) = work(item) {
-                // Nobody begins anything more, and of several errors the first is told.
+                // No new work starts, and the first error is reported.
                 *items.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }

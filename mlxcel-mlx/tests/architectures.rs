@@ -102,7 +102,7 @@ fn chunks_of_any_size_give_the_same_logits() {
 }
 
 #[test]
-fn sequences_that_share_a_batch_say_what_they_say_alone() {
+fn batched_sequences_match_single_sequence_runs() {
     for_each_architecture(|name| {
         let cases = cases(name);
         let model = load(&MlxBackend::new(), name, Precision::Exact);

@@ -149,7 +149,7 @@ fn chunks_of_any_size_give_the_same_logits() {
 }
 
 #[test]
-fn four_sequences_at_different_positions_say_what_they_say_alone() {
+fn four_sequences_at_different_positions_match_single_sequence_runs() {
     let cases: Vec<Case> =
         cases("storyteller").into_iter().filter(|case| case.prompt.len() < 200).take(4).collect();
     let plan = SamplingPlan::greedy();

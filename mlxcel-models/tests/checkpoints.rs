@@ -156,7 +156,7 @@ fn a_weight_is_the_tensor_or_the_rows_that_it_names() {
 }
 
 #[test]
-fn a_weight_is_gathered_from_what_it_is_made_of() {
+fn a_weight_is_gathered_from_its_tensors() {
     let mut draft = Draft::llama();
     for name in ["first", "second"] {
         draft.put(name, Dtype::U8, &[4, 3]);

@@ -126,7 +126,7 @@ fn windows_are_what_transformers_makes_them() {
 }
 
 #[test]
-fn gpt_oss_scales_its_rotary_embedding_where_nothing_is_said() {
+fn gpt_oss_has_default_rope_scaling() {
     let decoder = Draft::fixture("gpt_oss").unset("rope_scaling").unset("rope_theta").decoder().unwrap();
     let rope = attention(&decoder, 0).core.rope.as_ref().unwrap();
     assert_eq!(rope.attention_factor, (0.1 * 32f64.ln() + 1.0) as f32);

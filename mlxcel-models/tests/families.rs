@@ -184,7 +184,7 @@ fn scales_follow_from_their_multipliers() {
 }
 
 #[test]
-fn ministral_is_stretched_where_no_setting_says_how() {
+fn ministral_has_default_rope_scaling() {
     let decoder = with("ministral3", json!({"rope_parameters": null})).unwrap();
     let core = &attentions(&decoder)[0].core;
     let scale = core.query_scale.unwrap();

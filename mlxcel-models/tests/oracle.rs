@@ -41,7 +41,7 @@ fn descriptions_compute_what_transformers_computes() {
 }
 
 #[test]
-fn packed_weights_are_what_transformers_unpacks() {
+fn packed_weights_unpack_as_in_transformers() {
     let folders = folders("fixtures/formats");
     assert!(folders.len() >= 6, "{folders:?}");
     folders.into_iter().for_each(check);

@@ -290,7 +290,7 @@ fn companions_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn rows_that_are_no_multiple_of_a_group_are_refused() {
+fn rows_that_are_not_a_multiple_of_the_group_size_are_refused() {
     let draft = packed(Draft::llama(), DOWN, [8, 12], "mxfp4", 4, 32);
     let error = draft.set("quantization", json!({"mode": "mxfp4"})).write().refusal();
     let weight = format!("{DOWN}.weight");

@@ -239,7 +239,7 @@ fn an_index_that_leads_out_of_the_folder() {
 }
 
 #[test]
-fn an_index_that_is_none() {
+fn an_invalid_index_is_refused() {
     for content in ["", "[]", "{}", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": 1}}"] {
         let written = Draft::llama().write_sharded();
         written.put("model.safetensors.index.json", content.as_bytes());

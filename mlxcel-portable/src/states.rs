@@ -72,7 +72,7 @@ fn assert_near(found: &[f32], expected: &[f32], what: &str) {
 }
 
 #[test]
-fn a_window_in_a_ring_sees_what_it_sees_in_a_full_cache() {
+fn a_ring_cache_attends_to_the_same_positions_as_a_full_cache() {
     let text = text(200);
     // The ring of the one is 64 positions long, and wraps thrice; that of the other is longer than the text.
     let (ring, full) = (model("mistral", 8, 210), model("mistral", 210, 210));

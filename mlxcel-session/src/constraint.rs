@@ -78,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The mask for one place of a text, computed by whoever needs it first.
+/// The mask for one position of a text, computed on first use.
 struct Slot {
     constraint: Shared,
     mask: OnceLock<Result<TokenMask>>,
@@ -183,7 +183,7 @@ impl Constrained {
         self.forced.pop_front()
     }
 
-    /// Whether the text has to go on with tokens that nobody chooses.
+    /// Whether the next tokens are forced.
     pub(crate) fn is_forced(&self) -> bool {
         !self.forced.is_empty()
     }

@@ -42,7 +42,7 @@ const ENGINES: [Engine; 4] = {
     let iree = Engine { name: "iree", aliases: &["xla"], feature: "iree", make: IREE };
     let mlx = Engine { name: "mlx", aliases: &[], feature: "mlx", make: MLX };
     let portable = Engine { name: "portable", aliases: &[], feature: "portable", make: PORTABLE };
-    // It needs a plugin that may not be there, so nobody gets it who did not ask for it and has another.
+    // It needs a plugin that may be missing, so it is the default only if there is no other engine.
     let pjrt = Engine { name: "pjrt", aliases: &[], feature: "pjrt", make: PJRT };
     // Apple silicon is what MLX is made for; elsewhere it stands behind the engine that is.
     if cfg!(target_os = "macos") { [mlx, iree, portable, pjrt] } else { [iree, mlx, portable, pjrt] }

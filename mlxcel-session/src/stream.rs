@@ -242,7 +242,7 @@ impl<'a> TextStream<'a> {
 
 impl Drop for TextStream<'_> {
     fn drop(&mut self) {
-        // Wrong guesses are nobody's text.
+        // Rejected drafts are not part of the text.
         if let Err(error) = self.generation.rewind(&mut *self.session, self.sequence) {
             tracing::debug!(%error, "wrong guesses stay in a sequence");
         }

@@ -54,7 +54,7 @@ fn engines() -> Vec<Model> {
 }
 
 #[test]
-fn branches_go_on_by_themselves_and_say_what_a_new_conversation_would() {
+fn branches_continue_independently_and_match_new_conversations() {
     for model in engines() {
         let mut trunk = model.conversation().unwrap();
         trunk.push(Message::system("Be brief."));
@@ -92,7 +92,7 @@ fn what_a_branch_holds_is_not_computed_again() {
 }
 
 #[test]
-fn an_answer_is_given_again_and_the_former_one_stands_where_that_fails() {
+fn a_failed_regeneration_keeps_the_previous_answer() {
     for model in engines() {
         let mut conversation = model.conversation().unwrap();
         assert_eq!(conversation.retry(&options()).err().unwrap().kind(), ErrorKind::InvalidInput);

@@ -1,4 +1,4 @@
-//! What messages say is text: prompts have the ids of their whole text, but for control tokens that somebody spelled out.
+//! Message contents are literal text: prompts have the ids of the whole text, except for spelled-out control tokens.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -287,7 +287,7 @@ fn control_tokens_in_messages_tools_and_documents_are_text() {
 }
 
 #[test]
-fn a_role_that_nobody_knows_is_text() {
+fn an_unknown_role_is_text() {
     let phi = "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content ~ '<|end|>' }}{% endfor %}";
     for (kind, json) in &kinds()[..LITERAL] {
         let tokenizer = open(json, phi);

@@ -293,7 +293,7 @@ fn an_answer_that_is_tokenized_in_another_way_is_taken_back_or_begun_again() {
 }
 
 #[test]
-fn an_answer_that_is_broken_off_stands_as_far_as_it_came() {
+fn an_interrupted_answer_is_kept_up_to_the_interruption() {
     let (replay, questions, answers) = two_turns();
     let mut conversation = replay.model().conversation().unwrap();
     let mut stream = conversation.say(&questions[0], &Options::default()).unwrap();

@@ -40,7 +40,7 @@ fn prompt(number: u64) -> Vec<TokenId> {
 }
 
 #[test]
-fn a_seed_says_the_same_alone_and_in_any_batch() {
+fn a_seed_gives_the_same_tokens_for_any_batch_composition() {
     let alone = model(1);
     let expected: Vec<_> = (0..24)
         .map(|seed| alone.generate_tokens(&prompt(seed), &options(seed)).unwrap().complete().unwrap().tokens)

@@ -211,7 +211,7 @@ fn requests_with_and_without_guesses_share_steps_and_say_the_same() {
 }
 
 #[test]
-fn every_engine_says_the_same_of_the_bundled_model() {
+fn all_engines_generate_the_same_tokens_from_the_bundled_model() {
     let prompts = ["Once upon a time", "The dog and the cat", "Tom said to Tim, and Tim said to Tom:"];
     // Plugins of PJRT are not at hand everywhere; it has the session of the other engines that run graphs.
     for backend in available_backends().into_iter().filter(|&backend| backend != "pjrt") {

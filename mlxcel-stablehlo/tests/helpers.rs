@@ -235,7 +235,7 @@ fn softmax_and_its_logarithm_are_stable() {
 }
 
 #[test]
-fn argmax_prefers_the_first_and_avoids_what_is_no_number() {
+fn argmax_ties_go_to_the_first_and_nan_is_never_chosen() {
     let x = [1.0, 3.0, 3.0, f32::NAN, f32::NEG_INFINITY, -5.0, f32::NAN, f32::NAN, f32::NAN];
     let results = run(&[tensor(&[3, 3], &x), tensor(&[3], &[-7i32, -7, -9])], |b, v| {
         let (value, index) = b.argmax(v[0], 1)?;

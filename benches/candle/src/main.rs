@@ -111,7 +111,7 @@ impl Model {
         }
         let config = config.into_config(false);
         let weights = folder.join("model.safetensors");
-        // SAFETY: nobody writes to the file while it is measured.
+        // SAFETY: the file is not written to while it is measured.
         let weights = unsafe { VarBuilder::from_mmaped_safetensors(&[weights], dtype, &Device::Cpu)? };
         Ok(Self { llama: Llama::load(weights, &config)?, config, dtype })
     }

@@ -11,7 +11,7 @@ use crate::serve::Engine;
 use crate::shapes::Shapes;
 use crate::{gguf, peers};
 
-/// One of ours: an engine, a type of weights and a precision, which is `native` where none is named.
+/// One of ours: an engine, a type of weights and a precision, which defaults to `native`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ours {
     Bf16,

@@ -1,4 +1,4 @@
-//! What loading is compared with: one copy of the same bytes into memory that nobody has touched.
+//! What loading is compared with: one copy of the same bytes into untouched memory.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

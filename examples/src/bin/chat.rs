@@ -295,6 +295,6 @@ fn told(result: SessionResult<()>, done: &str) -> String {
 /// Says what a person should know beside the answers.
 fn note(progress: &Progress, words: &str) {
     progress.close();
-    // Nobody is left to tell where standard error cannot be written either.
+    // If standard error cannot be written either, there is nowhere to report.
     let _ = writeln!(io::stderr(), "note: {words}");
 }

@@ -149,7 +149,7 @@ fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> 
             mesh: arguments.mesh.filter(|_| name == "pjrt"),
             ..EngineOptions::default()
         })?;
-        // An engine that nobody named and that has no plugin here is left out.
+        // An engine that was not requested and has no plugin is skipped.
         if arguments.backend.is_empty() && !engine.has_plugin() {
             continue;
         }

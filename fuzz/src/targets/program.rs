@@ -32,7 +32,7 @@ fn run(input: &[u8]) -> Outcome {
         panic!("{error}\n{module}");
     }
     let text = module.to_string();
-    // What a custom call means nobody knows: it hands on what it is given.
+    // The meaning of a custom call is unknown: it returns its operands.
     for op in module.functions.iter_mut().flat_map(|function| &mut function.body.ops) {
         if matches!(op.kind, OpKind::CustomCall { .. }) {
             op.kind = OpKind::Reshape;

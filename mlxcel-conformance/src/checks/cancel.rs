@@ -39,7 +39,7 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
 pub fn cancelled_prompts_go_on(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let text = subject.tokens(2, subject.model()?.info().capacity.min(320) - 2)?;
-    // How long it takes when nobody stops it; the first time, programs may be compiled.
+    // How long it takes without cancellation; the first time, programs may be compiled.
     let mut whole = Duration::MAX;
     let mut passes = 0;
     for _ in 0..2 {

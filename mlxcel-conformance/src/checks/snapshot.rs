@@ -134,7 +134,8 @@ pub fn snapshot_refuses_damage(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A snapshot of a full sequence has as many bytes as claimed, at most; so whoever reads one from a disk knows how much to read.
+/// A snapshot of a full sequence has as many bytes as claimed, at most; so a reader of a stored one knows how much to
+/// read.
 ///
 /// Kills: `understates_snapshot_bytes`, `overstates_snapshot_bytes`.
 pub fn snapshots_keep_to_their_size(subject: &Subject<'_>) -> Outcome {

@@ -11,7 +11,7 @@ use mlxcel_core::{
 use crate::context::misread;
 use crate::twist::{Inner, Twist, answer, text};
 
-/// Works as long as somebody holds the model.
+/// Works as long as the model is held.
 pub(crate) struct DiesWithModel;
 
 impl Twist for DiesWithModel {

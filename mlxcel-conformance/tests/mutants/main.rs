@@ -153,7 +153,7 @@ fn an_engine_that_claims_nothing_lives_and_is_told_what_was_not_run() {
 }
 
 #[test]
-fn an_expected_failure_is_none_and_a_stale_one_fails() {
+fn an_expected_failure_passes_and_a_stale_one_fails() {
     let subject = subject(catalogue()["ignores_seeds"]);
     let seeds = Check::named("seeds_differ").unwrap();
     let known = Expectations::none().expect_failure("seeds_differ", "it was broken for this test");

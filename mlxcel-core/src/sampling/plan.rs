@@ -173,7 +173,7 @@ mod tests {
     use crate::{ErrorKind, SamplingField};
 
     #[test]
-    fn a_field_that_nobody_applies_is_named() {
+    fn an_unsupported_sampling_field_is_named() {
         let params = SamplingParams::greedy().with_temperature(1.0).with_min_p(0.1);
         let engine =
             Capabilities::new(1, 8).with_sampling(SamplingFields::from([SamplingField::Temperature]));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_does_what_the_engine_does_not_claim() {
+    fn the_host_samples_what_the_engine_does_not_claim() {
         let none = SamplingNeeds::default();
         let device = Capabilities::new(1, 8).with_token_masks(true).with_top_logprobs(4);
         for (needs, lacking, field) in [

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn each_want_needs_what_it_is_claimed_by() {
+    fn each_want_requires_its_capability() {
         let greedy = SamplingPlan::greedy();
         let mask = TokenMask::allowing(VOCABULARY, [3]);
         let drawn = plan(|params| params.temperature = 1.0);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_need_a_token_in_front_of_them_and_a_mask_each_or_none() {
+    fn drafts_need_a_preceding_token_and_one_mask_each_or_none() {
         let greedy = SamplingPlan::greedy();
         let (some, none) = (TokenMask::allowing(VOCABULARY, [3]), TokenMask::none(VOCABULARY));
         let masks = [some.clone(), some.clone(), none];

@@ -16,8 +16,8 @@ use crate::shape::{Outputs, ProgramShape};
 /// ahead. At 2,048 positions that is 512 tokens before they are needed.
 const NEAR_END: usize = 4;
 
-/// After so many passes for which a shorter length would have done, states are made shorter: seldom enough that copying them takes no time
-/// worth mentioning, whoever shares their passes.
+/// After so many passes for which a shorter length would have done, states are made shorter: seldom enough that copying
+/// them takes no time worth mentioning, for any batch composition.
 const SPARE_PASSES: u32 = 64;
 
 /// Programs for short rows are made ahead once so many passes would have cost less by them: few prompts are no reason to compile.

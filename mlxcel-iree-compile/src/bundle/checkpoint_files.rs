@@ -3,7 +3,7 @@
 use mlxcel_core::Result;
 use mlxcel_models::Checkpoint;
 
-/// Files beside the weights that whoever opens a model, or passes it on, may need.
+/// Files other than weights that a model needs when it is opened or copied.
 const SIDE_FILES: [&str; 20] = [
     "config.json",
     "generation_config.json",

@@ -14,7 +14,7 @@ pub(super) const PART: &str = ".part-";
 /// What was used this recently is in use: a model that is being opened takes several entries, one after the other.
 const IN_USE: Duration = Duration::from_secs(60);
 
-/// When a part or a lock belongs to nobody any more: whoever made it was killed.
+/// The age at which a part or a lock counts as abandoned: its process was killed.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A file of the cache.
@@ -101,7 +101,7 @@ pub(super) fn shrink(folder: &Path, limit: u64, spare: impl Fn(&Stored) -> bool)
                 pruned.bytes += entry.bytes;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Somebody reads it, on systems where that keeps a file.
+            // It is being read, on systems where that prevents deletion.
             Err(error) => {
                 tracing::debug!(entry = %entry.path.display(), %error, "an entry could not be removed");
                 continue;
@@ -112,7 +112,7 @@ pub(super) fn shrink(folder: &Path, limit: u64, spare: impl Fn(&Stored) -> bool)
     Ok(pruned)
 }
 
-/// Removes parts and locks that `is_abandoned`; a lock that somebody holds stays.
+/// Removes parts and locks that `is_abandoned`; a held lock stays.
 pub(super) fn sweep(folder: &Path, is_abandoned: impl Fn(&Stored) -> bool) {
     let litter = files(folder, |name| name.starts_with(PART) || name.ends_with(".lock")).unwrap_or_default();
     for file in litter.into_iter().filter(is_abandoned) {

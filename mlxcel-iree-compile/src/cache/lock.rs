@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
-/// How long to wait for somebody who makes the same artifact; a process that dies lets go at once, one that is stopped
-/// does not.
+/// How long to wait for another process that makes the same artifact; a process that dies lets go at once, one that is
+/// stopped does not.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// After how long it is told that somebody else is waited for: most programs are compiled by then.
+/// The delay before a message says that another process is awaited: most programs are compiled by then.
 const TELL: Duration = Duration::from_secs(30);
 
 /// A lock file. The lock belongs to the open file and ends with it, also when the process dies.
@@ -39,8 +39,8 @@ impl Lock {
         Ok(Self { file, path: path.to_owned() })
     }
 
-    /// Waits for the lock. Where locks do not work, or whoever has it does not let go, the work goes on without:
-    /// then it is done twice, and the second result replaces the first.
+    /// Waits for the lock. Where locks do not work, or the holder does not release it, the work continues without: then
+    /// it is done twice, and the second result replaces the first.
     pub(super) fn wait(&self, cancel: Option<&CancelToken>) -> Result<()> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -74,7 +74,7 @@ impl Lock {
         }
     }
 
-    /// Whether nobody holds it; where locks do not work, nobody does.
+    /// Whether it is free; where locks do not work, it always is.
     pub(super) fn is_free(&self) -> bool {
         !matches!(fs4::FileExt::try_lock(&self.file), Err(fs4::TryLockError::WouldBlock))
     }

@@ -61,7 +61,7 @@ pub const DEFAULT_LIMIT: u64 = 8 << 30;
 pub struct Cache {
     /// None where this system has no place for one.
     folder: Option<PathBuf>,
-    /// Whether somebody named the folder: then it has to be usable.
+    /// Whether the caller named the folder, which then has to be usable.
     named: bool,
     limit: u64,
 }
@@ -145,8 +145,8 @@ impl Cache {
         failure.map_or(Ok(None), Err)
     }
 
-    /// Prepares to make and store the artifact of `key`: waits while somebody else is making it. `None` where artifacts
-    /// cannot be stored and need not be.
+    /// Prepares to make and store the artifact of `key`: waits while another process is making it. `None` where
+    /// artifacts cannot be stored and need not be.
     ///
     /// # Errors
     /// When the folder was named and cannot be written; [`mlxcel_core::ErrorKind::Cancelled`] while waiting.
@@ -200,7 +200,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// The artifact that somebody else made meanwhile.
+    /// The artifact that another process has made meanwhile.
     pub(crate) fn made_meanwhile(&self) -> Option<Vec<u8>> {
         read_or_remove(&entry_path(&self.folder, &self.key), Wanted::Key(&self.key)).ok()?
     }

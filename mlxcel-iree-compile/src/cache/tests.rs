@@ -231,7 +231,7 @@ fn processes_that_want_the_same_program_compile_it_once() {
 }
 
 #[test]
-fn a_process_that_dies_while_compiling_blocks_nobody() {
+fn a_process_killed_while_compiling_does_not_block_others() {
     let bench = Bench::new();
     bench.install_compiler("3.13.0 @ slow", "exec sleep 600");
     let mut child = Command::new(env::current_exe().unwrap())
@@ -252,7 +252,7 @@ fn a_process_that_dies_while_compiling_blocks_nobody() {
 }
 
 #[test]
-fn waiting_for_somebody_else_can_be_cancelled() {
+fn waiting_for_another_compilation_can_be_cancelled() {
     let bench = Bench::new();
     let held = bench.cache().reserve(&bench.key("program"), None).unwrap();
     let cancel = CancelToken::new();
@@ -281,7 +281,7 @@ fn a_failed_compilation_leaves_nothing_behind() {
 #[test]
 fn a_named_folder_has_to_be_writable() {
     let bench = Bench::new();
-    // A folder cannot be made under a file, whoever asks.
+    // A folder cannot be created below a file, for any user.
     let folder = bench.path("iree-compile").join("cache");
     let artifacts = Artifacts::new(Some(bench.path("iree-compile")), Cache::open(Some(&folder)).unwrap());
     let error = artifacts.get("program", &options(), None).unwrap_err();
@@ -326,7 +326,7 @@ fn without_a_compiler_an_entry_under_another_programs_name_is_not_run() {
 }
 
 #[test]
-fn pipes_in_the_cache_hold_nobody() {
+fn pipes_in_the_cache_do_not_block() {
     let bench = Bench::new();
     let good = bench.get("program").bytes;
     let (entry, key) = (bench.entry(), bench.key("program"));

@@ -25,8 +25,8 @@ const SCRIPTS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
 
 /// What the search reads of the environment; a value, so that it can be tested.
 ///
-/// The search starts no program: it reads folders. Nothing depends on the working directory, which may be untrusted: relative paths
-/// are skipped, except in what somebody named.
+/// The search starts no program: it reads folders. Nothing depends on the working directory, which may be untrusted:
+/// relative paths are skipped, except in what the user named.
 #[derive(Default)]
 pub(super) struct SearchEnvironment {
     /// `MLXCEL_IREE_COMPILER`.
@@ -143,7 +143,7 @@ fn in_packages_of(prefix: &Path) -> Option<PathBuf> {
     packages.into_iter().find(|candidate| is_executable(candidate))
 }
 
-/// A compiler that somebody named: it has to be there.
+/// A compiler that the user named: it has to exist.
 fn named(path: &Path, what: &str) -> Result<PathBuf> {
     if is_executable(path) {
         return Ok(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));

@@ -31,7 +31,7 @@ pub(crate) enum Offer {
     Untrusted(Untrusted),
 }
 
-/// A bundle in a model's folder that nobody vouches for.
+/// An untrusted bundle in a model's folder.
 pub(crate) struct Untrusted {
     source: ModelSource,
 }

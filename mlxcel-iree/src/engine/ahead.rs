@@ -11,8 +11,8 @@ use mlxcel_core::CancelToken;
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-/// Makes each thing that it is told of once, one after another, while nobody waits for it. There is a thread only as long as there is
-/// something to make; dropping this cancels what is being made, and waits until it has ended.
+/// Makes each thing that it is told of once, one after another, in the background. There is a thread only as long as
+/// there is something to make; dropping this cancels what is being made, and waits until it has ended.
 pub(super) struct Ahead<T>(Arc<Shared<T>>);
 
 /// Makes a thing, unless it is cancelled.

@@ -64,7 +64,7 @@ impl Programs {
         let ahead = Ahead::new({
             let making = Arc::clone(&making);
             move |shape, cancel| {
-                // Whoever needs the program is told, if it fails again.
+                // If it fails again, the thread that needs the program gets the error.
                 if let Err(error) = making.make_once(shape, Some(cancel), &|_| {}) {
                     tracing::debug!(program = %shape, %error, "a program was not made ahead");
                 }

@@ -147,7 +147,7 @@ fn a_profiler_tells_prefill_from_decoding() {
 }
 
 #[test]
-fn a_cancelled_load_says_so() {
+fn a_cancelled_load_is_an_error() {
     let cancel = mlxcel_core::CancelToken::new();
     cancel.cancel();
     let cache = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn two_texts(model: &dyn Model, tokens: usize) -> [(Vec<Vec<u32>>, Duration); 2]
 }
 
 #[test]
-fn sessions_on_different_threads_say_what_each_says_alone() {
+fn sessions_on_different_threads_match_single_sequence_runs() {
     let cache = tempfile::tempdir().unwrap();
     let engine = IreeBackend::new().with_cache_dir(cache.path());
     for device in ["local-sync", "local-task"] {

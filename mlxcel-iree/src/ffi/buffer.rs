@@ -14,8 +14,8 @@ use super::sys;
 /// A range of device memory; clones are the same memory.
 ///
 /// Its bytes are moved by the C side only: no Rust reference into the memory exists, so what a program writes while
-/// another thread reads makes the bytes that are read unspecified, and nothing else. Whoever needs the bytes keeps the
-/// two apart.
+/// another thread reads makes the bytes that are read unspecified, and nothing else. A caller that needs the bytes
+/// keeps the two apart.
 #[derive(Clone)]
 pub(crate) struct Buffer {
     raw: Handle<sys::iree_hal_buffer_t>,

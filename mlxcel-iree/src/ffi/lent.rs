@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use mlxcel_core::Result;
 
-/// Up to so many of one kind, lent to whoever comes first; the others wait in the order in which they came.
+/// A pool of objects, handed out first come, first served.
 pub(super) struct Lender<T> {
     state: Mutex<State<T>>,
     returned: Condvar,

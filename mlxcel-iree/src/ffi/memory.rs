@@ -12,7 +12,7 @@ use crate::threads::share_out;
 /// The alignment, in bytes, that generated code assumes of every argument (`IREE_HAL_HEAP_BUFFER_ALIGNMENT`).
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// From here on memory is a mapping of its own: pages that nobody wrote to take no memory, and all of it goes back to
+/// Allocations of at least this size are separate mappings: unwritten pages take no memory, and all of it goes back to
 /// the system when it is dropped.
 const MAPPED_FROM: usize = 1 << 20;
 

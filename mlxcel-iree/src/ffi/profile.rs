@@ -90,7 +90,7 @@ impl Profiling {
         Ok(std::mem::take(&mut lock(&self.state).events))
     }
 
-    /// Waits until what was submitted to the device is done: freeing memory, say, which nobody waits for otherwise.
+    /// Waits until what was submitted to the device is done: such as freeing memory, which is asynchronous otherwise.
     fn drain(&self) -> Result<()> {
         const ANY_QUEUE: sys::iree_hal_queue_affinity_t = sys::iree_hal_queue_affinity_t::MAX;
         // SAFETY: device and semaphore are live for the calls, and the semaphore is ours; both lists are read during the
@@ -122,7 +122,7 @@ impl Drop for Profiling {
         let _ = self.drain();
         // SAFETY: the device is live and idle, and this ends what `begin` began, once. The status is that of the call.
         let ended = unsafe { check(sys::iree_hal_device_profiling_end(self.device.as_ptr()), OPERATION) };
-        // Nobody is left to tell; the status was freed.
+        // There is no one to report to; the status was freed.
         let _ = ended;
     }
 }

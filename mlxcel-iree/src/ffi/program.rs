@@ -39,7 +39,7 @@ impl Program {
     /// Loads a compiled program (a `vmfb`).
     ///
     /// A file that is cut off, or is something else, is an error that says so. That is not a defence: the file carries
-    /// machine code, which nobody can verify, and the runtime trusts more of it than that. Whoever gives the bytes has
+    /// machine code, which cannot be verified, and the runtime trusts more of it than that. Whoever gives the bytes has
     /// to know that they are what a compiler wrote, as the artifact cache does by their checksum.
     pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
         // The loader reads the file in place and wants it aligned.

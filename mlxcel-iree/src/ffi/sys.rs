@@ -13,7 +13,7 @@ pub(super) fn host_allocator() -> iree_allocator_t {
     iree_allocator_t { self_: std::ptr::null_mut(), ctl: Some(ctl) }
 }
 
-/// An allocator that never frees: for memory that somebody else owns.
+/// An allocator that never frees: for memory that has another owner.
 pub(super) fn null_allocator() -> iree_allocator_t {
     iree_allocator_t { self_: std::ptr::null_mut(), ctl: None }
 }

@@ -324,13 +324,13 @@ impl Case {
 }
 
 #[test]
-fn one_token_attends_to_what_is_before_it() {
+fn one_token_attends_to_earlier_positions() {
     let case = |position| Case { positions: vec![position], length: 320, ..Case::default() };
     check(&[0, 1, 31, 32, 63, 200].map(case), &crate::testing::host());
 }
 
 #[test]
-fn chunks_of_a_prompt_see_up_to_their_own_tokens() {
+fn prompt_chunks_attend_causally() {
     let several = [(2, 0), (5, 3), (7, 30), (13, 100), (128, 0), (128, 77)];
     let few = (3..=16).map(|tokens| (tokens, 2 * tokens + 1));
     let cases: Vec<_> = (several.into_iter().chain(few))
@@ -389,7 +389,7 @@ fn heads_of_every_size_and_any_sharing_fit() {
 }
 
 #[test]
-fn a_window_hides_what_is_far_behind() {
+fn a_window_masks_earlier_positions() {
     let cases = [(1, 100, 7), (1, 3, 7), (1, 150, 64), (24, 90, 7), (24, 0, 5), (24, 60, 33)].map(
         |(tokens, position, window)| Case {
             rows: vec![tokens],

@@ -249,7 +249,7 @@ fn fixed_point_errs_less_than_rounding_activations_to_bfloat16() {
 }
 
 #[test]
-fn codes_that_are_no_number_make_results_that_are_none() {
+fn nan_codes_give_nan_results() {
     const PACKING: &str = "e4m3/64 f32";
     let layers = [(1, 20, 64, PACKING), (40, 20, 64, PACKING)];
     let tables = [(20, 20, 64, PACKING)];

@@ -31,8 +31,8 @@ impl Array {
         Err(super::no_axis("slice", axis, from.len()))
     }
 
-    /// This array with `update` in the place of what [`slice`](Self::slice) gives. Done in place where nobody else
-    /// has a handle on this array.
+    /// This array with `update` in the place of what [`slice`](Self::slice) gives. Done in place if no one else has a
+    /// handle on this array.
     pub(crate) fn slice_update(&self, update: &Self, start: &[usize], stop: &[usize]) -> Result<Self> {
         const OPERATION: &str = "update a slice";
         let (start, stop) = (sizes(start, OPERATION)?, sizes(stop, OPERATION)?);

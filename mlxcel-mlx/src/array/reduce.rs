@@ -31,7 +31,7 @@ impl Array {
         Self::made(sys::softmax(self.tensor(), axis), "softmax")
     }
 
-    /// Where the largest stands, as `U32`; the first of equals.
+    /// The index of the largest, as `U32`; ties go to the first.
     pub(crate) fn argmax(&self, axis: i32, keep: bool) -> Result<Self> {
         Self::made(sys::argmax(self.tensor(), axis, keep), "argmax")
     }

@@ -69,7 +69,7 @@ fn lent_memory_is_used_in_place_and_given_back() {
     let lent = Arc::new(Lent((0..4096).map(|i| i as f32).collect()));
     let a = Array::from_shared(&lent, &[64, 64], DType::F32).unwrap();
     assert_eq!(Arc::strong_count(&lent), 2);
-    // An operation may write its result over an operand that nobody else holds: not over this one.
+    // An operation may overwrite an operand that has no other owner: not this one.
     let row = a.slice(&[1, 0], &[2, 64]).unwrap();
     assert_eq!(row.to_vec::<f32>().unwrap(), (64..128).map(|i| i as f32).collect::<Vec<_>>());
     let negative = a.negative().unwrap();

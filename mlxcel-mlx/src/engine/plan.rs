@@ -12,8 +12,9 @@ pub(super) struct Feed {
 /// What the next pass feeds, given how many tokens each row has left: up to `width` rows, and of prompts up to `chunk` tokens
 /// together.
 ///
-/// A row with one token left is decoding: it rides along with whatever runs, so that it neither waits for a long prompt nor reads
-/// the weights a second time. Short prompts share a pass, a long one takes several; after each, somebody may ask to stop.
+/// A row with one token left is decoding: it rides along with whatever runs, so that it neither waits for a long prompt
+/// nor reads the weights a second time. Short prompts share a pass, a long one takes several; cancellation is checked
+/// after each.
 pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<Feed> {
     let mut room = chunk.max(1);
     let mut pass = Vec::new();

@@ -130,7 +130,7 @@ impl MlxSession {
         }
         let request = PassRequest { rows: requests };
         let reply = self.shared.worker.call("step", move |engine| Ok(engine.run(request)));
-        // What became of the caches nobody knows where the thread cannot say.
+        // The state of the caches is unknown if the thread does not answer.
         let (error, harmless) = match reply {
             Ok(Ok(reply)) => {
                 self.stats.passes += 1;

@@ -18,7 +18,7 @@ pub(super) struct Engine {
     vocabulary: usize,
     look_ahead: bool,
     caches: HashMap<CacheId, States>,
-    /// Caches that were lost by a pass that nobody had asked for yet, and why.
+    /// Caches lost in a look-ahead pass, with the error.
     lost: HashMap<CacheId, Error>,
     /// Passes that were begun before anybody asked for them, each over other caches.
     ahead: Vec<Ahead>,
@@ -117,7 +117,7 @@ impl Engine {
         Ok(size)
     }
 
-    /// Whether a cache was lost by a pass that nobody had asked for yet.
+    /// Whether a cache was lost in a look-ahead pass.
     pub(super) fn has_lost(&self, cache: CacheId) -> bool {
         self.lost.contains_key(&cache)
     }
@@ -193,7 +193,7 @@ impl Engine {
         Ok(pass.results)
     }
 
-    /// Begins the decoding pass that most likely comes next. Where that fails, whoever asks for it is told.
+    /// Starts the most likely next decoding pass. If it fails, the request for it returns the error.
     fn begin_next(&mut self, rows: &[RowRequest], results: Option<&Results>) {
         let Some(results) = results.filter(|_| self.look_ahead && rows.iter().all(|row| self.may_go_on(row)))
         else {

@@ -64,7 +64,7 @@ impl<T: 'static> Worker<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Box::new(move |value| {
             let result = catch_unwind(AssertUnwindSafe(|| job(value)));
-            // Nobody waits any more where the caller's thread has panicked.
+            // No one waits if the caller's thread has panicked.
             answer.send(result.unwrap_or_else(|panic| Err(panicked(operation, &*panic)))).ok();
         }));
         answered.recv().unwrap_or_else(|_| Err(ended(operation)))

@@ -1,6 +1,6 @@
 //! The functions of `cpp/bridge.h`, as cxx binds them. Each that may throw answers a `Result`.
 
-// Expanded code of the macro, which nobody reads.
+// Expanded code of the macro.
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments, missing_docs, unreachable_pub)]
 
 use super::region::Region;

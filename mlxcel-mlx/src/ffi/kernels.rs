@@ -1,6 +1,6 @@
 //! The operations of `cpp/primitives/kernels.h`, as cxx binds them.
 
-// Expanded code of the macro, which nobody reads.
+// Expanded code of the macro.
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments, missing_docs, unreachable_pub)]
 
 use std::ptr;

@@ -32,7 +32,7 @@ impl Workplace {
         sweep(parent, prefix);
         loop {
             let folder = {
-                // The folder appears and is listed in one step for whoever removes the unfinished ones.
+                // The folder appears and is listed atomically with respect to the removal of unfinished ones.
                 let mut unfinished = unfinished();
                 let listed = unfinished.as_mut().ok_or(io::ErrorKind::Interrupted)?;
                 let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
@@ -65,7 +65,7 @@ impl Drop for Workplace {
 /// be created.
 pub fn remove_unfinished() {
     for path in unfinished().take().unwrap_or_default() {
-        // Whoever works there may add a file meanwhile.
+        // Its owner may add a file meanwhile.
         for _ in 0..10 {
             match fs::remove_dir_all(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {}
@@ -85,7 +85,7 @@ fn unfinished() -> std::sync::MutexGuard<'static, Option<Vec<PathBuf>>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the folder; none where it is gone. Where folders cannot be locked, nobody removes those of others either.
+/// Locks the folder; none where it is gone. Where folders cannot be locked, abandoned ones are not removed.
 #[cfg(unix)]
 fn hold(path: &Path) -> Option<Option<File>> {
     use rustix::fs::{FlockOperation, flock};

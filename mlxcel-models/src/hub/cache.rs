@@ -140,7 +140,7 @@ impl HubCache {
             Ok(selection) => selection,
             // What is named may be elsewhere in the repository.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            // Nothing but settings, say: whoever opens it is told what it lacks.
+            // Only config files, for instance: opening it reports what is missing.
             Err(error) if error.kind() == ErrorKind::Unsupported && name.file().is_none() => {
                 let missing = vec!["weights".to_owned()];
                 return Ok(Some(Found { path: folder, commit, missing }));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_floats_are_what_their_bits_say() {
+    fn small_floats_decode_to_known_values() {
         for code in 0..=u8::MAX {
             let (sign, exponent, fraction) = (code >> 7, i32::from(code >> 3 & 15), f32::from(code & 7));
             let sign = if sign == 0 { 1.0 } else { -1.0 };

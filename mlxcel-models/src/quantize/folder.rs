@@ -119,7 +119,7 @@ impl Folder {
         file.map_err(|error| Error::io(OPERATION, &path, error))
     }
 
-    /// Puts the file that was created last into the folder as `name`, and keeps `note` for whoever goes on.
+    /// Puts the file that was created last into the folder as `name`, and stores `note` for a run that resumes.
     pub(super) fn finish(&self, file: &File, name: &str, note: &[u8]) -> Result<()> {
         let fail = |error| Error::io(OPERATION, &self.folder.join(name), error);
         // A folder that is announced by its rename must not turn out empty after a power cut.

@@ -532,7 +532,7 @@ impl Ops for Naive<'_> {
     }
 }
 
-/// The indices of the `count` largest, largest first, of equals the lowest first.
+/// The indices of the `count` largest, largest first; ties go to the lowest.
 fn largest(values: &[f32], count: usize) -> Vec<usize> {
     let mut indices = (0..values.len()).collect::<Vec<_>>();
     indices.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));

@@ -47,7 +47,7 @@ fn inputs(writer: &ProgramWriter, position: i32) -> StepInputs {
 }
 
 #[test]
-fn caches_are_updated_where_they_lie() {
+fn caches_are_updated_in_place() {
     let Some(engine) = engine() else { return };
     for devices in [1, 2] {
         let (executor, writer, shape) = executor(&engine, "architectures/llama", devices);
@@ -194,7 +194,7 @@ fn a_plugin_that_fails_in_the_middle_harms_what_it_was_computing_alone() {
     };
     let expected = step(&mut session, other, first).unwrap().token;
     for (point, is_harmed) in [
-        // Before the program has taken the caches over, and when nobody knows what has become of them.
+        // Before the program has taken the caches over, and when their state is unknown.
         (Point::Upload, false),
         (Point::Await, false),
         (Point::Execute, false),

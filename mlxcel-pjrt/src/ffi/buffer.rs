@@ -27,7 +27,7 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// A buffer that the client gave and nobody else frees.
+    /// A buffer of the client with no other owner.
     pub(super) fn new(client: Client, raw: *mut sys::RawBuffer, ty: TensorType) -> Self {
         Self { client, raw, ty }
     }

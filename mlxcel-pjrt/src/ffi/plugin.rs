@@ -34,7 +34,7 @@ unsafe impl Sync for Inner {}
 pub(super) static LOADED: Mutex<BTreeMap<PathBuf, Plugin>> = Mutex::new(BTreeMap::new());
 
 impl Plugin {
-    /// Loads the library at `path`, which runs its code: whoever names it trusts it.
+    /// Loads the library at `path`, which runs its code: naming it is trusting it.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Plugin {
     /// Waits for an event, and destroys it.
     ///
     /// # Safety
-    /// `event` is null, or an event of this plugin that nobody else uses.
+    /// `event` is null, or an event of this plugin that is not used elsewhere.
     pub(super) unsafe fn wait(&self, event: *mut sys::Event, operation: &'static str) -> Result<()> {
         if event.is_null() {
             return Ok(());

@@ -362,7 +362,7 @@ ok {{ add_generation_prompt }} {{ tools }} {{ unknown }}{{ strftime_now('%Y')|le
     }
 
     #[test]
-    fn a_template_that_is_none_is_corrupt() {
+    fn an_invalid_template_is_corrupt() {
         assert_eq!(ChatTemplate::new("{% if %}").unwrap_err().kind(), ErrorKind::Corrupt);
     }
 

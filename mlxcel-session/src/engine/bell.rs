@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A bell that one thread waits for and any may ring. A ring is heard even if nobody waits yet.
+/// A wake-up flag that one thread waits for and any can set. It is not lost if the thread does not wait yet.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     rung: Mutex<bool>,
@@ -16,7 +16,7 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    /// Waits until the bell is rung, at most for `limit`.
+    /// Waits until the flag is set, at most for `limit`.
     pub(super) fn wait(&self, limit: Option<Duration>) {
         let rung = lock(&self.rung);
         let mut rung = match limit {

@@ -27,7 +27,7 @@ pub(super) struct End {
     pub(super) reason: Result<FinishReason>,
     /// The stop string that ended it.
     pub(super) stop_string: Option<String>,
-    /// None where nobody knows.
+    /// `None` if unknown.
     pub(super) usage: Option<Usage>,
 }
 
@@ -66,7 +66,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// A channel for up to `capacity` unread tokens; `bell` is rung where the reader makes room or leaves.
+/// A channel for up to `capacity` unread tokens; `bell` is set when the reader makes room or leaves.
 pub(super) fn channel(capacity: usize, bell: Arc<Bell>) -> (Sender, Receiver) {
     let shared = Arc::new(Shared {
         state: Mutex::default(),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_lost_ends_the_reader_with_an_error() {
+    fn a_dropped_sender_ends_the_reader_with_an_error() {
         let (sender, receiver) = channel(8, Arc::default());
         sender.send(item(1));
         drop(sender);

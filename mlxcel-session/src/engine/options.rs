@@ -98,7 +98,7 @@ pub(super) struct Limits {
     pub(super) chunk: usize,
     /// The most requests that wait.
     pub(super) queue: usize,
-    /// The most tokens of a request that nobody has read.
+    /// The maximum number of unread tokens of a request.
     pub(super) unread_tokens: usize,
     /// The threads that draw tokens on the host.
     pub(super) threads: usize,

@@ -24,11 +24,11 @@ pub(super) struct Planned {
 
 /// Plans a step of at most `budget` tokens for an engine that computes prompts in chunks of `chunk` tokens.
 ///
-/// There are no phases: requests differ in how many tokens they lack. Those that lack one decode and go first, so that a prompt
-/// holds up nobody's next token. What the budget leaves goes to prompts in whole chunks: a request is given as many chunks as fit, or
-/// all that it lacks, but not a part of a chunk that would share the budget with a neighbour. So where a prompt is cut does not
-/// depend on its neighbours, and no pass is padded for a remainder. Within a priority whoever was served longest ago goes first: of `n`
-/// prompts each is served at least every `n` steps.
+/// There are no phases: requests differ in how many tokens they lack. Those that lack one decode and go first, so that
+/// a prompt delays no request's next token. What the budget leaves goes to prompts in whole chunks: a request is given
+/// as many chunks as fit, or all that it lacks, but not a part of a chunk that would share the budget with a neighbour.
+/// So where a prompt is cut does not depend on its neighbours, and no pass is padded for a remainder. Within a priority
+/// the least recently served request goes first: of `n` prompts each is served at least every `n` steps.
 pub(super) fn plan(wanted: &[Wanted], budget: usize, chunk: usize) -> Vec<Planned> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by_key(|&index| {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_cut_at_multiples_of_the_chunk_whoever_shares_the_step() {
+    fn chunk_boundaries_do_not_depend_on_batch_composition() {
         for neighbours in 0..8 {
             let mut requests = vec![wanted(1); neighbours];
             requests.push(wanted(1000));

@@ -35,7 +35,7 @@ pub struct RequestStream {
     finish: Option<FinishReason>,
     stop_string: Option<String>,
     ended: bool,
-    /// Keeps the engine's thread. Dropped after the receiver, so that the thread knows that nobody reads.
+    /// Keeps the engine's thread. Dropped after the receiver, so that the thread sees that there is no reader.
     _life: Arc<Life>,
 }
 

@@ -31,7 +31,7 @@ fn run(mut scheduler: Scheduler, queue: &Queue) {
         tracing::error!("the engine's thread panicked");
         queue.fail();
     }
-    // With it go the ends of all channels: whoever reads one hears of the panic. What panicked may do so again.
+    // This drops the ends of all channels, so every reader gets an error. What panicked may do so again.
     if catch_unwind(AssertUnwindSafe(|| drop(scheduler))).is_err() {
         tracing::error!("the engine's session panicked when it was closed");
     }

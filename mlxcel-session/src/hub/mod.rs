@@ -86,7 +86,7 @@ fn locate_in(
         return Ok(ModelSource::Folder(path));
     }
     match found {
-        // Whoever opens it says what it lacks.
+        // Opening it reports what is missing.
         Some(found) => Ok(ModelSource::Folder(found.path)),
         None if is_full => Err(absent(&name, cache)),
         None => Ok(source),

@@ -168,7 +168,7 @@ impl PrefixCache {
     ///
     /// Errors of the file system.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        // Written without the lock: nobody waits for the disk.
+        // Written without the lock, so that no thread waits for the disk.
         let models: Vec<_> = {
             let inner = self.lock();
             let entries = |map: &Map| -> Vec<_> {

@@ -53,7 +53,7 @@ pub(super) fn compile(factory: &Arc<ParserFactory>, grammar: TopLevelGrammar) ->
             }
         }));
         drop(running);
-        // Nobody waits for one that took too long.
+        // No request waits for one that took too long.
         let _ = sender.send(matcher.map_err(|fault| fault.to_string()));
     };
     std::thread::Builder::new().name("mlxcel-grammar".to_owned()).stack_size(STACK).spawn(run).map_err(

@@ -256,9 +256,9 @@ fn too_long(text: &str, most: usize, message: &'static str) -> Error {
 
 /// What `work` gives; none where the crate panics.
 ///
-/// Files are checked so that it does not. Where it does, on what nobody thought of, the fault is an error to the caller; its
-/// message goes to the panic hook, which belongs to the application, and nothing of the tokenizer is in an undefined state: it
-/// changes nothing while it encodes but caches that hold whole entries.
+/// Files are checked so that it does not. If it panics nevertheless, the caller gets an error; its message goes to the
+/// panic hook, which belongs to the application, and nothing of the tokenizer is in an undefined state: it changes
+/// nothing while it encodes but caches that hold whole entries.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

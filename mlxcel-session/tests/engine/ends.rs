@@ -91,7 +91,7 @@ fn streams_outlive_their_engine_and_its_thread_ends_with_the_last_of_them() {
 }
 
 #[test]
-fn a_shutdown_lets_requests_end_and_cancels_those_that_do_not() {
+fn a_shutdown_waits_for_requests_and_then_cancels_them() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 4));
     let engine = Engine::with_options(faulty.model(), &EngineOptions::default().with_sequences(1)).unwrap();
     let short: Vec<_> =

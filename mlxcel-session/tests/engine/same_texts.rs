@@ -107,7 +107,7 @@ fn most_likely_tokens_and_usage_are_told() {
 
 #[cfg(feature = "portable")]
 #[test]
-fn the_bundled_model_tells_the_same_stories_to_many_as_to_one() {
+fn the_bundled_model_generates_the_same_tokens_batched_and_alone() {
     use mlxcel_session::{LoadOptions, OpenOptions, Precision};
     let load = LoadOptions::default().with_sequences(4).with_precision(Precision::Exact);
     let options = OpenOptions::default().with_backend("portable").with_load(load);

@@ -102,7 +102,7 @@ fn a_larger_priority_is_begun_first_and_equals_by_arrival() {
 }
 
 #[test]
-fn a_reader_that_is_behind_is_paused_and_holds_up_nobody() {
+fn a_slow_reader_is_paused_and_delays_no_other_request() {
     for sequences in [1, 2] {
         let model = reference(sequences);
         let options = EngineOptions::default().with_unread_tokens(4);
@@ -110,7 +110,7 @@ fn a_reader_that_is_behind_is_paused_and_holds_up_nobody() {
         let lazy: Vec<_> = (0..3)
             .map(|n| engine.generate_tokens(&prompt(n, 20), &crate::harness::options(n, 40)).unwrap())
             .collect();
-        // They come to nothing as long as nobody reads; a request that is read passes them.
+        // They make no progress without a reader; a request with a reader overtakes them.
         for n in 10..13 {
             let stream = engine.generate_tokens(&prompt(n, 20), &Options::new(20)).unwrap();
             assert_eq!(stream.complete().unwrap().tokens.len(), 20);

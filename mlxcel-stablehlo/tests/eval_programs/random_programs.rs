@@ -68,7 +68,7 @@ fn terms(op: &Op, operands: &[&Array]) -> f32 {
     }
 }
 
-/// A random program; custom calls, whose meaning nobody knows, hand on what they are given.
+/// A random program; custom calls, whose meaning is unknown, return their operands.
 fn evaluable(decisions: &[u32]) -> Module {
     let mut module = program(decisions, Extent::Whole);
     for op in module.functions.iter_mut().flat_map(|function| &mut function.body.ops) {

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use mlxcel_stablehlo::{BinaryOp, UnaryOp};
 
-/// The stock compiler: `MLXCEL_IREE_COMPILER`, or the one that `cargo xtask setup` provisions; `None`, said aloud, where
-/// there is neither.
+/// The stock compiler: `MLXCEL_IREE_COMPILER`, or the one that `cargo xtask setup` provisions; `None`, with a message,
+/// where there is neither.
 pub fn stock_compiler() -> Option<PathBuf> {
     let named = std::env::var_os("MLXCEL_IREE_COMPILER").map(PathBuf::from);
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");

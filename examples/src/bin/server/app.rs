@@ -27,7 +27,7 @@ pub(crate) struct App {
     /// Seconds since 1970.
     pub(crate) started: u64,
     pub(crate) served: Served,
-    /// Held while texts are embedded, by the thread that does it: whoever asked for them may leave.
+    /// Held by the embedding thread, because its client may leave earlier.
     pub(crate) embedding: Arc<Mutex<()>>,
 }
 
@@ -37,7 +37,7 @@ impl App {
         Ok(self.engine.model().tokenizer()?)
     }
 
-    /// Submits requests, which takes the time of encoding their prompts: on a thread where that holds up nobody.
+    /// Submits requests, which takes the time of encoding their prompts: on a blocking thread.
     pub(crate) async fn submit<F>(self: &Arc<Self>, make: F) -> Result<Vec<RequestStream>, ApiError>
     where
         F: FnOnce(&mut dyn FnMut(Request<'_>) -> mlxcel_session::Result<()>) -> mlxcel_session::Result<()>

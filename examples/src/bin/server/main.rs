@@ -196,7 +196,7 @@ async fn serve(
     let service = router.into_make_service_with_connect_info::<Answering>();
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         ending.await;
-        // Nobody hears where the server has ended already.
+        // No effect if the server has ended already.
         let _ = told.send(true);
     });
     let mut server = tokio::spawn(server.into_future());

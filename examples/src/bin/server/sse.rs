@@ -54,7 +54,7 @@ pub(crate) fn respond<P: Pieces>(
             async move {
                 let message = state.next(&app).await;
                 if message.is_none() {
-                    // Whoever adds the figures up may be gone, and the answer with it.
+                    // The task that adds the figures up may be gone, and the answer with it.
                     let _ = told.send(state.stream.usage());
                 }
                 message.map(|message| (message, state))

@@ -21,7 +21,7 @@ fn forge(bundle: &Path, content: &[u8]) {
 }
 
 #[test]
-fn programs_of_a_bundle_that_nobody_vouches_for_are_not_run() {
+fn programs_of_an_untrusted_bundle_do_not_run() {
     let bundle = copy(written());
     forge(bundle.path(), b"a stranger's machine code");
     let error = load(&without_compiler(), bundle.path()).map(drop).unwrap_err();
@@ -84,7 +84,7 @@ fn a_manifest_is_trusted_by_its_sum() {
 }
 
 #[test]
-fn a_manifest_that_nobody_vouches_for_is_not_even_parsed() {
+fn an_untrusted_manifest_is_not_parsed() {
     let bundle = copy(text());
     fs::write(bundle.path().join("bundle.json"), "{").unwrap();
     assert_eq!(load(&without_compiler(), bundle.path()).map(drop).unwrap_err().kind(), Toolchain);
@@ -92,7 +92,7 @@ fn a_manifest_that_nobody_vouches_for_is_not_even_parsed() {
 }
 
 #[test]
-fn a_bundle_without_weights_says_so_whoever_wrote_it() {
+fn a_bundle_without_weights_is_an_error_whether_trusted_or_not() {
     let bundle = copy(text());
     fs::remove_file(bundle.path().join("model.safetensors")).unwrap();
     edit(bundle.path(), "\"weights_included\": true", "\"weights_included\": false");

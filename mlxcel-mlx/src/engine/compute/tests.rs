@@ -124,7 +124,7 @@ impl Naive<'_> {
 }
 
 #[test]
-fn queries_attend_to_what_they_see() {
+fn queries_attend_to_visible_positions() {
     let (heads, kv_heads, dim, seen) = (4, 2, 8, 7);
     let queries = floats(3 * heads * dim, 2.0);
     let (keys, values) =

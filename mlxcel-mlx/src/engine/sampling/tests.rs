@@ -110,7 +110,7 @@ fn a_draw_is_where_the_uniform_number_falls_in_the_distribution_of_transformers(
 }
 
 #[test]
-fn greedy_choice_is_the_likeliest_of_the_logits_of_transformers() {
+fn greedy_decoding_takes_the_argmax_of_transformers_logits() {
     let Fixture { vectors, cases } = fixture();
     for case in &cases {
         let mut params = case.parameters.params(0);
@@ -199,7 +199,7 @@ fn counting_a_token_on_the_device_is_counting_it_on_the_host() {
 }
 
 #[test]
-fn the_likeliest_come_first_and_of_equals_the_lowest_id() {
+fn the_most_likely_come_first_and_ties_go_to_the_lowest_id() {
     let logits = Array::from_slice(&[0.0f32, 2.0, 2.0, -1.0, 3.0, 2.0, 0.0, 0.0], &[2, 4]).unwrap();
     assert_eq!(top(&logits, 3).unwrap().to_vec::<u32>().unwrap(), [1, 2, 0, 0, 1, 2]);
 }

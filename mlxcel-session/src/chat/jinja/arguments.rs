@@ -12,7 +12,7 @@ pub(super) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Accounts for reading the texts among them, which whoever takes them may do.
+    /// Accounts for reading the texts among them, which a callee may do.
     pub(super) fn read(&self, meter: &Meter) -> Result<()> {
         let named = self.named.iter().map(|(_, value)| value);
         self.positional

@@ -74,7 +74,7 @@ impl<'a> Blobs<'a> {
         let blob = self.folder.join(remote.sum.digits());
         if !is_whole(&blob, remote) {
             let _lock = self.lock(remote)?;
-            // Whoever had the lock may have fetched it.
+            // The previous holder of the lock may have fetched it.
             if !is_whole(&blob, remote) {
                 let part = self.folder.join(format!("{}.incomplete", remote.sum.digits()));
                 self.fetch(file, remote, path, &part, count)?;

@@ -192,7 +192,7 @@ fn failed(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static, str>>) -
     Error::new(kind, OPERATION, message)
 }
 
-/// Ends the work where somebody asked for that.
+/// Ends the work if it was cancelled.
 fn go_on(cancel: Option<&CancelToken>) -> Result<()> {
     if cancel.is_some_and(CancelToken::is_cancelled) {
         return Err(failed(ErrorKind::Cancelled, "the download was cancelled; the next one resumes it"));

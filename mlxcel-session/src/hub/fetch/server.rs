@@ -36,7 +36,7 @@ pub(super) struct Behaviour {
     pub(super) listing: Option<Value>,
     /// Who is answered.
     pub(super) token: Option<&'static str>,
-    /// Whether the token is of somebody who may not.
+    /// Whether the token lacks permission.
     pub(super) gated: bool,
     /// After how many bytes of a body each connection is dropped.
     pub(super) drop_after: Option<usize>,

@@ -112,7 +112,7 @@ fn scatter_rows<'f>(
     let updates = of_type(b, c, pool, &TensorType::new(element, shape))?;
     let add = element != ElementType::I1 && c.chance(2);
     let update = if add { ScatterUpdate::Add } else { ScatterUpdate::Replace };
-    // Nobody knows what comes of indices that are said to differ and do not.
+    // The result of indices that are declared unique and are not is undefined.
     let unique = c.chance(2) && (rows == 1 || c.extent != Extent::Run);
     Ok(vec![b.scatter(x, indices, updates, dimensions, update, unique)?])
 }
