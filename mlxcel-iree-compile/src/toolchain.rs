@@ -9,7 +9,9 @@ use crate::cache::Cache;
 use crate::compiler::Compiler;
 
 /// The compiler and the cache of compiled programs; defaults to [`Compiler::locate`] and [`Cache::open`].
+/// Start from the default and set fields.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Toolchain {
     /// The path of `iree-compile`.
     pub compiler: Option<PathBuf>,

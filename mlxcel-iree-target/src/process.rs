@@ -34,6 +34,7 @@ pub struct Finished {
 
 /// Why a child process did not finish.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Failure {
     /// It could not be started.
     Start(std::io::Error),

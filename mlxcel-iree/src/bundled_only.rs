@@ -47,7 +47,8 @@ mod tests {
 
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("bundle");
-        let toolchain = Toolchain { cache_dir: Some(place.path().join("cache")), ..Toolchain::default() };
+        let mut toolchain = Toolchain::default();
+        toolchain.cache_dir = Some(place.path().join("cache"));
         let wanted = BundleOptions::from(options.clone().with_capacity(150));
         let source = checkpoint.as_path().into();
         write(&toolchain, &ProgramOptions::default(), &source, &folder, &wanted).unwrap();

@@ -86,8 +86,9 @@ impl TargetChoice {
     }
 }
 
-/// Options of an engine's programs.
+/// Options of an engine's programs. Start from the default and set fields.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ProgramOptions {
     /// The compile target; defaults to the environment, else to the device's target.
     pub target: Option<CompileTarget>,

@@ -57,8 +57,9 @@ impl Family {
     }
 }
 
-/// A processor as a target names it: what of it code may use.
+/// A processor as a target names it, with the features that code may use.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Code {
     /// Its instruction set.
     pub family: &'static Family,

@@ -88,6 +88,7 @@ impl FromStr for Recipe {
 /// The pattern is a module path such as `model.layers.3.mlp.down_proj`, in which `*` matches any text. Matching modules
 /// are packed in the affine mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Override {
     /// The pattern of module paths.
     pub pattern: String,
