@@ -1,8 +1,8 @@
 //! A new project on a machine with Rust, a C compiler, and nothing else.
 //!
 //! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The packaged crates are in a folder beside copies of their dependencies, which
-//! stands for crates.io, so cargo needs no network. In it the lines of README are run, and a program with the feature `iree` that opens
-//! a bundle, with no compiler of programs and no Python to be found.
+//! stands for crates.io, so cargo needs no network. In it the lines of README are run, and a program with the feature `iree` that writes a
+//! bundle, and then opens it with neither IREE's compiler nor Python on the machine.
 
 mod readme;
 mod registry;
@@ -23,15 +23,13 @@ use crate::workspace::Workspace;
 
 /// All that is on PATH: Rust, and the C compiler with the assembler, linker and archiver that it runs by name.
 const PROGRAMS: [&str; 6] = ["rustc", "cargo", "cc", "as", "ld", "ar"];
-/// The program with the feature `iree`; its argument is the bundle.
+/// The program with the feature `iree`.
 const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
 
 pub(super) fn check(workspace: &Workspace, packages: &SharedPackages) -> Result<String> {
     let packages = packages.get(workspace)?;
     let registry = Registry::make(workspace, packages)?;
     let place = tempfile::tempdir().context("making an empty folder")?;
-    let bundle = place.path().join("bundle");
-    write_bundle(workspace, &bundle)?;
 
     let machine = Machine::prepare(workspace, place.path(), &registry, packages)?;
     readme::run(workspace, &machine)?;
@@ -39,18 +37,16 @@ pub(super) fn check(workspace: &Workspace, packages: &SharedPackages) -> Result<
     let project = machine.new_project("with-bundle")?;
     process::run(machine.cargo(&project).args(["add", "--quiet", "mlxcel-session", "--features", "iree"]))?;
     fs::write(project.join("src/main.rs"), WITH_BUNDLE).context("writing the program")?;
-    process::run(machine.cargo(&project).args(["run", "--quiet", "--"]).arg(&bundle))
-        .context("a new project with the feature `iree`")?;
+    let bundle = place.path().join("bundle");
+    let mut write = machine.cargo(&project);
+    write.args(["run", "--quiet", "--", "write"]).arg(&machine.model).arg(&bundle);
+    let compiler = workspace.toolchain().join("bin/iree-compile");
+    process::run(write.env("MLXCEL_IREE_COMPILER", compiler).env("HOME", place.path()))
+        .context("writing a bundle in a new project with the feature `iree`")?;
+    process::run(machine.cargo(&project).args(["run", "--quiet", "--", "run"]).arg(&bundle))
+        .context("opening the bundle without a compiler")?;
     machine.is_built_once(&project)?;
     Ok("README's lines, and a bundle on the packaged crates with rustc, cargo and cc alone; a second build does nothing".to_owned())
-}
-
-/// Writes the bundled model with its programs, by the example program, which finds the provisioned compiler.
-fn write_bundle(workspace: &Workspace, bundle: &Path) -> Result<()> {
-    let mut command =
-        workspace.cargo(&["run", "--locked", "--quiet", "--package", "mlxcel-examples", "--bin", "bundle"]);
-    command.args(["--no-default-features", "--features", "iree", "--", "--context", "128", "--out"]);
-    process::run(command.arg(bundle)).context("writing the bundle")
 }
 
 /// A machine with next to nothing on it.
