@@ -27,13 +27,14 @@ const BEGIN: &str = "<!-- `cargo xtask size --write` writes this table -->\n";
 const END: &str = "<!-- end of the table -->\n";
 
 /// What is built: a name for people, and the features; without features, a program that does not use the crate.
-const PROGRAMS: [(&str, Option<&str>); 6] = [
+const PROGRAMS: [(&str, Option<&str>); 7] = [
     ("nothing", None),
     ("`portable` (default)", Some("portable")),
     ("`iree-runtime`: opens bundles", Some("iree-runtime")),
     ("`iree`", Some("iree")),
+    ("`pjrt`", Some("pjrt")),
     ("`mlx` (without libmlx, which is a shared library)", Some("mlx")),
-    ("`portable`, `iree` and `mlx`", Some("portable,iree,mlx")),
+    ("`portable`, `iree`, `pjrt` and `mlx`", Some("portable,iree,pjrt,mlx")),
 ];
 
 const NOTHING: &str = "fn main() { println!(\"hello\"); }\n";
