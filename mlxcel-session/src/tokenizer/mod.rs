@@ -256,7 +256,7 @@ pub(crate) fn missing(source: &ModelSource) -> Error {
     Error::new(
         ErrorKind::NotFound,
         "open tokenizer",
-        "the model has no tokenizer.json; without it only token ids can be given and taken",
+        "the model has no tokenizer.json; download it, or pass token ids",
     )
     .with_context("path", files::locate(source, FILE))
 }
