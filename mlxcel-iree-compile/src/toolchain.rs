@@ -22,6 +22,13 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
+    /// Sets the cache folder.
+    #[must_use]
+    pub fn with_cache_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(folder.into());
+        self
+    }
+
     /// The source of compiled programs.
     ///
     /// # Errors

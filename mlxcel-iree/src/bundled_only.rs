@@ -47,8 +47,7 @@ mod tests {
 
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("bundle");
-        let mut toolchain = Toolchain::default();
-        toolchain.cache_dir = Some(place.path().join("cache"));
+        let toolchain = Toolchain::default().with_cache_dir(place.path().join("cache"));
         let wanted = BundleOptions::from(options.clone().with_capacity(150));
         let source = checkpoint.as_path().into();
         write(&toolchain, &ProgramOptions::default(), &source, &folder, &wanted).unwrap();
