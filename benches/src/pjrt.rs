@@ -1,5 +1,6 @@
 //! The suite `pjrt`: our PJRT engine beside the same network written in jax on the same plugin, and our IREE engine.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,6 +63,9 @@ pub(crate) struct Arguments {
     meshes: Vec<usize>,
 }
 
+/// What sequences have room for at least: with a cache that grows in steps, of which these prompts and tokens take the first.
+const CAPACITY: usize = 1024;
+
 /// The type of weights, and of what they are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
@@ -93,8 +97,6 @@ enum Program {
 }
 
 struct Entry {
-    program: Program,
-    kind: Kind,
     worker: Worker,
     result: Contestant,
 }
@@ -113,54 +115,55 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.meshes.is_empty() {
         return memory(&shapes, &checkpoint, arguments);
     }
-    let mut entries = Vec::new();
-    for &kind in &arguments.types {
-        let iree = (!arguments.no_iree).then_some(Program::Ours(Engine::Iree));
-        let jax = arguments.packages.is_some().then_some(Program::Jax);
-        for program in [Program::Ours(Engine::Pjrt)].into_iter().chain(jax).chain(iree) {
-            entries.push(Entry::start(program, kind, &shapes, &checkpoint, arguments)?);
-        }
-    }
-    compare_logits(&mut entries, &checkpoint, arguments)?;
-    // Compiles what is measured.
-    for entry in &mut entries {
-        entry.turn(arguments)?;
-    }
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
     let probe = Probe::new()?;
     let mut memory = vec![probe.measure(threads)];
     let mut random = ChaCha8Rng::seed_from_u64(arguments.rounds as u64);
-    for round in 0..arguments.rounds {
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        order.sort_by_cached_key(|_| random.next_u64());
-        for index in order {
-            let entry = &mut entries[index];
-            let (decode, prefill) = entry.turn(arguments)?;
-            entry.result.decode.push(decode);
-            entry.result.prefill.push(prefill);
-            eprintln!(
-                "round {}: {}: decode {decode:.2}, prefill {prefill:.1} tokens/s",
-                round + 1,
-                entry.result.name
-            );
+    let mut ratios = String::from("beside one another, of each round: median (least to most)\n");
+    let (mut contestants, mut versions) = (Vec::new(), BTreeSet::new());
+    // One type after the other: all at once would take the memory of six models.
+    for &kind in &arguments.types {
+        let iree = (!arguments.no_iree).then_some(Program::Ours(Engine::Iree));
+        let jax = arguments.packages.is_some().then_some(Program::Jax);
+        let programs = [Program::Ours(Engine::Pjrt)].into_iter().chain(jax).chain(iree);
+        let mut entries = programs
+            .map(|program| Entry::start(program, kind, &shapes, &checkpoint, arguments))
+            .collect::<Result<Vec<_>>>()?;
+        compare_logits(&mut entries, &checkpoint, arguments)?;
+        // Compiles what is measured.
+        for entry in &mut entries {
+            entry.turn(arguments)?;
         }
-        memory.push(probe.measure(threads));
+        for round in 0..arguments.rounds {
+            let mut order: Vec<usize> = (0..entries.len()).collect();
+            order.sort_by_cached_key(|_| random.next_u64());
+            for index in order {
+                let entry = &mut entries[index];
+                let (decode, prefill) = entry.turn(arguments)?;
+                entry.result.decode.push(decode);
+                entry.result.prefill.push(prefill);
+                eprintln!(
+                    "round {}: {}: decode {decode:.2}, prefill {prefill:.1} tokens/s",
+                    round + 1,
+                    entry.result.name
+                );
+            }
+            memory.push(probe.measure(threads));
+        }
+        ratios += &beside_one_another(&entries);
+        versions.extend(entries.iter().flat_map(|entry| entry.worker.hello.versions.clone()));
+        contestants.extend(entries.into_iter().map(|entry| entry.result));
     }
-    let ratios = ratios(&entries);
-    let mut versions: Vec<(String, String)> = Vec::new();
-    versions.extend(entries.iter().flat_map(|entry| entry.worker.hello.versions.clone()));
-    versions.sort();
-    versions.dedup();
     let report = Report {
         suite: "pjrt",
         model: shapes.name,
         machine: Machine::of_this_process(),
-        versions,
+        versions: versions.into_iter().collect(),
         threads,
         decode_position: arguments.position,
         prefill_tokens: arguments.prefill,
         memory,
-        contestants: entries.into_iter().map(|entry| entry.result).collect(),
+        contestants,
     };
     println!("\n{}\n{ratios}", report.table());
     report.write(&arguments.folder)
@@ -189,25 +192,22 @@ fn memory(shapes: &Shapes, checkpoint: &Path, arguments: &Arguments) -> Result<(
     Ok(())
 }
 
-/// Of each round how many times as fast our PJRT engine is as each of the others with the same weights.
-fn ratios(entries: &[Entry]) -> String {
-    let mut text = String::from("beside one another, of each round: median (least to most)\n");
-    let ours = |entry: &&Entry| entry.program == Program::Ours(Engine::Pjrt);
-    for own in entries.iter().filter(ours) {
-        for other in entries.iter().filter(|other| other.kind == own.kind && !ours(other)) {
-            let ratio = |a: &[f64], b: &[f64]| {
-                Spread::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>()).to_string()
-            };
-            text += &format!(
-                "{} / {}: decode {}, prefill {}\n",
-                own.result.name,
-                other.result.name,
-                ratio(&own.result.decode, &other.result.decode),
-                ratio(&own.result.prefill, &other.result.prefill)
-            );
-        }
-    }
-    text
+/// Of each round how many times as fast our PJRT engine, which comes first, is as each of the others.
+fn beside_one_another(entries: &[Entry]) -> String {
+    let Some((own, others)) = entries.split_first() else { return String::new() };
+    let line = |other: &Entry| {
+        let ratio = |a: &[f64], b: &[f64]| {
+            Spread::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>()).to_string()
+        };
+        format!(
+            "{} / {}: decode {}, prefill {}\n",
+            own.result.name,
+            other.result.name,
+            ratio(&own.result.decode, &other.result.decode),
+            ratio(&own.result.prefill, &other.result.prefill)
+        )
+    };
+    others.iter().map(line).collect()
 }
 
 /// Tells how far apart the logits of a prompt are: it has to be the same network.
@@ -262,7 +262,7 @@ impl Entry {
             decode: Vec::new(),
             prefill: Vec::new(),
         };
-        Ok(Self { program, kind, worker, result })
+        Ok(Self { worker, result })
     }
 
     /// Rates of decoding and of prefill, in tokens a second.
@@ -288,7 +288,7 @@ fn ours(engine: Engine, kind: Kind, checkpoint: &Path, arguments: &Arguments) ->
         command.arg("--expanded");
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let capacity = (arguments.position + arguments.decode).max(arguments.prefill) + 1;
+    let capacity = (arguments.position + arguments.decode).max(arguments.prefill).max(CAPACITY);
     for (name, number) in [("threads", threads), ("capacity", capacity), ("sequences", 1)] {
         command.arg(format!("--{name}")).arg(number.to_string());
     }

@@ -74,8 +74,7 @@ impl Arguments {
                 None => Arc::new(MlxBackend::new()),
             },
             Engine::Pjrt => {
-                // As long as the prompts of the suite, whose programs in jax are made for their lengths.
-                let engine = PjrtBackend::new().with_expanded_weights(self.expanded).with_prefill_chunk(128);
+                let engine = PjrtBackend::new().with_expanded_weights(self.expanded);
                 let engine = self.mesh.map_or(engine.clone(), |devices| engine.with_mesh(devices));
                 Arc::new(match &self.plugin {
                     Some(plugin) => engine.with_plugin(plugin),

@@ -24,6 +24,8 @@ use crate::store::Store;
 
 /// The name of this engine.
 const NAME: &str = "pjrt";
+/// How many tokens of a prompt a pass takes at most by default: twice as many took twice as long on XLA for CPUs.
+const PREFILL_CHUNK: usize = 128;
 
 /// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
 ///
@@ -109,8 +111,8 @@ impl PjrtBackend {
         self
     }
 
-    /// Computes up to so many tokens of a prompt in one pass, 64 by default. Where programs unpack or convert weights in each pass, as those
-    /// of XLA for CPUs do, 128 tokens together take little longer than 64.
+    /// Computes up to so many tokens of a prompt in one pass, 128 by default; what remains of it goes in passes of a quarter of that where
+    /// padding it would cost more. Where programs unpack or convert weights in each pass, longer ones do it less often.
     #[must_use]
     pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
         self.prefill_chunk = Some(tokens);
@@ -188,7 +190,8 @@ impl PjrtBackend {
         stored.require(&FeatureSet::all(), NAME)?;
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
-        graph.chunks = self.prefill_chunk.map_or(graph.chunks, |tokens| vec![tokens]);
+        let chunk = self.prefill_chunk.unwrap_or(PREFILL_CHUNK);
+        graph.chunks = vec![chunk, (chunk / 4).max(2)];
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         OptionSupport::new(stored.context_length, graph.sequences).with_devices(&device).check(options)?;
         if options.threads.is_some() {

@@ -3,6 +3,7 @@
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::{ElementType, Module, Printer, TensorType};
 
+use super::xla_cpu;
 use crate::sharding::Sharding;
 
 /// An argument of the entry point.
@@ -54,7 +55,8 @@ impl Entry {
             argument.aliases_result = None;
         }
         let main = self.main(entry).ok_or_else(|| internal("a small input has elements of another width"))?;
-        Ok(Printer::new(&module).declarations(&main).highest_precision(exact).to_string())
+        let printer = Printer::new(&module).declarations(&main).highest_precision(exact);
+        Ok(printer.custom_calls(&xla_cpu::barrier).to_string())
     }
 
     /// The text of `main`; nothing where a packed argument has no 32-bit elements.

@@ -8,6 +8,7 @@ mod states;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod xla_cpu;
 
 pub(crate) use executor::PjrtExecutor;
 pub(crate) use mesh::MeshDevices;

@@ -13,6 +13,7 @@ use mlxcel_stablehlo::TensorType;
 
 use super::entry::{Argument, Entry};
 use super::mesh::MeshDevices;
+use super::xla_cpu;
 use crate::collectives::Collective;
 use crate::ffi::Executable;
 use crate::messages;
@@ -127,7 +128,11 @@ impl Programs {
         let entry = self.entry(&signature, shape.length);
         let span = tracing::info_span!("compile", program = %shape, devices = self.mesh.count());
         let (executable, is_new) = span.in_scope(|| {
-            let text = entry.write(self.writer.program(shape)?.module, ENTRY, self.is_exact)?;
+            let mut module = self.writer.program(shape)?.module;
+            if self.mesh.client.platform()?.0.eq_ignore_ascii_case("cpu") {
+                xla_cpu::rewrite(&mut module);
+            }
+            let text = entry.write(module, ENTRY, self.is_exact)?;
             self.store.get(&self.mesh, &text)
         })?;
         let part = |(ty, sharding): &(TensorType, Sharding)| sharding.part(ty, self.mesh.count());
