@@ -30,11 +30,8 @@ pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
         [] => {
             let message = "there is no PJRT plugin: name one in MLXCEL_PJRT_PLUGIN or in the engine's options, or activate a \
                            Python environment that has one (`pip install jax-cuda13-pjrt`, say)";
-            let error = Error::new(ErrorKind::NotFound, OPERATION, message);
-            Err(match environment {
-                Some(folder) => error.with_context("environment", folder.display()),
-                None => error.with_context("environment", "none is active"),
-            })
+            let active = environment.map_or("none is active".into(), |folder| folder.display().to_string());
+            Err(Error::new(ErrorKind::NotFound, OPERATION, message).with_context("environment", active))
         }
         several => {
             let message = "the active Python environment has several PJRT plugins; name one of them in MLXCEL_PJRT_PLUGIN";

@@ -53,11 +53,7 @@ fn doubled(function: &mut Function, op: Op) -> Vec<Op> {
     let Some(row) = row else { return vec![op] };
     // Of the product, free dimensions of the left operand stand behind those of the batch.
     let row_of_product = dimensions.lhs_batch.len();
-    let slice = OpKind::Slice {
-        start: vec![0; product.rank()],
-        limit: product.shape.clone(),
-        stride: vec![1; product.rank()],
-    };
+    let (start, limit, stride) = (vec![0; product.rank()], product.shape.clone(), vec![1; product.rank()]);
     let mut twice = |mut ty: TensorType, at: usize| {
         ty.shape[at] = 2;
         function.add_value(ty)
@@ -66,7 +62,7 @@ fn doubled(function: &mut Function, op: Op) -> Vec<Op> {
     vec![
         made(OpKind::Concatenate { dimension: row }, vec![op.operands[0]; 2], rows),
         made(op.kind, vec![rows, op.operands[1]], products),
-        made(slice, vec![products], op.results[0]),
+        made(OpKind::Slice { start, limit, stride }, vec![products], op.results[0]),
     ]
 }
 
