@@ -55,6 +55,11 @@ impl Format {
         self.instructions.streams
     }
 
+    /// How many bytes ahead of what is read memory is asked for.
+    pub(super) fn bytes_ahead(&self) -> usize {
+        self.instructions.ahead
+    }
+
     /// Vector registers that sums can take beside operands that are made ready on the way.
     pub(super) fn streamed_sums(&self) -> usize {
         match self.instructions.set {

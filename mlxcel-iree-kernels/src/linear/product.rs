@@ -259,9 +259,9 @@ impl Product {
         w.scaled("column", panel, self.format.lanes())
     }
 
-    /// Elements by which an announced read is ahead: 4 KiB.
+    /// Elements by which an announced read is ahead: at least 4 KiB.
     pub(super) fn ahead(&self) -> usize {
-        4096 / self.format.step_bytes() * self.format.lanes()
+        self.format.bytes_ahead().max(4096) / self.format.step_bytes() * self.format.lanes()
     }
 
     /// One element of the weight as float32.

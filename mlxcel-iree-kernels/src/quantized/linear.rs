@@ -40,9 +40,6 @@ struct Ahead {
     word: String,
 }
 
-/// About how many words of a panel ahead of those at hand memory is asked for.
-const AHEAD: usize = 16;
-
 /// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the
 /// first-level cache.
 const BLOCK: usize = 64;
@@ -108,7 +105,7 @@ impl Linear {
         let together = self.panels_together();
         let workgroup = self.workgroup(together);
         let groups = panels.div_ceil(workgroup);
-        let scratch = (rows > self.product.few()).then(|| self.scratch(w, together));
+        let scratch = (rows > self.product.streamed()).then(|| self.scratch(w, together));
         if panels > 0 {
             let full = panels - panels % together;
             let [workgroup, full_end, step] = [workgroup, full, together].map(|n| w.index(n));
@@ -138,7 +135,7 @@ impl Linear {
     /// How many panels are computed together, so that they share the activations.
     fn panels_together(&self) -> usize {
         let product = &self.product;
-        let most = if self.rows > product.few() {
+        let most = if self.rows > product.streamed() {
             MANY_TOGETHER
         } else {
             (product.sums() / self.rows).min(product.instructions.streams)
@@ -223,7 +220,7 @@ impl Linear {
         let together = form.chunks_together();
         let words = form.chunk().max(form.unit()) / form.unit() * form.unit_words();
         let spans = form.chunks() / together;
-        let ahead = (AHEAD / words).max(1);
+        let ahead = (self.words_ahead() / words).clamp(1, spans);
         let [zero, one, end, panels] = [0, 1, spans, panels].map(|n| w.index(n));
         w.for_loop("span", [&zero, &end, &one], carried, |w, span, carried| {
             let first = w.scaled("first", span, together);
@@ -244,6 +241,12 @@ impl Linear {
                 body(w, &Chunk { number, word: word.clone(), part, ahead }, &carried)
             })
         })
+    }
+
+    /// About how many words of a panel ahead of those at hand memory is asked for.
+    fn words_ahead(&self) -> usize {
+        let word = if self.product.form.planes().is_some() { 4 } else { 2 };
+        self.product.instructions.ahead / (word * self.product.form.lanes)
     }
 
     /// The codes of a unit that belong to a chunk.

@@ -103,6 +103,15 @@ impl Product {
         self.sums() / MANY_TOGETHER
     }
 
+    /// The most rows that meet codes as they are unpacked: their sums over a chunk and their totals stay in registers, for one panel.
+    pub(super) fn streamed(&self) -> usize {
+        let rows = self.instructions.registers() * 3 / 4 / (self.arithmetic.planes() + 1);
+        match self.instructions.set {
+            VectorSet::Avx512 => rows.max(self.few()),
+            VectorSet::Avx2 | VectorSet::Neon => self.few(),
+        }
+    }
+
     /// Consecutive activations that meet one lane at a time.
     pub(super) fn width(&self) -> usize {
         self.arithmetic.width() * if self.matrices { 2 } else { 1 }

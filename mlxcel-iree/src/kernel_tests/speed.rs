@@ -12,8 +12,9 @@ use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, P
 use crate::testing::host;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
-/// Those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
-const PACKINGS: [&str; 12] = [
+/// Plain weights, those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
+const PACKINGS: [&str; 13] = [
+    PLAIN,
     "u4/64 bf16 + bf16",
     "u8/64 bf16 + bf16",
     "u4/32 u8*f16/8 - u8*f16/8",
@@ -28,11 +29,17 @@ const PACKINGS: [&str; 12] = [
     "e4m3/128 f32",
 ];
 
+/// Weights that are not packed.
+const PLAIN: &str = "bf16";
+
 /// Rounds, each of all packings.
 const ROUNDS: usize = 9;
 
 /// Bytes of weights that one call reads: more than caches hold.
 const BYTES: usize = 160 << 20;
+
+/// More rows than this read weights once for so much arithmetic that where they lie makes no difference.
+const MANY: usize = 32;
 
 /// A program over several weights of one shape, and its arguments.
 struct Running {
@@ -50,16 +57,20 @@ impl Running {
         [rows, outputs, inputs]: [usize; 3],
         precision: Precision,
     ) -> Self {
-        let packing: Packing = packing.parse().unwrap();
-        let weight = packing.bits_per_value() * (outputs * inputs) as f64 / 8.0;
-        let count = if rows > 1 { 4 } else { (BYTES as f64 / weight) as usize };
-        let parts: Vec<TensorType> = operand_parts(&packing)
-            .map(|part| {
-                let ty = part_element(&packing, part);
-                TensorType::new(ty, [outputs, packing.width(part, inputs)])
-            })
-            .collect();
-        let mut types = vec![TensorType::new(ElementType::F32, [rows, inputs])];
+        let packing: Option<Packing> = (packing != PLAIN).then(|| packing.parse().unwrap());
+        let parts: Vec<TensorType> = match &packing {
+            None => vec![TensorType::new(ElementType::BF16, [outputs, inputs])],
+            Some(packing) => operand_parts(packing)
+                .map(|part| {
+                    let ty = part_element(packing, part);
+                    TensorType::new(ty, [outputs, packing.width(part, inputs)])
+                })
+                .collect(),
+        };
+        let weight: usize = parts.iter().map(TensorType::bytes).sum();
+        let count = if rows > MANY { 4 } else { BYTES / weight };
+        let x = if packing.is_none() { ElementType::BF16 } else { ElementType::F32 };
+        let mut types = vec![TensorType::new(x, [rows, inputs])];
         types.extend((0..count).flat_map(|_| parts.clone()));
         let mut module = ModuleBuilder::new("speed");
         module
@@ -70,9 +81,12 @@ impl Running {
                 }
                 let (x, weights) = (values[0], values[1..].chunks(parts.len()));
                 weights
-                    .map(|parts| {
-                        let weight = PackedWeight { packing, parts: parts.to_vec() };
-                        packed_linear(b, x, &weight, None, ElementType::F32)
+                    .map(|parts| match packing {
+                        None => b.linear(x, parts[0], None, ElementType::F32),
+                        Some(packing) => {
+                            let weight = PackedWeight { packing, parts: parts.to_vec() };
+                            packed_linear(b, x, &weight, None, ElementType::F32)
+                        }
                     })
                     .collect()
             })
@@ -119,7 +133,12 @@ fn compiled(module: &Module, device: &Device, precision: Precision) -> Function 
     let text = lower(module, &host(), precision).unwrap();
     assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    let artifact = compiler.compile(&text, &CompileOptions::new(host()), None).unwrap();
+    let mut options = CompileOptions::new(host());
+    // A folder for the code of each kernel.
+    if let Ok(path) = std::env::var("KEEP") {
+        options.flags.push(format!("--iree-hal-dump-executable-intermediates-to={path}"));
+    }
+    let artifact = compiler.compile(&text, &options, None).unwrap();
     Program::load(device, &artifact).unwrap().function("main").unwrap()
 }
 
@@ -132,9 +151,11 @@ fn kernels_of_packed_weights_beside_one_another() {
         Ok("fast") => Precision::Fast,
         _ => Precision::Native,
     };
-    // Some of them, with commas between.
+    // Some of them, and numbers of rows, with commas between.
     let only = std::env::var("PACKINGS").ok();
-    for shape in [[1, 8192, 2048], [1, 2048, 8192], [128, 8192, 2048]] {
+    let rows = std::env::var("ROWS").unwrap_or_else(|_| "1,128".to_owned());
+    let rows = rows.split(',').map(|rows| rows.parse::<usize>().unwrap());
+    for shape in rows.flat_map(|rows| [[rows, 8192, 2048], [rows, 2048, 8192]]) {
         let chosen =
             |packing: &&str| only.as_deref().is_none_or(|only| only.split(',').any(|one| one == *packing));
         let packings: Vec<&str> = PACKINGS.into_iter().filter(chosen).collect();
