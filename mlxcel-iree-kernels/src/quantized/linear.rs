@@ -339,14 +339,18 @@ impl Linear {
             }
             sums
         };
-        let nothing = product.nothing(w);
-        let sums = vec![nothing; panels.len() * rows.len() * planes];
+        let sums = vec![self.beginnings(w, views, &chunk.number, rows); panels.len()].concat();
         let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
         if unroll == units {
             return turn(w, &zero, &sums);
         }
         let carried: Vec<_> = sums.into_iter().map(|sum| (sum, product.operand())).collect();
         w.for_loop("unit", [&zero, &end, &step], &carried, turn)
+    }
+
+    /// What the sums of a chunk begin with for each row and plane.
+    fn beginnings(&self, w: &mut Writer, views: &Views, chunk: &str, rows: &[String]) -> Vec<String> {
+        rows.iter().flat_map(|row| self.product.beginnings(w, &views.meta, chunk, row)).collect()
     }
 
     /// Memory of a workgroup's own for many rows.
@@ -492,43 +496,48 @@ impl Linear {
         let base = w.arith("row", "addi", first, tile, "index");
         let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
         let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
-        let nothing = (product.nothing(w), product.operand());
-        let of_row = if product.matrices { count.next_multiple_of(2) } else { count };
-        let mut sums = w.for_loop(
-            "unit",
-            [&zero, &end, &step],
-            &vec![nothing; panels * of_row * planes],
-            |w, unit, sums| {
-                let mut sums = sums.to_vec();
-                for i in 0..unroll {
-                    let at = w.offset("unit", unit, i);
-                    let operands: Vec<String> = (0..panels * product.vectors())
-                        .map(|place| {
-                            let part = w.index(place % product.vectors() * product.form.lanes);
-                            let place = w.index(place / product.vectors());
-                            scratch.operands.load(w, "operand", &[&place, &at, &part], &operand)
-                        })
-                        .collect();
-                    if product.matrices {
-                        product.add_matrices(w, &mut sums, &operands, &views.x, [chunk, &at], &rows);
-                        continue;
-                    }
-                    for (m, row) in rows.iter().enumerate() {
-                        for plane in 0..planes {
-                            let place = w.index(plane);
-                            let x = product.broadcast(w, &views.x, &[chunk, row, &at, &place]);
-                            for (n, operand) in operands.iter().enumerate() {
-                                let sum = &mut sums[(n * count + m) * planes + plane];
-                                *sum = product.accumulate(w, sum, operand, &x);
-                            }
+        let beginnings = vec![self.beginnings(w, views, chunk, &rows); panels].concat();
+        let from = if product.matrices {
+            vec![product.nothing(w); panels * count.next_multiple_of(2) * planes]
+        } else {
+            beginnings.clone()
+        };
+        let carried: Vec<_> = from.into_iter().map(|sum| (sum, product.operand())).collect();
+        let mut sums = w.for_loop("unit", [&zero, &end, &step], &carried, |w, unit, sums| {
+            let mut sums = sums.to_vec();
+            for i in 0..unroll {
+                let at = w.offset("unit", unit, i);
+                let operands: Vec<String> = (0..panels * product.vectors())
+                    .map(|place| {
+                        let part = w.index(place % product.vectors() * product.form.lanes);
+                        let place = w.index(place / product.vectors());
+                        scratch.operands.load(w, "operand", &[&place, &at, &part], &operand)
+                    })
+                    .collect();
+                if product.matrices {
+                    product.add_matrices(w, &mut sums, &operands, &views.x, [chunk, &at], &rows);
+                    continue;
+                }
+                for (m, row) in rows.iter().enumerate() {
+                    for plane in 0..planes {
+                        let place = w.index(plane);
+                        let x = product.broadcast(w, &views.x, &[chunk, row, &at, &place]);
+                        for (n, operand) in operands.iter().enumerate() {
+                            let sum = &mut sums[(n * count + m) * planes + plane];
+                            *sum = product.accumulate(w, sum, operand, &x);
                         }
                     }
                 }
-                sums
-            },
-        );
+            }
+            sums
+        });
         if product.matrices {
             sums = product.sums_of_rows(w, &sums, panels, count);
+            if product.subtracted().is_some() {
+                for (sum, beginning) in sums.iter_mut().zip(&beginnings).skip(planes - 1).step_by(planes) {
+                    *sum = w.arith("sum", "addi", sum, beginning, &product.operand());
+                }
+            }
         }
         for (m, row) in rows.iter().enumerate() {
             let of_x = product.of_activations(w, &views.meta, chunk, row);

@@ -183,7 +183,7 @@ fn sums<'f>(
     let parts = operands.parts(b)?;
     // Equal calls with equal operands are one to the compiler.
     let product = Product::new(form, arithmetic, context.instructions, rows);
-    let kernel = prepare::kernel(&form, arithmetic, product.width(), given);
+    let kernel = prepare::kernel(&product, given);
     let ready = context.kernels.call(b, &kernel, &[x], ready)?;
     let kernel = Linear { product, rows, blocks }.kernel();
     let operands: Vec<_> = ready.into_iter().chain(parts).chain(experts).collect();

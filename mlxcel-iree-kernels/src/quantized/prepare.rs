@@ -4,7 +4,8 @@
 //! activations needs its sum, and, in fixed point, a scale of its own: the largest magnitude of the chunk becomes the largest
 //! integer. The sum is that of the fixed-point values, so that both terms speak of the same activations.
 
-use super::form::{Arithmetic, Form};
+use super::form::Arithmetic;
+use super::product::Product;
 use crate::kernels::Kernel;
 use crate::writer::Writer;
 
@@ -20,10 +21,11 @@ const SMALLEST: &str = "1.0e-30";
 /// The kernel that makes `[rows, inputs]` f32 ready for products with weights of a form.
 ///
 /// Results: `[chunks, rows, chunk / width, planes, width]` activations, `width` being how many meet a lane at a time, and `[chunks, rows, 2]` f32: scale and sum of each
-/// chunk. Rows of a chunk stand together since a kernel takes some of many rows; far apart, they would push each other out of
+/// chunk, or instead of the sum the bits of the integer that sums of products [begin with](Product::subtracted). Rows of a chunk stand together since a kernel takes some of many rows; far apart, they would push each other out of
 /// the cache.
-pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, width: usize, rows: usize) -> Kernel {
-    let Form { inputs, .. } = *form;
+pub(super) fn kernel(product: &Product, rows: usize) -> Kernel {
+    let Product { form, arithmetic, .. } = product;
+    let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
     let (chunks, chunk) = (form.chunks(), form.chunk());
     let element = arithmetic.activation();
     let together = (WORKGROUP / inputs.max(1)).clamp(1, rows);
@@ -59,7 +61,7 @@ pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, width: usize, rows: us
                     let sum = total(w, &vectors, "addf", "add", "f32");
                     (w.constant("1.0", "f32"), sum, vectors)
                 }
-                Some(largest) => fixed_point(w, (arithmetic, width), largest, &vectors),
+                Some(largest) => fixed_point(w, (arithmetic, width), product.subtracted(), largest, &vectors),
             };
             for (i, vector) in vectors.iter().enumerate() {
                 let at = w.index(i * LANES * planes);
@@ -82,6 +84,7 @@ pub(super) fn kernel(form: &Form, arithmetic: Arithmetic, width: usize, rows: us
 fn fixed_point(
     w: &mut Writer,
     (arithmetic, width): (Arithmetic, usize),
+    subtracted: Option<i16>,
     largest: u32,
     vectors: &[String],
 ) -> (String, String, Vec<String>) {
@@ -114,8 +117,14 @@ fn fixed_point(
         })
         .collect();
     let sum = total(w, &integers, "addi", "add", "i32");
-    let sum = w.set("sum", format_args!("arith.sitofp {sum} : i32 to f32"));
-    let sum = w.arith("sum", "mulf", &sum, &scale, "f32");
+    let sum = if let Some(zero) = subtracted {
+        let times = w.constant(-i32::from(zero), "i32");
+        let sum = w.arith("sum", "muli", &sum, &times, "i32");
+        w.set("sum", format_args!("arith.bitcast {sum} : i32 to f32"))
+    } else {
+        let sum = w.set("sum", format_args!("arith.sitofp {sum} : i32 to f32"));
+        w.arith("sum", "mulf", &sum, &scale, "f32")
+    };
     let values = integers.iter().map(|integers| bytes(w, arithmetic, width, integers)).collect();
     (scale, sum, values)
 }

@@ -289,9 +289,16 @@ impl Product {
         }
     }
 
+    /// What is subtracted from every code where that is all that a group adds to its scaled sum, and sums are integers. It is so from the
+    /// number that a sum begins with, and takes no instruction.
+    pub(super) fn subtracted(&self) -> Option<i16> {
+        let alone = self.arithmetic != Arithmetic::Float && self.form.packing.offset == Offset::None;
+        Some(self.zero()).filter(|&zero| alone && zero != 0)
+    }
+
     /// Whether a group adds more than its scaled sum, so that the sum of activations is needed.
-    pub(super) fn adds_offset(&self) -> bool {
-        self.zero() != 0 || self.form.packing.offset != Offset::None
+    fn adds_offset(&self) -> bool {
+        self.subtracted().is_none() && (self.zero() != 0 || self.form.packing.offset != Offset::None)
     }
 
     /// A vector as long as there are lanes.
@@ -303,6 +310,18 @@ impl Product {
     pub(super) fn nothing(&self, w: &mut Writer) -> String {
         let zero = if self.arithmetic == Arithmetic::Float { "dense<0.0>" } else { "dense<0>" };
         w.constant(zero, self.operand())
+    }
+
+    /// What the sums of a chunk begin with for a row, one for each plane.
+    pub(super) fn beginnings(&self, w: &mut Writer, meta: &View, chunk: &str, row: &str) -> Vec<String> {
+        let mut beginnings = vec![self.nothing(w); self.arithmetic.planes()];
+        if let (Some(_), Some(last)) = (self.subtracted(), beginnings.last_mut()) {
+            let place = w.index(1);
+            let bits = meta.element(w, "of_x", &[chunk, row, &place]);
+            let bits = w.set("of_x", format_args!("arith.bitcast {bits} : f32 to i32"));
+            *last = w.set("beginning", format_args!("vector.broadcast {bits} : i32 to {}", self.operand()));
+        }
+        beginnings
     }
 
     /// The activations that meet every lane of an operand: [`width`](Arithmetic::width) of them, from `x` at `at`.
@@ -347,7 +366,7 @@ impl Product {
         let groups = self.groups(weight, panel, &zero);
         let scale = groups.scale(w, &group, self.factor());
         let offset = groups.offset(w, &group);
-        if self.zero() == 0 {
+        if self.zero() == 0 || self.subtracted().is_some() {
             return (scale, offset);
         }
         let floats = self.vector("f32");
