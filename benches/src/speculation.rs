@@ -2,10 +2,10 @@
 //! Every figure is a ratio of the same round.
 //!
 //! Weights are random, so texts are too. What guesses are worth is therefore measured with a drafter that knows the plain run's text and
-//! is wrong as often as is asked for; and with prompt lookup on drawn text, which never repeats, and on the greedy text that repeats itself
-//! most, of several prompts. The label says how much of that one lookup can guess: of Llama-3.2-1B's shapes it is nothing, so a
-//! checkpoint whose texts repeat is needed (`--model`) for that figure to say anything.
+//! is wrong as often as is asked for; and with prompt lookup on drawn text, which never repeats, and on text that masks hold to a cycle of
+//! tokens, with guesses and without.
 
+mod cycle;
 mod drafters;
 mod rows;
 
@@ -13,16 +13,18 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use mlxcel_iree::IreeBackend;
-use mlxcel_session::{
-    Completion, LoadOptions, Model, Options, PromptLookup, SamplingParams, Speculation, TokenId,
-};
+use mlxcel_session::{Completion, LoadOptions, Model, Options, SamplingParams, Speculation, TokenId};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::machine::Machine;
 use crate::shapes::LLAMA_1B;
 use crate::spread::Spread;
-use drafters::{Replay, Unguessable, lookup_rate};
+use cycle::Cycle;
+use drafters::{Replay, Unguessable};
+
+/// The tokens of a text that repeats itself.
+const CYCLE: usize = 12;
 
 /// What is measured, and how often.
 #[derive(clap::Args)]
@@ -163,31 +165,17 @@ fn cases(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Resul
     let greedy =
         Options::new(arguments.tokens()).with_ignore_stop(true).with_sampling(SamplingParams::greedy());
     let drawn = greedy.clone().with_sampling(SamplingParams::greedy().with_temperature(1.0).with_seed(3));
-    // The greedy texts that repeat themselves most and least.
-    let (mut most, mut least) = ((f64::MIN, Vec::new(), Vec::new()), (f64::MAX, Vec::new(), Vec::new()));
-    for _ in 0..if arguments.quick { 3 } else { 6 } {
-        let prompt = prompt(model, 24, random);
-        let text = model.generate_tokens(&prompt, &greedy)?.complete()?.tokens;
-        let rate = lookup_rate(&prompt, &text)?;
-        if rate > most.0 {
-            most = (rate, prompt.clone(), text.clone());
-        }
-        if rate < least.0 {
-            least = (rate, prompt, text);
-        }
-    }
-    let (prompt, text) = (least.1.as_slice(), &least.2);
+    let prompt = &prompt(model, 24, random);
+    let text = &model.generate_tokens(prompt, &greedy)?.complete()?.tokens;
+    let cycling =
+        greedy.clone().with_ignore_stop(false).with_constraint(Cycle(self::prompt(model, CYCLE, random)));
     let replay = |wrong: usize| Speculation::new(Replay::new(prompt, text, wrong));
-    let of_least = (prompt, &greedy);
+    let greedily = (prompt.as_slice(), &greedy);
     Ok(vec![
-        Case::new("replayed, wrong in 1 of 5", of_least, replay(5)),
-        Case::new("replayed, wrong in 1 of 2", of_least, replay(2)),
-        Case::new("replayed, always wrong", of_least, replay(1)),
-        Case::new(
-            &format!("lookup, repeats itself ({:.0} %)", 100.0 * most.0),
-            (most.1.as_slice(), &greedy),
-            Speculation::new(PromptLookup::default()),
-        ),
+        Case::new("replayed, wrong in 1 of 5", greedily, replay(5)),
+        Case::new("replayed, wrong in 1 of 2", greedily, replay(2)),
+        Case::new("replayed, always wrong", greedily, replay(1)),
+        Case::new("lookup, a cycle of 12 tokens", (prompt, &cycling), Speculation::lookup()),
         Case::new("lookup, drawn text", (prompt, &drawn), Speculation::lookup()),
         Case::new("random guesses, drawn text", (prompt, &drawn), Speculation::new(Unguessable)),
     ])

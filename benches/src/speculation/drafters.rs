@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlxcel_session::{DraftContext, DraftSource, Drafter, PromptLookup, Result, SamplingParams, TokenId};
+use mlxcel_session::{DraftContext, DraftSource, Drafter, Result, TokenId};
 
 /// Knows a text, and is wrong in one of so many tokens, at places without a pattern.
 #[derive(Clone, Debug)]
@@ -59,18 +59,6 @@ impl Drafter for Unguessable {
     }
 }
 
-/// How many of a text's tokens prompt lookup guesses, one at a time.
-pub(super) fn lookup_rate(prompt: &[TokenId], text: &[TokenId]) -> Result<f64> {
-    let sampling = SamplingParams::greedy();
-    let mut drafter = PromptLookup::default().drafter(&DraftContext::new(usize::MAX, &sampling))?;
-    let whole = [prompt, text].concat();
-    let mut right = 0;
-    for place in prompt.len()..whole.len() {
-        right += usize::from(drafter.draft(&whole[..place], 1)?.first() == Some(&whole[place]));
-    }
-    Ok(right as f64 / text.len().max(1) as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,13 +73,5 @@ mod tests {
             let expected = text.len() - text.len() / wrong;
             assert!(right.abs_diff(expected) < 200, "{right} of {expected}");
         }
-    }
-
-    #[test]
-    fn a_text_that_repeats_itself_is_looked_up() {
-        let repeating: Vec<TokenId> = (0..100).map(|place| place % 10).collect();
-        assert!(lookup_rate(&[], &repeating).unwrap() > 0.85);
-        let new: Vec<TokenId> = (0..100).collect();
-        assert_eq!(lookup_rate(&[], &new).unwrap(), 0.0);
     }
 }
