@@ -1,5 +1,6 @@
 //! Tool calling: how tools are offered to the model, and how calls are parsed.
 
+mod attempt;
 #[cfg(feature = "structured")]
 mod grammar;
 mod parser;

@@ -1,11 +1,9 @@
 //! Parses tool calls in streamed output.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
-
-use super::styles::{Call, Style};
+use super::attempt::{Attempt, Found, is_object};
+use super::styles::Style;
 use crate::chat::{AnswerPart, ReasoningSplitter};
 
 /// A tool call.
@@ -35,6 +33,8 @@ pub enum ToolPart {
 /// A call is returned when it is complete. Text that only looks like one, such as a call of an unknown tool or an
 /// incomplete one, is returned as text, so that the parts are the whole answer. Create a parser with
 /// [`Tools::parser`](super::Tools::parser).
+///
+/// Its work grows with the length of the answer, whatever the answer says.
 #[derive(Clone, Debug)]
 pub struct ToolParser {
     style: &'static Style,
@@ -42,6 +42,11 @@ pub struct ToolParser {
     place: Place,
     /// What is not given yet.
     held: String,
+    /// The call that `held` may begin with, as far as it was read.
+    attempt: Option<Attempt>,
+    /// How many bytes were looked at.
+    #[cfg(test)]
+    work: usize,
     /// Of a style whose calls are in channels.
     channels: Option<ReasoningSplitter>,
     /// The call in a channel that is being read.
@@ -57,184 +62,141 @@ enum Place {
     Calls,
 }
 
-/// What the beginning of a text is.
-enum Found<T> {
-    /// It, and how many bytes it has.
-    Whole(T, usize),
-    /// It may become it.
-    Begun,
-    Not,
-}
-
-impl<T> Found<T> {
-    /// What is found behind it, with the length of both.
-    fn then<U>(self, text: &str, next: impl FnOnce(T, &str) -> Found<U>) -> Found<U> {
-        match self {
-            Self::Whole(found, length) => match next(found, &text[length..]) {
-                Found::Whole(next, more) => Found::Whole(next, length + more),
-                other => other,
-            },
-            Self::Begun => Found::Begun,
-            Self::Not => Found::Not,
-        }
-    }
-}
-
 impl ToolParser {
     pub(super) fn new(
         style: &'static Style,
         names: Arc<[String]>,
         channels: Option<ReasoningSplitter>,
     ) -> Self {
-        Self { style, names, place: Place::Start, held: String::new(), channels, open_call: None }
+        Self {
+            style,
+            names,
+            place: Place::Start,
+            held: String::new(),
+            attempt: None,
+            #[cfg(test)]
+            work: 0,
+            channels,
+            open_call: None,
+        }
     }
 
     /// Adds a piece of the answer and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<ToolPart> {
-        let mut parts = Vec::new();
         if let Some(channels) = &mut self.channels {
             let read = channels.push(piece);
+            let mut parts = Vec::new();
             read.into_iter().for_each(|part| self.take_channel(part, &mut parts));
             return parts;
         }
         self.held.push_str(piece);
-        // Nothing that is held becomes whole by the middle of its JSON.
-        if self.held.len() == piece.len() || !piece.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            self.read(&mut parts);
-        }
-        merge(parts)
+        self.read(false)
     }
 
     /// Ends the answer and returns what was held back.
     pub fn finish(&mut self) -> Vec<ToolPart> {
-        let mut parts = Vec::new();
         if let Some(channels) = &mut self.channels {
             let read = channels.finish();
+            let mut parts = Vec::new();
             read.into_iter().for_each(|part| self.take_channel(part, &mut parts));
             self.end_channel_call(&mut parts);
             return parts;
         }
-        self.read(&mut parts);
-        // A call that is broken off may hold a whole one.
-        while !self.held.is_empty() {
-            let first = self.held.chars().next().map_or(0, char::len_utf8);
-            let next =
-                self.held[first..].find(self.first_of_trigger()).map_or(self.held.len(), |at| at + first);
-            text(self.held.drain(..next).collect(), &mut parts);
-            self.place = Place::Text;
-            self.read(&mut parts);
+        self.read(true)
+    }
+
+    /// Reads on in what is held. At the answer's end a call that is broken off is none, though one may begin within it.
+    fn read(&mut self, is_end: bool) -> Vec<ToolPart> {
+        let mut held = std::mem::take(&mut self.held);
+        let mut parts = Vec::new();
+        let mut given = 0;
+        while let Some(mut attempt) = self.begin(&held, &mut given, is_end, &mut parts) {
+            let before = attempt.at();
+            let read = attempt.read(&held[given..], &self.names);
+            self.look(attempt.at() - before);
+            match read {
+                Found::Whole(call) => {
+                    given += attempt.at();
+                    self.place = Place::Calls;
+                    parts.extend(call.map(ToolPart::Call));
+                    if attempt.ends_calls() {
+                        self.place = Place::Text;
+                    }
+                }
+                Found::Begun if !is_end => {
+                    self.attempt = Some(attempt);
+                    break;
+                }
+                Found::Begun | Found::Not => self.refuse(&attempt, &held, &mut given, &mut parts),
+            }
         }
+        held.drain(..given);
+        self.held = held;
         merge(parts)
     }
 
-    /// The character that a call begins with.
-    fn first_of_trigger(&self) -> char {
-        self.style.trigger().chars().next().unwrap_or('{')
+    /// The attempt to go on with, in front of which all text is given; none where no call can begin yet.
+    fn begin(
+        &mut self,
+        held: &str,
+        given: &mut usize,
+        is_end: bool,
+        parts: &mut Vec<ToolPart>,
+    ) -> Option<Attempt> {
+        if let Some(attempt) = self.attempt.take() {
+            return Some(attempt);
+        }
+        if self.place == Place::Calls {
+            return Some(Attempt::next(self.style));
+        }
+        let rest = &held[*given..];
+        let trigger = self.style.trigger();
+        let start = if trigger.is_empty() {
+            // The call is the whole answer.
+            (self.place == Place::Start && !rest.is_empty()).then_some(0)
+        } else {
+            rest.find(trigger)
+        };
+        self.look(start.unwrap_or(rest.len()));
+        let certain = match start {
+            Some(start) => start,
+            None if is_end => rest.len(),
+            None => rest.len() - begun(rest, trigger),
+        };
+        self.give_text(&rest[..certain], parts);
+        *given += certain;
+        start.map(|_| Attempt::first(self.style))
     }
 
-    fn read(&mut self, parts: &mut Vec<ToolPart>) {
-        let trigger = self.style.trigger();
-        loop {
-            if self.place == Place::Calls {
-                match self.next_call() {
-                    Found::Whole(call, length) => {
-                        self.held.drain(..length);
-                        parts.push(ToolPart::Call(call));
-                        continue;
-                    }
-                    Found::Begun => return,
-                    _ => self.place = Place::Text,
-                }
-                continue;
-            }
-            let start = if trigger.is_empty() {
-                let space = self.held.len() - self.held.trim_start().len();
-                (self.place == Place::Start).then_some(space)
-            } else {
-                self.held.find(trigger)
-            };
-            let Some(start) = start else {
-                let certain = self.held.len() - begun(&self.held, trigger);
-                self.give_text(certain, parts);
-                return;
-            };
-            if !trigger.is_empty() {
-                self.give_text(start, parts);
-            } else if start == self.held.len() {
-                return;
-            }
-            match self.first_call() {
-                Found::Whole(call, length) => {
-                    self.held.drain(..length);
-                    self.place = Place::Calls;
-                    parts.push(ToolPart::Call(call));
-                }
-                Found::Begun => return,
-                _ => {
-                    // The mark is a part of the text.
-                    let length = trigger.len().max(self.held.chars().next().map_or(0, char::len_utf8));
-                    self.place = Place::Text;
-                    self.give_text(length, parts);
-                }
-            }
+    /// What was tried is no call.
+    fn refuse(&mut self, attempt: &Attempt, held: &str, given: &mut usize, parts: &mut Vec<ToolPart>) {
+        if let Some(close) = attempt.otherwise(self.style) {
+            self.attempt = Some(close);
+        } else if self.place == Place::Calls {
+            self.place = Place::Text;
+        } else {
+            // The mark is a part of the text.
+            let rest = &held[*given..];
+            let length = self.style.trigger().len().max(rest.chars().next().map_or(0, char::len_utf8));
+            self.place = Place::Text;
+            self.give_text(&rest[..length], parts);
+            *given += length;
         }
     }
 
-    fn give_text(&mut self, length: usize, parts: &mut Vec<ToolPart>) {
-        let given: String = self.held.drain(..length).collect();
-        if !given.trim().is_empty() {
+    fn give_text(&mut self, given: &str, parts: &mut Vec<ToolPart>) {
+        if self.place == Place::Start && !given.trim().is_empty() {
             self.place = Place::Text;
         }
-        text(given, parts);
+        text(given.to_owned(), parts);
     }
 
-    /// The call at the beginning of what is held.
-    fn first_call(&self) -> Found<ToolCall> {
-        eat(self.style.open, &self.held).then(&self.held, |(), rest| self.call(rest))
-    }
-
-    /// The call behind others. Their end is taken away.
-    fn next_call(&mut self) -> Found<ToolCall> {
-        let separated = eat(self.style.separator, &self.held);
-        let next = separated.then(&self.held, |(), rest| self.call(rest));
-        if !matches!(next, Found::Not) {
-            return next;
-        }
-        match eat(self.style.close, &self.held) {
-            Found::Whole((), length) => {
-                self.held.drain(..length);
-                Found::Not
-            }
-            Found::Begun => Found::Begun,
-            Found::Not => Found::Not,
-        }
-    }
-
-    /// The call that `text` begins with.
-    fn call(&self, text: &str) -> Found<ToolCall> {
-        let call = match self.style.call {
-            Call::Object { before, name, arguments, after } => eat(before, text).then(text, |(), rest| {
-                object(rest).then(rest, |object, rest| {
-                    let Some(call) = fields(object, name, arguments) else { return Found::Not };
-                    eat(after, rest).then(rest, |(), _| Found::Whole(call, 0))
-                })
-            }),
-            Call::Named { before, between, after } => eat(before, text).then(text, |(), rest| {
-                name(rest).then(rest, |name, rest| {
-                    eat(between, rest).then(rest, |(), rest| {
-                        object(rest).then(rest, |arguments, rest| {
-                            let arguments = arguments.trim().to_owned();
-                            let call = ToolCall { name: name.clone(), arguments };
-                            eat(after, rest).then(rest, |(), _| Found::Whole(call, 0))
-                        })
-                    })
-                })
-            }),
-            Call::Channel { .. } => Found::Not,
-        };
-        match call {
-            Found::Whole(call, _) if !self.names.contains(&call.name) => Found::Not,
-            call => call,
+    /// Counts what is looked at.
+    #[cfg_attr(not(test), allow(clippy::unused_self, reason = "tests alone count"))]
+    fn look(&mut self, _bytes: usize) {
+        #[cfg(test)]
+        {
+            self.work += _bytes;
         }
     }
 
@@ -287,74 +249,6 @@ fn merge(parts: Vec<ToolPart>) -> Vec<ToolPart> {
     merged
 }
 
-/// Whether `text` begins with `literal`, with any space in front of its characters.
-fn eat(literal: &str, text: &str) -> Found<()> {
-    let mut rest = text;
-    for character in literal.chars().filter(|character| !character.is_whitespace()) {
-        let found = rest.trim_start();
-        rest = match found.strip_prefix(character) {
-            Some(rest) => rest,
-            None if found.is_empty() => return Found::Begun,
-            None => return Found::Not,
-        };
-    }
-    Found::Whole((), text.len() - rest.len())
-}
-
-/// The bare name at the beginning of `text`.
-fn name(text: &str) -> Found<String> {
-    let end = text.find(|character: char| !super::is_of_name(character));
-    match end {
-        Some(0) => Found::Not,
-        Some(end) => Found::Whole(text[..end].to_owned(), end),
-        None => Found::Begun,
-    }
-}
-
-/// The JSON object at the beginning of `text`, with any space in front of it.
-fn object(text: &str) -> Found<&str> {
-    let rest = text.trim_start();
-    if rest.is_empty() {
-        return Found::Begun;
-    }
-    if !rest.starts_with('{') {
-        return Found::Not;
-    }
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for (at, byte) in rest.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => depth += 1,
-            b'}' | b']' if !in_string => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            let found = &rest[..=at];
-            let length = text.len() - rest.len() + at + 1;
-            return if is_object(found) { Found::Whole(found, length) } else { Found::Not };
-        }
-    }
-    Found::Begun
-}
-
-fn is_object(text: &str) -> bool {
-    serde_json::from_str::<HashMap<String, &RawValue>>(text).is_ok()
-}
-
-/// The call that the fields of an object say; arguments may be written as a text that holds the object.
-fn fields(object: &str, name: &str, arguments: &str) -> Option<ToolCall> {
-    let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
-    let name = serde_json::from_str(fields.get(name)?.get()).ok()?;
-    let arguments = fields.get(arguments)?.get();
-    let arguments = match serde_json::from_str::<String>(arguments) {
-        Ok(text) => text,
-        Err(_) => arguments.to_owned(),
-    };
-    is_object(&arguments).then_some(ToolCall { name, arguments })
-}
-
 /// How much of the end of `text` may be the beginning of `mark`, in bytes.
 fn begun(text: &str, mark: &str) -> usize {
     let most = mark.len().saturating_sub(1).min(text.len());
@@ -363,4 +257,69 @@ fn begun(text: &str, mark: &str) -> usize {
         text.is_char_boundary(at) && mark.starts_with(&text[at..])
     };
     (1..=most).rev().find(is_begun).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::styles::STYLES;
+    use super::*;
+
+    /// What the work is for a text in pieces of `size` bytes, with what is found.
+    fn work(style: &'static Style, text: &str, size: usize) -> (usize, Vec<ToolPart>) {
+        let names = ["now".to_owned()];
+        let mut parser = ToolParser::new(style, names.into(), None);
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let mut length = size.min(rest.len());
+            while !rest.is_char_boundary(length) {
+                length += 1;
+            }
+            parts.extend(parser.push(&rest[..length]));
+            rest = &rest[length..];
+        }
+        parts.extend(parser.finish());
+        (parser.work, merge(parts))
+    }
+
+    #[test]
+    fn work_grows_with_the_length_of_the_answer_whatever_it_says() {
+        for style in STYLES.iter().filter(|style| style.name != "gpt-oss") {
+            let trigger = if style.trigger().is_empty() { "{" } else { style.trigger() };
+            let begin = format!("{trigger}{}", if trigger == "{" { "" } else { "[{" });
+            for repeated in [
+                trigger.to_owned(),
+                format!("{begin}\""),
+                format!("{begin}\"a\":\""),
+                format!("{begin}\"\\\""),
+                format!("{begin}{{\"a\":["),
+                format!("{trigger} \n"),
+                " ".to_owned(),
+                "{".to_owned(),
+                format!("{trigger}now"),
+                format!("{trigger}{{\"name\": \"now\", \"arguments\": {{}}}}, "),
+            ] {
+                for (first, size) in [("", 1), ("", 7), ("", usize::MAX), (begin.as_str(), 3)] {
+                    let text = format!("{first}{}", repeated.repeat(4_000 / repeated.len()));
+                    let (work, _) = work(style, &text, size);
+                    // The beginning of a mark is compared again with each piece.
+                    let most = (8 + trigger.len()) * text.len();
+                    assert!(work <= most, "{}: {work} for {} of {repeated:?}", style.name, text.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_call_in_pieces_is_read_once() {
+        let style = STYLES.iter().find(|style| style.name == "hermes").unwrap();
+        let long = "x, {\\\"y\\\"} ".repeat(1_000);
+        let call = format!(r#"<tool_call>{{"name": "now", "arguments": {{"text": "{long}"}}}}</tool_call>"#);
+        for size in [1, 5, usize::MAX] {
+            let (work, parts) = work(style, &call, size);
+            assert!(matches!(&parts[..], [ToolPart::Call(_)]), "{parts:?}");
+            assert!(work <= 2 * call.len(), "{work} for {}", call.len());
+        }
+    }
 }

@@ -11,6 +11,8 @@ pub(super) const CHANNEL: &str = "<|channel|>";
 pub(super) const MESSAGE: &str = "<|message|>";
 const START: &str = "<|start|>";
 const CONSTRAIN: &str = "<|constrain|>";
+/// What all marks begin with.
+const MARK: &str = "<|";
 /// What ends a message.
 const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 /// All marks.
@@ -21,6 +23,8 @@ pub(super) struct Channels {
     place: Place,
     /// What is not given yet.
     held: String,
+    /// How much of a header was searched for its end.
+    searched: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -44,7 +48,7 @@ enum Reader {
 
 impl Default for Channels {
     fn default() -> Self {
-        Self { place: Place::Header { first: true }, held: String::new() }
+        Self { place: Place::Header { first: true }, held: String::new(), searched: 0 }
     }
 }
 
@@ -76,37 +80,48 @@ impl Channels {
     }
 
     pub(super) fn push(&mut self, piece: &str) -> Vec<AnswerPart> {
-        self.held.push_str(piece);
-        let mut parts = Vec::new();
+        let mut held = std::mem::take(&mut self.held);
+        held.push_str(piece);
+        let (mut given, mut parts) = (0, Vec::new());
         loop {
+            let rest = &held[given..];
             match &self.place {
                 Place::Header { first } => {
-                    if *first && !may_be_header(&self.held) {
-                        self.place = Place::Message(Reader::Answer);
+                    if *first && !may_be_header(rest) {
+                        (self.place, self.searched) = (Place::Message(Reader::Answer), 0);
                         continue;
                     }
-                    let Some(at) = self.held.find(MESSAGE) else { return parts };
-                    self.place = Place::Message(Reader::of(&self.held[..at]));
-                    self.held.drain(..at + MESSAGE.len());
+                    let Some(at) = rest[self.searched..].find(MESSAGE).map(|at| at + self.searched) else {
+                        self.searched = rest.len() - begun(rest, MESSAGE);
+                        break;
+                    };
+                    (self.place, self.searched) = (Place::Message(Reader::of(&rest[..at])), 0);
+                    given += at + MESSAGE.len();
                 }
                 Place::Message(reader) => {
-                    let ends = ENDS.iter().chain([&START]);
-                    let end = ends.filter_map(|mark| Some((self.held.find(mark)?, mark.len()))).min();
+                    let ends = || ENDS.iter().chain([&START]);
+                    let end = rest.match_indices(MARK).find_map(|(at, _)| {
+                        let mark = ends().find(|mark| rest[at..].starts_with(**mark))?;
+                        Some((at, mark.len()))
+                    });
                     let (certain, mark) = end.unwrap_or_else(|| {
-                        let held = ENDS.iter().chain([&START]).map(|mark| begun(&self.held, mark)).max();
-                        (self.held.len() - held.unwrap_or(0), 0)
+                        let held = ends().map(|mark| begun(rest, mark)).max();
+                        (rest.len() - held.unwrap_or(0), 0)
                     });
                     if certain > 0 {
-                        parts.push(reader.part(self.held[..certain].to_owned()));
+                        parts.push(reader.part(rest[..certain].to_owned()));
                     }
-                    self.held.drain(..certain + mark);
+                    given += certain + mark;
                     if end.is_none() {
-                        return parts;
+                        break;
                     }
                     self.place = Place::Header { first: false };
                 }
             }
         }
+        held.drain(..given);
+        self.held = held;
+        parts
     }
 
     pub(super) fn finish(&mut self) -> Vec<AnswerPart> {
