@@ -1,4 +1,4 @@
-//! Additional checks of JSON schema formats, beyond llguidance's expressions for them.
+//! Makes JSON schemas narrower where llguidance's own expressions for formats are too wide, or its integers too small.
 
 use serde_json::{Map, Value, json};
 
@@ -32,8 +32,11 @@ const OF_ONE: [&str; 12] = [
 const OF_LIST: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
 const BY_NAME: [&str; 5] = ["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"];
 
-/// Adds to each schema with a format what its standard demands beyond the expression that llguidance has for it. Texts of
-/// the result are texts of `schema`.
+/// The least integer that llguidance can negate. Schemas of 64-bit integers have one less as their minimum.
+const LEAST: i64 = -i64::MAX;
+
+/// Adds to each schema with a format what its standard demands beyond the expression that llguidance has for it, and lifts
+/// the least integer to one that llguidance can count from. Texts of the result are texts of `schema`.
 pub(super) fn complete(schema: &mut Value) {
     // Depth was bounded before.
     let Some(map) = schema.as_object_mut() else { return };
@@ -50,9 +53,20 @@ pub(super) fn complete(schema: &mut Value) {
             .flatten()
             .for_each(|(_, part)| complete(part));
     }
+    if map.get("type").is_some_and(|kind| kind == "integer") {
+        for field in ["minimum", "exclusiveMinimum"] {
+            if let Some(least) = map.get_mut(field).filter(|least| is_below(least)) {
+                *least = LEAST.into();
+            }
+        }
+    }
     if let Some(more) = map.get("format").and_then(Value::as_str).and_then(demands) {
         add(map, more);
     }
+}
+
+fn is_below(least: &Value) -> bool {
+    least.as_i64().is_none_or(|least| least < LEAST) && least.as_f64().is_some_and(|least| least < 0.0)
 }
 
 fn demands(format: &str) -> Option<Value> {
@@ -78,6 +92,20 @@ fn add(map: &mut Map<String, Value>, more: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_integer_of_64_bits_is_one_that_can_be_negated() {
+        for (least, lifted) in [
+            (json!(i64::MIN), json!(LEAST)),
+            (json!(-1e300), json!(LEAST)),
+            (json!(-7), json!(-7)),
+            (json!(u64::MAX), json!(u64::MAX)),
+        ] {
+            let mut schema = json!({ "items": { "type": "integer", "minimum": least, "maximum": 5 } });
+            complete(&mut schema);
+            assert_eq!(schema["items"]["minimum"], lifted);
+        }
+    }
 
     #[test]
     fn formats_are_completed_where_schemas_stand_and_nowhere_else() {

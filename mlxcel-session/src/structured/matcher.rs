@@ -1,7 +1,6 @@
 //! A compiled grammar that follows a text.
 
 use llguidance::Matcher;
-use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
 use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
@@ -19,28 +18,31 @@ impl Follower {
     /// At the beginning of a text of a model with so many tokens.
     pub(super) fn new(matcher: Matcher, vocabulary: usize) -> Result<Self> {
         let mut this = Self { matcher, vocabulary, first: None };
-        let first = this.mask()?;
-        if first.is_empty() {
+        let nothing = || {
             let reason = "no text of this vocabulary can match the grammar";
-            return Err(Error::new(ErrorKind::InvalidInput, "compile grammar", reason));
-        }
+            Error::new(ErrorKind::InvalidInput, "compile grammar", reason)
+        };
+        let first = match this.mask() {
+            Ok(first) if first.is_empty() => return Err(nothing()),
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(nothing()),
+            first => first?,
+        };
         this.first = Some(first);
         Ok(this)
     }
+}
 
-    fn fault(&self, fault: &anyhow::Error) -> Error {
-        match self.matcher.stop_reason() {
-            StopReason::LexerTooComplex | StopReason::ParserTooComplex => Error::new(
-                ErrorKind::ResourceExhausted,
-                "constrain text",
-                "the grammar exceeds the limits of time or memory; simplify it",
-            ),
-            _ => {
-                Error::new(ErrorKind::InvalidInput, "constrain text", "the text does not follow the grammar")
-            }
-        }
-        .with_source(fault.to_string())
-    }
+/// What became of a text. A matcher that failed knows nothing but the words of its failure.
+fn failed(fault: &anyhow::Error) -> Error {
+    let said = fault.to_string();
+    let said = said.strip_suffix(" <non-verbose/>").unwrap_or(&said).to_owned();
+    let exceeds = ["lexer error:", "parser error:", "Parser Error:"].iter().any(|of| said.starts_with(of));
+    let (kind, reason) = if exceeds && !said.contains("doesn't satisfy the grammar") {
+        (ErrorKind::ResourceExhausted, "the grammar exceeds the limits of time or memory; simplify it")
+    } else {
+        (ErrorKind::InvalidInput, "the text does not follow the grammar")
+    };
+    Error::new(kind, "constrain text", reason).with_source(said)
 }
 
 impl Constraint for Follower {
@@ -50,13 +52,13 @@ impl Constraint for Follower {
         }
         match self.matcher.compute_mask_or_eos() {
             Ok(mask) => Ok(of_bits(&mask, self.vocabulary)),
-            Err(fault) => Err(self.fault(&fault)),
+            Err(fault) => Err(failed(&fault)),
         }
     }
 
     fn accept(&mut self, token: TokenId) -> Result<()> {
         self.first = None;
-        self.matcher.consume_token(token).map_err(|fault| self.fault(&fault))
+        self.matcher.consume_token(token).map_err(|fault| failed(&fault))
     }
 
     fn forced(&mut self) -> Result<Vec<TokenId>> {

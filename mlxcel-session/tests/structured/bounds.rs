@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mlxcel_session::Grammar;
+use mlxcel_session::{ErrorKind, Grammar};
 use serde_json::{Value, json};
 
 use crate::harness::{say, tokenizer};
@@ -85,8 +85,14 @@ fn hostile_grammars_end_in_a_text_or_an_error() {
         let took = start.elapsed();
         println!(
             "{name}: {took:?}, {:?}",
-            said.map(|said| said.text.len()).map_err(|error| error.to_string())
+            said.as_ref().map(|said| said.text.len()).map_err(ToString::to_string)
         );
+        let kind = said.as_ref().err().map(mlxcel_session::Error::kind);
+        match name {
+            "itself" | "nothing" => assert_eq!(kind, Some(ErrorKind::InvalidInput), "{name}"),
+            "repeats" => assert_eq!(kind, Some(ErrorKind::ResourceExhausted), "{name}"),
+            _ => {}
+        }
         // The time that a grammar may take, and much for a busy machine.
         assert!(took.as_secs() < 60, "{name}: {took:?}");
     }
