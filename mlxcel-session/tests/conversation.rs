@@ -301,3 +301,20 @@ fn reasoning_is_kept_apart_where_the_template_takes_it_so() {
         Message::assistant("the end").with_field("reasoning_content", "Once")
     );
 }
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_replaced_by_a_saved_conversation() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let model = model(&engine());
+    let mut conversation = model.conversation().unwrap();
+    for path in [&*pipe, folder.path()] {
+        let refused = conversation.save(path).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        assert!(refused.to_string().contains(&path.display().to_string()), "{refused}");
+    }
+    assert!(!fs::metadata(&pipe).unwrap().is_file());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+}

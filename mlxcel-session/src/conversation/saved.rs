@@ -97,6 +97,13 @@ impl Saved {
     /// Writes it to `path`, whole or not at all.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let failed = |error| Error::io(WRITE, path, error);
+        // What is moved into the place of a device or a pipe replaces it.
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            let message = "there is something else than a file; give another path";
+            return Err(
+                Error::new(ErrorKind::InvalidInput, WRITE, message).with_context("path", path.display())
+            );
+        }
         let bytes = self.encode()?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let work =
@@ -163,7 +170,8 @@ impl Saved {
         let snapshot = parts.next(most, "its cache is larger than one of this model is")?;
         parts.finish()?;
         let mut saved = json?;
-        let snapshot = Snapshot::from_bytes(&snapshot)?;
+        let snapshot = Snapshot::from_bytes(&snapshot);
+        let snapshot = snapshot.map_err(|error| error.with_context("path", path.display()))?;
         let Some(cache) = saved.cache.as_mut().filter(|cache| cache.tokens.len() == snapshot.position())
         else {
             return Err(corrupt("its tokens are not those of its cache"));
