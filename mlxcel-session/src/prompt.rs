@@ -84,6 +84,10 @@ impl Prompt<'_> {
             Self::Chat(messages) => {
                 let tokenizer = model.tokenizer()?;
                 let tokens = tokenizer.encode_chat_prompt(messages, &options.chat, most_tokens)?;
+                if tokens.is_empty() {
+                    let reason = "the model's chat template writes nothing for these messages";
+                    return Err(Error::new(ErrorKind::InvalidInput, "apply chat template", reason));
+                }
                 Ok((tokens, Some(Detokenizer::new(tokenizer.clone(), skip))))
             }
             Self::Tokens(tokens) => {

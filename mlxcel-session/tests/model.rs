@@ -333,3 +333,17 @@ fn the_oldest_turn_is_forgotten_to_make_room() {
     assert!(!conversation.forget_oldest_turn());
     assert_eq!(conversation.messages().len(), 1);
 }
+
+#[test]
+fn a_template_that_writes_nothing_is_what_the_error_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| (storyteller().join(name), folder.path().join(name));
+    let (from, to) = place("tokenizer.json");
+    std::fs::copy(from, to).unwrap();
+    std::fs::write(place("chat_template.jinja").1, "{# nothing #}").unwrap();
+    let engine = mlxcel_session::mlxcel_core::reference::ReferenceBackend::new().with_vocabulary(729);
+    let tokenizer = mlxcel_session::Tokenizer::open(folder.path()).unwrap();
+    let model = Model::from_parts(engine.model().unwrap(), tokenizer);
+    let refused = model.chat(&[Message::user("Hello")], &Options::new(1)).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("chat template"), "{refused}");
+}
