@@ -81,7 +81,7 @@ impl FileKind {
 /// # Errors
 ///
 /// [`InvalidInput`](ErrorKind::InvalidInput) for a name or link that leads out of the folder;
-/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular or exceeds the limit of its [`FileKind`];
+/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular, a dangling link, or a file that exceeds the limit of its [`FileKind`];
 /// [`Io`](ErrorKind::Io) for one that cannot be read.
 pub fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
     let place = match source {
@@ -136,9 +136,18 @@ pub(crate) fn open(path: &Path, shown: &Path) -> Result<Option<(File, u64)>> {
             Ok(Some((file, length)))
         }
         Ok(None) => Err(irregular()),
-        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) if is_absent(&error) => expect_no_link(path, shown).map(|()| None),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Refuses a dangling link: the checkpoint would mean something else without the file that it stood for.
+fn expect_no_link(path: &Path, shown: &Path) -> Result<()> {
+    if !fs::symlink_metadata(path).is_ok_and(|file| file.is_symlink()) {
+        return Ok(());
+    }
+    let message = "this is a link to a file that is not there; download the file again, or remove the link";
+    Err(Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", shown.display()))
 }
 
 /// Opens the file at `path` without blocking; `None` if it is not a regular file.
@@ -192,7 +201,7 @@ fn resolve(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     let failed = |error| Error::io(OPERATION, &path, error);
     let real = match fs::canonicalize(&path) {
         Ok(real) => real,
-        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) if is_absent(&error) => return expect_no_link(&path, &path).map(|()| None),
         Err(error) => return Err(failed(error)),
     };
     let folder = fs::canonicalize(folder).map_err(failed)?;
