@@ -1,6 +1,8 @@
-//! What programs read from standard input: text, of a bounded length.
+//! What programs read from standard input and from files that arguments name: text, of a bounded length.
 
+use std::fs::File;
 use std::io::{BufRead, Read};
+use std::path::Path;
 
 use crate::Failure;
 
@@ -13,9 +15,17 @@ const LONGEST: usize = 32 << 20;
 ///
 /// [`Failure::Usage`] where it cannot be read, is not UTF-8, or is too long.
 pub fn text(input: impl Read) -> Result<String, Failure> {
-    let mut bytes = Vec::new();
-    input.take(LONGEST as u64 + 1).read_to_end(&mut bytes).map_err(|error| unread(&error.to_string()))?;
-    checked(bytes)
+    whole(input).map_err(|why| unread(&why))
+}
+
+/// All of the file at `path`.
+///
+/// # Errors
+///
+/// Those of [`text`], with the path.
+pub fn file(path: &Path) -> Result<String, Failure> {
+    let text = File::open(path).map_err(|error| error.to_string()).and_then(whole);
+    text.map_err(|why| Failure::Usage(format!("read {}: {why}", path.display())))
 }
 
 /// The next line of `input`, without its end; none after the last.
@@ -29,16 +39,22 @@ pub fn line(input: impl BufRead) -> Result<Option<String>, Failure> {
     if read.map_err(|error| unread(&error.to_string()))? == 0 {
         return Ok(None);
     }
-    let mut line = checked(bytes)?;
+    let mut line = checked(bytes).map_err(|why| unread(&why))?;
     line.truncate(line.trim_end_matches(['\r', '\n']).len());
     Ok(Some(line))
 }
 
-fn checked(bytes: Vec<u8>) -> Result<String, Failure> {
+fn whole(input: impl Read) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    input.take(LONGEST as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    checked(bytes)
+}
+
+fn checked(bytes: Vec<u8>) -> Result<String, String> {
     if bytes.len() > LONGEST {
-        return Err(unread(&format!("there are more than {LONGEST} bytes of it")));
+        return Err(format!("there are more than {LONGEST} bytes of it"));
     }
-    String::from_utf8(bytes).map_err(|error| unread(&format!("it is not UTF-8 ({})", error.utf8_error())))
+    String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8 ({})", error.utf8_error()))
 }
 
 fn unread(why: &str) -> Failure {
@@ -60,6 +76,14 @@ mod tests {
         assert!(endless.contains("more than"), "{endless}");
         let endless = line(std::io::BufReader::new(std::io::repeat(b'a')));
         assert!(matches!(endless, Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_and_not_standard_input() {
+        for path in ["/dev/zero", "/nothing/here", "."] {
+            let Err(Failure::Usage(words)) = file(Path::new(path)) else { panic!("taken") };
+            assert!(words.starts_with(&format!("read {path}: ")), "{words}");
+        }
     }
 
     #[test]

@@ -1,15 +1,19 @@
-//! What a program does when it is told to end: it leaves no half-made folders behind.
+//! What a program does with signals: told to end, it leaves no half-made folders behind.
 
+use std::sync::Arc;
 use std::thread;
 
 use mlxcel_models::files::remove_unfinished;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 /// Removes unfinished folders before a signal ends the program. What cannot be removed, or where the system gives no thread, the next
 /// program removes.
 pub(crate) fn clean_up_on_signals() {
+    // A file that grows beyond its limit is then an error of whoever writes it.
+    drop(flag::register(SIGXFSZ, Arc::default()));
     let ignored = ignored();
     let heard = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
     let Ok(mut signals) = Signals::new(heard) else { return };

@@ -198,6 +198,17 @@ fn a_disk_that_fills_up_anywhere_is_told_and_leaves_nothing() {
 }
 
 #[test]
+fn a_limit_on_the_size_of_files_is_told_and_leaves_nothing() {
+    for writer in writers() {
+        let place = tempfile::tempdir().unwrap();
+        let script = "ulimit -f 100; at=$1; shift; \"$0\" \"$@\" \"$at/out\" >/dev/null; code=$?; ls -A \"$at\"; exit $code";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, writer.program]).arg(place.path()).args(&writer.arguments);
+        refused(&command.env("MLXCEL_CACHE_DIR", support::cache_dir()).output().unwrap(), "too large");
+    }
+}
+
+#[test]
 fn a_disk_that_is_read_only_is_told() {
     for writer in writers() {
         let script = "mount -t tmpfs -o ro none \"$1\" && at=$1 && shift && \"$0\" \"$@\" \"$at/out\" >/dev/null; \

@@ -286,19 +286,14 @@ fn start(
 
 /// What the text has to be.
 fn grammar(arguments: &Arguments) -> Result<Option<Grammar>, Failure> {
-    let read = |path: &PathBuf| {
-        let file = std::fs::File::open(path);
-        let file = file.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
-        input::text(io::BufReader::new(file))
-    };
     Ok(if let Some(path) = &arguments.json_schema {
-        let schema: serde_json::Value = serde_json::from_str(&read(path)?)
+        let schema: serde_json::Value = serde_json::from_str(&input::file(path)?)
             .map_err(|error| Failure::Usage(format!("{} is no JSON: {error}", path.display())))?;
         Some(Grammar::json_schema(schema))
     } else if let Some(expression) = &arguments.regex {
         Some(Grammar::regex(expression))
     } else if let Some(path) = &arguments.grammar {
-        Some(Grammar::lark(read(path)?))
+        Some(Grammar::lark(input::file(path)?))
     } else if arguments.choice.is_empty() {
         None
     } else {

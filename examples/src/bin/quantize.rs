@@ -1,7 +1,6 @@
 //! Quantizes a checkpoint: a folder a fraction of the size, which every engine opens that reads such weights.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -126,7 +125,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let text = arguments.perplexity.as_deref().map(text).transpose()?;
+    let text = arguments.perplexity.as_deref().map(input::file).transpose()?;
     let progress = Progress::new();
     let model = place(Some(&arguments.model), &progress.watch(LoadOptions::default()))?.unwrap_or_default();
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
@@ -209,11 +208,6 @@ impl Arguments {
         let windows = 1 + tokens.len().saturating_sub(context).div_ceil(stride);
         Ok(Scored { tokens: tokens.len(), windows, context, perplexity: score.perplexity() })
     }
-}
-
-fn text(path: &Path) -> Result<String, Failure> {
-    let unread = |error| Failure::Usage(format!("read {}: {error}", path.display()));
-    input::text(File::open(path).map_err(unread)?)
 }
 
 fn output(

@@ -1,7 +1,6 @@
 //! Tells how likely a text is to a model, or which of several continuations of it.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -119,10 +118,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn text(arguments: &Arguments) -> Result<String, Failure> {
     let text = match (&arguments.file, arguments.text.as_deref()) {
-        (Some(path), _) => {
-            let unread = |error| Failure::Usage(format!("read {}: {error}", path.display()));
-            input::text(File::open(path).map_err(unread)?)?
-        }
+        (Some(path), _) => input::file(path)?,
         (None, Some("-")) => input::text(io::stdin().lock())?,
         (None, text) => text.unwrap_or_default().to_owned(),
     };
