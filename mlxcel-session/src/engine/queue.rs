@@ -116,9 +116,12 @@ impl Queue {
         Ok((number, receiver))
     }
 
-    /// Takes the requests that arrived, for the thread.
+    /// Takes the requests that arrived, for the thread. They count as queued until it publishes what became of them.
     pub(super) fn take(&self) -> Vec<Entry> {
-        std::mem::take(&mut lock(&self.state).arrived)
+        let mut state = lock(&self.state);
+        let taken = std::mem::take(&mut state.arrived);
+        state.stats.queued += taken.len();
+        taken
     }
 
     /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time.
