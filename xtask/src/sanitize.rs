@@ -218,6 +218,8 @@ impl Nightly {
             .arg(workspace.root().join(FOLDER).join(sanitizer.flag))
             .current_dir(workspace.root())
             .env("RUSTFLAGS", format!("-Zsanitizer={}", sanitizer.flag))
+            // Reports name lines.
+            .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
             .env(variable("CFLAGS"), &flags)
             .env(variable("CXXFLAGS"), &flags)
             // What the cargo that runs us has set names the other toolchain.
