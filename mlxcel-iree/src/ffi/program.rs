@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Error, ErrorKind, FaultPoint, Result};
@@ -111,11 +111,16 @@ impl Program {
     }
 }
 
+/// Held while executables are loaded: for each of them IREE clears what it knows of the processor and asks the processor again,
+/// without a lock, so an executable that another thread loads meanwhile may find that the processor has no features.
+static LOADING: Mutex<()> = Mutex::new(());
+
 /// A state of `module` in which a program is called.
 fn new_context(
     device: &Device,
     module: &Handle<sys::iree_vm_module_t>,
 ) -> Result<Handle<sys::iree_vm_context_t>> {
+    let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut modules = [device.hal_module().as_ptr(), module.as_ptr()];
     // SAFETY: instance and modules are live, and several threads may make states of one module at once; the context retains them and
     // is ours. `Loaded` drops it before the bytes that the module was read from.
