@@ -18,6 +18,12 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
+//! # What runs where
+//!
+//! Weights are copied to the devices once, from the mapped files and in the types that they are stored in; packed ones are unpacked by
+//! the program. A pass takes one small upload (tokens, positions, rotary tables) and one small readback. Caches stay on the devices: a
+//! program is given them and updates them in place.
+//!
 //! Plugins write to standard error by themselves; this crate prints nothing.
 
 #![deny(unsafe_code)]

@@ -33,14 +33,20 @@ impl From<&str> for OptionValue {
     }
 }
 
-macro_rules! from {
-    ($($ty:ty: $kind:ident),*) => {
-        $(impl From<$ty> for OptionValue {
-            fn from(value: $ty) -> Self {
-                Self::$kind(value)
-            }
-        })*
-    };
+impl From<i64> for OptionValue {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
 }
 
-from!(i64: Int, bool: Bool, f32: Float);
+impl From<bool> for OptionValue {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<f32> for OptionValue {
+    fn from(value: f32) -> Self {
+        Self::Float(value)
+    }
+}

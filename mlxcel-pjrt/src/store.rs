@@ -111,8 +111,14 @@ fn sum(key: &Key, program: &[u8]) -> Key {
 
 /// An entry, if it is whole and that of `key`: its sum, then the program. One that is not is removed.
 fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
-    // A pipe or a device in its place is not read.
-    let file = open_regular(path).ok()??;
+    let file = match open_regular(path) {
+        Ok(Some(file)) => file,
+        Ok(None) => {
+            tracing::warn!(entry = %path.display(), "no regular file stands in the place of a stored program");
+            return None;
+        }
+        Err(_) => return None,
+    };
     let mut bytes = Vec::new();
     file.take(LIMIT).read_to_end(&mut bytes).ok()?;
     let is_whole = bytes.len() > SUM && sum(key, &bytes[SUM..]) == bytes[..SUM];
