@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{process, toolchains};
 
 /// The package with the targets, and its program.
 const PACKAGE: &str = "mlxcel-fuzz";
@@ -100,9 +100,9 @@ fn guided(workspace: &Workspace, target: &str, time: Duration) -> Result<()> {
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";
     let host =
         process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "host-tuple"]))?;
-    let mut command = Command::new("rustup");
+    let mut command = toolchains::cargo("nightly");
     command
-        .args(["run", "nightly", "cargo", "run", "--release", "--target", host.trim(), "--manifest-path"])
+        .args(["run", "--release", "--target", host.trim(), "--manifest-path"])
         .arg(package.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(workspace.root().join("target/libfuzzer"))
@@ -120,10 +120,6 @@ fn guided(workspace: &Workspace, target: &str, time: Duration) -> Result<()> {
         ])
         .current_dir(workspace.root())
         .env("MLXCEL_FUZZ_TARGET", target)
-        .env("RUSTFLAGS", flags)
-        // What the cargo that runs us has set names the other toolchain.
-        .env_remove("CARGO")
-        .env_remove("RUSTC")
-        .env_remove("RUSTUP_TOOLCHAIN");
+        .env("RUSTFLAGS", flags);
     process::run(&mut command)
 }

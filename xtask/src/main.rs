@@ -20,6 +20,7 @@ mod release;
 mod sanitize;
 mod setup;
 mod size;
+mod toolchains;
 mod workspace;
 
 use std::process::ExitCode;

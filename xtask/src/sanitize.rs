@@ -4,15 +4,14 @@
 //! code and libmlx are not, but for what they ask of the allocator and of the system's threads. For the thread sanitizer the standard
 //! library is instrumented too, since it would else see none of its synchronization.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{process, toolchains};
 
 /// What to look for.
 #[derive(clap::Args)]
@@ -172,10 +171,7 @@ impl Nightly {
 
     /// Fails unless the toolchain has what the sanitizer takes.
     fn suffices(&self, kind: Kind) -> Result<()> {
-        let sysroot =
-            process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]))?;
-        let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
-        if kind == Kind::Thread && !sources.is_file() {
+        if kind == Kind::Thread && !toolchains::nightly_has_sources()? {
             bail!(
                 "the thread sanitizer needs the sources of the standard library: `rustup component add rust-src --toolchain \
                  nightly`; without them, `cargo xtask sanitize --only address`"
@@ -218,8 +214,8 @@ impl Nightly {
     fn cargo(&self, workspace: &Workspace, sanitizer: &Sanitizer, tests: &Tests) -> Command {
         let flags = format!("-fsanitize={} -fno-omit-frame-pointer -g1", sanitizer.flag);
         let variable = |name: &str| format!("{name}_{}", self.host.replace('-', "_"));
-        let mut command = Command::new("rustup");
-        command.args(["run", "nightly", "cargo", "test", "--locked", "--package", tests.package]);
+        let mut command = toolchains::cargo("nightly");
+        command.args(["test", "--locked", "--package", tests.package]);
         command.args(tests.target).args(["--target", &self.host]);
         if sanitizer.kind == Kind::Thread {
             command.arg("-Zbuild-std");
@@ -232,11 +228,7 @@ impl Nightly {
             // Reports name lines.
             .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
             .env(variable("CFLAGS"), &flags)
-            .env(variable("CXXFLAGS"), &flags)
-            // What the cargo that runs us has set names the other toolchain.
-            .env_remove("CARGO")
-            .env_remove("RUSTC")
-            .env_remove("RUSTUP_TOOLCHAIN");
+            .env(variable("CXXFLAGS"), &flags);
         command
     }
 }

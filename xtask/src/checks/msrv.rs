@@ -9,8 +9,8 @@ use cargo_metadata::semver::Version;
 
 use super::Done;
 use super::missing::fetched_by_rustup;
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{process, toolchains};
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let metadata = workspace.metadata()?;
@@ -80,16 +80,9 @@ fn compile_with(workspace: &Workspace, version: &Version) -> Result<()> {
         .find(|line| is_release(line, &name))
         .and_then(|line| line.split_whitespace().next())
         .with_context(|| format!("rustup does not list Rust {version}"))?;
-    let mut command = Command::new("rustup");
-    command
-        .args(["run", toolchain, "cargo", "check", "--locked", "--workspace", "--features"])
-        .arg(workspace.features()?)
-        .current_dir(workspace.root())
-        // What the cargo that runs us has set names the other toolchain.
-        .env_remove("CARGO")
-        .env_remove("RUSTC")
-        .env_remove("RUSTUP_TOOLCHAIN");
-    process::run(&mut command)
+    let mut command = toolchains::cargo(toolchain);
+    command.args(["check", "--locked", "--workspace", "--features"]).arg(workspace.features()?);
+    process::run(command.current_dir(workspace.root()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! Continuous integration has rustup install the target's standard library. Elsewhere the installed one is used, or one that a nightly
 //! toolchain builds from its sources (`rust-src`).
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -12,8 +11,8 @@ use anyhow::{Context, Result};
 use super::Done;
 use super::external::External;
 use super::missing::{fetched_by_rustup, left_out};
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{process, toolchains};
 
 /// The folder below `tests-external/`.
 pub(super) const PACKAGE: &str = "hello-wasm";
@@ -22,7 +21,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let has_target = has_target() || fetched_by_rustup(&["target", "add", TARGET])?;
-    if !has_target && !nightly_has_sources() {
+    if !has_target && !toolchains::nightly_has_sources().unwrap_or(false) {
         return Ok(Done::Unchecked(format!("the target is not installed: rustup target add {TARGET}")));
     }
     if process::output(Command::new("node").arg("--version")).is_err() {
@@ -45,23 +44,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
 
 /// `cargo build` by the nightly toolchain, standard library included.
 fn from_sources(package: &External) -> Command {
-    let mut rustup = Command::new("rustup");
-    // What the cargo that runs us has set names the other toolchain.
-    rustup
-        .args(["run", "nightly", "cargo"])
-        .env_remove("CARGO")
-        .env_remove("RUSTC")
-        .env_remove("RUSTUP_TOOLCHAIN");
-    let mut build = package.by_cargo(rustup, "build");
+    let mut build = package.by_cargo(toolchains::cargo("nightly"), "build");
     build.arg("-Zbuild-std=std,panic_abort");
     build
-}
-
-/// Whether the nightly toolchain has the sources of the standard library.
-fn nightly_has_sources() -> bool {
-    let sysroot =
-        process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
-    sysroot.is_ok_and(|path| Path::new(path.trim()).join("lib/rustlib/src/rust/library/Cargo.lock").is_file())
 }
 
 fn has_target() -> bool {
