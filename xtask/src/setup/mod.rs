@@ -89,6 +89,24 @@ pub(crate) fn jax(workspace: &Workspace, python: &str) -> Result<PathBuf> {
 
 /// Makes the C sources of IREE's runtime complete; does nothing where they are.
 pub(crate) fn unpack_sources(workspace: &Workspace) -> Result<()> {
+    let _lock = lock(workspace)?;
+    unpack(workspace)
+}
+
+/// Waits until nobody else provisions this workspace, and keeps others from it while the file is open.
+fn lock(workspace: &Workspace) -> Result<File> {
+    let toolchain = workspace.toolchain();
+    fs::create_dir_all(&toolchain).with_context(|| format!("creating {}", toolchain.display()))?;
+    let path = toolchain.join("lock");
+    let lock = File::create(&path).with_context(|| format!("creating the lock {}", path.display()))?;
+    if FileExt::try_lock(&lock).is_err() {
+        eprintln!("setup: waiting for another `cargo xtask setup`");
+        FileExt::lock(&lock).with_context(|| format!("locking {}", path.display()))?;
+    }
+    Ok(lock)
+}
+
+fn unpack(workspace: &Workspace) -> Result<()> {
     if iree::unpack(workspace)? {
         eprintln!("setup: unpacked the C sources of IREE's runtime");
     }
@@ -97,20 +115,10 @@ pub(crate) fn unpack_sources(workspace: &Workspace) -> Result<()> {
 
 /// Makes sources and `.toolchain/` complete; does nothing where they are.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let toolchain = workspace.toolchain();
-    fs::create_dir_all(&toolchain).with_context(|| format!("creating {}", toolchain.display()))?;
-
-    let lock_path = toolchain.join("lock");
-    let lock =
-        File::create(&lock_path).with_context(|| format!("creating the lock {}", lock_path.display()))?;
-    if FileExt::try_lock(&lock).is_err() {
-        eprintln!("setup: waiting for another `cargo xtask setup`");
-        FileExt::lock(&lock).with_context(|| format!("locking {}", lock_path.display()))?;
-    }
-
+    let (toolchain, _lock) = (workspace.toolchain(), lock(workspace)?);
     // Asked first: without a compiler the rest, and its download, would be of no use.
     links::check_compilers()?;
-    unpack_sources(workspace)?;
+    unpack(workspace)?;
     let installed = packages::install(workspace)?;
     links::refresh(&toolchain)?;
     if installed {
