@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Result};
+use mlxcel_graph::ProgramWriter;
+use mlxcel_iree_target::ResolvedTarget;
 
 use crate::cache::{Cache, Key, Label, ProgramSum};
 use crate::compiler::{CompileOptions, Compiler, Identity};
+use crate::trial::TrialWeights;
 
 /// A compiled program, and how it was obtained.
 #[derive(Clone, Debug)]
@@ -34,6 +37,22 @@ impl Artifacts {
     /// Uses the compiler at `compiler`, or the one that [`Compiler::locate`] finds, and the cache `cache`.
     pub fn new(compiler: Option<PathBuf>, cache: Cache) -> Self {
         Self { compiler, cache, identifying: Arc::default() }
+    }
+
+    /// `target` with the schedule that was measured for it over the matrices of the model that `writer` writes programs of, if one was
+    /// measured and none is set.
+    pub(crate) fn scheduled(&self, target: ResolvedTarget, writer: &ProgramWriter) -> ResolvedTarget {
+        if target.schedule().is_some() {
+            return target;
+        }
+        let measured = TrialWeights::of(writer).and_then(|weights| self.cache.schedule(&target, &weights));
+        match measured {
+            Some(schedule) => {
+                tracing::debug!(%target, %schedule, "programs follow a measured schedule");
+                target.with_schedule(schedule)
+            }
+            None => target,
+        }
     }
 
     /// Returns the compiled program of an MLIR text: from the cache without starting the compiler, or else compiled and

@@ -38,11 +38,13 @@ mod programs;
 #[cfg(test)]
 mod testing;
 mod toolchain;
+mod trial;
 mod wanted;
 
 pub use artifact::{Artifact, Artifacts};
 pub use programs::ProgramCompiler;
 pub use toolchain::Toolchain;
+pub use trial::TrialWeights;
 
 /// The driver of the device that programs are compiled for where nothing is said: this machine's processor.
 const HERE: &str = "local-task";

@@ -24,7 +24,8 @@ pub struct ProgramCompiler {
 }
 
 impl ProgramCompiler {
-    /// Compiles programs written by `writer`.
+    /// Compiles programs written by `writer`, by the schedule of kernels that `target` has, else by the one that was
+    /// [measured](crate::cache::Cache::keep_schedule) for the model's matrices.
     ///
     /// # Errors
     ///
@@ -42,6 +43,7 @@ impl ProgramCompiler {
                     .with_context("target", target));
             }
         }
+        let target = artifacts.scheduled(target, &writer);
         Ok(Self { writer, target, artifacts, layouts: Arc::default() })
     }
 

@@ -24,7 +24,7 @@ pub fn independent_rows(
     graph: &GraphModelOptions,
 ) -> Result<IndependentRows> {
     let Some(instructions) = hardware.instructions() else { return Ok(IndependentRows::No) };
-    let bf16_matrices = instructions.set == VectorSet::Neon && instructions.bf16_dot;
+    let bf16_matrices = instructions.set == VectorSet::Neon && instructions.multiplies_bf16();
     let rounds = graph.precision != Precision::Exact;
     // What a conversion rounds to bfloat16 is rounded wherever it is computed; the compiler may leave out that to float16.
     let rounds_surely = !rounds || decoder.element_type != ElementType::F16 && !bf16_matrices;

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::schedule::{Bf16Products, Schedule};
+
 /// A set of vector instructions that kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VectorSet {
@@ -27,22 +29,14 @@ pub struct Instructions {
     pub int8_dot: bool,
     /// Products of 2×8 matrices of bytes: Arm's `smmla` and `usmmla`.
     pub int8_mm: bool,
-    /// How many places of memory one core reads side by side where weights are read for few rows.
-    pub streams: usize,
-    /// How many bytes ahead of each of those places memory is asked for.
-    pub ahead: usize,
+    /// How kernels use them.
+    pub schedule: Schedule,
 }
-
-/// Of processors that were not measured.
-const STREAMS: usize = 4;
-
-/// The same.
-const AHEAD: usize = 1024;
 
 impl Instructions {
     /// Those of a set, and nothing beyond it.
     pub const fn new(set: VectorSet) -> Self {
-        Self { set, bf16_dot: false, int8_dot: false, int8_mm: false, streams: STREAMS, ahead: AHEAD }
+        Self { set, bf16_dot: false, int8_dot: false, int8_mm: false, schedule: Schedule::unmeasured(set) }
     }
 
     /// What kernels may use of a processor with these features, named as LLVM does; none where they are written for no set that it
@@ -71,15 +65,15 @@ impl Instructions {
         }
     }
 
-    /// The same, scheduled for the processor of this name, as LLVM spells it. Which instructions there are does not change.
-    ///
-    /// AMD's cores fetch one long stream ahead faster than several: on Zen 4, decoding 4-bit weights, one stream reads memory 1.1 to
-    /// 1.4 times as fast as four. What they fetch by themselves ends with a page, and arithmetic for several rows waits for the next one: on
-    /// Zen 5, where memory is asked for two pages ahead, products of 4-bit weights with four and eight rows are 1.3 times as fast.
+    /// The same with another schedule. Which instructions there are does not change.
     #[must_use]
-    pub fn scheduled_for(self, cpu: &str) -> Self {
-        let (streams, ahead) = if cpu.starts_with("znver") { (1, 8192) } else { (STREAMS, AHEAD) };
-        Self { streams, ahead, ..self }
+    pub const fn scheduled(self, schedule: Schedule) -> Self {
+        Self { schedule, ..self }
+    }
+
+    /// Whether matrices of bfloat16 are multiplied by instructions for them.
+    pub fn multiplies_bf16(&self) -> bool {
+        self.bf16_dot && self.schedule.bf16 == Bf16Products::Pairs
     }
 
     /// Elements of 32 bits in one register; so many outputs of a matrix product are computed side by side.

@@ -41,6 +41,7 @@ mod linear;
 mod norm;
 mod quantized;
 mod reads;
+mod schedule;
 mod spirv;
 mod writer;
 
@@ -58,6 +59,7 @@ pub use hardware::Hardware;
 pub use independent::independent_rows;
 pub use instructions::{Instructions, VectorSet};
 pub use layouts::{Layouts, Panels};
+pub use schedule::{Bf16Products, Schedule};
 
 use kernels::Kernels;
 use layout::{TensorRole, WeightLayout};

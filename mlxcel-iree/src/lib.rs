@@ -73,6 +73,8 @@ mod target_tests;
 #[cfg(test)]
 mod testing;
 mod threads;
+#[cfg(feature = "compile")]
+pub mod tune;
 
 pub use affinity::Affinity;
 pub use backend::IreeBackend;

@@ -102,7 +102,7 @@ impl Cache {
         evict::shrink(folder, bytes, |_| false).map_err(|source| Error::io("prune the cache", folder, source))
     }
 
-    /// Removes everything: entries, leftovers of killed processes, and notes about compilers.
+    /// Removes everything: entries, leftovers of killed processes, measured schedules, and notes about compilers.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the folder cannot be read.
@@ -111,6 +111,7 @@ impl Cache {
         if let Some(folder) = &self.folder {
             evict::sweep(folder, |_| true);
             self.forget_compilers(folder);
+            self.forget_schedules(folder);
         }
         Ok(pruned)
     }

@@ -24,6 +24,7 @@ mod key;
 mod list;
 mod lock;
 mod note;
+mod schedules;
 mod size;
 
 #[cfg(test)]

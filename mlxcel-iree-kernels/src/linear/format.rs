@@ -52,12 +52,12 @@ impl Format {
 
     /// How many panels one row reads side by side.
     pub(super) fn streams(&self) -> usize {
-        self.instructions.streams
+        self.instructions.schedule.streams
     }
 
     /// How many bytes ahead of what is read memory is asked for.
     pub(super) fn bytes_ahead(&self) -> usize {
-        self.instructions.ahead
+        self.instructions.schedule.ahead
     }
 
     /// Vector registers that sums can take beside operands that are made ready on the way.

@@ -64,8 +64,10 @@ impl Product {
         }
         let lanes = instructions.lanes();
         let halves = (x.element, weight.element) == (ElementType::BF16, ElementType::BF16);
-        let pairs =
-            halves && instructions.bf16_dot && inputs.is_multiple_of(2) && outputs.is_multiple_of(lanes);
+        let pairs = halves
+            && instructions.multiplies_bf16()
+            && inputs.is_multiple_of(2)
+            && outputs.is_multiple_of(lanes);
         let few = rows <= few_rows(&Format::new(weight.element, instructions, Units::Floats));
         // Arm multiplies matrices of bfloat16 wherever it multiplies pairs.
         let matrices = instructions.set == VectorSet::Neon && inputs.is_multiple_of(4) && !few;

@@ -138,7 +138,7 @@ impl Linear {
         let most = if self.rows > product.streamed() {
             MANY_TOGETHER
         } else {
-            (product.sums() / self.rows).min(product.instructions.streams)
+            (product.sums() / self.rows).min(product.instructions.schedule.streams)
         };
         most.min(product.form.panels()).max(1)
     }
@@ -246,7 +246,7 @@ impl Linear {
     /// About how many words of a panel ahead of those at hand memory is asked for.
     fn words_ahead(&self) -> usize {
         let word = if self.product.form.planes().is_some() { 4 } else { 2 };
-        self.product.instructions.ahead / (word * self.product.form.lanes)
+        self.product.instructions.schedule.ahead / (word * self.product.form.lanes)
     }
 
     /// The codes of a unit that belong to a chunk.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_iree_kernels::Hardware;
+use mlxcel_iree_kernels::{Hardware, Schedule};
 use mlxcel_stablehlo::ElementType;
 
 use super::CompileBackend;
@@ -20,6 +20,7 @@ pub struct ResolvedTarget {
     target: CompileTarget,
     options: Vec<String>,
     fingerprint: String,
+    schedule: Option<Schedule>,
 }
 
 impl ResolvedTarget {
@@ -32,7 +33,7 @@ impl ResolvedTarget {
         }
         let options = backend.options(&target)?;
         let fingerprint = backend.fingerprint(&target);
-        Ok(Self { backend, target, options, fingerprint })
+        Ok(Self { backend, target, options, fingerprint, schedule: None })
     }
 
     /// The target, without `host` in it.
@@ -45,7 +46,25 @@ impl ResolvedTarget {
     /// # Errors
     /// Those of a target that is no processor's although its backend is.
     pub fn hardware(&self) -> Result<Hardware> {
-        self.target.hardware()
+        let hardware = self.target.hardware()?;
+        Ok(match (hardware, self.schedule) {
+            (Hardware::Processor(Some(instructions)), Some(schedule)) => {
+                Hardware::Processor(Some(instructions.scheduled(schedule)))
+            }
+            (hardware, _) => hardware,
+        })
+    }
+
+    /// The schedule of kernels that was [set](Self::with_schedule).
+    pub fn schedule(&self) -> Option<Schedule> {
+        self.schedule
+    }
+
+    /// Sets the schedule of kernels, which defaults to what is known of the processor's model.
+    #[must_use]
+    pub fn with_schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = Some(schedule);
+        self
     }
 
     /// The flags of `iree-compile`.

@@ -4,6 +4,7 @@ use std::env;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::KvCacheType;
+use mlxcel_iree_kernels::Schedule;
 
 use super::{CompileBackends, ResolvedTarget};
 use crate::target::CompileTarget;
@@ -96,6 +97,8 @@ pub struct ProgramOptions {
     pub backends: CompileBackends,
     /// The element type of the KV cache.
     pub kv_cache: KvCacheType,
+    /// The schedule of kernels; defaults to a measured one, else to what is known of the processor's model.
+    pub schedule: Option<Schedule>,
 }
 
 impl ProgramOptions {
@@ -106,7 +109,12 @@ impl ProgramOptions {
     /// environment variables that contradict each other or are not valid Unicode.
     pub fn resolve(&self, target: Option<&CompileTarget>, driver: &str) -> Result<ResolvedTarget> {
         let target = target.or(self.target.as_ref());
-        TargetChoice::of_environment()?.select(&self.backends, target, default_backend(driver))
+        let target =
+            TargetChoice::of_environment()?.select(&self.backends, target, default_backend(driver))?;
+        Ok(match self.schedule {
+            Some(schedule) => target.with_schedule(schedule),
+            None => target,
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What kernels are told of a target.
 
 use mlxcel_core::Result;
-use mlxcel_iree_kernels::{Hardware, Instructions};
+use mlxcel_iree_kernels::{Hardware, Instructions, Schedule};
 
 use super::CompileTarget;
 use super::cpu::Code;
@@ -17,7 +17,11 @@ impl CompileTarget {
             CPU => {
                 let code = Code::of(self)?;
                 let instructions = Instructions::of(&code.features);
-                Hardware::Processor(instructions.map(|instructions| instructions.scheduled_for(code.cpu)))
+                let schedule = Schedule::of(code.cpu);
+                Hardware::Processor(instructions.map(|instructions| match schedule {
+                    Some(schedule) => instructions.scheduled(schedule),
+                    None => instructions,
+                }))
             }
             "vulkan-spirv" | "metal-spirv" => Hardware::Spirv,
             _ => Hardware::Other,
@@ -50,11 +54,12 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_those_of_the_named_processor() {
-        let streams = |target| of(target).map(|instructions| instructions.streams);
-        assert_eq!(streams("llvm-cpu:znver4"), Some(1));
-        assert_eq!(streams("llvm-cpu:sapphirerapids"), Some(4));
-        assert_eq!(streams("llvm-cpu:x86-64-v4"), Some(4));
+    fn the_schedule_is_that_of_the_named_processor() {
+        let schedule = |target| of(target).unwrap().schedule.to_string();
+        assert_eq!(schedule("llvm-cpu:znver4"), "streams=1 ahead=8192 bf16=pairs");
+        assert_eq!(schedule("llvm-cpu:sapphirerapids"), "streams=4 ahead=1024 bf16=floats");
+        assert_eq!(schedule("llvm-cpu:x86-64-v4"), "streams=4 ahead=1024 bf16=floats");
+        assert_eq!(schedule("llvm-cpu:neoverse-v2"), "streams=4 ahead=1024 bf16=pairs");
     }
 
     #[test]

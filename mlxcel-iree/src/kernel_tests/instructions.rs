@@ -96,10 +96,11 @@ fn kernels_are_written_in_the_width_and_the_instructions_of_their_target() {
 fn compiled_kernels_have_the_instructions_that_they_are_written_for() {
     // A target, what its code for few rows has, what that for many has, and what neither has.
     type Words = &'static [&'static str];
-    let targets: [(&str, Words, Words, Words); 5] = [
+    let targets: [(&str, Words, Words, Words); 6] = [
         ("llvm-cpu:x86-64-v3", &["vfmadd", "%ymm"], &["vfmadd", "%ymm"], &["%zmm", "vdpbf16ps"]),
         ("llvm-cpu:cascadelake", &["vfmadd", "%zmm"], &["vfmadd", "%zmm"], &["vdpbf16ps"]),
-        ("llvm-cpu:cooperlake", &["vdpbf16ps", "%zmm"], &["vdpbf16ps", "%zmm"], &[]),
+        ("llvm-cpu:cooperlake", &["vfmadd", "%zmm"], &["vfmadd", "%zmm"], &["vdpbf16ps"]),
+        ("llvm-cpu:znver4", &["vdpbf16ps", "%zmm"], &["vdpbf16ps", "%zmm"], &[]),
         ("llvm-cpu:apple-m1", &["fmla"], &["fmla"], &["bfdot", "bfmmla"]),
         ("llvm-cpu:neoverse-v2", &["bfdot"], &["bfmmla"], &["fmla"]),
     ];

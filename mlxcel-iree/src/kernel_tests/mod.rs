@@ -20,6 +20,12 @@ fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Resu
     Ok(mlxcel_iree_kernels::lower(module, target.hardware()?, precision)?.text)
 }
 
+/// `target` with schedules that differ in everything.
+fn schedules_of(target: &ResolvedTarget) -> [ResolvedTarget; 2] {
+    ["streams=4 ahead=1024 bf16=floats", "streams=1 ahead=8192 bf16=pairs"]
+        .map(|schedule| target.clone().with_schedule(schedule.parse().unwrap()))
+}
+
 /// How the program of `module` for `target` takes its arguments.
 fn layouts(module: &Module, target: &ResolvedTarget) -> Layouts {
     mlxcel_iree_kernels::lower(module, target.hardware().unwrap(), Precision::Exact).unwrap().layouts

@@ -10,6 +10,7 @@ use mlxcel_stablehlo::{Builder, ModuleBuilder, Result, TensorType, Value};
 
 use super::linear::{computed, values};
 use super::packed::{Random, example};
+use super::schedules_of;
 use crate::testing::{host, resolved};
 
 /// Rows that a weight streams past, and rows that are computed in blocks.
@@ -78,7 +79,8 @@ fn a_row_is_the_same_among_any_number_of_rows() {
         .unwrap();
     let module = module.finish();
     // Whatever this processor has beside it runs what is compiled for less.
-    for target in [host(), resolved("llvm-cpu:x86-64-v3")] {
+    let other = resolved("llvm-cpu:x86-64-v3");
+    for target in schedules_of(&host()).into_iter().chain([other]) {
         if target.check_device(&DeviceDescription::of_driver("local-task")).is_err() {
             continue;
         }
