@@ -43,6 +43,7 @@ mod quantized;
 mod reads;
 mod schedule;
 mod spirv;
+mod view;
 mod writer;
 
 use std::cell::RefCell;

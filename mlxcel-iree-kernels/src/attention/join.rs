@@ -5,6 +5,7 @@ use super::pass::{divide, for_each, mul_add};
 use super::shape::Shape;
 use super::vectors::{Memory, broadcast, exponential, vector};
 use crate::kernels::Kernel;
+use crate::view::View;
 use mlxcel_stablehlo::ElementType;
 
 /// The kernel that makes the composite's result of [`Parts`](super::attend::Results::Parts): parts are scaled to the largest
@@ -15,10 +16,11 @@ pub(super) fn kernel(shape: &Shape) -> Kernel {
     let mut kernel = Kernel::new(label("attention_join", shape), [rows * groups, 1, 1]);
     let binding = kernel.operand("partial");
     let ty = Memory::ty(rows * groups * parts * shared * (width + 2), ElementType::F32);
-    let partial = Memory { name: kernel.view("partial", &binding, 0, &ty), ty, element: ElementType::F32 };
+    let partial =
+        Memory { view: View::new(kernel.view("partial", &binding, 0, &ty), ty), element: ElementType::F32 };
     let binding = kernel.result("mixed");
     let ty = Memory::ty(shape.tokens * shape.heads * width, shape.out);
-    let mixed = Memory { name: kernel.view("mixed", &binding, 0, &ty), ty, element: shape.out };
+    let mixed = Memory { view: View::new(kernel.view("mixed", &binding, 0, &ty), ty), element: shape.out };
     let workgroup = kernel.workgroup(0);
     let w = &mut kernel.body;
     let vector = vector(lanes, "f32");

@@ -5,6 +5,7 @@ use mlxcel_stablehlo::ElementType;
 use super::shape::{Run, Shape};
 use super::vectors::{Memory, broadcast, dividing, reduce, scratch, vector};
 use crate::kernels::Kernel;
+use crate::view::View;
 use crate::writer::Writer;
 
 /// `a * factor + b`, of type `index`.
@@ -60,7 +61,7 @@ impl Pass {
         let operand = |kernel: &mut Kernel, word: &str, len: usize, element: ElementType| {
             let binding = kernel.operand(word);
             let ty = Memory::ty(len, element);
-            Memory { name: kernel.view(word, &binding, 0, &ty), ty, element }
+            Memory { view: View::new(kernel.view(word, &binding, 0, &ty), ty), element }
         };
         let query = operand(kernel, "query", tokens * heads * width, F32);
         let kept = tokens * shape.kept_heads() * width;
@@ -97,9 +98,12 @@ impl Pass {
             let other = &self.caches[run.row + number];
             let number = w.index(number);
             let is = w.set("is", format_args!("arith.cmpi eq, {index}, {number} : index"));
-            cache.name = w.set(
+            cache.view.name = w.set(
                 "cache",
-                format_args!("arith.select {is}, {}, {} : {}", other.name, cache.name, cache.ty),
+                format_args!(
+                    "arith.select {is}, {}, {} : {}",
+                    other.view.name, cache.view.name, cache.view.ty
+                ),
             );
         }
         // Where a row does not fit behind its position it is written at the cache's end, as the composite says.
@@ -248,12 +252,12 @@ fn pack(w: &mut Writer, shape: &Shape, (from, from_at): (&Memory, &str), (cache,
         let value = w.arith("value", "minimumf", &value, &most, &wide);
         let value = w.set("value", format_args!("arith.fptosi {value} : {wide} to {words}"));
         let value = w.set("value", format_args!("arith.trunci {value} : {words} to {bytes}"));
-        w.line(format_args!("vector.store {value}, {}[{to_at}] : {}, {bytes}", cache.name, cache.ty));
+        cache.view.store(w, &value, &[&to_at], &bytes);
     });
     let scale = broadcast(w, "scale", &scale, 1);
     let scale = w.set("scale", format_args!("vector.bitcast {scale} : vector<1xf32> to vector<4xi8>"));
     let to_at = w.offset("at", cache_at, width);
-    w.line(format_args!("vector.store {scale}, {}[{to_at}] : {}, vector<4xi8>", cache.name, cache.ty));
+    cache.view.store(w, &scale, &[&to_at], "vector<4xi8>");
 }
 
 /// What the bytes of a position in a cache of 8 bits are multiples of, in all lanes; none for caches of floats.
@@ -262,7 +266,7 @@ pub(super) fn scale_at(w: &mut Writer, shape: &Shape, cache: &Memory, at: &str) 
         return None;
     }
     let at = w.offset("scale", at, shape.width);
-    let bytes = w.set("scale", format_args!("vector.load {}[{at}] : {}, vector<4xi8>", cache.name, cache.ty));
+    let bytes = cache.view.load(w, "scale", &[&at], "vector<4xi8>");
     let scale = w.set("scale", format_args!("vector.bitcast {bytes} : vector<4xi8> to vector<1xf32>"));
     let scale = w.set("scale", format_args!("vector.extract {scale}[0] : f32 from vector<1xf32>"));
     Some(broadcast(w, "scale", &scale, shape.lanes))

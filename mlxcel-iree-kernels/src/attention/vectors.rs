@@ -2,6 +2,7 @@
 
 use mlxcel_stablehlo::ElementType;
 
+use crate::view::View;
 use crate::writer::Writer;
 
 /// The MLIR type of `lanes` elements.
@@ -17,24 +18,15 @@ pub(super) fn dividing(size: usize, mut lanes: usize) -> usize {
     lanes
 }
 
-/// Memory of this workgroup's own, `len` elements of float32, aligned to cache lines. It is the same in every turn of a loop only
-/// where it is made outside.
+/// Memory of this workgroup's own, `len` elements of float32.
 pub(super) fn scratch(w: &mut Writer, word: &str, len: usize) -> Memory {
-    let ty = format!("memref<{len}xf32>");
-    let name = w.set(
-        word,
-        format_args!(
-            "\"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {ty}"
-        ),
-    );
-    Memory { name, ty, element: ElementType::F32 }
+    Memory { view: View::on_stack(w, word, len, "f32"), element: ElementType::F32 }
 }
 
-/// Elements in a row in memory.
+/// Elements in a row in memory, which kernels see as float32.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
-    pub(super) name: String,
-    pub(super) ty: String,
+    pub(super) view: View,
     pub(super) element: ElementType,
 }
 
@@ -48,7 +40,7 @@ impl Memory {
     pub(super) fn load(&self, w: &mut Writer, word: &str, at: &str, lanes: usize) -> String {
         let element = self.element.mlir();
         let (raw, wide) = (vector(lanes, element), vector(lanes, "f32"));
-        let loaded = w.set(word, format_args!("vector.load {}[{at}] : {}, {raw}", self.name, self.ty));
+        let loaded = self.view.load(w, word, &[at], &raw);
         match self.element {
             ElementType::F32 => loaded,
             ElementType::BF16 => {
@@ -73,7 +65,7 @@ impl Memory {
             value =
                 w.set("rounded", format_args!("arith.truncf {value} : {} to {raw}", vector(lanes, "f32")));
         }
-        w.line(format_args!("vector.store {value}, {}[{at}] : {}, {raw}", self.name, self.ty));
+        self.view.store(w, &value, &[at], &raw);
     }
 
     /// The element at index `at`, of float32, in all of `lanes`.
@@ -84,12 +76,12 @@ impl Memory {
 
     /// The element at index `at`.
     pub(super) fn scalar(&self, w: &mut Writer, word: &str, at: &str) -> String {
-        w.set(word, format_args!("memref.load {}[{at}] : {}", self.name, self.ty))
+        self.view.element(w, word, &[at])
     }
 
     /// Stores one element at index `at`.
     pub(super) fn store_scalar(&self, w: &mut Writer, value: &str, at: &str) {
-        w.line(format_args!("memref.store {value}, {}[{at}] : {}", self.name, self.ty));
+        self.view.put(w, value, &[at]);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Many rows: weights are made ready once for a block of inputs, multiplied from the first-level cache with tile after tile of
 //! rows, and the sums of a workgroup wait on the stack until its last block.
 
-use super::format::View;
 use super::matrices;
 use super::product::{Arrangement, Buffers, Product};
+use crate::view::{Locality, View};
 use crate::writer::Writer;
 
 /// Bytes of the stack that sums may take.
@@ -95,7 +95,7 @@ impl Blocks<'_> {
         let count = panels_of_workgroup(self.product) / self.panels * sums_of_group(self.product);
         let range = [0, count, self.product.format.lanes()].map(|value| w.index(value));
         w.for_loop("sum", [&range[0], &range[1], &range[2]], &[], |w, at, _| {
-            self.sums.store(w, &zero, at, &ty);
+            self.sums.store(w, &zero, &[at], &ty);
             Vec::new()
         });
     }
@@ -126,18 +126,18 @@ impl Blocks<'_> {
                 if format.fetches_ahead() {
                     // The same place of the next block.
                     let ahead = w.offset("ahead", &at, block_steps * lanes);
-                    self.buffers.panels.fetch(w, &ahead);
+                    self.buffers.panels.prefetch(w, &[&ahead], Locality::Second);
                 }
                 if format.in_matrices() {
                     for (j, unit) in format.load_matrices(w, &self.buffers.panels, &at).iter().enumerate() {
                         let to = w.offset("to", &to, (i * format.vectors() + j) * lanes);
-                        self.units.store(w, unit, &to, &format.unit());
+                        self.units.store(w, unit, &[&to], &format.unit());
                     }
                     continue;
                 }
                 for (j, unit) in format.load(w, &self.buffers.panels, &at).into_iter().enumerate() {
                     let to = w.offset("to", &to, (j * panels + i) * lanes);
-                    self.units.store(w, &unit, &to, &format.unit());
+                    self.units.store(w, &unit, &[&to], &format.unit());
                 }
             }
             Vec::new()
@@ -155,7 +155,7 @@ impl Blocks<'_> {
                 let at = w.offset("at", &start, (self.product.inputs - 1) * lanes);
                 let unit = format.load_last(w, &self.buffers.elements, &at);
                 let to = w.offset("to", &to, i * lanes);
-                self.units.store(w, &unit, &to, &format.unit());
+                self.units.store(w, &unit, &[&to], &format.unit());
             }
         });
         let extra = w.set("extra", format_args!("arith.index_castui {is_last} : i1 to index"));
@@ -181,7 +181,7 @@ impl Blocks<'_> {
             let places: Vec<String> =
                 (0..tile_rows * panels).map(|i| w.offset("place", &base, i * lanes)).collect();
             let carried: Vec<_> =
-                places.iter().map(|at| (self.sums.load(w, "sum", at, &sum), sum.clone())).collect();
+                places.iter().map(|at| (self.sums.load(w, "sum", &[at], &sum), sum.clone())).collect();
             let sums = w.for_loop("unit", [&zero, count, &one], &carried, |w, unit, sums| {
                 let mut sums = sums.to_vec();
                 let vectors = panels * format.vectors();
@@ -189,7 +189,7 @@ impl Blocks<'_> {
                 let units: Vec<String> = (0..vectors)
                     .map(|i| {
                         let at = w.offset("from", &from, i * lanes);
-                        self.units.load(w, "unit", &at, &format.unit())
+                        self.units.load(w, "unit", &[&at], &format.unit())
                     })
                     .collect();
                 let of_unit = w.scaled("at", unit, tile_rows);
@@ -213,7 +213,7 @@ impl Blocks<'_> {
                 sums
             });
             for (sum_of_row, at) in sums.iter().zip(&places) {
-                self.sums.store(w, sum_of_row, at, &sum);
+                self.sums.store(w, sum_of_row, &[at], &sum);
             }
             Vec::new()
         });
@@ -242,9 +242,9 @@ impl Blocks<'_> {
             let at = w.added("at", group, &at);
             for i in 0..self.panels {
                 let at = w.offset("at", &at, i * lanes);
-                let value = self.sums.load(w, "sum", &at, &sum);
+                let value = self.sums.load(w, "sum", &[&at], &sum);
                 let column = w.offset("column", &column, i * lanes);
-                self.buffers.out.store(w, &value, &format!("{row}, {column}"), &sum);
+                self.buffers.out.store(w, &value, &[&row, &column], &sum);
             }
             Vec::new()
         });

@@ -3,6 +3,7 @@
 use mlxcel_stablehlo::ElementType;
 
 use crate::instructions::{Instructions, VectorSet};
+use crate::view::View;
 use crate::writer::Writer;
 
 /// Panels of weights, and what they are multiplied by.
@@ -139,8 +140,7 @@ impl Format {
     pub(super) fn load(&self, w: &mut Writer, weights: &View, at: &str) -> Vec<String> {
         let lanes = self.lanes();
         let stored = format!("vector<{lanes}x{}>", self.stored());
-        let step =
-            w.set("step", format_args!("vector.load {}[{at}] : {}, {stored}", weights.name, weights.ty));
+        let step = weights.load(w, "step", &[at], &stored);
         let unit = self.unit();
         match self.weight {
             _ if self.units != Units::Floats => vec![step],
@@ -162,14 +162,13 @@ impl Format {
     /// Loads a last step of one input where steps have two, from the element `at` of `weights` as they are stored.
     pub(super) fn load_last(&self, w: &mut Writer, weights: &View, at: &str) -> String {
         let stored = format!("vector<{}x{}>", self.lanes(), self.weight);
-        let step =
-            w.set("step", format_args!("vector.load {}[{at}] : {}, {stored}", weights.name, weights.ty));
+        let step = weights.load(w, "step", &[at], &stored);
         w.set("unit", format_args!("arith.extf {step} : {stored} to {}", self.unit()))
     }
 
     /// The activation at `at` of `x` in every lane.
     pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &str) -> String {
-        let activation = w.set("x", format_args!("memref.load {}[{at}] : {}", x.name, x.ty));
+        let activation = x.element(w, "x", &[at]);
         w.set(
             "broadcast",
             format_args!("vector.broadcast {activation} : {} to {}", self.activation(), self.unit()),
@@ -196,42 +195,5 @@ impl Format {
                 "llvm.call_intrinsic \"{intrinsic}\"({sum}, {unit}, {activation}) : ({ty}, {pairs}, {pairs}) -> {ty}"
             ),
         )
-    }
-}
-
-/// A buffer, or a part of one, as a `memref`.
-#[derive(Clone, Debug)]
-pub(super) struct View {
-    pub(super) name: String,
-    pub(super) ty: String,
-}
-
-impl View {
-    /// Numbers of a type on the worker's stack.
-    pub(super) fn on_stack(w: &mut Writer, word: &str, count: usize, element: &str) -> Self {
-        let ty = format!("memref<{count}x{element}>");
-        // In the generic form: the pretty one has no place for the alignment.
-        let name = w.set(
-            word,
-            format_args!(
-                "\"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {ty}"
-            ),
-        );
-        Self { name, ty }
-    }
-
-    /// The vector at an index.
-    pub(super) fn load(&self, w: &mut Writer, word: &str, at: &str, vector: &str) -> String {
-        w.set(word, format_args!("vector.load {}[{at}] : {}, {vector}", self.name, self.ty))
-    }
-
-    /// Stores a vector at an index.
-    pub(super) fn store(&self, w: &mut Writer, value: &str, at: &str, vector: &str) {
-        w.line(format_args!("vector.store {value}, {}[{at}] : {}, {vector}", self.name, self.ty));
-    }
-
-    /// Announces a read.
-    pub(super) fn fetch(&self, w: &mut Writer, at: &str) {
-        w.line(format_args!("memref.prefetch {}[{at}], read, locality<2>, data : {}", self.name, self.ty));
     }
 }

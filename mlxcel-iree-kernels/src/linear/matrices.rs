@@ -3,7 +3,8 @@
 //! A panel has four outputs, so its units are two vectors: of the first two outputs, and of the others. The sums of two rows and a panel are
 //! two vectors too, `[row][output]` each; they stand where, in other products, those of the one and of the other row do.
 
-use super::format::{Format, View};
+use super::format::Format;
+use crate::view::View;
 use crate::writer::Writer;
 
 /// Outputs, and rows, that meet at a time.
@@ -19,7 +20,7 @@ impl Format {
     pub(super) fn load_matrices(&self, w: &mut Writer, weights: &View, at: &str) -> [String; 2] {
         let ty = self.unit();
         let behind = w.offset("at", at, self.lanes());
-        let [first, second] = [at, &behind].map(|at| weights.load(w, "step", at, &ty));
+        let [first, second] = [at, &behind].map(|at| weights.load(w, "step", &[at], &ty));
         [[0, 4, 1, 5], [2, 6, 3, 7]].map(|places| {
             w.set("unit", format_args!("vector.shuffle {first}, {second} {places:?} : {ty}, {ty}"))
         })
@@ -36,7 +37,7 @@ impl Format {
     ) {
         let (words, halves, sum_type) = (self.unit(), "vector<8xbf16>", self.sum());
         let rows = format!("vector<{TWO}x{}>", self.activation());
-        let x = x.load(w, "x", at, &rows);
+        let x = x.load(w, "x", &[at], &rows);
         let x = w.set("rows", format_args!("vector.bitcast {x} : {rows} to {halves}"));
         let panels = units.len() / 2;
         for (place, unit) in units.iter().enumerate() {
@@ -72,9 +73,9 @@ pub(super) fn finish_row(
     for panel in 0..panels {
         for half in 0..2 {
             let at = w.offset("at", &first, (half * panels + panel) * lanes);
-            let value = sums.load(w, "sum", &at, &ty);
+            let value = sums.load(w, "sum", &[&at], &ty);
             let column = w.offset("column", column, panel * lanes + half * TWO);
-            out.store(w, &value, &format!("{row_of_out}, {column}"), &ty);
+            out.store(w, &value, &[row_of_out, &column], &ty);
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
-use super::format::{Format, Units, View};
+use super::format::{Format, Units};
 use super::{blocked, rest, streamed};
 use crate::experts::{self, Block, Blocks, Part};
 use crate::instructions::{Instructions, VectorSet};
 use crate::kernels::{Binding, Kernel};
+use crate::view::View;
 use crate::writer::Writer;
 
 /// The most rows that a weight streams past; the work for more is better done block by block.
@@ -217,8 +218,7 @@ impl Product {
         let compute = |w: &mut Writer| self.workgroup_results(w, &buffers, &workgroup, panels_in_group);
         match block {
             Some(block) => {
-                let View { name, ty } = &buffers.out;
-                block.results(w, &workgroup, (name, ty), [rows, outputs], compute);
+                block.results(w, &workgroup, buffers.out.parts(), [rows, outputs], compute);
             }
             None => compute(w),
         }
@@ -268,8 +268,7 @@ impl Product {
 
     /// One element of the weight as float32.
     pub(super) fn element(&self, w: &mut Writer, buffers: &Buffers, at: &str) -> String {
-        let View { name, ty } = &buffers.elements;
-        let element = w.set("element", format_args!("memref.load {name}[{at}] : {ty}"));
+        let element = buffers.elements.element(w, "element", &[at]);
         match self.weight {
             ElementType::F32 => element,
             narrow => w.set("element", format_args!("arith.extf {element} : {narrow} to f32")),

@@ -37,7 +37,7 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, rest: 
                         w.set("weights", format_args!("vector.broadcast {weight} : f32 to {vector}"));
                     let at = w.scaled("at", input, tile_rows);
                     let at = w.added("at", &x, &at);
-                    let activations = buffers.x.load(w, "x", &at, &vector);
+                    let activations = buffers.x.load(w, "x", &[&at], &vector);
                     vec![w.set(
                         "sum",
                         format_args!("vector.fma {weight}, {activations}, {} : {vector}", sums[0]),
@@ -51,8 +51,7 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, rest: 
             let rows = w.index(product.rows);
             let inside = w.set("inside", format_args!("arith.cmpi ult, {row}, {rows} : index"));
             w.if_then(&inside, |w| {
-                let out = &buffers.out;
-                w.line(format_args!("memref.store {sum}, {}[{row}, {column}] : {}", out.name, out.ty));
+                buffers.out.put(w, &sum, &[&row, &column]);
             });
         }
         Vec::new()

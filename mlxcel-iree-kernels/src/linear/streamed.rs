@@ -3,8 +3,8 @@
 //! Each result is one sum over the inputs in their order, as in [`blocked`](super::blocked), so that it does not depend on how many rows
 //! there are. Several panels, or rows, are enough for no addition to wait for the one before it while memory is read.
 
-use super::format::View;
 use super::product::{Buffers, Product};
+use crate::view::{Locality, View};
 use crate::writer::Writer;
 
 /// Steps of one turn of the loop.
@@ -53,7 +53,7 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
         let column = product.column(w, panel);
         for (row, total) in sums.iter().enumerate() {
             let row = w.index(row);
-            buffers.out.store(w, total, &format!("{row}, {column}"), &sum);
+            buffers.out.store(w, total, &[&row, &column], &sum);
         }
     }
 }
@@ -82,7 +82,7 @@ impl Stream<'_> {
                     && turn.is_multiple_of(64 / format.step_bytes().min(64))
                 {
                     let ahead = w.offset("ahead", &at, self.product.ahead());
-                    weights.fetch(w, &ahead);
+                    weights.prefetch(w, &[&ahead], Locality::Second);
                 }
                 format.load(w, weights, &at)
             })

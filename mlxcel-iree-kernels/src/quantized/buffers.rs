@@ -3,11 +3,12 @@
 use mlxcel_graph::packed::operand_parts;
 
 use super::linear::Linear;
-use super::product::{Product, View};
+use super::product::Product;
 use super::tail;
 use super::weight::{self, Weight};
 use crate::experts::{self, Block, Part};
 use crate::kernels::{Binding, Kernel};
+use crate::view::View;
 
 /// The views of a call's buffers.
 pub(super) struct Views {

@@ -6,9 +6,9 @@ use super::codes::{self, TOGETHER};
 use super::extent::Extent;
 use super::form::Form;
 use super::groups::Groups;
-use super::product::View;
 use super::weight::{self, Weight};
 use crate::kernels::{Binding, Kernel};
+use crate::view::View;
 use crate::writer::Writer;
 
 /// Values of one workgroup.

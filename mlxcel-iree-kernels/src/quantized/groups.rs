@@ -5,6 +5,7 @@ use mlxcel_models::{Packing, Part};
 
 use super::extent::{Extent, SmallFloat};
 use super::weight::Weight;
+use crate::view::Locality;
 use crate::writer::Writer;
 
 /// The groups of one row, or of the rows of a panel.
@@ -82,7 +83,7 @@ impl Groups<'_> {
         let offsets = matches!(self.packing.offset, Offset::Float(_)).then_some(Part::Offsets);
         let at: Vec<&str> = [self.before, group].into_iter().chain(self.behind).collect();
         for part in scales.into_iter().chain(offsets) {
-            self.weight.part(part).prefetch(w, &at);
+            self.weight.part(part).prefetch(w, &at, Locality::First);
         }
     }
 

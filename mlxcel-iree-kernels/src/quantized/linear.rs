@@ -1,16 +1,17 @@
-//! The kernels of a linear layer over a packed weight: one for few rows, and one for many.
+//! The kernels of a linear layer over a packed weight: what they have in common, and that for few rows. Many are [`blocked`](super::blocked).
 //!
 //! A lane computes an output, and activations are broadcast, so nothing is ever summed across lanes. The products
 //! of a chunk, a group or a part of it, are summed by themselves and then scaled.
 
 use std::ops::Range;
 
+use super::blocked::Scratch;
 use super::buffers::{Buffers, Views};
-use super::product::{MANY_TOGETHER, Product, View};
+use super::product::{MANY_TOGETHER, Product};
 use super::tail;
 use crate::experts::Blocks;
-use crate::instructions::VectorSet;
 use crate::kernels::Kernel;
+use crate::view::Locality;
 use crate::writer::Writer;
 
 /// Bytes of words that a workgroup reads: enough to hide the cost of starting it, little enough to share work evenly.
@@ -20,9 +21,9 @@ const WORKGROUP_BYTES: usize = 256 * 1024;
 const WORKGROUPS: usize = 8;
 
 /// Where a chunk stands.
-struct Chunk {
+pub(super) struct Chunk {
     /// Its number in the row.
-    number: String,
+    pub(super) number: String,
     /// The first word of its codes in a lane.
     word: String,
     /// Which part of the codes of a unit it has, where it has not all of them.
@@ -42,7 +43,7 @@ struct Ahead {
 
 /// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the
 /// first-level cache.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 /// Operations on operands in one turn of the innermost loop.
 const UNROLL: usize = 128;
@@ -58,9 +59,9 @@ pub(super) struct Linear {
 }
 
 /// A number of panels that are computed together, and where the first stands.
-struct Panels<'a> {
+pub(super) struct Panels<'a> {
     first: &'a str,
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Linear {
@@ -171,7 +172,7 @@ impl Linear {
     }
 
     /// The first of some panels, and those behind it.
-    fn numbers(w: &mut Writer, panels: &Panels<'_>) -> Vec<String> {
+    pub(super) fn numbers(w: &mut Writer, panels: &Panels<'_>) -> Vec<String> {
         (0..panels.count).map(|i| w.offset("panel", panels.first, i)).collect()
     }
 
@@ -209,7 +210,7 @@ impl Linear {
     }
 
     /// Runs `body` for all chunks of a row; those that share a unit of codes are written one after another.
-    fn for_chunks(
+    pub(super) fn for_chunks(
         &self,
         w: &mut Writer,
         panels: usize,
@@ -250,14 +251,14 @@ impl Linear {
     }
 
     /// The codes of a unit that belong to a chunk.
-    fn codes(&self, chunk: &Chunk) -> Range<usize> {
+    pub(super) fn codes(&self, chunk: &Chunk) -> Range<usize> {
         let form = &self.product.form;
         let count = form.unit().min(form.chunk());
         chunk.part * count..(chunk.part + 1) * count
     }
 
     /// The words of the unit of a panel that begins `behind` words behind the word `first` of a chunk.
-    fn unit(
+    pub(super) fn unit(
         &self,
         w: &mut Writer,
         views: &Views,
@@ -274,7 +275,7 @@ impl Linear {
         (0..form.unit_words())
             .map(|word| {
                 let next = w.offset("word", &ahead, behind + word);
-                views.weight.codes().prefetch(w, &[&panel_ahead, &next, &zero]);
+                views.weight.codes().prefetch(w, &[&panel_ahead, &next, &zero], Locality::First);
                 let at = w.offset("word", &here, behind + word);
                 views.weight.codes().load(w, "words", &[panel, &at, &zero], &ty)
             })
@@ -282,7 +283,7 @@ impl Linear {
     }
 
     /// The scale and the offset of a chunk in each lane of a panel.
-    fn of_chunk(
+    pub(super) fn of_chunk(
         &self,
         w: &mut Writer,
         views: &Views,
@@ -349,227 +350,25 @@ impl Linear {
     }
 
     /// What the sums of a chunk begin with for each row and plane.
-    fn beginnings(&self, w: &mut Writer, views: &Views, chunk: &str, rows: &[String]) -> Vec<String> {
-        rows.iter().flat_map(|row| self.product.beginnings(w, &views.meta, chunk, row)).collect()
-    }
-
-    /// Memory of a workgroup's own for many rows.
-    fn scratch(&self, w: &mut Writer, panels: usize) -> Scratch {
-        let product = &self.product;
-        let (form, rows) = (&product.form, self.rows.min(BLOCK));
-        let (units, word) = (product.units(), product.arithmetic.lane());
-        let mut take = |word: &str, ty: String| {
-            let attributes = "alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>";
-            let name = w.set(word, format_args!("\"memref.alloca\"() <{{{attributes}}}> : () -> {ty}"));
-            View::new(name, ty)
-        };
-        Scratch {
-            totals: take("totals", format!("memref<{panels}x{rows}x{}xf32>", form.lanes)),
-            operands: take(
-                "operands",
-                format!("memref<{panels}x{units}x{}x{word}>", form.lanes * product.vectors()),
-            ),
-        }
-    }
-
-    /// The outputs of some panels for `count` rows from `first`.
-    ///
-    /// Chunk by chunk the codes are unpacked once, and all rows meet them in tiles. Totals are kept in memory between chunks: in
-    /// the result they would stand so far apart that they push each other out of the cache.
-    fn block(
+    pub(super) fn beginnings(
         &self,
         w: &mut Writer,
         views: &Views,
-        panels: &Panels<'_>,
-        scratch: &Scratch,
-        first: &str,
-        count: usize,
-    ) {
-        let product = &self.product;
-        let (form, floats) = (&product.form, product.vector("f32"));
-        let numbers = Self::numbers(w, panels);
-        let places: Vec<String> = (0..panels.count).map(|i| w.index(i)).collect();
-        let [zero, one, rows] = [0, 1, count].map(|n| w.index(n));
-        let nothing = w.constant("dense<0.0>", &floats);
-        w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
-            for place in &places {
-                scratch.totals.store(w, &nothing, &[place, row, &zero], &floats);
-            }
-            Vec::new()
-        });
-        self.for_chunks(w, panels.count, &[], |w, chunk, _| {
-            self.unpack_chunk(w, views, scratch, &numbers, chunk);
-            let of_weights: Vec<_> =
-                numbers.iter().map(|number| self.of_chunk(w, views, number, chunk)).collect();
-            // Tiles of two sizes that differ by one row at most.
-            let tiles = count.div_ceil(product.few());
-            let (small, larger) = (count / tiles, count % tiles);
-            for (from, to, size) in
-                [(0, larger * (small + 1), small + 1), (larger * (small + 1), count, small)]
-            {
-                if from == to {
-                    continue;
-                }
-                let [from, to, step] = [from, to, size].map(|n| w.index(n));
-                w.for_loop("tile", [&from, &to, &step], &[], |w, tile, _| {
-                    self.tile(w, views, scratch, &chunk.number, &of_weights, first, tile, size);
-                    Vec::new()
-                });
-            }
-            Vec::new()
-        });
-        let lanes = w.index(form.lanes);
-        w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
-            let at = w.arith("row", "addi", first, row, "index");
-            for (number, place) in numbers.iter().zip(&places) {
-                let total = scratch.totals.load(w, "total", &[place, row, &zero], &floats);
-                let output = w.arith("output", "muli", number, &lanes, "index");
-                views.out.store(w, &total, &[&at, &output], &floats);
-            }
-            Vec::new()
-        });
-    }
-
-    /// Unpacks a chunk's codes of some panels.
-    fn unpack_chunk(
-        &self,
-        w: &mut Writer,
-        views: &Views,
-        scratch: &Scratch,
-        panels: &[String],
-        chunk: &Chunk,
-    ) {
-        let product = &self.product;
-        let form = &product.form;
-        let codes = self.codes(chunk);
-        // As many units at a time as activations meet at least.
-        let together = product.width().div_ceil(codes.len());
-        let turns = form.chunk() / codes.len() / together;
-        let [zero, one, size] = [0, 1, turns].map(|n| w.index(n));
-        let operand = product.operand();
-        w.for_loop("unit", [&zero, &size, &one], &[], |w, turn, _| {
-            let word = w.scaled("word", turn, form.unit_words() * together);
-            let step_of_turn = w.scaled("step", turn, codes.len() * together / product.width());
-            for (place, panel) in panels.iter().enumerate() {
-                let place = w.index(place);
-                let mut values = Vec::new();
-                for unit in 0..together {
-                    let words = self.unit(w, views, panel, chunk, &word, unit * form.unit_words());
-                    values.extend(product.unpack(w, &words, codes.clone()));
-                }
-                let values = product.paired(w, values);
-                for (step, values) in values.chunks(product.vectors()).enumerate() {
-                    let at = w.offset("step", &step_of_turn, step);
-                    for (part, value) in values.iter().enumerate() {
-                        let part = w.index(part * form.lanes);
-                        scratch.operands.store(w, value, &[&place, &at, &part], &operand);
-                    }
-                }
-            }
-            Vec::new()
-        });
-    }
-
-    /// Adds what a chunk contributes to the totals of `count` rows from `tile` on.
-    #[allow(clippy::too_many_arguments, reason = "the places in all loops around it")]
-    fn tile(
-        &self,
-        w: &mut Writer,
-        views: &Views,
-        scratch: &Scratch,
         chunk: &str,
-        of_weights: &[(String, Option<String>)],
-        first: &str,
-        tile: &str,
-        count: usize,
-    ) {
-        let product = &self.product;
-        let (floats, operand) = (product.vector("f32"), product.operand());
-        let units = product.units();
-        let unroll = match product.instructions.set {
-            // A chunk as one piece would take more registers than there are.
-            VectorSet::Neon => unrolled(units, if product.matrices { 2 } else { 4 }),
-            _ if units <= 8 => units,
-            _ => unrolled(units, 4),
-        };
-        let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
-        let base = w.arith("row", "addi", first, tile, "index");
-        let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
-        let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
-        let beginnings = vec![self.beginnings(w, views, chunk, &rows); panels].concat();
-        let from = if product.matrices {
-            vec![product.nothing(w); panels * count.next_multiple_of(2) * planes]
-        } else {
-            beginnings.clone()
-        };
-        let carried: Vec<_> = from.into_iter().map(|sum| (sum, product.operand())).collect();
-        let mut sums = w.for_loop("unit", [&zero, &end, &step], &carried, |w, unit, sums| {
-            let mut sums = sums.to_vec();
-            for i in 0..unroll {
-                let at = w.offset("unit", unit, i);
-                let operands: Vec<String> = (0..panels * product.vectors())
-                    .map(|place| {
-                        let part = w.index(place % product.vectors() * product.form.lanes);
-                        let place = w.index(place / product.vectors());
-                        scratch.operands.load(w, "operand", &[&place, &at, &part], &operand)
-                    })
-                    .collect();
-                if product.matrices {
-                    product.add_matrices(w, &mut sums, &operands, &views.x, [chunk, &at], &rows);
-                    continue;
-                }
-                for (m, row) in rows.iter().enumerate() {
-                    for plane in 0..planes {
-                        let place = w.index(plane);
-                        let x = product.broadcast(w, &views.x, &[chunk, row, &at, &place]);
-                        for (n, operand) in operands.iter().enumerate() {
-                            let sum = &mut sums[(n * count + m) * planes + plane];
-                            *sum = product.accumulate(w, sum, operand, &x);
-                        }
-                    }
-                }
-            }
-            sums
-        });
-        if product.matrices {
-            sums = product.sums_of_rows(w, &sums, panels, count);
-            if product.subtracted().is_some() {
-                for (sum, beginning) in sums.iter_mut().zip(&beginnings).skip(planes - 1).step_by(planes) {
-                    *sum = w.arith("sum", "addi", sum, beginning, &product.operand());
-                }
-            }
-        }
-        for (m, row) in rows.iter().enumerate() {
-            let of_x = product.of_activations(w, &views.meta, chunk, row);
-            let place_of_row = w.offset("place", tile, m);
-            for (n, of_weight) in of_weights.iter().enumerate() {
-                let place = w.index(n);
-                let at = [place.as_str(), &place_of_row, &zero];
-                let total = scratch.totals.load(w, "total", &at, &floats);
-                let sums = &sums[(n * count + m) * planes..][..planes];
-                let total = product.add_chunk(w, &total, sums, of_weight, &of_x);
-                scratch.totals.store(w, &total, &at, &floats);
-            }
-        }
+        rows: &[String],
+    ) -> Vec<String> {
+        rows.iter().flat_map(|row| self.product.beginnings(w, &views.meta, chunk, row)).collect()
     }
 }
 
 /// How many of `units` are computed in one turn of a loop, `most` if they can be halved to that. They never take two turns: the compiler
 /// takes such a loop apart, and then has more values at hand than registers.
-fn unrolled(units: usize, most: usize) -> usize {
+pub(super) fn unrolled(units: usize, most: usize) -> usize {
     let mut unroll = units;
     while unroll.is_multiple_of(2) && (unroll > most || 2 * unroll == units) {
         unroll /= 2;
     }
     unroll
-}
-
-/// What a workgroup for many rows keeps in memory.
-struct Scratch {
-    /// `[panels, rows, lanes]` f32.
-    totals: View,
-    /// `[panels, units, lanes]`: the operands of a chunk.
-    operands: View,
 }
 
 #[cfg(test)]

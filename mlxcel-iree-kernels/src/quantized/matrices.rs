@@ -3,7 +3,8 @@
 //! A panel has four outputs, so two vectors of operands and two of sums belong to it. Where the number of rows is odd, the last meets its
 //! operands twice.
 
-use super::product::{Product, View};
+use super::product::Product;
+use crate::view::View;
 use crate::writer::Writer;
 
 impl Product {

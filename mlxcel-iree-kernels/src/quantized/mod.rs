@@ -3,6 +3,7 @@
 //! A packed weight stays packed until its values are in registers: decoding reads the words from memory and nothing else of
 //! their size. What activations become before they meet it is [`Arithmetic`]'s; ADR 0009 has the measurements.
 
+mod blocked;
 mod buffers;
 mod bytes;
 mod codes;

@@ -13,6 +13,7 @@ use super::groups::Groups;
 use super::weight::Weight;
 use crate::instructions::{Instructions, VectorSet};
 use crate::layout::Planes;
+use crate::view::View;
 use crate::writer::Writer;
 
 /// The operations of one arithmetic on one form of weights.
@@ -30,59 +31,6 @@ pub(super) struct Product {
 
 /// Panels that are computed together for many rows: two are enough for activations to be no burden.
 pub(super) const MANY_TOGETHER: usize = 2;
-
-/// Where the parts of a call lie: names and types of views in a kernel.
-#[derive(Clone, Debug)]
-pub(super) struct View {
-    name: String,
-    ty: String,
-}
-
-impl View {
-    pub(super) fn new(name: String, ty: String) -> Self {
-        Self { name, ty }
-    }
-
-    /// Its name and type.
-    pub(super) fn parts(&self) -> (&str, &str) {
-        (&self.name, &self.ty)
-    }
-
-    /// One element.
-    pub(super) fn element(&self, w: &mut Writer, word: &str, at: &[&str]) -> String {
-        w.set(word, format_args!("memref.load {}[{}] : {}", self.name, at.join(", "), self.ty))
-    }
-
-    /// A vector of elements.
-    pub(super) fn load(&self, w: &mut Writer, word: &str, at: &[&str], vector: &str) -> String {
-        w.set(word, format_args!("vector.load {}[{}] : {}, {vector}", self.name, at.join(", "), self.ty))
-    }
-
-    /// Asks for the line of an element, which need not exist.
-    pub(super) fn prefetch(&self, w: &mut Writer, at: &[&str]) {
-        w.line(format_args!(
-            "memref.prefetch {}[{}], read, locality<3>, data : {}",
-            self.name,
-            at.join(", "),
-            self.ty
-        ));
-    }
-
-    /// Writes a vector of elements.
-    pub(super) fn store(&self, w: &mut Writer, value: &str, at: &[&str], vector: &str) {
-        w.line(format_args!(
-            "vector.store {value}, {}[{}] : {}, {vector}",
-            self.name,
-            at.join(", "),
-            self.ty
-        ));
-    }
-
-    /// Writes one element.
-    pub(super) fn put(&self, w: &mut Writer, value: &str, at: &[&str]) {
-        w.line(format_args!("memref.store {value}, {}[{}] : {}", self.name, at.join(", "), self.ty));
-    }
-}
 
 impl Product {
     /// The product of a weight with so many rows.

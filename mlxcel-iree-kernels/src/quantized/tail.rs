@@ -6,8 +6,9 @@ use super::extent::Extent;
 use super::form::Arithmetic;
 use super::groups::Groups;
 use super::linear::Linear;
-use super::product::{Product, View};
+use super::product::Product;
 use super::weight::Weight;
+use crate::view::View;
 use crate::writer::Writer;
 
 /// Views of the same buffers, as rows are stored.

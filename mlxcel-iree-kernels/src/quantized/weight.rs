@@ -4,7 +4,7 @@ use mlxcel_graph::packed::operand_parts;
 use mlxcel_models::{ElementType, Part};
 
 use super::form::Form;
-use super::product::View;
+use crate::view::View;
 
 /// The views of all parts, in one arrangement.
 #[derive(Clone, Debug)]
