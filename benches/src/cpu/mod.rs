@@ -30,6 +30,9 @@ use crate::worker::Worker;
 /// Tokens of the prompt whose logits are compared.
 const COMPARED: usize = 64;
 
+/// The fewest rounds whose medians are published.
+const PUBLISHED_ROUNDS: usize = 5;
+
 /// What is measured, and how often.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -100,7 +103,7 @@ pub(crate) struct Arguments {
     /// Measures nothing, and shows what was found before: the numbers in this file
     #[arg(long)]
     show: Option<PathBuf>,
-    /// Where tables and plot are written too, as benchmarks-MODEL
+    /// Where tables and plot are written too, as benchmarks-MODEL; for at least five rounds with a peer
     #[arg(long)]
     docs: Option<PathBuf>,
 }
@@ -110,12 +113,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (results, path) = match &arguments.show {
         Some(path) => (Results::read(path)?, path.clone()),
         None => {
+            if arguments.docs.is_some() {
+                let rounds = if arguments.quick { 1 } else { arguments.rounds };
+                expect_published(rounds, arguments.llama_cpp.is_some() || arguments.candle.is_some())?;
+            }
             let results = measure(arguments)?;
             let path = arguments.folder.join(format!("cpu-{}.json", results.model));
             results.write(&path)?;
             (results, path)
         }
     };
+    if arguments.docs.is_some() {
+        expect_published(results.rounds, results.contestants.iter().any(|one| one.program != Program::Iree))?;
+    }
     let text = format!("{}\n{}", table::table(&results), targets::table(&results));
     println!("\n{text}");
     let plot = plot::svg(&results)?;
@@ -129,6 +139,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     eprintln!("the numbers are in {}, tables and plot beside it", path.display());
+    Ok(())
+}
+
+/// Refuses to publish what does not convince.
+fn expect_published(rounds: usize, with_peer: bool) -> Result<()> {
+    if rounds < PUBLISHED_ROUNDS {
+        bail!("--docs publishes medians of at least {PUBLISHED_ROUNDS} rounds, and this is {rounds}; noise is larger than most differences");
+    }
+    if !with_peer {
+        bail!("--docs publishes comparisons, and no peer is measured: name llama-cpp or candle as --peers");
+    }
     Ok(())
 }
 
