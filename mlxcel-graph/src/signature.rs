@@ -244,11 +244,17 @@ pub fn weight_arguments(decoder: &Decoder) -> Result<Vec<WeightArgument>> {
         };
         for (tensor, part) in weight.tensors().zip(packed.packing.parts()) {
             let element = part_element(&packed.packing, part);
-            // Several parts may be read out of one tensor of a file.
-            arguments.push(argument(format!("{tensor} {part}"), Some(part), tensor, element));
+            arguments.push(argument(argument_name(weight, tensor, part), Some(part), tensor, element));
         }
     }
     Ok(arguments)
+}
+
+/// The name of the argument for a part of `weight`. Several parts may be read out of one tensor of a file, and weights that are rows of
+/// one tensor share its order.
+fn argument_name(weight: &WeightRef, tensor: &WeightRef, part: Part) -> String {
+    let named = if part == Part::Order { weight } else { tensor };
+    format!("{named} {part}")
 }
 
 #[cfg(test)]
@@ -264,6 +270,27 @@ mod tests {
     fn open(fixture: &str) -> Decoder {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);
         Checkpoint::open(folder).unwrap().decoder().unwrap()
+    }
+
+    #[test]
+    fn rows_of_one_module_have_arguments_of_their_own() {
+        let mut decoder = open("formats/gptq-act-order");
+        let ordered =
+            |weight: &&WeightRef| weight.packed.as_ref().is_some_and(|packed| packed.packing.ordered);
+        let whole = decoder.weights().find(ordered).unwrap().clone();
+        for start in [0, 8] {
+            decoder.weights.add(whole.clone().rows(start, 8));
+        }
+        let named = |weight: &WeightRef| {
+            let packed = weight.packed.as_ref().unwrap();
+            let parts = weight.tensors().zip(packed.packing.parts());
+            parts.map(|(tensor, part)| argument_name(weight, tensor, part)).collect::<Vec<_>>()
+        };
+        let mut names: Vec<_> = decoder.weights().filter(ordered).flat_map(named).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 
     #[test]
