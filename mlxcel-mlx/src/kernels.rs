@@ -48,7 +48,7 @@ impl Kernels {
 
     /// [`linear`](Self::linear) with a packed weight; of these in affine quantization only, see [`takes`](Self::takes).
     pub(crate) fn packed_linear(&self, x: &Array, weight: &Packed, bias: Option<&Array>) -> Result<Array> {
-        let tensors = affine(weight)?;
+        let (x, tensors) = (weight.by_column(x)?, affine(weight)?);
         let answer = sys::kernel_affine_linear(x.tensor(), &tensors, bias.map(Array::tensor), &self.0);
         Array::made(answer, PACKED)
     }
@@ -63,7 +63,7 @@ impl Kernels {
 
     /// [`expert_linear`](Self::expert_linear) with packed matrices, as [`takes`](Self::takes) tells.
     pub(crate) fn packed_expert_linear(&self, x: &Array, experts: &Array, weight: &Packed) -> Result<Array> {
-        let tensors = affine(weight)?;
+        let (x, tensors) = (weight.by_column(x)?, affine(weight)?);
         let answer = sys::kernel_affine_expert_linear(x.tensor(), experts.tensor(), &tensors, &self.0);
         Array::made(answer, PACKED)
     }

@@ -16,6 +16,8 @@ pub(crate) struct Packed {
     pub(crate) scales: Array,
     /// In the affine mode what is added to each group, like `scales`.
     pub(crate) biases: Option<Array>,
+    /// The input that each column belongs to (`[columns]`, `I32`), where that is not its own place.
+    pub(crate) order: Option<Array>,
     /// How many values of a row share a scale.
     pub(crate) group_size: usize,
     /// Bits of a value.
@@ -34,22 +36,41 @@ impl Packed {
         let (Some(words), Some(scales)) = (parts.next(), parts.next()) else {
             return Err(Error::new(ErrorKind::Internal, OPERATION, "MLX gave no scales"));
         };
-        Ok(Self { words, scales, biases: parts.next(), group_size, bits, mode })
+        Ok(Self { words, scales, biases: parts.next(), order: None, group_size, bits, mode })
     }
 
     /// The values.
     pub(crate) fn dequantize(&self, dtype: DType) -> Result<Array> {
-        Array::made(ffi::dequantize(&self.tensors()?, dtype.code()), "dequantize")
+        let values = Array::made(ffi::dequantize(&self.tensors()?, dtype.code()), "dequantize")?;
+        self.by_input(values)
     }
 
     /// `x @ wᵀ` where `transposed` (the weight being `[outputs, inputs]`, as checkpoints have it), else `x @ w`.
     pub(crate) fn multiply(&self, x: &Array, transposed: bool) -> Result<Array> {
-        Array::made(ffi::quantized_matmul(x.tensor(), &self.tensors()?, transposed), "quantized matmul")
+        let product = |x: &Array| {
+            let answer = ffi::quantized_matmul(x.tensor(), &self.tensors()?, transposed);
+            Array::made(answer, "quantized matmul")
+        };
+        if transposed { product(&self.by_column(x)?) } else { self.by_input(product(x)?) }
+    }
+
+    /// Inputs, along the last axis of `x`, in the order of the columns.
+    pub(crate) fn by_column(&self, x: &Array) -> Result<Array> {
+        self.order.as_ref().map_or_else(|| Ok(x.clone()), |order| x.take(order, -1))
+    }
+
+    /// Columns, along the last axis of `values`, in the order of inputs.
+    fn by_input(&self, values: Array) -> Result<Array> {
+        match &self.order {
+            Some(order) => values.take(&order.argsort(-1)?, -1),
+            None => Ok(values),
+        }
     }
 
     /// [`multiply`](Self::multiply) of each row (`[rows, 1, inputs]`) with the matrix, of several, that `indices` (`[rows]`, `U32`)
     /// names; `sorted` where these ascend.
     pub(crate) fn gather_multiply(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
+        let x = self.by_column(x)?;
         let answer = ffi::gather_qmm(x.tensor(), &self.tensors()?, indices.tensor(), true, sorted);
         Array::made(answer, "gather quantized matmul")
     }

@@ -267,6 +267,7 @@ pub(super) fn embed(table: &Weight, tokens: &Array, dtype: DType) -> Result<Arra
                 words: packed.words.take(tokens, 0)?,
                 scales: packed.scales.take(tokens, 0)?,
                 biases: packed.biases.as_ref().map(|biases| biases.take(tokens, 0)).transpose()?,
+                order: packed.order.clone(),
                 ..*packed
             };
             dequantize(&rows, dtype)
@@ -284,6 +285,7 @@ pub(super) fn dequantize(packed: &Packed, dtype: DType) -> Result<Array> {
         words: packed.words.clone(),
         scales: packed.scales.astype(dtype)?,
         biases: packed.biases.as_ref().map(|biases| biases.astype(dtype)).transpose()?,
+        order: packed.order.clone(),
         ..*packed
     };
     wide.dequantize(dtype)

@@ -56,6 +56,8 @@ pub(super) fn load(
             _ => numerics.kv,
         }),
         quantize: backend.quantization,
+        // Kernels compute in the widest type of their operands, which for float16 and bfloat16 is to stay that.
+        parameters: Some(numerics.activation).filter(|&activation| activation != DType::F32),
     };
 
     let kernels = device == Device::Cpu && backend.cpu_kernels;

@@ -1,5 +1,6 @@
 //! The engine: a [`Backend`] that runs decoders as array programs, on a thread of their own.
 
+mod affine;
 mod cache;
 mod compute;
 mod load;

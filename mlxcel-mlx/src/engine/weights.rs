@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
 use mlxcel_models::packing::{PackedRows, Scratch};
-use mlxcel_models::{Checkpoint, Decoder, WeightId, WeightRef};
+use mlxcel_models::{Checkpoint, Decoder, Part, WeightId, WeightRef};
 
+use super::affine::{self, Parameters};
 use super::compute;
 use super::options::WeightQuantization;
 use crate::array::{Array, DType, Mode, Packed, eval};
@@ -30,6 +31,8 @@ pub(super) struct Treatment {
     pub(super) expand: Option<DType>,
     /// Matrices that are multiplied with are quantized.
     pub(super) quantize: Option<WeightQuantization>,
+    /// Scales and biases that are computed from those of another packing are rounded to this type.
+    pub(super) parameters: Option<DType>,
 }
 
 /// The weights of a decoder, in the order of its table.
@@ -143,8 +146,8 @@ impl Weight {
         match self {
             Self::Dense(values) => values.byte_len() as u64,
             Self::Packed(packed) => {
-                let companions = packed.biases.as_ref().map_or(0, Array::byte_len);
-                (packed.words.byte_len() + packed.scales.byte_len() + companions) as u64
+                let others = packed.biases.iter().chain(&packed.order).map(Array::byte_len).sum::<usize>();
+                (packed.words.byte_len() + packed.scales.byte_len() + others) as u64
             }
         }
     }
@@ -168,7 +171,8 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
     Ok(Weight::Dense(expanded))
 }
 
-/// A weight that the checkpoint has packed: as it is where MLX's kernels know the packing, else its values where that is asked for.
+/// A weight that the checkpoint has packed: as it is, or with other scales and biases, where MLX's kernels know its codes; else its
+/// values where that is asked for.
 fn load_packed(
     checkpoint: &Arc<Checkpoint>,
     weight: &WeightRef,
@@ -184,16 +188,47 @@ fn load_packed(
             words: stored(checkpoint, weight)?,
             scales: stored(checkpoint, scales)?,
             biases: biases.first().map(|biases| stored(checkpoint, biases)).transpose()?,
+            order: None,
             group_size: packing.group_size,
             bits: packing.bits,
             mode,
         })),
         _ => {
+            if let Some(zero) = affine::zero(&packing) {
+                return load_affine(checkpoint, weight, packed, zero, treatment.parameters)
+                    .map(Weight::Packed);
+            }
             let message = "MLX has no kernels for weights that are packed like this; expand them with \
                            `MlxBackend::with_expanded_weights`, at the cost of memory, or use the engine `iree`";
             Err(Error::unsupported(OPERATION, message).with_context("packing", packing))
         }
     }
+}
+
+/// A weight of integers, from each of which `zero` is subtracted, in MLX's affine mode.
+fn load_affine(
+    checkpoint: &Arc<Checkpoint>,
+    weight: &WeightRef,
+    packed: &mlxcel_models::Packed,
+    zero: u8,
+    rounded: Option<DType>,
+) -> Result<Packed> {
+    let packing = packed.packing;
+    let part = |wanted: Part| packed.named().find(|(part, _)| *part == wanted).map(|(_, tensor)| tensor);
+    let parameters = Parameters::new(&packing, zero, rounded, |wanted| match part(wanted) {
+        Some(tensor) => stored(checkpoint, tensor),
+        None => Err(Error::new(ErrorKind::Internal, OPERATION, "a part of a packed weight is missing")
+            .with_context("packing", packing)),
+    })?;
+    Ok(Packed {
+        words: stored(checkpoint, weight)?,
+        scales: parameters.scales,
+        biases: Some(parameters.biases),
+        order: part(Part::Order).map(|order| stored(checkpoint, order)).transpose()?,
+        group_size: packing.group_size,
+        bits: packing.bits,
+        mode: Mode::Affine,
+    })
 }
 
 /// The values of a packed weight in type `dtype`, columns in the order of the layer's inputs.

@@ -202,6 +202,7 @@ fn packed_products_are_those_of_the_expanded_values() {
                         words: packed.words.clone(),
                         scales: packed.scales.astype(DType::F32).unwrap(),
                         biases: packed.biases.as_ref().map(|biases| biases.astype(DType::F32).unwrap()),
+                        order: None,
                         ..packed
                     };
                     let expanded = wide.dequantize(DType::F32).unwrap().to_vec::<f32>().unwrap();

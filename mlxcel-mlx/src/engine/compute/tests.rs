@@ -208,6 +208,7 @@ fn rows_go_through_their_experts() {
             words: packed.words.clone(),
             scales: packed.scales.clone(),
             biases: packed.biases.clone(),
+            order: None,
             ..packed
         };
         let weights = [

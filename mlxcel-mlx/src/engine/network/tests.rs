@@ -29,7 +29,7 @@ fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
         return None;
     }
     let quantize = has_experts.then(|| WeightQuantization::affine(8, 32).unwrap());
-    let treatment = Treatment { expand: None, quantize };
+    let treatment = Treatment { expand: None, quantize, parameters: None };
     let weights = Weights::load(&checkpoint, &decoder, treatment, &LoadOptions::default()).unwrap();
     let numerics = Numerics { activation, kv: activation };
     let network = Network::new(decoder, weights, Compute::new(None), numerics, 100).unwrap();

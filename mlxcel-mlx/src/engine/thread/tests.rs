@@ -20,7 +20,7 @@ fn engine(look_ahead: bool) -> Engine {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
     let decoder = checkpoint.decoder().unwrap();
-    let as_stored = Treatment { expand: None, quantize: None };
+    let as_stored = Treatment { expand: None, quantize: None, parameters: None };
     let weights = Weights::load(&checkpoint, &decoder, as_stored, &LoadOptions::default()).unwrap();
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
     let vocabulary = decoder.vocabulary_size;
