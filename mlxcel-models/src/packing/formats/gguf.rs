@@ -167,7 +167,7 @@ fn starts(ty: BlockType) -> (usize, usize) {
     }
 }
 
-/// The codes of a block in the order of its values, a byte each.
+/// The codes of a block in the order of its values, a byte each, into zeros.
 fn write_codes(ty: BlockType, block: &[u8], codes: &mut [u8]) {
     let (low, high) = starts(ty);
     let (low, high) = (block.get(low..).unwrap_or_default(), block.get(high..).unwrap_or_default());
@@ -195,29 +195,34 @@ fn write_codes(ty: BlockType, block: &[u8], codes: &mut [u8]) {
                 .zip(low.chunks_exact(32))
                 .for_each(|(codes, low)| halves(low, codes, 32));
             if ty == BlockType::Q5K {
-                for (index, code) in codes.iter_mut().enumerate() {
-                    *code |= (high[index % 32] >> (index / 32) & 1) << 4;
+                for (bit, codes) in codes.chunks_exact_mut(32).enumerate() {
+                    add_bits(codes, high, bit, 1, 4);
                 }
             }
         }
         BlockType::Q2K | BlockType::Q3K => {
-            for (index, code) in codes.iter_mut().enumerate() {
-                // Each 32 bytes are 128 values, by pairs of bits.
-                let (half, within) = (index / 128, index % 128);
-                *code = low[32 * half + within % 32] >> (2 * (within / 32)) & 3;
+            // Each 32 bytes are 128 values, by pairs of bits.
+            for (part, codes) in codes.chunks_exact_mut(32).enumerate() {
+                add_bits(codes, &low[32 * (part / 4)..], 2 * (part % 4), 2, 0);
                 if ty == BlockType::Q3K {
-                    *code |= (high[index % 32] >> (index / 32) & 1) << 2;
+                    add_bits(codes, high, part, 1, 2);
                 }
             }
         }
         BlockType::Q6K => {
-            for (index, code) in codes.iter_mut().enumerate() {
-                let (half, within) = (index / 128, index % 128);
-                let nibble = low[64 * half + within % 64] >> (4 * (within / 64)) & 15;
-                let upper = high[32 * half + within % 32] >> (2 * (within / 32)) & 3;
-                *code = nibble | upper << 4;
+            for (part, codes) in codes.chunks_exact_mut(32).enumerate() {
+                let (half, within) = (part / 4, part % 4);
+                add_bits(codes, &low[64 * half + 32 * (within % 2)..], 4 * (within / 2), 4, 0);
+                add_bits(codes, &high[32 * half..], 2 * within, 2, 4);
             }
         }
+    }
+}
+
+/// Adds to each code the `count` bits from `from` on of a byte, as those from `to` on.
+fn add_bits(codes: &mut [u8], bytes: &[u8], from: usize, count: usize, to: usize) {
+    for (code, byte) in codes.iter_mut().zip(bytes) {
+        *code |= (byte >> from & ((1 << count) - 1)) << to;
     }
 }
 
@@ -231,11 +236,32 @@ fn halves(bytes: &[u8], codes: &mut [u8], count: usize) {
 
 /// Puts codes into a stream of bits, the first into the lowest.
 fn pack(codes: &[u8], bits: usize, out: &mut [u8]) {
-    // Eight codes are as many bytes as a code has bits.
-    for (codes, out) in codes.chunks_exact(8).zip(out.chunks_exact_mut(bits)) {
-        let word = codes.iter().rev().fold(0u64, |word, code| word << bits | u64::from(*code));
-        out.copy_from_slice(&word.to_le_bytes()[..bits]);
+    match bits {
+        2 => pack_by::<2>(codes, out),
+        3 => pack_by::<3>(codes, out),
+        4 => pack_by::<4>(codes, out),
+        5 => pack_by::<5>(codes, out),
+        6 => pack_by::<6>(codes, out),
+        _ => pack_by::<8>(codes, out),
     }
+}
+
+fn pack_by<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
+    // Eight codes are as many bytes as a code has bits.
+    for (codes, out) in codes.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<BITS>().0) {
+        let stream = together::<BITS>(u64::from_le_bytes(*codes)).to_le_bytes();
+        out.copy_from_slice(&stream[..BITS]);
+    }
+}
+
+/// Eight codes, each in a byte of its own, one behind the other.
+fn together<const BITS: usize>(codes: u64) -> u64 {
+    // One, then two, then four codes move beside as many others at a time.
+    [(1, 8), (2, 16), (4, 32)].into_iter().fold(codes, |codes, (count, apart)| {
+        let width = count * BITS;
+        let low = u64::MAX / ((1u128 << (2 * apart)) - 1) as u64 * ((1 << width) - 1);
+        codes & low | codes >> (apart - width) & low << width
+    })
 }
 
 /// The scales of a block's groups.
