@@ -73,9 +73,10 @@ impl<'a> Module<'a> {
     /// The group size of a packing for stored groups of `stored` columns, the last of which may be shorter: one that divides them
     /// and the rows. Kernels and engines know groups of up to 128, so wider ones are told as several with one scale.
     pub(super) fn group_size(&self, stored: usize) -> usize {
-        const WIDEST: usize = 128;
+        const KNOWN: [usize; 3] = [128, 64, 32];
         let common = common_divisor(self.columns, stored.min(self.columns).max(1));
-        if common.is_multiple_of(WIDEST) { WIDEST } else { common }
+        let parts = KNOWN.into_iter().find(|part| common > *part && common.is_multiple_of(*part));
+        parts.filter(|_| common > KNOWN[0]).unwrap_or(common)
     }
 
     /// How many columns share a scale where a row has `groups` of them; the settings declare it where the last group is shorter.
@@ -141,5 +142,16 @@ mod tests {
     #[test]
     fn divisors_are_common() {
         assert_eq!([common_divisor(192, 128), common_divisor(128, 128), common_divisor(7, 3)], [64, 128, 1]);
+    }
+
+    #[test]
+    fn wide_groups_are_several_that_engines_know() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/architectures/llama");
+        let checkpoint = Checkpoint::open(fixture).unwrap();
+        let size = |columns: usize, stored: usize| {
+            Module { checkpoint: &checkpoint, name: "m", rows: 1, columns }.group_size(stored)
+        };
+        assert_eq!([size(256, 256), size(2880, 2880), size(160, 160), size(176, 176)], [128, 64, 32, 176]);
+        assert_eq!([size(256, 64), size(192, 96), size(192, 128)], [64, 96, 64]);
     }
 }
