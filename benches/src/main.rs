@@ -10,6 +10,7 @@ mod cpu;
 mod gguf;
 mod machine;
 mod mlx;
+mod packed;
 mod peers;
 mod pjrt;
 mod report;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::results::{Contestant, Program};
+use crate::packed::Form;
 use crate::serve::Engine;
 use crate::shapes::Shapes;
 use crate::{gguf, peers};
@@ -28,6 +29,12 @@ pub(crate) enum Ours {
     FourBitExact,
     #[value(name = "4bit-fast")]
     FourBitFast,
+    /// 4 bits in groups of 128 and the embedding in bfloat16, as `gptq`, `awq` and `fp8` have it too
+    #[value(name = "4bit-linears")]
+    FourBitLinears,
+    Gptq,
+    Awq,
+    Fp8,
     MlxBf16,
     #[value(name = "mlx-8bit")]
     MlxEightBit,
@@ -147,6 +154,10 @@ impl Common<'_> {
             Ours::FourBit => (Engine::Iree, Some(4), "native"),
             Ours::FourBitExact => (Engine::Iree, Some(4), "exact"),
             Ours::FourBitFast => (Engine::Iree, Some(4), "fast"),
+            Ours::FourBitLinears => return self.ours_of_form(which, Form::Affine),
+            Ours::Gptq => return self.ours_of_form(which, Form::Gptq),
+            Ours::Awq => return self.ours_of_form(which, Form::Awq),
+            Ours::Fp8 => return self.ours_of_form(which, Form::Fp8),
             Ours::MlxBf16 => (Engine::Mlx, None, "native"),
             Ours::MlxEightBit => (Engine::Mlx, Some(8), "native"),
             Ours::MlxFourBit => (Engine::Mlx, Some(4), "native"),
@@ -163,6 +174,13 @@ impl Common<'_> {
         self.engine(engine, &weights, precision, folder, stored_bits, quantized_here)
     }
 
+    /// The IREE engine on a checkpoint in a form of other tools. It is made where it is not there.
+    fn ours_of_form(&self, which: Ours, form: Form) -> Result<Entry> {
+        let folder = self.shapes.provide_packed(self.checkpoint, form)?;
+        let bits = self.stored_bits(&folder.join("model.safetensors"))?;
+        self.engine(Engine::Iree, &name(&which), "native", folder, bits, None)
+    }
+
     /// The IREE engine on the file of a type of llama.cpp's. It is made where it is not there.
     pub(super) fn ours_of_llama_cpp(
         &self,
@@ -171,10 +189,14 @@ impl Common<'_> {
         precision: &'static str,
     ) -> Result<Entry> {
         let file = self.gguf(program, which)?;
-        let length =
-            std::fs::metadata(&file).with_context(|| format!("looking at {}", file.display()))?.len();
-        let bits = length as f64 * 8.0 / self.shapes.parameters() as f64;
+        let bits = self.stored_bits(&file)?;
         self.engine(Engine::Iree, &name(&which), precision, file, bits, None)
+    }
+
+    /// The bits that each value has in a file.
+    fn stored_bits(&self, file: &Path) -> Result<f64> {
+        let length = std::fs::metadata(file).with_context(|| format!("looking at {}", file.display()))?.len();
+        Ok(length as f64 * 8.0 / self.shapes.parameters() as f64)
     }
 
     /// One of our engines on a folder or a file, whose values have so many bits.
