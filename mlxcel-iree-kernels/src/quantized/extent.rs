@@ -40,6 +40,12 @@ impl Extent {
 
     /// The float of 8 bits in the higher byte of each 16 bits, in float32 and divided by its [factor](SmallFloat::factor).
     pub(super) fn small_float(self, w: &mut Writer, bits: &str, kind: SmallFloat) -> String {
+        let half = self.small_half(w, bits, kind);
+        self.cast(w, "extf", &half, "f16", "f32")
+    }
+
+    /// The same in half precision, which holds it exactly.
+    pub(super) fn small_half(self, w: &mut Writer, bits: &str, kind: SmallFloat) -> String {
         let ty = self.ty("i16");
         let half = match kind {
             SmallFloat::E4M3 => {
@@ -48,21 +54,20 @@ impl Extent {
                 let moved = w.arith("moved", "shrsi", bits, &one, &ty);
                 let mask = self.constant(w, 0xbf80u16.cast_signed(), "i16");
                 let half = w.arith("half", "andi", &moved, &mask, &ty);
-                // All ones are no number, which half precision would take for one of its own.
-                let ones = self.constant(w, 0x3f80, "i16");
-                let magnitude = w.arith("magnitude", "andi", &half, &ones, &ty);
-                let is_none = w.set("is_none", format_args!("arith.cmpi eq, {magnitude}, {ones} : {ty}"));
-                let none = self.constant(w, 0x7e00, "i16");
-                let is_type = self.ty("i1");
-                w.set("half", format_args!("arith.select {is_none}, {none}, {half} : {is_type}, {ty}"))
+                // All ones are no number, which half precision would take for one of its own: only they reach the exponent's highest
+                // bit when one is added to them, and with that bit they are no number either.
+                let least = self.constant(w, 0x80, "i16");
+                let more = w.arith("more", "addi", &half, &least, &ty);
+                let highest = self.constant(w, 0x4000, "i16");
+                let highest = w.arith("highest", "andi", &more, &highest, &ty);
+                w.arith("half", "ori", &half, &highest, &ty)
             }
             SmallFloat::E5M2 => {
                 let mask = self.constant(w, 0xff00u16.cast_signed(), "i16");
                 w.arith("half", "andi", bits, &mask, &ty)
             }
         };
-        let half = self.cast(w, "bitcast", &half, "i16", "f16");
-        self.cast(w, "extf", &half, "f16", "f32")
+        self.cast(w, "bitcast", &half, "i16", "f16")
     }
 }
 

@@ -11,6 +11,9 @@ use crate::layout::Planes;
 /// The most inputs whose products are summed before they are scaled: what they sum to in fixed point fits 32 bits.
 const MOST_SUMMED: usize = 128;
 
+/// Codes of a unit that are floats of 8 bits: two words of each lane fill a register of their own width.
+const FLOATS: usize = 4;
+
 /// A packed weight `[outputs, inputs]` in panels, each of its parts in its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
@@ -64,14 +67,14 @@ impl Form {
         }
     }
 
-    /// Consecutive codes that stand together.
+    /// Consecutive codes that are unpacked together.
     pub(super) fn unit(&self) -> usize {
-        self.planes().map_or(2, Planes::codes)
+        self.planes().map_or(FLOATS, Planes::codes)
     }
 
     /// The words of a unit; what is one word where codes are floats has 16 bits, else 32.
     pub(super) fn unit_words(&self) -> usize {
-        self.planes().map_or(1, Planes::words)
+        self.planes().map_or(FLOATS / 2, Planes::words)
     }
 
     /// The words of a row.

@@ -88,7 +88,7 @@ impl Product {
     /// The operands that some codes of a unit are, in their order, given the unit's words of each lane; four codes at a time.
     pub(super) fn unpack(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
         let Some(planes) = self.form.planes() else {
-            return codes.map(|code| self.small_float(w, &words[0], code)).collect();
+            return self.small_floats(w, words, codes);
         };
         if let Some(table) = self.float_table() {
             return codes.map(|code| self.looked_up(w, &table, &words[0], planes.low_bit(code).1)).collect();
@@ -153,17 +153,25 @@ impl Product {
         self.whole().cast(w, "sitofp", &value, "i32", "f32")
     }
 
-    /// Code `code` of a pair of floats of 8 bits, divided by its [factor](SmallFloat::factor).
-    fn small_float(&self, w: &mut Writer, pair: &str, code: usize) -> String {
+    /// Some of the floats of 8 bits in the words of a unit, two a word, divided by their [factor](SmallFloat::factor). The words are
+    /// taken apart side by side.
+    fn small_floats(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
         let kind = if self.form.packing.code == Code::E4M3 { SmallFloat::E4M3 } else { SmallFloat::E5M2 };
-        let ty = self.vector("i16");
-        let high = if code == 0 {
-            let eight = self.whole().constant(w, 8, "i16");
-            w.arith("high", "shli", pair, &eight, &ty)
-        } else {
-            pair.to_owned()
+        let (lanes, [first, second]) = (self.form.lanes, [0, words.len() - 1].map(|word| &words[word]));
+        let (one, both) = (self.whole(), Extent::Vector(2 * lanes));
+        let all: Vec<usize> = (0..2 * lanes).collect();
+        let types = format!("{0}, {0}", one.ty("i16"));
+        let low = w.set("words", format_args!("vector.shuffle {first}, {second} {all:?} : {types}"));
+        let eight = both.constant(w, 8, "i16");
+        let high = w.arith("high", "shli", &low, &eight, &both.ty("i16"));
+        let halves = [high, low].map(|high| both.small_half(w, &high, kind));
+        let types = format!("{0}, {0}", both.ty("f16"));
+        let float = |code: usize| {
+            let (half, places) = (&halves[code % 2], &all[code / 2 * lanes..][..lanes]);
+            let half = w.set("half", format_args!("vector.shuffle {half}, {half} {places:?} : {types}"));
+            one.cast(w, "extf", &half, "f16", "f32")
         };
-        self.whole().small_float(w, &high, kind)
+        codes.map(float).collect()
     }
 
     /// The floats that four bits can mean, where one instruction looks sixteen of them up.
