@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_one_by_one_and_endless_input_is_refused() {
+    fn lines_are_read_one_at_a_time_and_unbounded_input_is_rejected() {
         let mut input = &b"one\r\n\ntwo"[..];
         let mut next = || line(&mut input).unwrap();
         assert_eq!(next().as_deref(), Some("one"));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named_and_not_standard_input() {
+    fn read_errors_name_the_file_instead_of_standard_input() {
         for path in ["/dev/zero", "/nothing/here", "."] {
             let Err(Failure::Usage(words)) = file(Path::new(path)) else { panic!("taken") };
             assert!(words.starts_with(&format!("read {path}: ")), "{words}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_named_for_what_it_is() {
+    fn input_that_is_not_utf8_is_rejected_with_its_position() {
         for failure in [text(&b"a\xff"[..]).err(), line(&b"a\xff\n"[..]).err()] {
             let Some(Failure::Usage(words)) = failure else { panic!("taken") };
             assert_eq!(

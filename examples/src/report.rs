@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_and_its_causes_stand_on_one_line() {
+    fn errors_print_with_their_causes_on_one_line() {
         let error = Error::new(ErrorKind::Corrupt, "open checkpoint", "it is cut")
             .with_context("path", "a/b")
             .with_source("line 1\n  line 2");

@@ -170,7 +170,7 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_bundle_runs_where_there_is_nothing_else_and_says_what_the_oracle_says() {
+fn a_bundle_alone_generates_the_tokens_of_the_oracle() {
     let root = container();
     let before = contents(root.path());
     for (question, case) in questions().iter().take(2) {
@@ -191,7 +191,7 @@ fn a_bundle_runs_where_there_is_nothing_else_and_says_what_the_oracle_says() {
 }
 
 #[test]
-fn an_untrusted_bundle_is_refused_with_the_remedies() {
+fn untrusted_bundles_are_rejected_and_the_error_says_how_to_trust_them() {
     let root = container();
     let mut command = Command::new(root.path().join("generate"));
     command.args(["--prompt", "Hi", "--precision", "exact", "--model"]).arg(root.path().join("bundle"));
@@ -203,7 +203,7 @@ fn an_untrusted_bundle_is_refused_with_the_remedies() {
 }
 
 #[test]
-fn a_flipped_bit_is_refused_in_one_line() {
+fn a_flipped_bit_is_a_one_line_error() {
     let root = container();
     let program = contents(&root.path().join("bundle/programs")).into_iter().next().unwrap();
     let mut bytes = program.1;
@@ -218,7 +218,7 @@ fn a_flipped_bit_is_refused_in_one_line() {
 
 /// The contract is held with the programs that are there, whatever the kit does: growing caches, rows together, scoring, embedding.
 #[test]
-fn a_bundle_holds_the_contract() {
+fn a_bundle_passes_the_conformance_suite() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
     let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(300).with_sequences(2);
@@ -246,7 +246,7 @@ fn quick(out: &Path, more: &[&str]) -> Output {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_in_one_line_and_nothing_is_left() {
+fn failed_bundles_report_one_line_and_leave_no_files() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("bundle");
     let refused = |output: Output, status: i32, words: &[&str]| {
@@ -279,7 +279,7 @@ fn what_cannot_be_written_is_refused_in_one_line_and_nothing_is_left() {
 }
 
 #[test]
-fn what_the_compiler_did_is_laid_open_and_summed_up() {
+fn compiler_output_is_dumped_and_summarized() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("inspected");
     let model = Fixture::named("llama").path;
@@ -301,7 +301,7 @@ fn what_the_compiler_did_is_laid_open_and_summed_up() {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_leaves_nothing_and_the_next_run_removes_what_a_kill_left() {
+fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
     use std::os::unix::fs::PermissionsExt;
 
     let place = tempfile::tempdir().unwrap();

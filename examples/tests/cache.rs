@@ -48,7 +48,7 @@ fn filled() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_a_model_was_compiled_into_is_listed_verified_and_pruned() {
+fn cached_programs_are_listed_verified_and_pruned() {
     let folder = filled();
     let listed = json(folder.path(), &[]);
     assert_eq!(listed, json(folder.path(), &["list"]));
@@ -78,7 +78,7 @@ fn what_a_model_was_compiled_into_is_listed_verified_and_pruned() {
 }
 
 #[test]
-fn a_damaged_program_is_found_and_removed() {
+fn corrupt_programs_are_found_and_removed() {
     let folder = filled();
     let entry = json(folder.path(), &[])["entries"][0]["key"].as_str().unwrap().to_owned();
     let path = folder.path().join(format!("{entry}.vmfb"));
@@ -100,7 +100,7 @@ fn a_damaged_program_is_found_and_removed() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_told_on_one_line() {
+fn invalid_arguments_are_one_line_errors() {
     let folder = tempfile::tempdir().unwrap();
     for arguments in
         [&["prune"][..], &["prune", "--all", "--max-size", "1G"], &["prune", "--max-size", "many"], &["burn"]]

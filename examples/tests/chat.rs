@@ -25,7 +25,7 @@ fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn each_line_is_answered_until_an_empty_one() {
+fn chat_answers_each_line_until_an_empty_line() {
     let lines = "Tell me a story about a duck named Nell.\nWhat did Nell find?\n\nNobody hears this.\n";
     let (status, answers, notes) = chat(&[], lines.as_bytes());
     assert_eq!((status, notes.as_str()), (Some(0), ""));
@@ -35,7 +35,7 @@ fn each_line_is_answered_until_an_empty_one() {
 }
 
 #[test]
-fn a_full_context_is_told_and_ends_nothing() {
+fn a_full_context_is_reported_and_the_chat_continues() {
     // Each of the long lines takes more than half of the context of 1024 tokens.
     let long = "Tell me a story about a duck named Nell. ".repeat(48);
     let lines = format!("{long}\n{long}\n/forget\n{long}\n");
@@ -55,7 +55,7 @@ fn a_full_context_is_told_and_ends_nothing() {
 }
 
 #[test]
-fn the_oldest_turns_are_forgotten_where_that_is_asked_for_and_a_line_beyond_the_context_is_told() {
+fn drop_oldest_removes_turns_and_a_line_beyond_the_context_is_an_error() {
     let long = "Tell me a story about a duck named Nell. ".repeat(48);
     let lines = format!("{long}\n{long}\n{}\nTell me a story about a duck named Nell.\n", long.repeat(40));
     let (status, answers, notes) = chat(&["--forget"], lines.as_bytes());
@@ -73,7 +73,7 @@ fn the_oldest_turns_are_forgotten_where_that_is_asked_for_and_a_line_beyond_the_
 }
 
 #[test]
-fn commands_take_turns_back_branch_and_show_them() {
+fn commands_undo_branch_and_show_turns() {
     let question = "Tell me a story about a duck named Nell.";
     let lines = format!(
         "/retry\n{question}\n/retry\n/fork\n/undo\n/history\n/branch 1\n/history\n/branch 7\n/nonsense\n/system Be brief.\n\
@@ -104,7 +104,7 @@ fn commands_take_turns_back_branch_and_show_them() {
 }
 
 #[test]
-fn a_conversation_goes_on_from_its_file() {
+fn a_saved_conversation_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let (saved, kept) = (folder.path().join("saved.json"), folder.path().join("kept"));
     let (saved, kept) = (saved.to_str().unwrap(), kept.to_str().unwrap());
@@ -125,7 +125,7 @@ fn a_conversation_goes_on_from_its_file() {
 }
 
 #[test]
-fn input_that_is_no_text_is_named_as_such() {
+fn input_that_is_not_text_is_reported() {
     let (status, answers, notes) = chat(&[], b"Hello \xff\n");
     assert_eq!((status, answers.as_str()), (Some(2), ""));
     assert!(notes.starts_with("error: read the prompt from standard input: it is not UTF-8"), "{notes}");

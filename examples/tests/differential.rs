@@ -115,7 +115,7 @@ fn changed(name: &'static str, setting: Option<(&str, serde_json::Value)>, zeroe
 /// What the tolerances are for: an engine that left out a term, or took four bits for sixteen, would not be found by wider ones.
 #[cfg(feature = "portable")]
 #[test]
-fn a_model_that_computes_something_else_disagrees_at_every_precision() {
+fn a_different_model_disagrees_at_every_precision() {
     let portable = mlxcel_session::portable::PortableBackend::new();
     let fixture = Fixture::storyteller();
     let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();

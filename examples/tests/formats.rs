@@ -86,7 +86,7 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
 }
 
 #[test]
-fn every_form_is_exact_on_every_engine() {
+fn every_quantized_format_is_exact_on_every_engine() {
     let folders = folders();
     assert!(folders.len() >= 6, "{} folders", folders.len());
     let mut failures = Vec::new();

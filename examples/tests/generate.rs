@@ -105,7 +105,7 @@ fn ids(tokens: &[u32]) -> String {
 }
 
 #[test]
-fn the_bundled_model_answers_as_transformers_does() {
+fn the_bundled_model_generates_the_text_of_transformers() {
     let cases = oracle(&storyteller());
     let chat = cases.iter().find(|case| case.messages.as_ref().is_some_and(|m| m.len() == 1)).unwrap();
     let question = chat.messages.as_ref().unwrap()[0]["content"].as_str().unwrap().to_owned();
@@ -138,7 +138,7 @@ fn the_bundled_model_answers_as_transformers_does() {
 }
 
 #[test]
-fn a_checkpoint_without_tokenizer_takes_and_gives_token_ids() {
+fn checkpoints_without_tokenizer_use_token_ids() {
     let folder = repository().join("fixtures/architectures/llama");
     let case = &oracle(&folder)[0];
     let model = folder.to_str().unwrap();
@@ -157,7 +157,7 @@ fn a_checkpoint_without_tokenizer_takes_and_gives_token_ids() {
 }
 
 #[test]
-fn a_text_ends_as_length_where_the_limit_or_the_context_is_reached() {
+fn token_limit_and_full_context_finish_as_length() {
     let case = &oracle(&storyteller())[0];
     let prompt = ids(&case.prompt);
     for backend in BACKENDS {
@@ -180,7 +180,7 @@ fn a_text_ends_as_length_where_the_limit_or_the_context_is_reached() {
 }
 
 #[test]
-fn the_tokens_that_end_a_text_can_be_ignored_and_are_not_shown() {
+fn stop_tokens_can_be_ignored_and_are_not_printed() {
     let case = &oracle(&storyteller())[3];
     let (prompt, n) = (ids(&case.prompt), (case.greedy.len() + 2).to_string());
     for backend in BACKENDS {
@@ -193,7 +193,7 @@ fn the_tokens_that_end_a_text_can_be_ignored_and_are_not_shown() {
 }
 
 #[test]
-fn a_seed_gives_the_same_text_each_time_and_another_gives_another() {
+fn equal_seeds_give_equal_texts_and_other_seeds_differ() {
     for backend in BACKENDS {
         let draw = |seed| {
             let arguments = ["--backend", backend, "-n", "24", "--temperature", "1.2", "--top-k", "50"];
@@ -250,7 +250,7 @@ fn every_sampling_step_has_a_flag_and_a_seed_gives_the_same_text_on_every_engine
 }
 
 #[test]
-fn a_random_seed_is_told_and_repeats_its_text() {
+fn a_random_seed_is_printed_and_reproduces_its_text() {
     for backend in BACKENDS {
         let common = ["--backend", backend, "-n", "12", "--temperature", "1.2"];
         let random = || json(&[&common[..], &["--seed", "random"]].concat());
@@ -262,7 +262,7 @@ fn a_random_seed_is_told_and_repeats_its_text() {
 }
 
 #[test]
-fn a_text_ends_before_a_stop_string_and_is_limited_to_what_is_allowed() {
+fn stop_strings_end_the_text_and_allowed_tokens_limit_it() {
     for backend in BACKENDS {
         let whole = json(&["--backend", backend]);
         let whole = whole["text"].as_str().unwrap();
@@ -277,7 +277,7 @@ fn a_text_ends_before_a_stop_string_and_is_limited_to_what_is_allowed() {
 }
 
 #[test]
-fn a_checkpoint_says_how_it_wants_to_be_sampled() {
+fn sampling_defaults_come_from_generation_config() {
     let folder = copy(&["generation_config.json"]);
     let config = r#"{"do_sample": true, "temperature": 0.7, "top_k": 20, "eos_token_id": 1}"#;
     fs::write(folder.path().join("generation_config.json"), config).unwrap();
@@ -302,7 +302,7 @@ fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
 }
 
 #[test]
-fn a_reader_that_has_had_enough_is_no_failure() {
+fn a_closed_output_pipe_is_not_an_error() {
     for backend in BACKENDS {
         let mut child = Command::new(env!("CARGO_BIN_EXE_generate"))
             .args(["--backend", backend, "-n", "32"])
@@ -327,7 +327,7 @@ fn assert_refused(run: &Run, status: i32, words: &[&str]) {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_by_name() {
+fn invalid_arguments_are_rejected_by_name() {
     let long = "word ".repeat(2000);
     let cases: &[(&[&str], &[&str])] = &[
         (&["--unknown"], &["--unknown"]),
@@ -391,7 +391,7 @@ fn copy(leave_out: &[&str]) -> tempfile::TempDir {
 }
 
 #[test]
-fn checkpoints_that_are_not_whole_are_refused_by_what_is_wrong_with_them() {
+fn incomplete_checkpoints_are_rejected_with_the_defect() {
     let none = tempfile::tempdir().unwrap();
     let unknown = copy(&[]);
     let config = fs::read_to_string(unknown.path().join("config.json")).unwrap();
@@ -427,7 +427,7 @@ fn checkpoints_that_are_not_whole_are_refused_by_what_is_wrong_with_them() {
 
 #[cfg(feature = "iree")]
 #[test]
-fn a_missing_compiler_is_not_the_inputs_fault_and_a_second_start_compiles_nothing() {
+fn a_missing_compiler_is_exit_status_1_and_a_warm_start_compiles_nothing() {
     let cache = tempfile::tempdir().unwrap();
     let cache = ("MLXCEL_CACHE_DIR", cache.path().to_str().unwrap());
     let no_compiler = ("MLXCEL_IREE_COMPILER", "/there/is/no/iree-compile");
@@ -466,7 +466,7 @@ fn help_and_version_are_no_errors() {
 
 #[test]
 #[cfg(feature = "iree")]
-fn a_profile_tells_of_every_pass() {
+fn a_profile_lists_every_pass() {
     let arguments = ["--backend", "iree", "--precision", "exact", "-n", "8", "--ignore-eos", "--profile"];
     let run = generate(&arguments);
     assert_eq!(run.status, 0, "{}", run.err);
@@ -495,7 +495,7 @@ fn an_engine_that_is_not_profiled_says_so() {
 }
 
 #[test]
-fn a_text_has_the_form_that_is_asked_for() {
+fn output_follows_the_requested_format() {
     let folder = tempfile::tempdir().unwrap();
     let schema = folder.path().join("schema.json");
     fs::write(&schema, r#"{"type":"array","items":{"enum":["fox","owl"]},"minItems":1,"maxItems":2}"#)

@@ -37,7 +37,7 @@ fn logits(checkpoint: &Checkpoint, decoder: &Decoder, state: &[f32]) -> Vec<f32>
 }
 
 #[test]
-fn the_head_makes_the_oracles_logits_of_hidden_states() {
+fn head_times_hidden_states_equals_the_oracles_logits() {
     // Heads of each kind: tied, of their own, scaled, capped, with a bias; norms of each kind; a context that is outgrown.
     let named = ["llama", "gemma2", "granite", "phi3-longrope", "stablelm", "mamba2"].map(Fixture::named);
     for fixture in named.into_iter().chain([Fixture::storyteller()]) {

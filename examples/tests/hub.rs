@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 #[cfg(feature = "portable")]
-fn a_model_is_opened_by_its_name_and_a_folder_goes_before() {
+fn models_open_by_hub_name_and_folders_take_precedence() {
     let home = home();
     let generate = |model: &str| {
         let arguments = ["--backend", "portable", "--tokens", "1,2,3", "-n", "4", "--json", "--model", model];
@@ -90,7 +90,7 @@ fn a_model_is_opened_by_its_name_and_a_folder_goes_before() {
 }
 
 #[test]
-fn the_cache_is_listed_with_what_each_model_is() {
+fn models_lists_the_cache_with_families_and_sizes() {
     let home = home();
     let output = run(env!("CARGO_BIN_EXE_models"), home.path(), &["--json"]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
@@ -115,7 +115,7 @@ fn the_cache_is_listed_with_what_each_model_is() {
 
 #[test]
 #[cfg(feature = "portable")]
-fn engines_are_asked_by_loading() {
+fn load_reports_what_each_engine_does_with_the_model() {
     let home = home();
     let arguments = ["--load", "--backend", "portable", "--json", "llama"];
     let output = run(env!("CARGO_BIN_EXE_models"), home.path(), &arguments);

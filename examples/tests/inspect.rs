@@ -31,7 +31,7 @@ fn architecture(name: &str) -> PathBuf {
 }
 
 #[test]
-fn weights_are_told_by_role_and_packing() {
+fn inspect_lists_weights_by_role_and_packing() {
     let told = answer(&fixture("storyteller-4bit"), &["--no-load"]);
     assert_eq!(
         (&told["model_type"], &told["layers"], &told["context"]),
@@ -56,7 +56,7 @@ fn weights_are_told_by_role_and_packing() {
 }
 
 #[test]
-fn memory_is_told_by_kind_of_state() {
+fn inspect_lists_memory_by_kind_of_state() {
     let memory = |name: &str, capacity: &str| {
         let arguments = ["--no-load", "--capacity", capacity, "--sequences", "3", "--kv-cache", "f32"];
         answer(&architecture(name), &arguments)["memory"].clone()
@@ -81,7 +81,7 @@ fn memory_is_told_by_kind_of_state() {
 }
 
 #[test]
-fn engines_are_asked_by_loading() {
+fn load_reports_what_each_engine_does_with_the_model() {
     let asked = |name: &str| {
         let told = answer(&architecture(name), &["--capacity", "64"]);
         let mut engines = told["engines"].as_array().unwrap().clone();
@@ -104,7 +104,7 @@ fn engines_are_asked_by_loading() {
 }
 
 #[test]
-fn people_get_the_network_in_words() {
+fn inspect_describes_the_network_as_text() {
     let output = inspect(&architecture("gpt_oss"), &["--no-load"]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
     let told = text(&output.stdout);
@@ -119,7 +119,7 @@ fn people_get_the_network_in_words() {
 }
 
 #[test]
-fn what_cannot_be_told_is_an_error_of_one_line() {
+fn inspect_errors_are_one_line() {
     for (model, arguments, words) in [
         (architecture("absent"), &[][..], "no such folder"),
         (architecture("llama"), &["--capacity", "513"], "no room for so many positions"),

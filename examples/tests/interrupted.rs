@@ -130,13 +130,13 @@ fn is_killed(writer: &Writer, kills: usize) {
 }
 
 #[test]
-fn quantizing_that_is_killed_leaves_nothing_half_done_in_its_place() {
+fn killed_quantization_leaves_no_partial_checkpoint() {
     is_killed(&quantize(), 10);
 }
 
 #[cfg(feature = "iree")]
 #[test]
-fn a_bundle_whose_writer_is_killed_is_the_one_before_or_whole() {
+fn a_killed_bundle_writer_leaves_the_previous_or_the_complete_bundle() {
     is_killed(&bundle(), 10);
 }
 
@@ -181,7 +181,7 @@ fn writers() -> Vec<Writer> {
 }
 
 #[test]
-fn a_disk_that_fills_up_anywhere_is_told_and_leaves_nothing() {
+fn a_full_disk_at_any_point_is_reported_and_leaves_no_files() {
     for writer in writers() {
         let size: usize = writer.whole().0.values().map(Vec::len).sum();
         // From a disk without room for the first file to one that is a little too small.
@@ -198,7 +198,7 @@ fn a_disk_that_fills_up_anywhere_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_told_and_leaves_nothing() {
+fn a_file_size_limit_is_reported_and_leaves_no_files() {
     for writer in writers() {
         let place = tempfile::tempdir().unwrap();
         let script = "ulimit -f 100; at=$1; shift; \"$0\" \"$@\" \"$at/out\" >/dev/null; code=$?; ls -A \"$at\"; exit $code";
@@ -209,7 +209,7 @@ fn a_limit_on_the_size_of_files_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn a_disk_that_is_read_only_is_told() {
+fn a_read_only_disk_is_reported() {
     for writer in writers() {
         let script = "mount -t tmpfs -o ro none \"$1\" && at=$1 && shift && \"$0\" \"$@\" \"$at/out\" >/dev/null; \
                       code=$?; ls -A \"$at\"; exit $code";

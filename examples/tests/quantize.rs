@@ -37,7 +37,7 @@ fn a_quantized_checkpoint_is_a_quarter_of_the_size() {
 }
 
 #[test]
-fn what_is_quantized_can_be_quantized_otherwise_and_is_told_of() {
+fn requantizing_a_quantized_checkpoint_works_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/storyteller-4bit");
     let (out, told) = (folder.path().join("small"), folder.path().join("text"));
@@ -99,7 +99,7 @@ fn what_is_quantized_can_be_quantized_otherwise_and_is_told_of() {
 /// Its tensors are those that mlx-lm writes, so the engine says with it what mlx-lm says.
 #[test]
 #[cfg(feature = "mlx")]
-fn an_engine_runs_what_is_written() {
+fn engines_run_the_quantized_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (model, out) = (storyteller(), folder.path().join("small"));
     let output = quantize(&[model.to_str().unwrap(), out.to_str().unwrap()]);
@@ -123,7 +123,7 @@ fn an_engine_runs_what_is_written() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_system_that_grants_few_threads_makes_it_slower_and_nothing_else() {
+fn a_thread_limit_slows_quantization_without_changing_results() {
     let folder = tempfile::tempdir().unwrap();
     // Too little room for the stacks of so many threads.
     let script = "ulimit -v 300000; exec \"$0\" \"$1\" \"$2\" --threads 256";

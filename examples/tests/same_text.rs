@@ -211,7 +211,7 @@ fn load(backend: &dyn Backend, sequences: usize) -> Model {
 
 /// What is greedy, or drawn on the host, is the same on every engine too: here no choice is so near that rounding decides it.
 #[test]
-fn texts_are_the_same_however_they_are_read_for_any_batch_composition_and_with_reused_prefixes() {
+fn texts_do_not_depend_on_chunking_batch_composition_or_prefix_reuse() {
     let backends = support::engines();
     // A round compares about 700 on each engine.
     let rounds = 2_usize.div_ceil(backends.len());
@@ -252,7 +252,7 @@ fn texts_are_the_same_however_they_are_read_for_any_batch_composition_and_with_r
 
 #[cfg(feature = "portable")]
 #[test]
-fn threads_that_hold_a_stream_each_are_served_in_batches() {
+fn streams_of_several_threads_are_batched() {
     const THREADS: usize = 8;
     let model = load(&mlxcel_session::portable::PortableBackend::new(), THREADS);
     let cases: Vec<_> = cases(0).into_iter().step_by(5).take(THREADS).collect();

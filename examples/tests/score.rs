@@ -52,7 +52,7 @@ fn scores_match_those_of_transformers() {
 }
 
 #[test]
-fn a_table_ends_with_the_perplexity_and_files_are_read() {
+fn score_reads_files_and_prints_perplexity() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("text");
     std::fs::write(&path, "Once upon a time there was a frog.").unwrap();
@@ -78,7 +78,7 @@ fn the_most_likely_continuation_is_marked() {
 }
 
 #[test]
-fn texts_that_mean_the_like_have_vectors_with_a_small_angle() {
+fn similar_texts_have_similar_embeddings() {
     let texts = ["Pip was a brave fox.", "Nell was a brave duck.", "What did Pip find?"];
     let output = lines(embed(&texts));
     let lines_of: Vec<Value> = output.iter().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -92,7 +92,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn wrong_requests_are_refused_and_say_why() {
+fn invalid_requests_are_rejected_with_a_reason() {
     let server = Server::start(&["--max-body", "2000", "--name", "pip"]);
     assert_eq!(server.get("/health"), (200, r#"{"status":"ok"}"#.to_owned()));
     let models: Value = serde_json::from_str(&server.get("/v1/models").1).unwrap();
@@ -131,7 +131,7 @@ fn wrong_requests_are_refused_and_say_why() {
 }
 
 #[test]
-fn a_key_lets_in_who_has_it() {
+fn requests_need_the_api_key() {
     let server = Server::start(&["--api-key", "secret"]);
     assert_eq!(server.get("/health").0, 200);
     for (headers, status) in [
@@ -146,7 +146,7 @@ fn a_key_lets_in_who_has_it() {
 }
 
 #[test]
-fn who_leaves_is_cancelled_and_a_full_queue_says_so() {
+fn disconnected_clients_are_cancelled_and_a_full_queue_is_429() {
     let server = Server::start(&["--sequences", "1", "--queue", "1"]);
     let cancelled = "mlxcel_requests_total{event=\"cancelled\"}";
     let running = server.chat(900, true);
@@ -164,7 +164,7 @@ fn who_leaves_is_cancelled_and_a_full_queue_says_so() {
 }
 
 #[test]
-fn a_connection_without_a_whole_request_loses_its_place() {
+fn connections_without_a_complete_request_time_out() {
     let server = Server::start(&["--max-connections", "1", "--idle-limit", "1"]);
     let silent = TcpStream::connect(&server.address).unwrap();
     assert_eq!(server.get("/health").0, 200);
@@ -192,7 +192,7 @@ fn a_connection_without_a_whole_request_loses_its_place() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_text_that_no_context_holds_is_refused_before_it_takes_memory() {
+fn prompts_beyond_the_context_are_rejected_before_allocation() {
     let server = Server::start(&[]);
     let text = "a ".repeat(500_000);
     for (path, field) in [("/v1/embeddings", "input"), ("/v1/completions", "prompt")] {
@@ -208,7 +208,7 @@ fn a_text_that_no_context_holds_is_refused_before_it_takes_memory() {
 /// A mebibyte of small objects takes a hundred as parsed JSON, and as many clients send it as there are connections.
 #[cfg(target_os = "linux")]
 #[test]
-fn bodies_that_grow_when_they_are_parsed_take_turns() {
+fn large_request_bodies_are_parsed_one_at_a_time() {
     let server = Server::start(&[]);
     let objects = vec![r#"{"":0}"#; (1 << 20) / 7 - 20].join(",");
     let body = format!(r#"{{"messages":[],"chat_template_kwargs":{{"a":[{objects}]}}}}"#);
@@ -226,7 +226,7 @@ fn bodies_that_grow_when_they_are_parsed_take_turns() {
 }
 
 #[test]
-fn a_signal_lets_running_answers_end() {
+fn a_signal_lets_running_requests_finish() {
     let mut server = Server::start(&[]);
     let mut stream = BufReader::new(server.chat(300, true));
     let mut line = String::new();
@@ -274,7 +274,7 @@ fn answers(server: &Server, mut body: Value) -> [(Value, String); 2] {
 }
 
 #[test]
-fn answers_have_the_format_that_is_asked_for() {
+fn response_format_is_honoured() {
     let server = Server::start(&[]);
     let schema = json!({
         "type": "object",
@@ -315,7 +315,7 @@ fn answers_have_the_format_that_is_asked_for() {
 }
 
 #[test]
-fn tools_are_called_as_they_are_described() {
+fn tool_calls_match_the_tools_schemas() {
     let server = Server::start(&[]);
     let tool = |name: &str| {
         json!({ "type": "function", "function": { "name": name, "parameters": {

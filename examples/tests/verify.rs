@@ -80,7 +80,7 @@ fn verify_against(tokens: &[u32]) -> Output {
 
 #[cfg(all(unix, feature = "portable"))]
 #[test]
-fn what_transformers_says_is_the_measure() {
+fn transformers_output_is_the_reference() {
     let greedy = &Fixture::storyteller().cases()[0].greedy[..8];
     let output = verify_against(greedy);
     let out = text(&output.stdout);
@@ -100,7 +100,7 @@ fn what_transformers_says_is_the_measure() {
 
 #[cfg(feature = "portable")]
 #[test]
-fn a_python_that_was_named_must_answer() {
+fn a_named_python_must_run() {
     let fixture = Fixture::storyteller();
     let output = verify(&["--model", fixture.path.to_str().unwrap(), "--python", "/no/such/python"]);
     let err = text(&output.stderr);

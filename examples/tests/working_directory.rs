@@ -53,7 +53,7 @@ fn nothing_in_the_working_directory_is_run() {
 }
 
 #[test]
-fn the_python_of_the_working_directory_is_not_asked_for_transformers() {
+fn python_in_the_working_directory_is_not_started() {
     let folder = folder();
     let mut command = Command::new(env!("CARGO_BIN_EXE_verify"));
     command.args(["--backend", "portable", "-n", "1", "--tokens", "1,2,3", "--model"]);
@@ -65,7 +65,7 @@ fn the_python_of_the_working_directory_is_not_asked_for_transformers() {
 }
 
 #[test]
-fn python_is_not_started_for_what_is_in_the_cache() {
+fn python_is_not_started_for_cached_programs() {
     let model = Fixture::named("llama").path;
     let mut warm = Command::new(env!("CARGO_BIN_EXE_generate"));
     warm.args(["--backend", "iree", "--tokens", "1,2,3", "-n", "4", "--model"]).arg(model);

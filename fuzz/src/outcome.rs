@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_and_names_make_no_other_outcome() {
+    fn outcomes_ignore_numbers_and_names() {
         let one = Outcome::new("tensor 'a.b' has 12 rows");
         assert_eq!(one, Outcome::new("tensor 'x' has 7 rows"));
         assert_ne!(one, Outcome::new("tensor 'x' has no rows"));

@@ -6,7 +6,7 @@ use std::process::Command;
 use mlxcel_fuzz::{Target, corpus};
 
 #[test]
-fn all_inputs_of_the_corpus_end_well() {
+fn corpus_inputs_produce_no_findings() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_mlxcel-fuzz"))
         .args(["run", "--seconds", "0", "--jobs", "2", "--folder"])
@@ -21,7 +21,7 @@ fn all_inputs_of_the_corpus_end_well() {
 }
 
 #[test]
-fn every_folder_of_the_corpus_is_that_of_a_target() {
+fn every_corpus_folder_belongs_to_a_target() {
     let folder = corpus::repository().join("fuzz/corpus");
     for entry in std::fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_reported_and_excused_by_a_small_lead_alone() {
+    fn the_first_difference_is_reported_unless_its_margin_is_within_rounding() {
         let a = Trace::new(None, vec![step(1, 3.0), step(2, 1e-5), step(3, 2.0)]);
         let b = Trace::new(None, vec![step(1, 3.0), step(9, 1e-5), step(3, 2.0)]);
         let comparison = Comparison::new(&a, &b, &Tolerance::new(1e-4, 1e-3, 1e-4));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_compared_nothing_has_passed() {
+    fn a_comparison_of_nothing_fails() {
         let tolerance = Tolerance::new(1e-4, 1e-3, 1e-4);
         let trace = |steps| Trace::new(None, steps);
         let nothing = Comparison::new(&trace(vec![]), &trace(vec![step(1, 3.0)]), &tolerance);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn models_with_other_weights_disagree_and_other_vocabularies_are_refused() {
+    fn other_weights_disagree_and_other_vocabularies_are_rejected() {
         let model = |backend: ReferenceBackend| backend.model().unwrap();
         let a = model(ReferenceBackend::new());
         let b = model(ReferenceBackend::new().with_weights_seed(1));

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_with_unknown_repeated_or_unexplained_checks_is_defective() {
+    fn unknown_repeated_or_unexplained_checks_are_rejected() {
         let expectations = Expectations::none()
             .skip("chunked_prefil", "a slip of the pen")
             .skip("chunked_prefill", " ")

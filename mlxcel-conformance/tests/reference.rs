@@ -34,7 +34,7 @@ fn a_check_is_a_function_over_any_backend() {
 }
 
 #[test]
-fn engines_with_windows_and_recurrences_hold_every_property_that_they_claim() {
+fn windowed_and_recurrent_engines_pass_every_claimed_check() {
     for (reference, bounded) in
         [(ReferenceBackend::new().with_window(16), 16), (ReferenceBackend::new().with_recurrence(), 1)]
     {

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_escaped_and_what_is_long_is_cut() {
+    fn control_characters_are_escaped_and_long_values_are_truncated() {
         let error = Error::new(ErrorKind::Corrupt, "read", "a\u{1b}]0;title\u{7}\n\u{9b}2J\u{202e}b \"é…\"")
             .with_context("tensor", "\r".repeat(3 << 20))
             .with_context("path", "C:\\models");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_main_prints_is_the_message_and_its_causes() {
+    fn debug_output_is_the_message_and_its_causes() {
         let inner = std::io::Error::other("first\nsecond\u{7}");
         let middle = Error::new(ErrorKind::Io, "read", "the disk is gone").with_source(inner);
         let error = Error::new(ErrorKind::NotFound, "open", "no model").with_context("path", "/m");

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_state_stays_as_it_is_and_the_mean_counts_tokens() {
+    fn last_pooling_keeps_the_state_and_mean_pooling_divides_by_tokens() {
         let pooled = |pooling| {
             let mut pool = HiddenPool::new(pooling);
             pool.add_sum(&[3.0, -1.0], 3);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_the_fault_of_the_device_and_no_state_is_a_defect() {
+    fn nan_states_are_device_errors_and_missing_states_are_internal_errors() {
         for wrong in [f32::NAN, f32::INFINITY] {
             let mut pool = HiddenPool::new(Pooling::Mean);
             pool.add(&[1.0, wrong]);

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_survives_the_disk_and_no_cut_or_damage_of_it_does() {
+    fn snapshots_round_trip_and_truncation_or_corruption_is_rejected() {
         let snapshot = Snapshot::new("iree/1", "abc", 7, vec![1, 2, 3]);
         let bytes = snapshot.to_bytes();
         assert_eq!(Snapshot::from_bytes(&bytes).unwrap(), snapshot);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_refused_by_another_engine_or_model() {
+    fn snapshots_of_other_engines_or_models_are_rejected() {
         let snapshot = Snapshot::new("iree/1", "abc", 7, vec![]);
         snapshot.check("iree/1", "abc").unwrap();
         assert_eq!(snapshot.check("mlx/1", "abc").unwrap_err().context("field"), Some("engine"));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_option_is_honoured_or_refused_by_its_name() {
+    fn unsupported_options_are_rejected_by_name() {
         let support = OptionSupport::new(100, 4)
             .with_most_sequences(3)
             .with_threads(2)

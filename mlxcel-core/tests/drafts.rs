@@ -67,7 +67,7 @@ fn choices() -> Vec<fn() -> TokenChoice> {
 }
 
 #[test]
-fn guesses_right_or_wrong_change_neither_tokens_nor_end() {
+fn drafts_change_neither_tokens_nor_the_end() {
     let model = ReferenceBackend::new().model().unwrap();
     let stops = GenerateOptions::new(60).with_stop_tokens([0, 7, 9]).with_top(2);
     for options in [GenerateOptions::new(40).with_top(3), GenerateOptions::new(1), stops] {
@@ -94,7 +94,7 @@ fn guesses_right_or_wrong_change_neither_tokens_nor_end() {
 }
 
 #[test]
-fn guesses_are_cut_to_row_text_sequence_and_masks() {
+fn drafts_are_limited_by_row_capacity_text_and_masks() {
     let capacity = 8;
     let start = |options| {
         let choice = TokenChoice::Engine(SamplingPlan::greedy());
@@ -119,7 +119,7 @@ fn guesses_are_cut_to_row_text_sequence_and_masks() {
 }
 
 #[test]
-fn masks_hold_for_each_guess() {
+fn masks_apply_to_each_draft_token() {
     let model = ReferenceBackend::new().model().unwrap();
     let allowed = |index: usize| TokenMask::allowing(64, (0..64).filter(|t| *t as usize % 3 == index % 3));
     for choice in choices() {

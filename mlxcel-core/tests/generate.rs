@@ -89,7 +89,7 @@ fn the_stop_token_ends_the_text_and_is_not_part_of_it() {
 }
 
 #[test]
-fn a_full_sequence_and_a_reached_limit_both_end_as_length() {
+fn a_full_sequence_and_a_token_limit_finish_as_length() {
     let mut session = Counter::new(4);
     let full = session.generate_greedy(&[1, 2], &GenerateOptions::new(20)).unwrap();
     // Two positions are left, and the token after the last one needs none.
@@ -100,7 +100,7 @@ fn a_full_sequence_and_a_reached_limit_both_end_as_length() {
 }
 
 #[test]
-fn an_empty_or_too_long_prompt_is_refused_and_its_sequence_closed() {
+fn empty_or_oversized_prompts_are_rejected_and_their_sequence_is_closed() {
     let mut session = Counter::new(2);
     for (prompt, kind) in [(&[][..], ErrorKind::InvalidInput), (&[1, 2, 3][..], ErrorKind::CapacityExceeded)]
     {
@@ -153,7 +153,7 @@ fn a_stream_owns_its_session_and_resumes_a_sequence_that_holds_tokens() {
 }
 
 #[test]
-fn tokens_that_are_pushed_are_computed_with_the_last_one() {
+fn pushed_tokens_are_computed_with_the_last_token() {
     let mut session = Counter::new(16);
     let sequence = session.open().unwrap();
     let choice = TokenChoice::Engine(SamplingPlan::greedy());

@@ -78,7 +78,7 @@ fn sessions_of_one_model_run_on_threads_and_share_weights_alone() {
 }
 
 #[test]
-fn references_and_boxes_of_each_noun_are_that_noun() {
+fn references_and_boxes_implement_the_traits() {
     fn backend(backend: impl Backend) -> Arc<dyn Model> {
         backend.load(&ReferenceBackend::source(), &LoadOptions::default()).unwrap()
     }

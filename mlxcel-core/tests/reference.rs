@@ -63,7 +63,7 @@ fn next(
 }
 
 #[test]
-fn a_prompt_gives_the_same_logits_however_it_is_cut() {
+fn logits_are_equal_for_any_prefill_chunking() {
     let mut session = session(&ReferenceBackend::new());
     let whole = session.open().unwrap();
     let expected = feed(&mut *session, whole, &PROMPT);
@@ -79,7 +79,7 @@ fn a_prompt_gives_the_same_logits_however_it_is_cut() {
 }
 
 #[test]
-fn rows_of_one_step_do_not_see_each_other_and_share_passes() {
+fn rows_of_a_step_are_independent_and_share_passes() {
     let mut session = session(&ReferenceBackend::new());
     let [a, b, c, alone] = [(); 4].map(|()| session.open().unwrap());
     let before = session.stats().passes;
@@ -97,7 +97,7 @@ fn rows_of_one_step_do_not_see_each_other_and_share_passes() {
 }
 
 #[test]
-fn rewind_fork_snapshot_and_restore_continue_as_if_nothing_had_happened_and_compute_nothing() {
+fn rewind_fork_snapshot_and_restore_compute_nothing_and_change_no_later_token() {
     let mut session = session(&ReferenceBackend::new());
     let straight = session.open().unwrap();
     let expected = feed(&mut *session, straight, &PROMPT);
@@ -119,7 +119,7 @@ fn rewind_fork_snapshot_and_restore_continue_as_if_nothing_had_happened_and_comp
 }
 
 #[test]
-fn a_snapshot_is_refused_by_another_model_a_shorter_session_and_after_damage() {
+fn foreign_oversized_or_corrupt_snapshots_are_rejected() {
     let backend = ReferenceBackend::new();
     let mut session = session(&backend);
     let sequence = session.open().unwrap();
@@ -139,7 +139,7 @@ fn a_snapshot_is_refused_by_another_model_a_shorter_session_and_after_damage() {
 }
 
 #[test]
-fn a_wrong_row_is_refused_before_any_work_and_harms_no_other() {
+fn invalid_rows_are_rejected_before_any_work_and_others_run() {
     let mut session = session(&ReferenceBackend::new());
     let (a, b) = (session.open().unwrap(), session.open().unwrap());
     assert_eq!(kind(session.step(&[], &Control::default(), &mut StepOutput::new())), ErrorKind::InvalidInput);
@@ -166,7 +166,7 @@ fn a_wrong_row_is_refused_before_any_work_and_harms_no_other() {
 }
 
 #[test]
-fn what_is_withdrawn_answers_unsupported() {
+fn removed_capabilities_return_unsupported() {
     let none = Capabilities::new(2, 32);
     let mut session = session(&ReferenceBackend::new().with_capabilities(none.clone()));
     assert_eq!(session.capabilities(), &none.with_prompt_chunk(16));
@@ -220,7 +220,7 @@ fn a_device_fault_poisons_the_rows_that_ran_until_they_are_closed() {
 }
 
 #[test]
-fn other_faults_strike_where_they_are_told_to() {
+fn faults_occur_at_the_requested_point() {
     for point in [FaultPoint::Dispatch, FaultPoint::ReadBack] {
         let mut session = session(&failing(point, 1));
         let (short, long) = (session.open().unwrap(), session.open().unwrap());
@@ -328,7 +328,7 @@ fn each_sampling_field_limits_or_moves_the_choice() {
 }
 
 #[test]
-fn penalties_read_the_sequence_and_leave_out_the_prompt_where_they_should() {
+fn presence_and_frequency_penalties_exclude_the_prompt() {
     let mut session = session(&ReferenceBackend::new());
     let sequence = session.open().unwrap();
     let greedy = next(&mut *session, sequence, &PROMPT, &SamplingPlan::greedy()).token;
@@ -361,7 +361,7 @@ fn penalties_read_the_sequence_and_leave_out_the_prompt_where_they_should() {
 }
 
 #[test]
-fn a_stream_tells_the_engine_where_the_prompt_ends() {
+fn a_stream_passes_the_prompt_length_to_the_engine() {
     let mut session = session(&ReferenceBackend::new());
     let sequence = session.open().unwrap();
     let plan = plan(|p| {
@@ -377,7 +377,7 @@ fn a_stream_tells_the_engine_where_the_prompt_ends() {
 }
 
 #[test]
-fn a_mask_limits_the_choice_and_an_empty_choice_is_refused_before_any_work() {
+fn masks_limit_the_choice_and_empty_masks_are_rejected_before_any_work() {
     let mut session = session(&ReferenceBackend::new());
     let sequence = session.open().unwrap();
     let greedy = SamplingPlan::greedy();
@@ -397,7 +397,7 @@ fn a_mask_limits_the_choice_and_an_empty_choice_is_refused_before_any_work() {
 }
 
 #[test]
-fn options_that_it_cannot_honour_are_refused_by_field() {
+fn unsupported_load_options_are_rejected_by_field() {
     let backend = ReferenceBackend::new();
     let refuse = |options: LoadOptions, kind: ErrorKind, field: &str| {
         let error = backend.load(&ReferenceBackend::source(), &options).err().unwrap();
@@ -429,7 +429,7 @@ fn options_that_it_cannot_honour_are_refused_by_field() {
 }
 
 #[test]
-fn options_that_it_can_honour_are() {
+fn supported_load_options_are_honoured() {
     let options = LoadOptions::default()
         .with_capacity(10)
         .with_sequences(3)

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_rows_ride_along_with_the_first_chunk() {
+    fn decoding_rows_share_the_pass_of_the_first_chunk() {
         assert_eq!(
             passes(&[1, 130, 1], 4),
             [vec![(1, 64, 64), (0, 1, 1), (2, 1, 1)], vec![(1, 64, 64)], vec![(1, 2, 64)]]
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_guesses_share_passes_of_equal_rows() {
+    fn rows_with_drafts_share_passes_of_equal_length() {
         let chunks = Chunks::new(&[16, 128]);
         let run = |pending: &[(usize, Wants)], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
             let pending = pending.iter().map(|&(remaining, wants)| Pending { remaining, wants });
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_want_hidden_states_pass_alone_and_only_their_ends_need_programs_for_them() {
+    fn rows_with_hidden_states_run_alone_and_only_their_last_chunk_needs_the_program() {
         use Wants::{EveryHidden, Last, LastHidden};
         assert_eq!(
             plan(&[(1, Last), (5, LastHidden), (9, Last), (1, EveryHidden)]),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_of_a_prompt_goes_in_the_chunks_that_cost_least() {
+    fn the_remainder_of_a_prompt_uses_the_cheapest_chunk_sizes() {
         let rooms = |prompt: usize| -> Vec<usize> {
             passes_of(&[16, 128], &[prompt], 1).iter().map(|pass| pass[0].2).collect()
         };
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn short_chunks_have_the_room_of_rows_with_guesses() {
+    fn short_chunks_use_the_programs_of_rows_with_drafts() {
         let chunks = Chunks::new(&[16, 128]);
         let shortened = |rows: &[(usize, usize)], outputs| {
             let rows = rows.iter().enumerate();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_chosen_from_its_least_prompt_on_or_never() {
+    fn a_chunk_size_is_chosen_from_a_minimum_prompt_on_or_never() {
         assert_eq!(Chunks::new(&[128, 16]).chosen(1000), [(16, 2), (128, 65)]);
         assert_eq!(Chunks::new(&[16, 128]).chosen(64), [(16, 2)]);
         assert_eq!(Chunks::new(&[64]).chosen(1), []);

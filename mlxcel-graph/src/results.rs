@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_equal_logits_the_lowest_id_is_chosen() {
+    fn argmax_ties_go_to_the_lowest_id() {
         let chosen = choose(&[0.0, 2.0, 2.0, -1.0], None, 3).unwrap();
         assert_eq!(chosen.token, 1);
         assert_eq!(chosen.top.iter().map(|entry| entry.token).collect::<Vec<_>>(), [1, 2, 0]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_limits_the_choice_and_not_the_probabilities() {
+    fn masks_limit_the_choice_and_not_the_log_probabilities() {
         let logits = [0.0, 2.0, 1.0];
         let free = choose(&logits, None, 3).unwrap();
         let masked = choose(&logits, Some(&TokenMask::allowing(3, [0, 2])), 3).unwrap();
@@ -101,7 +101,7 @@ mod tests {
         assert!((f64::from(result.following.unwrap()) - (1.0 / (1.0 + 1f64.exp())).ln()).abs() < 1e-6);
     }
     #[test]
-    fn logits_that_say_nothing_are_one_error_whatever_was_wanted() {
+    fn nan_logits_are_the_same_error_for_every_want() {
         let good = [0.0, f32::NEG_INFINITY, -3.0];
         assert!(
             check(&good).is_ok() && choose(&good, None, 3).is_ok() && position(&good, Some(0), 0).is_ok()

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_hold_the_capacity_and_a_padded_chunk_and_stay_close() {
+    fn kv_length_buckets_cover_the_capacity_and_a_padded_chunk() {
         for capacity in [1, 100, 256, 1000, 1024, 4096, 40960, 131072] {
             let lengths = Lengths::new(capacity, 64);
             let last = *lengths.buckets().last().unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn stepped_lengths_are_few() {
+    fn kv_length_buckets_are_few() {
         let stepped =
             |capacity, chunk| Lengths::stepped(LengthSteps { first: 2048, factor: 8 }, capacity, chunk);
         assert_eq!(stepped(131072, 128).buckets(), [2048, 16384, 131200]);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_reads_as_its_rows() {
+    fn a_pass_shape_prints_its_rows() {
         let mut shape = ProgramShape { rows: vec![64, 1, 1, 1], length: 1024, outputs: Outputs::Last };
         assert_eq!(shape.to_string(), "64+1x3@1024");
         assert_eq!(shape.row_starts().collect::<Vec<_>>(), [0, 64, 65, 66]);

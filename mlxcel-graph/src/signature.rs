@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_says_what_the_module_takes_and_gives() {
+    fn a_signature_lists_inputs_and_outputs_of_the_module() {
         for fixture in ["architectures/llama", "storyteller-4bit", "architectures/qwen3"] {
             let decoder = open(fixture);
             let numerics = Numerics::new(Precision::Native, &decoder).unwrap();

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_grow_is_float32_and_has_one_size() {
+    fn recurrent_states_are_float32_of_fixed_size() {
         let fixed = layout(StateShape::Fixed { shape: vec![4, 2] }, ElementType::I8, 64);
         assert_eq!((fixed.element, fixed.shape(64), fixed.room(64)), (ElementType::F32, vec![3, 4, 2], None));
         assert_eq!(fixed.bytes(0), 3 * 8 * 4);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn latents_in_bytes_are_refused() {
+    fn int8_latent_caches_are_rejected() {
         let group = StateGroup { shape: StateShape::Latent { width: 5 }, layers: 1 };
         let error = StateLayout::new(group, ElementType::I8, 64).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_cover_what_is_kept_and_lie_in_both_states() {
+    fn segments_cover_the_kept_positions_in_both_states() {
         for (shape, positions) in [
             (cache(None), 70),
             (cache(Some(10)), 70),

@@ -150,7 +150,7 @@ mod tests {
     use crate::shape::Outputs;
 
     #[test]
-    fn whoever_waits_for_a_program_can_be_cancelled_and_gets_it_where_making_it_failed() {
+    fn waiting_for_a_program_can_be_cancelled_and_is_retried_after_a_failure() {
         let slot = Slot::<()>::default();
         let is_claim = |turn: Claimed<'_, ()>| matches!(turn, Claimed::Make(_));
         let Claimed::Make(claim) = slot.claim(None).unwrap() else { panic!("nobody has made it") };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_made_once_and_again_where_that_failed() {
+    fn programs_are_compiled_once_and_retried_after_a_failure() {
         let table = ProgramTable::<u32>::default();
         let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Last };
         let failed = || Err(Error::new(ErrorKind::Compile, "compile program", "no"));

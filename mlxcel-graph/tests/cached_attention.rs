@@ -122,7 +122,7 @@ fn a_sequence_gives_the_same_results_for_any_chunking() {
 }
 
 #[test]
-fn rows_have_caches_of_their_own() {
+fn each_row_attends_to_its_own_cache() {
     let (_, one) = step(&[0..3], vec![empty_cache(F32)], None);
     let (_, other) = step(&[0..5], vec![empty_cache(F32)], None);
     let (alone, _) = step(&[3..4], one.clone(), None);
@@ -134,7 +134,7 @@ fn rows_have_caches_of_their_own() {
 }
 
 #[test]
-fn narrower_caches_are_near_and_keep_to_one_layer() {
+fn narrow_caches_are_close_and_limited_to_their_layer() {
     let (wanted, _) = step(&[0..9], vec![empty_cache(F32)], None);
     for (element, tolerance) in [(BF16, 1e-2), (F16, 2e-3), (I8, 1e-2)] {
         let (got, caches) = step(&[0..9], vec![empty_cache(element)], None);
@@ -146,7 +146,7 @@ fn narrower_caches_are_near_and_keep_to_one_layer() {
 }
 
 #[test]
-fn operands_that_do_not_fit_are_refused() {
+fn mismatched_operands_are_rejected() {
     type Case = (&'static [usize], usize, [usize; 5], ElementType, ErrorKind, &'static str);
     let cases: [Case; 7] = [
         (&[2], 0, [2, 2, 2, 8, 6], F32, ErrorKind::Shape, "add up to N"),

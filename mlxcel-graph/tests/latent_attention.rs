@@ -122,7 +122,7 @@ fn empty(element: ElementType) -> Tensor {
 }
 
 #[test]
-fn latent_attention_is_that_of_its_formula_in_chunks_and_rows() {
+fn latent_attention_matches_its_formula_for_chunks_and_batches() {
     for (element, tolerance) in [(F32, 2e-6), (BF16, 2e-2)] {
         let (first, one) = step(&[0..4], vec![empty(element)]);
         near(&first, &plain(0..4), tolerance);
@@ -136,7 +136,7 @@ fn latent_attention_is_that_of_its_formula_in_chunks_and_rows() {
 }
 
 #[test]
-fn a_latent_cache_must_fit() {
+fn a_latent_cache_of_the_wrong_shape_is_rejected() {
     for cache in [[1, LENGTH, WIDTH], [2, 2, WIDTH], [2, LENGTH, WIDTH - 1]] {
         let made = ModuleBuilder::new("test").function("main", |b| {
             let query = b.argument("q", TensorType::new(F32, [3, HEADS, WIDTH]))?;
@@ -154,7 +154,7 @@ fn a_latent_cache_must_fit() {
 }
 
 #[test]
-fn neighbours_become_the_pairs_that_rope_turns() {
+fn interleaved_pairs_become_rope_pairs() {
     let x: Vec<f32> = (0..14).map(|i| i as f32).collect();
     let x = Tensor::from_slice([1, 2, 7], &x).unwrap();
     let results =

@@ -235,7 +235,7 @@ fn tokens() -> usize {
 }
 
 #[test]
-fn every_kind_of_attention_is_that_of_its_formula() {
+fn every_kind_of_attention_matches_its_formula() {
     let window = Some(5);
     let kinds = [
         Kind { window, ..PLAIN },
@@ -270,7 +270,7 @@ fn a_ring_of_a_window_is_enough_for_single_tokens() {
 }
 
 #[test]
-fn rows_stand_where_they_are_in_rings_of_their_own() {
+fn each_row_has_its_own_position_in_its_ring() {
     let kind = Kind { window: Some(5), sinks: true, ..PLAIN };
     let fill = |steps: &[(usize, usize)]| {
         let (mut start, mut caches) = (0, vec![kind.cache(9)]);
@@ -289,7 +289,7 @@ fn rows_stand_where_they_are_in_rings_of_their_own() {
 }
 
 #[test]
-fn what_is_new_is_told_by_attributes_and_what_is_wrong_is_refused() {
+fn attention_attributes_are_printed_and_invalid_ones_are_rejected() {
     type Change = fn(&mut CachedAttentionOperands<'_, '_>, &mut CachedAttention<'_>);
     let text = |change: Change| {
         let mut module = ModuleBuilder::new("test");

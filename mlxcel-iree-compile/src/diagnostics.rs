@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_placed_by_the_weights_around_it() {
+    fn an_operation_is_located_by_neighbouring_weights() {
         let text = text(64);
         let [operation, near] = described(&text, "flow.dispatch @mlxcel_attention", "");
         assert!(operation.contains("mlxcel_attention"), "{operation}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_is_placed_by_its_caller() {
+    fn a_called_function_is_located_by_its_caller() {
         // Without kernels what is composed of operations is a function.
         let text = text_for("llvm-cpu:x86-64-v2", 64);
         let caller = text
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_placed_by_its_first_use() {
+    fn a_kernel_is_located_by_its_first_use() {
         let [operation, near] = described(&text(1), "vector.fma", "");
         assert!(operation.contains("vector.fma"));
         assert_eq!(near, "between model.embed_tokens.weight and model.layers.0.input_layernorm.weight");
     }
 
     #[test]
-    fn other_errors_stay_as_they_are() {
+    fn other_errors_are_unchanged() {
         for message in [
             "the compiler was killed",
             "program.mlir:0:1: error",

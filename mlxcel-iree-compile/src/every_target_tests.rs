@@ -103,7 +103,7 @@ fn account_of(options: &CompileOptions) -> Result<String, String> {
 }
 
 #[test]
-fn every_accelerator_that_is_listed_is_known_to_the_compiler() {
+fn the_compiler_knows_every_listed_accelerator() {
     let backends = CompileBackends::builtin();
     let targets = ["cuda", "rocm", "vulkan-spirv", "metal-spirv"].into_iter().flat_map(|name| {
         let backend = backends.get(name).unwrap();
@@ -146,7 +146,7 @@ fn processor_in(account: &str) -> (&str, BTreeSet<&str>) {
 }
 
 #[test]
-fn every_processor_that_is_listed_is_known_to_the_compiler() {
+fn the_compiler_knows_every_listed_processor() {
     for family in FAMILIES {
         // Asked for a processor that there is none of, it lists those that there are.
         let (_, words) = asked_for_processor("abacus", family.triple);
@@ -184,7 +184,7 @@ fn processors_have_the_features_that_the_compiler_gives_them() {
 }
 
 #[test]
-fn the_host_is_what_the_compiler_takes_it_for() {
+fn the_host_target_matches_the_compilers() {
     let host = host();
     let code = Code::of(host.target()).unwrap();
     let (account, _) = asked_for_processor("host", code.family.triple);
@@ -198,7 +198,7 @@ fn the_host_is_what_the_compiler_takes_it_for() {
 }
 
 #[test]
-fn what_a_target_does_not_compute_with_is_refused_before_the_compiler_starts() {
+fn unsupported_types_of_a_target_are_rejected_before_compiling() {
     let checkpoint =
         Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
             .unwrap();

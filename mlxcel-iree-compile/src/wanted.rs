@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_running_are_refused_by_name() {
+    fn run_time_options_are_rejected_by_name() {
         let wanted = ProgramOptions::default();
         let graph = |load: LoadOptions| graph_options(&load, &wanted, "test");
         let load = LoadOptions::default().with_capacity(150);

@@ -9,7 +9,7 @@ use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSymbol, SymbolScope};
 
 #[test]
-fn every_symbol_has_a_name_of_our_own_and_is_hidden() -> Result<(), Box<dyn Error>> {
+fn every_symbol_has_our_prefix_and_is_hidden() -> Result<(), Box<dyn Error>> {
     let bytes = fs::read(Path::new(env!("OUT_DIR")).join("libmlxcel_iree.a"))?;
     let archive = ArchiveFile::parse(&*bytes)?;
     let mut symbols = 0;
@@ -27,7 +27,7 @@ fn every_symbol_has_a_name_of_our_own_and_is_hidden() -> Result<(), Box<dyn Erro
 }
 
 #[test]
-fn the_archive_runs_under_its_names() {
+fn renamed_functions_can_be_called() {
     // SAFETY: the allocator is a function of the archive; an instance that is created is ours, and given back once.
     unsafe {
         let host = mlxcel_iree_sys::iree_allocator_t {

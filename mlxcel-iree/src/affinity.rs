@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_affinity_are_the_same() {
+    fn affinity_round_trips_through_text() {
         for (text, affinity) in [
             ("system", Affinity::System),
             ("pinned", Affinity::Pinned),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_physical_core_has_one_thread() {
+    fn each_physical_core_gets_one_thread() {
         let pairs = |cpu: usize| vec![cpu % 4, cpu % 4 + 4];
         assert_eq!(pinned(&[0, 1, 2, 3, 4, 5, 6, 7], None, pairs).unwrap(), [0, 1, 2, 3]);
         assert_eq!(pinned(&[1, 5, 6], None, pairs).unwrap(), [1, 6]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_cannot_be_used_are_named() {
+    fn unusable_cpus_are_rejected_by_name() {
         let error = chosen(&[0, 3, 4, 5], &[0, 1, 2], None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!((error.context("cpus"), error.context("allowed")), (Some("3-5"), Some("0-2")));

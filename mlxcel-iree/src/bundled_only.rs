@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bundle_runs_without_the_compile_side_and_a_checkpoint_names_the_feature() {
+    fn without_feature_compile_bundles_run_and_checkpoints_name_the_feature() {
         let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
         let options = LoadOptions::default().with_precision(Precision::Exact);
         let error = IreeBackend::new().load(&checkpoint.as_path().into(), &options).map(drop).unwrap_err();

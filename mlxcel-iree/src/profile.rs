@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn dispatches_that_overlap_share_the_time() {
+    fn overlapping_dispatches_share_their_time() {
         assert_eq!(shares(&[(0, 10), (10, 15), (20, 30)]), [10, 5, 10]);
         assert_eq!(shares(&[(0, 10), (0, 10)]), [5, 5]);
         assert_eq!(shares(&[(0, 30), (10, 20)]), [25, 5]);

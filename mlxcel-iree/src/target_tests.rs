@@ -27,7 +27,7 @@ fn refused(engine: IreeBackend) -> Error {
 }
 
 #[test]
-fn a_target_that_the_device_does_not_run_is_refused_before_anything_is_compiled() {
+fn unsupported_targets_are_rejected_before_compiling() {
     let other =
         if Processor::detect().family() == "x86_64" { "llvm-cpu:neoverse-n1" } else { "llvm-cpu:znver4" };
     for target in ["cuda:sm_89", "vulkan-spirv:rdna3", other] {
@@ -41,7 +41,7 @@ fn a_target_that_the_device_does_not_run_is_refused_before_anything_is_compiled(
 }
 
 #[test]
-fn a_model_runs_as_it_is_compiled_for_a_lesser_processor() {
+fn a_model_runs_compiled_for_a_lesser_processor() {
     let target: CompileTarget = format!("llvm-cpu:{}/generic", env::consts::ARCH).parse().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let generate = |engine: IreeBackend| {
@@ -75,7 +75,7 @@ fn in_an_environment() {
 }
 
 #[test]
-fn the_environment_chooses_where_options_do_not() {
+fn options_take_precedence_over_the_environment() {
     for (variables, wanted) in [
         (&[("MLXCEL_COMPILE_TARGET", "cuda:sm_89")][..], "Unsupported"),
         (&[("MLXCEL_COMPILE_TARGET", "cuda:sm_2048")], "MLXCEL_COMPILE_TARGET: cuda:sm_2048"),

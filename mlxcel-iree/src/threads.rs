@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_done_once_and_the_first_failure_ends_it() {
+    fn each_task_runs_once_and_the_first_failure_stops_all() {
         let done = Mutex::new(Vec::new());
         share_out(4, (0..1000).collect(), |item| {
             done.lock().unwrap().push(item);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_with_nothing() {
+    fn an_empty_list_runs_nothing() {
         share_out(0, vec![1], |_| Ok(())).unwrap();
         share_out(3, Vec::<u8>::new(), |_| Err(Error::new(ErrorKind::Internal, "test", "no"))).unwrap();
     }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_as_the_system_writes_them() {
+    fn cgroup_limits_are_parsed() {
         let text = "MemTotal:       24688324 kB\nMemFree:         5 kB\nSwapTotal:       1024 kB\n";
         assert_eq!(total_memory(text), Some((24_688_324 + 1024) * 1024));
         assert_eq!(total_memory("MemTotal:       8 kB\n"), Some(8192));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_a_nested_control_group_counts() {
+    fn limits_of_nested_cgroups_apply() {
         let root = tempfile::tempdir().unwrap();
         let put = |folder: &str, file: &str, text: &str| {
             fs::create_dir_all(root.path().join(folder)).unwrap();

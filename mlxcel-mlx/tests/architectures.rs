@@ -65,14 +65,14 @@ fn every_architecture_is_exact() {
 }
 
 #[test]
-fn every_architecture_is_exact_by_the_operations_of_mlx_alone() {
+fn every_architecture_is_exact_with_stock_mlx_operations() {
     for_each_architecture(|name| {
         exact(&MlxBackend::new().with_cpu_kernels(false).with_look_ahead(true), name)
     });
 }
 
 #[test]
-fn quantized_products_of_every_architecture_compute_what_their_values_do() {
+fn quantized_products_of_every_architecture_match_their_values() {
     let engine = MlxBackend::new().with_quantization(WeightQuantization::affine(8, 32).unwrap());
     for_each_architecture(|name| {
         let case = &cases(name)[0];

@@ -49,14 +49,14 @@ fn says_what_to_install(message: &str) {
 }
 
 #[test]
-fn without_mlx_it_says_what_to_install() {
+fn a_missing_mlx_error_says_what_to_install() {
     let message = Mlx::find(None, no_packages).unwrap_err();
     assert!(message.starts_with("MLX is not installed"), "{message}");
     says_what_to_install(&message);
 }
 
 #[test]
-fn a_named_folder_without_mlx_is_an_error_whatever_python_has() {
+fn a_configured_folder_without_mlx_is_an_error() {
     let (empty, good) = (tempfile::tempdir().unwrap(), installation(RELEASE, "libmlx.so"));
     let message = Mlx::find(named(empty.path()), || vec![good.path().to_owned()]).unwrap_err();
     assert!(message.contains(&*empty.path().to_string_lossy()) && message.contains("version.h"), "{message}");
@@ -64,7 +64,7 @@ fn a_named_folder_without_mlx_is_an_error_whatever_python_has() {
 }
 
 #[test]
-fn another_release_is_named_with_the_one_that_is_needed() {
+fn another_release_is_rejected_with_the_required_one() {
     let old = installation("0.31.2", "libmlx.so");
     for message in [
         Mlx::find(named(old.path()), no_packages).unwrap_err(),
@@ -76,14 +76,14 @@ fn another_release_is_named_with_the_one_that_is_needed() {
 }
 
 #[test]
-fn headers_without_a_library_are_no_installation() {
+fn headers_without_a_library_are_not_an_installation() {
     let folder = installation(RELEASE, "libother.so");
     let message = Mlx::find(named(folder.path()), no_packages).unwrap_err();
     assert!(message.contains("libmlx.so is missing"), "{message}");
 }
 
 #[test]
-fn the_named_folder_goes_before_python_and_the_whole_package_before_a_part_of_it() {
+fn the_configured_folder_precedes_python_and_complete_packages_precede_partial_ones() {
     let (first, second) = (installation(RELEASE, "libmlx.so"), installation(RELEASE, "libmlx.dylib"));
     let part = tempfile::tempdir().unwrap();
     let folders = || vec![part.path().to_owned(), second.path().to_owned()];

@@ -69,7 +69,7 @@ fn mistral_with_its_sliding_window_is_exact() {
 }
 
 #[test]
-fn the_operations_of_mlx_alone_are_exact() {
+fn stock_mlx_operations_are_exact() {
     let engine = MlxBackend::new().with_cpu_kernels(false);
     for checkpoint in ["storyteller", "llama", "llama-linear", "mistral", "storyteller-4bit"] {
         exact_matches(&engine, checkpoint);
@@ -78,7 +78,7 @@ fn the_operations_of_mlx_alone_are_exact() {
 }
 
 #[test]
-fn looking_ahead_changes_nothing() {
+fn look_ahead_changes_no_token() {
     exact_matches(&MlxBackend::new().with_look_ahead(true), "storyteller");
     exact_matches(&MlxBackend::new().with_look_ahead(true), "mistral");
 }
@@ -89,7 +89,7 @@ fn expanded_weights_are_exact() {
 }
 
 #[test]
-fn quantizing_while_loading_gives_what_mlx_lm_wrote() {
+fn quantizing_at_load_gives_the_bytes_of_mlx_lm() {
     let engine = MlxBackend::new().with_quantization(WeightQuantization::affine(4, 64).unwrap());
     let model = load(&engine, "storyteller", Precision::Exact);
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
@@ -104,7 +104,7 @@ fn quantizing_while_loading_gives_what_mlx_lm_wrote() {
 }
 
 #[test]
-fn packed_weights_of_every_mode_compute_what_their_values_do() {
+fn packed_products_of_every_mode_match_their_values() {
     let affine = [2, 3, 4, 5, 6, 8].into_iter().zip([32, 64, 32, 64, 32, 64]);
     let affine = affine.map(|(bits, group)| WeightQuantization::affine(bits, group).unwrap());
     let others = [WeightQuantization::mxfp4(), WeightQuantization::mxfp8(), WeightQuantization::nvfp4()];

@@ -82,7 +82,7 @@ fn odd_values() -> Vec<Value> {
 }
 
 #[test]
-fn no_setting_makes_a_family_panic() {
+fn no_configuration_panics() {
     // What the arithmetic of inference does not read.
     const IDLE: [&str; 9] = [
         "model_type",
@@ -136,7 +136,7 @@ fn wrapped(wrapper: &str, text: &str, prefix: &str, head: &str) -> Draft {
 }
 
 #[test]
-fn models_for_images_open_as_their_text_model() {
+fn multimodal_checkpoints_open_as_their_text_model() {
     let new = ("model.language_model.", "");
     let old = ("language_model.model.", "language_model.");
     for (wrapper, text, (prefix, head)) in [
@@ -165,7 +165,7 @@ fn models_for_images_open_as_their_text_model() {
 }
 
 #[test]
-fn a_text_model_has_the_settings_of_its_own_and_the_head_that_is_there() {
+fn a_text_model_uses_its_own_settings_and_the_available_head() {
     let draft = wrapped("mistral3", "mistral", "language_model.model.", "language_model.");
     assert!(!draft.decoder().unwrap().head.tied);
     let tied = draft.clone().without("language_model.lm_head.weight").decoder().unwrap();

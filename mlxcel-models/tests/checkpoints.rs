@@ -86,7 +86,7 @@ fn shards_give_the_same_as_one_file() {
 }
 
 #[test]
-fn the_files_of_weights_are_told_with_their_content() {
+fn weight_files_are_listed_with_their_content() {
     let draft = Draft::llama();
     let (single, sharded) = (draft.write(), draft.write_sharded());
     let files = |folder: &common::Written| -> Vec<(String, Vec<u8>)> {
@@ -101,14 +101,14 @@ fn the_files_of_weights_are_told_with_their_content() {
 }
 
 #[test]
-fn a_single_file_goes_before_an_index() {
+fn a_single_file_takes_precedence_over_an_index() {
     let written = Draft::llama().write();
     written.put("model.safetensors.index.json", b"not even JSON");
     assert!(written.open().is_ok());
 }
 
 #[test]
-fn data_at_odd_addresses_is_read() {
+fn unaligned_tensors_are_read() {
     let draft = Draft::llama();
     let mut file = draft.safetensors(|_| true);
     // One more space behind the header moves all data off its alignment.
@@ -217,7 +217,7 @@ fn stop_tokens_come_from_generation_settings_before_the_models() {
 }
 
 #[test]
-fn fingerprints_tell_models_apart() {
+fn fingerprints_differ_between_models() {
     let fingerprint = |draft: &Draft| draft.write().open().unwrap().fingerprint();
     let draft = Draft::llama().with("large", Dtype::U8, &[100_000]);
     let original = fingerprint(&draft);
@@ -246,7 +246,7 @@ fn fingerprints_tell_models_apart() {
 }
 
 #[test]
-fn files_outside_of_the_folder_are_refused() {
+fn files_outside_of_the_folder_are_rejected() {
     let checkpoint = Draft::llama().write().open().unwrap();
     for name in ["../config.json", "/etc/hostname", "a/../../b", ".", "", "a\\b", "C:x", "a\0b"] {
         assert_eq!(checkpoint.file(name).unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");

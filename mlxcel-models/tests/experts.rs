@@ -63,7 +63,7 @@ deepseek_v3: 278 K parameters in 556 KB, activations BF16
 }
 
 #[test]
-fn routers_are_what_transformers_makes_them() {
+fn routers_match_transformers() {
     let router = |family| experts(&Draft::fixture(family).decoder().unwrap(), 1).unwrap().router;
     for (family, normalised) in
         [("mixtral", true), ("qwen2_moe", false), ("qwen3_moe", true), ("olmoe", false), ("gpt_oss", true)]
@@ -108,7 +108,7 @@ fn which_layers_have_experts_follows_from_the_settings() {
 }
 
 #[test]
-fn windows_are_what_transformers_makes_them() {
+fn windows_match_transformers() {
     let gpt = Draft::fixture("gpt_oss");
     assert_eq!(windows(&gpt), [Some(16), None, Some(16), None]);
     assert_eq!(windows(&gpt.clone().unset("layer_types")), [Some(16), None, Some(16), None]);
@@ -198,7 +198,7 @@ fn experts_that_are_stored_differently_are_refused() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_named() {
+fn impossible_settings_are_rejected_by_name() {
     let cases = [
         ("mixtral", "num_experts_per_tok", json!(5), ErrorKind::Corrupt),
         ("mixtral", "num_local_experts", json!(0), ErrorKind::Corrupt),

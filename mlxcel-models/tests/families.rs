@@ -111,7 +111,7 @@ fn settings_that_contradict_each_other_are_named() {
 }
 
 #[test]
-fn windows_and_rotations_follow_from_what_each_family_says() {
+fn windows_and_rotations_follow_each_familys_settings() {
     const ROTATED: (Option<usize>, bool) = (None, true);
     const PLAIN: (Option<usize>, bool) = (None, false);
     let window = |size| (Some(size), true);
@@ -196,7 +196,7 @@ fn ministral_has_default_rope_scaling() {
 }
 
 #[test]
-fn blocks_stand_side_by_side_or_one_behind_the_other() {
+fn blocks_are_parallel_or_sequential() {
     for (parallel, arrangement) in [(true, Arrangement::Parallel), (false, Arrangement::Sequential)] {
         let decoder = with("gpt_neox", json!({"use_parallel_residual": parallel})).unwrap();
         assert!(decoder.layers.iter().all(|layer| layer.arrangement == arrangement));

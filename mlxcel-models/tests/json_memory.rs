@@ -13,7 +13,7 @@ fn status(name: &str) -> usize {
 }
 
 #[test]
-fn what_is_parsed_takes_no_more_than_is_stated() {
+fn parsed_json_stays_within_the_documented_memory() {
     const SIZE: usize = 2 << 20;
     // As dense as is taken: elements, objects, objects in objects, fields, lists.
     let repeated = |part: &str| format!("[{}0]", part.repeat(SIZE / part.len()));

@@ -121,7 +121,7 @@ fn absent_settings_have_the_defaults_of_transformers() {
 }
 
 #[test]
-fn head_dim_need_not_be_hidden_size_by_heads() {
+fn head_dim_may_differ_from_hidden_size_over_heads() {
     let draft = Draft::llama()
         .set("head_dim", json!(6))
         .with("model.layers.0.self_attn.q_proj.weight", Dtype::BF16, &[12, 8])
@@ -138,7 +138,7 @@ fn head_dim_need_not_be_hidden_size_by_heads() {
 }
 
 #[test]
-fn biases_are_there_if_the_settings_say_so() {
+fn biases_follow_the_settings() {
     let mut draft = Draft::llama().set("attention_bias", json!(true)).set("mlp_bias", json!(true));
     for (part, size) in [
         ("self_attn.q_proj", 8),
@@ -164,7 +164,7 @@ fn biases_are_there_if_the_settings_say_so() {
 }
 
 #[test]
-fn a_head_of_other_values_goes_before_settings_that_tie_it() {
+fn a_separate_head_takes_precedence_over_tie_word_embeddings() {
     let head = |draft: Draft| {
         let decoder = draft.decoder().unwrap();
         let head = decoder.head.projection.weight;
@@ -248,7 +248,7 @@ fn settings_that_contradict_or_exceed_are_named() {
 }
 
 #[test]
-fn equal_layers_are_printed_once_and_others_apart() {
+fn equal_layers_are_printed_once() {
     let mut draft = Draft::llama().set("num_hidden_layers", json!(3));
     let first = draft.tensors.clone();
     for layer in 1..3 {

@@ -19,7 +19,7 @@ fn draft() -> Draft {
 }
 
 #[test]
-fn the_fixture_sees_a_window() {
+fn the_fixture_has_a_sliding_window() {
     let checkpoint = Checkpoint::open(repository("fixtures/architectures/mistral")).unwrap();
     let decoder = checkpoint.decoder().unwrap();
     assert_eq!((decoder.model_type.as_str(), decoder.layers.len()), ("mistral", 3));
@@ -31,7 +31,7 @@ fn the_fixture_sees_a_window() {
 }
 
 #[test]
-fn the_window_is_what_transformers_makes_it() {
+fn the_window_matches_transformers() {
     let window = |draft: Draft| -> Result<Option<usize>> { Ok(attention(&draft.decoder()?).core.window) };
     assert_eq!(window(draft()).unwrap(), Some(4096));
     assert_eq!(window(draft().set("sliding_window", Value::Null)).unwrap(), None);

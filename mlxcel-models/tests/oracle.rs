@@ -34,7 +34,7 @@ fn folders(parent: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn descriptions_compute_what_transformers_computes() {
+fn descriptions_match_the_logits_of_transformers() {
     let folders = folders("fixtures/architectures");
     assert!(folders.len() >= 37, "{folders:?}");
     folders.into_iter().for_each(check);

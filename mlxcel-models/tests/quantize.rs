@@ -50,7 +50,7 @@ fn changed(folder: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) -> PathB
 }
 
 #[test]
-fn every_tensor_is_that_of_mlx() {
+fn every_tensor_equals_mlxs() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("storyteller-4bit");
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
@@ -86,7 +86,7 @@ fn every_tensor_is_that_of_mlx() {
 }
 
 #[test]
-fn each_size_of_group_and_value_opens_again() {
+fn every_group_size_and_bit_width_opens_again() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     for (bits, group_size) in [(2, 32), (3, 64), (5, 32), (6, 64), (8, 32), (4, 128), (8, 128)] {
@@ -205,7 +205,7 @@ fn every_family_opens_again_as_the_same_network_with_the_same_values() {
 }
 
 #[test]
-fn each_mode_writes_what_it_says() {
+fn each_mode_writes_its_format() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     for (mode, packing, allowed) in [
@@ -234,7 +234,7 @@ fn each_mode_writes_what_it_says() {
 }
 
 #[test]
-fn what_is_packed_already_is_unpacked_and_packed_anew() {
+fn packed_weights_are_unpacked_and_requantized() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let checkpoint = Checkpoint::open(repository().join("fixtures/storyteller-4bit")).unwrap();
@@ -252,7 +252,7 @@ fn what_is_packed_already_is_unpacked_and_packed_anew() {
 }
 
 #[test]
-fn every_form_that_opens_is_quantized() {
+fn every_supported_format_can_be_requantized() {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(repository().join("fixtures/formats")).unwrap() {
         let path = entry.unwrap().path();
@@ -280,7 +280,7 @@ fn every_form_that_opens_is_quantized() {
 }
 
 #[test]
-fn settings_tell_what_differs_by_module() {
+fn settings_list_per_module_differences() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     let settings = |out: &Path| -> serde_json::Value {
@@ -326,7 +326,7 @@ fn settings_tell_what_differs_by_module() {
 }
 
 #[test]
-fn what_was_interrupted_goes_on_with_the_files_that_are_whole() {
+fn interrupted_quantization_resumes_with_complete_files() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, out) = (folder.path().join("whole"), folder.path().join("out"));
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
@@ -412,7 +412,7 @@ fn values_are_within_the_rounding_of_their_scales() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_leaves_nothing() {
+fn impossible_requests_are_rejected_and_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     let refused = |checkpoint: &Checkpoint, options: &QuantizeOptions| {
@@ -442,7 +442,7 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn what_stands_in_the_place_stays() {
+fn existing_files_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     fs::write(&out, "mine").unwrap();
@@ -456,7 +456,7 @@ fn what_stands_in_the_place_stays() {
 }
 
 #[test]
-fn a_weight_without_numbers_is_named() {
+fn a_nan_weight_is_rejected_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let name = "model.layers.2.self_attn.o_proj.weight";
     let broken = changed(folder.path(), name, |bytes| bytes[100..102].copy_from_slice(&[0xc0, 0x7f]));
@@ -468,7 +468,7 @@ fn a_weight_without_numbers_is_named() {
 
 #[cfg(unix)]
 #[test]
-fn what_links_point_to_outside_of_the_checkpoint_is_not_copied() {
+fn files_outside_of_the_checkpoint_are_not_copied_through_links() {
     use std::os::unix::fs::symlink;
 
     let folder = tempfile::tempdir().unwrap();

@@ -176,7 +176,7 @@ fn the_settings_are_found_under_either_name() {
 }
 
 #[test]
-fn rows_of_a_quantized_weight_take_their_companions_along() {
+fn rows_of_a_quantized_weight_include_scales_and_biases() {
     let written = packed(wide(), QUERY, [128, 128], "affine", 4, 64).write();
     let checkpoint = written.open().unwrap();
     let decoder = checkpoint.decoder().unwrap();
@@ -191,7 +191,7 @@ fn rows_of_a_quantized_weight_take_their_companions_along() {
 }
 
 #[test]
-fn other_methods_are_named() {
+fn other_quantization_methods_are_rejected_by_name() {
     for (settings, method) in [
         (json!({"quant_method": "hqq", "nbits": 4}), "hqq"),
         (json!({"quant_method": "bitsandbytes", "load_in_4bit": true}), "bitsandbytes"),
@@ -262,7 +262,7 @@ fn settings_and_tensors_that_contradict_are_refused() {
 }
 
 #[test]
-fn companions_that_do_not_fit_are_refused() {
+fn mismatched_scales_and_biases_are_rejected() {
     let (scales, biases) = (format!("{QUERY}.scales"), format!("{QUERY}.biases"));
     let quantized = || packed(wide(), QUERY, [128, 128], "affine", 4, 64);
     for name in [&scales, &biases] {

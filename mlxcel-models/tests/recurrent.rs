@@ -60,7 +60,7 @@ fn time_steps_have_the_bounds_of_the_settings() {
 }
 
 #[test]
-fn names_of_floats_within_texts_stay_texts() {
+fn float_names_inside_strings_stay_strings() {
     let draft = Draft::fixture("mamba2");
     let written = draft.write();
     let strange = draft.config.to_string().replace(r#"{"__float__":"Infinity"}"#, "Infinity");
@@ -74,7 +74,7 @@ fn names_of_floats_within_texts_stay_texts() {
 }
 
 #[test]
-fn groups_of_heads_have_norms_of_their_own() {
+fn each_group_of_heads_has_its_own_norm() {
     let mut draft = Draft::fixture("mamba2").set("n_groups", json!(2)).set("hidden_act", json!("gelu"));
     for layer in 0..3 {
         let mixer = format!("backbone.layers.{layer}.mixer");
@@ -132,7 +132,7 @@ fn which_layers_attend_follows_from_the_settings() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_named() {
+fn impossible_settings_are_rejected_by_name() {
     let cases = [
         ("mamba2", "num_heads", json!(7), ErrorKind::Corrupt),
         ("mamba2", "n_groups", json!(3), ErrorKind::Corrupt),

@@ -22,21 +22,21 @@ fn assert_refused(error: &Error, kind: ErrorKind, file: &str, words: &str) {
 }
 
 #[test]
-fn a_folder_that_is_not_there() {
+fn a_missing_folder_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let error = Checkpoint::open(folder.path().join("absent")).unwrap_err();
     assert_refused(&error, ErrorKind::NotFound, "absent", "no such folder");
 }
 
 #[test]
-fn a_file_in_the_place_of_the_folder() {
+fn a_file_instead_of_a_folder_is_rejected() {
     let written = Draft::llama().write();
     let error = Checkpoint::open(written.path("model.safetensors")).unwrap_err();
     assert_refused(&error, ErrorKind::InvalidInput, "model.safetensors", "no GGUF file");
 }
 
 #[test]
-fn a_folder_without_settings() {
+fn a_folder_without_config_is_rejected() {
     let written = Draft::llama().write();
     written.remove("config.json");
     assert_refused(&written.refusal(), ErrorKind::NotFound, "config.json", "no config.json");
@@ -46,7 +46,7 @@ fn a_folder_without_settings() {
 
 #[cfg(unix)]
 #[test]
-fn pipes_and_devices_in_the_place_of_files() {
+fn pipes_and_devices_instead_of_files_are_rejected() {
     use rustix::fs::{CWD, FileType, mknodat};
 
     for name in ["config.json", "generation_config.json", "model.safetensors"] {
@@ -63,7 +63,7 @@ fn pipes_and_devices_in_the_place_of_files() {
 
 #[cfg(unix)]
 #[test]
-fn links_of_weights_may_lead_anywhere_and_those_of_settings_not() {
+fn weight_links_may_lead_anywhere_and_settings_links_may_not() {
     let (written, elsewhere) = (Draft::llama().write(), tempfile::tempdir().unwrap());
     let to_link = |name: &str| {
         fs::rename(written.path(name), elsewhere.path().join(name)).unwrap();
@@ -76,7 +76,7 @@ fn links_of_weights_may_lead_anywhere_and_those_of_settings_not() {
 }
 
 #[test]
-fn settings_of_an_absurd_size() {
+fn oversized_settings_are_rejected() {
     let written = Draft::llama().write();
     fs::File::create(written.path("config.json")).unwrap().set_len(200 << 20).unwrap();
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "implausible");
@@ -85,7 +85,7 @@ fn settings_of_an_absurd_size() {
 }
 
 #[test]
-fn settings_that_are_not_an_object() {
+fn settings_must_be_an_object() {
     let written = Draft::llama().write();
     written.put("config.json", b"{\"model_type\": ");
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "not JSON");
@@ -98,14 +98,14 @@ fn settings_that_are_not_an_object() {
 }
 
 #[test]
-fn generation_settings_that_are_not_json() {
+fn invalid_generation_config_is_rejected() {
     let written = Draft::llama().write();
     written.put("generation_config.json", b"<html>");
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "generation_config.json", "not JSON");
 }
 
 #[test]
-fn an_unknown_or_missing_model_type() {
+fn an_unknown_or_missing_model_type_is_rejected() {
     let written = Draft::llama().set("model_type", json!("bert")).write();
     assert!(written.open().is_ok(), "its tensors can still be looked at");
     let error = written.refusal();
@@ -118,7 +118,7 @@ fn an_unknown_or_missing_model_type() {
 }
 
 #[test]
-fn a_missing_tensor() {
+fn a_missing_tensor_is_rejected() {
     for name in ["model.norm.weight", "model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight"] {
         let error = Draft::llama().without(name).write().refusal();
         assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::NotFound, Some(name)));
@@ -131,7 +131,7 @@ fn a_missing_tensor() {
 }
 
 #[test]
-fn a_misshapen_tensor() {
+fn a_tensor_of_the_wrong_shape_is_rejected() {
     let name = "model.layers.0.self_attn.k_proj.weight";
     for shape in [&[8, 8][..], &[8, 4], &[32]] {
         let error = Draft::llama().with(name, Dtype::BF16, shape).write().refusal();
@@ -142,14 +142,14 @@ fn a_misshapen_tensor() {
 }
 
 #[test]
-fn a_tensor_of_another_element_type() {
+fn a_tensor_of_the_wrong_element_type_is_rejected() {
     let error = Draft::llama().with("model.norm.weight", Dtype::I8, &[8]).write().refusal();
     assert_refused(&error, ErrorKind::Unsupported, "model.safetensors", "I8");
     assert_eq!(error.context("tensor"), Some("model.norm.weight"));
 }
 
 #[test]
-fn truncated_weights() {
+fn truncated_weights_are_rejected() {
     let draft = Draft::llama();
     let file = draft.safetensors(|_| true);
     let written = draft.write();
@@ -162,7 +162,7 @@ fn truncated_weights() {
 }
 
 #[test]
-fn a_lying_header() {
+fn an_invalid_header_is_rejected() {
     let lie = |from: &str, to: &str| {
         let draft = Draft::llama();
         let file = draft.safetensors(|_| true);
@@ -200,21 +200,21 @@ fn reindexed(change: impl FnOnce(&mut Value)) -> Written {
 }
 
 #[test]
-fn a_missing_shard() {
+fn a_missing_shard_is_rejected() {
     let written = Draft::llama().write_sharded();
     written.remove("model-00001-of-00002.safetensors");
     assert_refused(&written.refusal(), ErrorKind::NotFound, "model-00001-of-00002.safetensors", "shard");
 }
 
 #[test]
-fn a_damaged_shard() {
+fn a_corrupt_shard_is_rejected() {
     let written = Draft::llama().write_sharded();
     written.put("model-00002-of-00002.safetensors", &[1, 2, 3]);
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "model-00002-of-00002.safetensors", "truncated");
 }
 
 #[test]
-fn an_index_that_places_a_tensor_in_the_wrong_shard() {
+fn an_index_with_the_wrong_shard_is_rejected() {
     let written = reindexed(|index| {
         index["weight_map"]["model.norm.weight"] = json!("model-00001-of-00002.safetensors");
     });
@@ -224,7 +224,7 @@ fn an_index_that_places_a_tensor_in_the_wrong_shard() {
 }
 
 #[test]
-fn an_index_that_leads_out_of_the_folder() {
+fn an_index_outside_of_the_folder_is_rejected() {
     let outside = Draft::llama().write();
     for shard in ["../x.safetensors", "/etc/passwd", outside.path("model.safetensors").to_str().unwrap()] {
         let written = reindexed(|index| index["weight_map"]["model.norm.weight"] = json!(shard));
@@ -239,7 +239,7 @@ fn an_index_that_leads_out_of_the_folder() {
 }
 
 #[test]
-fn an_invalid_index_is_refused() {
+fn an_invalid_index_is_rejected() {
     for content in ["", "[]", "{}", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": 1}}"] {
         let written = Draft::llama().write_sharded();
         written.put("model.safetensors.index.json", content.as_bytes());
@@ -248,7 +248,7 @@ fn an_invalid_index_is_refused() {
 }
 
 #[test]
-fn no_weights_in_the_safetensors_format() {
+fn checkpoints_without_safetensors_are_rejected() {
     let cases = [
         (None, ErrorKind::NotFound, "neither model.safetensors nor"),
         (Some("pytorch_model.bin"), ErrorKind::Unsupported, "save_pretrained"),
@@ -269,7 +269,7 @@ fn no_weights_in_the_safetensors_format() {
 }
 
 #[test]
-fn embedded_files_are_refused_alike() {
+fn embedded_files_are_validated_alike() {
     static FILES: &[(&str, &[u8])] = &[("config.json", b"{\"model_type\": \"llama\"}")];
     let error = Checkpoint::from_files(FILES).unwrap_err();
     assert_refused(&error, ErrorKind::NotFound, "model.safetensors (embedded)", "neither");

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_in_the_working_directory_is_not_looked_at() {
+    fn a_virtual_environment_in_the_working_directory_is_ignored() {
         for relative in ["", ".", "venv", "../venv"] {
             assert_eq!(active_environment(Some(relative.into())), None);
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_goes_before_everything_else() {
+    fn the_option_takes_precedence() {
         assert_eq!(locate(Some(Path::new("/plugins/mine.so"))).unwrap(), Path::new("/plugins/mine.so"));
     }
 }

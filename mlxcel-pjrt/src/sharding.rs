@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dimension_is_split_where_its_parts_are_equal() {
+    fn a_dimension_is_sharded_only_into_equal_parts() {
         let ty = TensorType::new(ElementType::BF16, [6, 4]);
         let rows = Sharding::by(0, &ty, 2);
         assert_eq!((rows, rows.part(&ty, 2).shape), (Sharding::Split(0), vec![3, 4]));

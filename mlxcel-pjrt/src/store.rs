@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read_as_it_was_written_or_not_at_all() {
+    fn entries_are_read_intact_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/a.pjrt");
         let (key, other) = ([1; SUM], [2; SUM]);
@@ -192,7 +192,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_pipe_or_a_device_in_the_place_of_an_entry_is_not_read() {
+    fn pipes_and_devices_instead_of_entries_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, device) = (folder.path().join("a.pjrt"), folder.path().join("b.pjrt"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_before_anything_ran_harms_no_sequence() {
+    fn a_failure_before_the_pass_poisons_no_sequence() {
         checks::faults_without_harm(&subject()).unwrap();
     }
 }

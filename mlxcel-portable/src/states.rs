@@ -93,7 +93,7 @@ fn a_ring_cache_attends_to_the_same_positions_as_a_full_cache() {
 }
 
 #[test]
-fn a_window_takes_no_more_memory_after_4096_tokens_than_after_256() {
+fn a_windows_memory_is_the_same_after_4096_tokens_as_after_256() {
     let checkpoint = checkpoint("mistral");
     let mut decoder = checkpoint.decoder().unwrap();
     decoder.context_length = 5000;
@@ -162,7 +162,7 @@ fn every_kind_of_state_is_forked_and_restored() {
 }
 
 #[test]
-fn a_short_sequence_that_shared_a_pass_with_a_long_one_is_short_again() {
+fn a_short_sequence_shrinks_after_a_pass_with_a_long_one() {
     let checkpoint = checkpoint("llama");
     let mut decoder = checkpoint.decoder().unwrap();
     decoder.context_length = 1000;
@@ -237,7 +237,7 @@ fn long_rope() -> (Checkpoint, Decoder) {
 }
 
 #[test]
-fn a_sequence_that_outgrows_its_frequencies_is_as_if_it_had_always_been_long() {
+fn longrope_switches_frequencies_as_if_always_long() {
     let (checkpoint, decoder) = long_rope();
     let model = load(checkpoint, &decoder, 64, 160);
     let mut session = open(&model);
@@ -287,7 +287,7 @@ fn a_sequence_that_outgrows_its_frequencies_is_as_if_it_had_always_been_long() {
 }
 
 #[test]
-fn what_a_position_says_depends_on_those_before_it_alone() {
+fn logits_depend_on_earlier_positions_only() {
     let (checkpoint, decoder) = long_rope();
     let model = load(checkpoint, &decoder, 16, 160);
     let mut session = open(&model);
@@ -321,7 +321,7 @@ fn what_a_position_says_depends_on_those_before_it_alone() {
 }
 
 #[test]
-fn a_cancelled_recomputation_is_made_up_for() {
+fn a_cancelled_recomputation_is_completed_later() {
     let (checkpoint, decoder) = long_rope();
     let model = load(checkpoint, &decoder, 8, 160);
     let mut session = open(&model);
@@ -344,7 +344,7 @@ fn a_cancelled_recomputation_is_made_up_for() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_fail_every_row_alike_and_poison_its_sequence() {
+fn nan_weights_fail_every_row_and_poison_its_sequence() {
     use mlxcel_core::{Capabilities, SamplingParams, SamplingPlan, TokenMask};
 
     let folder = tempfile::tempdir().unwrap();

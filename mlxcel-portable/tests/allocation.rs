@@ -95,7 +95,7 @@ fn use_all(folder: &Path, text: &[u32]) -> Vec<Result<Vec<f32>>> {
 }
 
 #[test]
-fn whichever_large_allocation_fails_it_is_an_error_and_the_others_go_on() {
+fn any_failed_large_allocation_is_an_error_and_other_sequences_continue() {
     for name in ["llama", "qwen3_moe"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(name);
         let text: Vec<u32> = (0..340).map(|at| 3 + at * 37 % 250).collect();

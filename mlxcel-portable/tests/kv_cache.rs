@@ -52,7 +52,7 @@ fn narrower_caches_change_logits_little() {
 }
 
 #[test]
-fn caches_of_bytes_are_forked_rewound_and_restored() {
+fn int8_caches_are_forked_rewound_and_restored() {
     let mut session = session(KvCacheType::Int8);
     let first = session.open().unwrap();
     logits(&mut *session, first, &[5, 6, 7, 8]);

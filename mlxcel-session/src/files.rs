@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipes_and_what_no_tokenizer_comes_near_are_refused_at_once() {
+    fn pipes_and_oversized_tokenizers_are_rejected_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let source = ModelSource::from(folder.path());
         let made = std::process::Command::new("mkfifo").arg(folder.path().join("tokenizer.json")).status();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_token_but_the_first_is_scored_once_with_context_in_front() {
+    fn every_token_but_the_first_is_scored_once_with_preceding_context() {
         assert_eq!(spans(8, 8, None), [(0, 1, 8)]);
         assert_eq!(spans(9, 8, None), [(0, 1, 8), (4, 8, 9)]);
         assert_eq!(spans(20, 8, Some(6)), [(0, 1, 8), (6, 8, 14), (12, 14, 20)]);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_say_what_a_position_does() {
+    fn scores_from_logits_equal_scores_of_positions() {
         let result = position(&[0.0, 2.0, 2.0, 1.0], 3, 2);
         assert_eq!(result.best.token, 1);
         assert_eq!(result.top.iter().map(|entry| entry.token).collect::<Vec<_>>(), [1, 2]);

@@ -148,7 +148,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_name_goes_before_the_variable_and_the_variable_before_the_order() {
+    fn an_explicit_name_precedes_the_variable_and_the_variable_precedes_the_default() {
         let selected = |name, variable| select(&ENGINES, name, variable).unwrap().name().to_owned();
         assert_eq!(selected(Some("water"), Some("steam")), "water");
         assert_eq!(selected(None, Some("water")), "water");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_with_a_list_of_what_is() {
+    fn unknown_engines_are_rejected_with_a_list_of_available_ones() {
         let unknown = select(&ENGINES, Some("wind"), None).err().unwrap();
         assert_eq!(unknown.kind(), ErrorKind::NotFound);
         let missing = select(&ENGINES, None, Some("mill")).err().unwrap();

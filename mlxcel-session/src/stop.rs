@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_ends_before_the_stop_string_that_is_complete_first() {
+    fn the_first_complete_stop_string_ends_the_text() {
         assert_eq!(run(&["END"], &["on", "e E", "N", "Dless"]), ("one ".into(), Some("END".into())));
         assert_eq!(run(&["END"], &["one E", "NE", "N"]), ("one ENEN".into(), None));
         assert_eq!(run(&["abcd", "bc"], &["xabcd"]), ("xa".into(), Some("bc".into())));
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_change_nothing_and_no_part_of_a_stop_string_leaks(
+        fn streaming_never_leaks_part_of_a_stop_string(
             text in "[abé]{0,24}",
             stops in proptest::collection::vec("[abé]{1,4}", 1..4),
             cuts in proptest::collection::vec(0usize..25, 0..8),

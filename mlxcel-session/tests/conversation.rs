@@ -81,7 +81,7 @@ fn branches_continue_independently_and_match_new_conversations() {
 }
 
 #[test]
-fn what_a_branch_holds_is_not_computed_again() {
+fn branches_reuse_their_kv_cache() {
     let model = model(&engine());
     let mut trunk = model.conversation().unwrap();
     say(&mut trunk, "Tell me a long story about a duck.");
@@ -115,7 +115,7 @@ fn a_failed_regeneration_keeps_the_previous_answer() {
 }
 
 #[test]
-fn turns_are_taken_back() {
+fn turns_can_be_undone() {
     let model = model(&engine());
     let mut conversation = model.conversation().unwrap();
     conversation.push(Message::system("Be brief."));
@@ -133,7 +133,7 @@ fn turns_are_taken_back() {
 }
 
 #[test]
-fn a_conversation_is_saved_and_goes_on_from_the_file() {
+fn a_saved_conversation_resumes_from_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, cached) = (folder.path().join("plain.json"), folder.path().join("cached"));
     let model = model(&engine());
@@ -163,7 +163,7 @@ fn a_conversation_is_saved_and_goes_on_from_the_file() {
 }
 
 #[test]
-fn a_cache_is_for_the_model_that_made_it() {
+fn a_saved_cache_is_only_used_with_its_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     let mut conversation = model(&engine()).conversation().unwrap();
@@ -180,7 +180,7 @@ fn a_cache_is_for_the_model_that_made_it() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_changed_is_refused() {
+fn truncated_or_changed_conversation_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     let model = model(&engine());
@@ -229,7 +229,7 @@ fn a_file_that_is_cut_or_changed_is_refused() {
 
 /// The file claims a cache of terabytes and is as long, without taking any of the disk.
 #[test]
-fn a_cache_larger_than_the_model_could_hold_is_refused_before_it_is_read() {
+fn oversized_saved_caches_are_rejected_before_reading() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     let model = model(&engine());
@@ -254,7 +254,7 @@ fn a_cache_larger_than_the_model_could_hold_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn a_full_context_is_told_or_makes_the_oldest_turns_go() {
+fn a_full_context_is_an_error_or_drops_the_oldest_turns() {
     let mut capabilities: Capabilities = engine().model().unwrap().capabilities().clone();
     capabilities.context = 120;
     let model = model(&engine().with_capabilities(capabilities));
@@ -282,7 +282,7 @@ fn a_full_context_is_told_or_makes_the_oldest_turns_go() {
 }
 
 #[test]
-fn reasoning_is_kept_apart_where_the_template_takes_it_so() {
+fn reasoning_is_kept_separately_if_the_template_supports_it() {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(storyteller().join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
     let template = "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}\
@@ -304,7 +304,7 @@ fn reasoning_is_kept_apart_where_the_template_takes_it_so() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_not_replaced_by_a_saved_conversation() {
+fn saving_does_not_replace_what_is_not_a_regular_file() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

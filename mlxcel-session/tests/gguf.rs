@@ -19,7 +19,7 @@ fn ids(value: &Value) -> Vec<TokenId> {
 }
 
 #[test]
-fn difficult_texts_have_the_ids_that_their_originals_give_them() {
+fn gguf_tokenizers_match_their_originals_on_difficult_texts() {
     let folder = fixtures().join("gguf-tokenizers");
     let made: Value = serde_json::from_slice(&fs::read(folder.join("ids.json")).unwrap()).unwrap();
     let made = made.as_object().unwrap();
@@ -39,7 +39,7 @@ fn difficult_texts_have_the_ids_that_their_originals_give_them() {
 }
 
 #[test]
-fn texts_begin_with_the_token_that_the_file_asks_for() {
+fn the_bos_token_follows_the_files_setting() {
     let folder = fixtures().join("gguf-tokenizers");
     let sentencepiece = Tokenizer::open(folder.join("sentencepiece.gguf")).unwrap();
     assert_eq!(sentencepiece.encode("", true).unwrap(), [1]);
@@ -51,7 +51,7 @@ fn texts_begin_with_the_token_that_the_file_asks_for() {
 }
 
 #[test]
-fn the_tokenizer_and_the_template_of_a_model_are_those_that_went_into_its_file() {
+fn tokenizer_and_template_round_trip_through_gguf() {
     let model = fixtures().join("formats/gguf-llama-f16/tiny-llama-f16.gguf");
     let (ours, theirs) = (Tokenizer::open(&model).unwrap(), Tokenizer::open(storyteller()).unwrap());
     assert_eq!(ours.vocabulary_size(), theirs.vocabulary_size());

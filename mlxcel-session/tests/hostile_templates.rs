@@ -51,7 +51,7 @@ fn refused(source: &str, why: &str) {
 }
 
 #[test]
-fn what_panicked_in_a_filter_is_refused() {
+fn inputs_that_panicked_in_filters_are_rejected() {
     // An indentation of 65,536 spaces is within the budget; one for each of many lines is not.
     assert_eq!(render("{{ [1]|tojson(indent=65536)|length }}").unwrap(), "65541");
     refused("{{ range(5000)|list|tojson(indent=65536) }}", "memory");
@@ -60,7 +60,7 @@ fn what_panicked_in_a_filter_is_refused() {
 }
 
 #[test]
-fn values_that_hold_themselves_or_are_deep_are_printed_or_refused() {
+fn cyclic_and_deep_values_are_printed_or_rejected() {
     assert_eq!(
         render("{% set n = namespace() %}{% set n.n = n %}{{ n }}{{ n.n.n == n }}").unwrap(),
         "<Namespace>True"
@@ -82,7 +82,7 @@ fn values_that_hold_themselves_or_are_deep_are_printed_or_refused() {
 }
 
 #[test]
-fn long_chains_and_deep_nesting_of_the_source_are_refused() {
+fn long_chains_and_deeply_nested_templates_are_rejected() {
     for (open, close) in [
         ("-", ""),
         ("not ", ""),
@@ -142,7 +142,7 @@ fn long_chains_and_deep_nesting_of_the_source_are_refused() {
 }
 
 #[test]
-fn texts_and_lists_that_grow_without_end_are_refused() {
+fn unbounded_strings_and_lists_are_rejected() {
     let grow = |step: &str| {
         format!(
             "{{% set n = namespace(t='xxxxxxxx', l=[1, 2]) %}}{{% for i in range(60) %}}{{% set {step} %}}{{% endfor %}}"
@@ -216,7 +216,7 @@ fn texts_and_lists_that_grow_without_end_are_refused() {
 }
 
 #[test]
-fn work_in_filters_and_calls_is_counted() {
+fn work_in_filters_and_calls_counts_towards_the_limit() {
     let million = "{% set s = 'x' * 1000000 %}";
     for work in [
         "{{ s.count('xxxxxxxxxy') }}",
@@ -313,7 +313,7 @@ fn work_in_filters_and_calls_is_counted() {
 }
 
 #[test]
-fn deep_values_are_walked_on_what_is_left_of_the_stack() {
+fn deep_values_are_limited_by_the_remaining_stack() {
     for calls in (20..60).step_by(2) {
         let walk = "{{ deep|tojson(indent=1) }}{{ deep }}{{ [deep, 1] == [deep, 2] }}{{ [deep, [1]]|sort }}";
         let source = format!(
@@ -324,7 +324,7 @@ fn deep_values_are_walked_on_what_is_left_of_the_stack() {
 }
 
 #[test]
-fn nothing_outside_is_reached() {
+fn templates_cannot_access_files_or_environment() {
     for source in [
         "{% include '/etc/passwd' %}",
         "{% import 'os' as os %}",
@@ -343,7 +343,7 @@ fn nothing_outside_is_reached() {
 }
 
 #[test]
-fn a_fault_names_its_line_and_quotes_nothing_harmful() {
+fn template_errors_name_the_line_and_escape_quotes() {
     refused("a\n\n{{ x.y.z }}", "line 3: 'x.y' is undefined");
     refused("{% if x %}\n{% for i in y %}\n{% endif %}", "line 3");
     refused("\n{{ raise_exception('\\x1b[2J' * 1000000) }}", "line 2: \\u{1b}[2J");
@@ -352,7 +352,7 @@ fn a_fault_names_its_line_and_quotes_nothing_harmful() {
 }
 
 #[test]
-fn an_ordinary_prompt_takes_less_than_a_millisecond_and_a_long_one_is_no_attack() {
+fn ordinary_prompts_render_within_a_millisecond_and_long_ones_within_limits() {
     let source = fs::read_to_string(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates/qwen3.jinja"),
     )
@@ -430,7 +430,7 @@ proptest! {
 
     /// Published structures, damaged: pieces are put in, taken out and repeated.
     #[test]
-    fn a_damaged_template_ends_in_a_text_or_an_error(
+    fn mutated_templates_give_a_text_or_an_error(
         style in any::<prop::sample::Index>(),
         damage in prop::collection::vec((0..4usize, any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6),
     ) {

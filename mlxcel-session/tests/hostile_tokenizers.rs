@@ -165,7 +165,7 @@ const TEXTS: [&str; 9] = [
 ];
 
 #[test]
-fn texts_are_encoded_and_decoded_as_the_crate_does_it() {
+fn encoding_and_decoding_match_the_tokenizers_crate() {
     for (index, json) in all().iter().enumerate() {
         let ours = open(json).unwrap();
         let theirs = tokenizers::Tokenizer::from_bytes(serde_json::to_vec(json).unwrap()).unwrap();
@@ -188,7 +188,7 @@ fn texts_are_encoded_and_decoded_as_the_crate_does_it() {
 }
 
 #[test]
-fn a_model_without_its_kind_is_recognised() {
+fn a_tokenizer_model_without_type_is_recognized() {
     for json in &mut all() {
         let expected = open(json).unwrap().encode("hello world", true).unwrap();
         json["model"].as_object_mut().unwrap().remove("type");
@@ -208,7 +208,7 @@ fn with_model(mut json: Value, field: &str, value: Value) -> Value {
 }
 
 #[test]
-fn an_empty_pattern_is_refused_and_one_that_matches_nothing_does_nothing() {
+fn empty_patterns_are_rejected_and_patterns_without_match_are_harmless() {
     let replace = |pattern: Value| json!({"type": "Replace", "pattern": pattern, "content": "x"});
     refused(&with(bpe(), "normalizer", replace(json!({"String": ""}))), "a pattern is empty");
     refused(&with(bpe(), "decoder", replace(json!({"String": ""}))), "a pattern is empty");
@@ -234,7 +234,7 @@ fn an_empty_pattern_is_refused_and_one_that_matches_nothing_does_nothing() {
 }
 
 #[test]
-fn a_charsmap_that_is_cut_or_points_outside_is_refused_and_takes_no_memory() {
+fn invalid_charsmaps_are_rejected_without_allocation() {
     // The last announces a trie of 4 GiB.
     for text in
         ["", "AAAA", "AAAAAA==", "not Base64!", "BAAAAAAAAAA=", "BAAAAP///38=", "/P///w==", "/////w=="]
@@ -250,7 +250,7 @@ fn a_charsmap_that_is_cut_or_points_outside_is_refused_and_takes_no_memory() {
 }
 
 #[test]
-fn parts_of_no_length_and_words_without_end_are_refused() {
+fn empty_pieces_and_unbounded_words_are_rejected() {
     refused(&with(bpe(), "pre_tokenizer", json!({"type": "FixedLength", "length": 0})), "fixed length");
     ends(&with(bpe(), "pre_tokenizer", json!({"type": "FixedLength", "length": u64::MAX})));
     refused(
@@ -267,7 +267,7 @@ fn parts_of_no_length_and_words_without_end_are_refused() {
 }
 
 #[test]
-fn the_tokens_around_a_text_are_there() {
+fn special_tokens_are_added_around_a_text() {
     let template = |single: Value, tokens: Value| {
         with(
             bpe(),
@@ -296,7 +296,7 @@ fn the_tokens_around_a_text_are_there() {
 }
 
 #[test]
-fn affixes_and_merges_that_do_not_fit_the_vocabulary_are_refused() {
+fn affixes_and_merges_outside_of_the_vocabulary_are_rejected() {
     refused(&with_model(bpe(), "continuing_subword_prefix", json!("x".repeat(30))), "a merge makes no token");
     refused(&with_model(bpe(), "continuing_subword_prefix", json!("é")), "a merge makes no token");
     refused(&with_model(bpe(), "continuing_subword_prefix", json!("x".repeat(100_000))), "longer than 64");
@@ -315,7 +315,7 @@ fn affixes_and_merges_that_do_not_fit_the_vocabulary_are_refused() {
 }
 
 #[test]
-fn steps_nested_deep_or_in_great_number_are_refused() {
+fn deep_or_numerous_tokenizer_steps_are_rejected() {
     for (section, list, step) in [
         ("normalizer", "normalizers", json!({"type": "NFC"})),
         ("pre_tokenizer", "pretokenizers", json!({"type": "WhitespaceSplit"})),
@@ -334,7 +334,7 @@ fn steps_nested_deep_or_in_great_number_are_refused() {
 }
 
 #[test]
-fn replacements_of_replacements_do_not_grow_without_end() {
+fn repeated_replacements_are_bounded() {
     let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
     let many = |section: &str, list: &str| {
         with(bpe(), section, json!({"type": "Sequence", list: vec![replace("a", "aaaa"); 20]}))
@@ -365,7 +365,7 @@ fn replacements_of_replacements_do_not_grow_without_end() {
 }
 
 #[test]
-fn what_decoders_cut_off_may_be_longer_than_a_token() {
+fn decoders_may_strip_more_than_a_token() {
     for stop in [1, 2, 100, u64::MAX] {
         ends(&with(bpe(), "decoder", json!({"type": "Strip", "content": "a", "start": stop, "stop": stop})));
     }
@@ -382,7 +382,7 @@ fn what_decoders_cut_off_may_be_longer_than_a_token() {
 }
 
 #[test]
-fn a_prompt_that_cannot_fit_is_refused_without_being_encoded() {
+fn a_prompt_that_cannot_fit_is_rejected_without_encoding() {
     let model = Replay::oracle().model();
     let context = model.capabilities().context;
     let long = "once upon a time ".repeat(2 << 20);
@@ -492,7 +492,7 @@ proptest! {
 
     /// Tokenizers with parts replaced: they are refused, or encode and decode without a panic.
     #[test]
-    fn a_damaged_tokenizer_ends_in_a_result_or_an_error(
+    fn mutated_tokenizers_give_a_result_or_an_error(
         base in 1..5usize,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<bool>()), 1..4),
     ) {

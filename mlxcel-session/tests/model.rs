@@ -14,7 +14,7 @@ use mlxcel_session::{
 use support::{Replay, oracle, storyteller};
 
 #[test]
-fn chats_and_texts_of_the_oracle_come_out_as_transformers_writes_them() {
+fn chats_and_texts_match_the_oracle_of_transformers() {
     let model = Replay::oracle().model();
     for case in oracle() {
         let options = Options::new(case.greedy.len());
@@ -36,7 +36,7 @@ fn chats_and_texts_of_the_oracle_come_out_as_transformers_writes_them() {
 }
 
 #[test]
-fn a_text_streams_in_whole_pieces_and_the_stream_tells_what_came() {
+fn a_stream_yields_whole_characters_and_reports_its_usage() {
     let case = &oracle()[0];
     let mut stream =
         Replay::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
@@ -50,7 +50,7 @@ fn a_text_streams_in_whole_pieces_and_the_stream_tells_what_came() {
 }
 
 #[test]
-fn the_stop_token_is_not_shown_where_it_is_ignored_either() {
+fn an_ignored_stop_token_is_not_part_of_the_text() {
     let case = &oracle()[0];
     let options = Options::new(case.greedy.len() + 3).with_ignore_stop(true);
     let completion = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
@@ -61,7 +61,7 @@ fn the_stop_token_is_not_shown_where_it_is_ignored_either() {
 }
 
 #[test]
-fn further_stop_tokens_end_the_text() {
+fn additional_stop_tokens_end_the_text() {
     let case = &oracle()[0];
     let options = Options::default().with_stop_tokens([case.greedy[4]]);
     let completion = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
@@ -69,7 +69,7 @@ fn further_stop_tokens_end_the_text() {
 }
 
 #[test]
-fn special_tokens_are_shown_or_left_out() {
+fn special_tokens_are_kept_or_skipped() {
     let replay = Replay::new(vec![vec![0, 2, 636, 3, 1]]);
     let text = |skip| {
         let options = Options::default().with_skip_special_tokens(skip);
@@ -79,7 +79,7 @@ fn special_tokens_are_shown_or_left_out() {
 }
 
 #[test]
-fn sampling_goes_to_the_host_where_the_engine_hands_out_logits_and_is_refused_elsewhere() {
+fn host_sampling_needs_logits_from_the_engine() {
     let case = &oracle()[1];
     let options = Options::default().with_temperature(0.5).with_top_k(5).with_seed(3);
     let replay = Replay::oracle();
@@ -93,7 +93,7 @@ fn sampling_goes_to_the_host_where_the_engine_hands_out_logits_and_is_refused_el
 }
 
 #[test]
-fn wrong_prompts_are_refused_before_any_work() {
+fn invalid_prompts_are_rejected_before_any_work() {
     let replay = Replay::oracle().with_capabilities(Capabilities::new(1, 16));
     let model = replay.model();
     let options = Options::default();
@@ -110,7 +110,7 @@ fn wrong_prompts_are_refused_before_any_work() {
 }
 
 #[test]
-fn a_full_context_ends_a_text_as_length() {
+fn a_full_context_finishes_as_length() {
     let case = &oracle()[0];
     let capacity = case.prompt.len() + 5;
     let model = Replay::oracle().with_capabilities(Capabilities::new(1, capacity)).model();
@@ -132,7 +132,7 @@ fn a_cancel_token_ends_a_text_between_pieces() {
 }
 
 #[test]
-fn a_stop_string_ends_a_text_and_no_part_of_it_is_given() {
+fn a_stop_string_ends_the_text_and_is_not_part_of_it() {
     let case = &oracle()[0];
     // It begins and ends within tokens.
     let (start, stop) =
@@ -147,7 +147,7 @@ fn a_stop_string_ends_a_text_and_no_part_of_it_is_given() {
 }
 
 #[test]
-fn a_text_ends_by_its_time_limit_and_by_its_own_cancel_token() {
+fn time_limits_and_cancel_tokens_end_a_text() {
     let case = &oracle()[0];
     let model = Replay::oracle().model();
     let options = Options::default().with_time_limit(Duration::ZERO);
@@ -169,7 +169,7 @@ fn options_with_a_cancelled_token_start_nothing() {
 }
 
 #[test]
-fn a_callback_takes_pieces_and_ends_a_text() {
+fn a_callback_receives_pieces_and_can_stop() {
     let case = &oracle()[0];
     let stream = |model: Model| model.generate_tokens(&case.prompt, &Options::default()).unwrap();
     let mut text = String::new();
@@ -187,7 +187,7 @@ fn a_callback_takes_pieces_and_ends_a_text() {
 }
 
 #[test]
-fn a_model_without_tokenizer_takes_and_gives_tokens_and_refuses_text() {
+fn a_model_without_tokenizer_accepts_only_tokens() {
     let case = &oracle()[0];
     let folder = tempfile::tempdir().unwrap();
     let model = Model::load(&Replay::oracle(), folder.path(), &LoadOptions::default()).unwrap();
@@ -211,7 +211,7 @@ fn a_model_without_tokenizer_takes_and_gives_tokens_and_refuses_text() {
 }
 
 #[test]
-fn embedded_files_have_their_tokenizer() {
+fn embedded_checkpoints_include_their_tokenizer() {
     static FILES: &[(&str, &[u8])] = &[
         ("tokenizer.json", include_bytes!("../../examples/models/storyteller/tokenizer.json")),
         ("chat_template.jinja", include_bytes!("../../examples/models/storyteller/chat_template.jinja")),
@@ -224,7 +224,7 @@ fn embedded_files_have_their_tokenizer() {
 }
 
 #[test]
-fn an_engine_model_and_a_tokenizer_make_a_model_and_text_streams_on_any_thread() {
+fn a_model_from_parts_streams_on_any_thread() {
     let model = Replay::oracle().model();
     let again = Model::from_parts(Arc::clone(model.engine()), model.tokenizer().unwrap().clone());
     let case = &oracle()[0];
@@ -249,7 +249,7 @@ fn two_turns() -> (Replay, [String; 2], [String; 2]) {
 }
 
 #[test]
-fn a_conversation_computes_only_what_is_new_in_a_turn() {
+fn a_conversation_computes_only_new_tokens() {
     let (replay, questions, answers) = two_turns();
     let mut conversation = replay.model().conversation().unwrap();
     for (question, answer) in questions.iter().zip(&answers) {
@@ -270,7 +270,7 @@ fn a_conversation_computes_only_what_is_new_in_a_turn() {
 }
 
 #[test]
-fn an_answer_that_is_tokenized_in_another_way_is_taken_back_or_begun_again() {
+fn a_retokenized_answer_rewinds_or_recomputes() {
     let first = Replay::new(vec![]).model();
     let tokenizer = first.tokenizer().unwrap();
     let prompt = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap();
@@ -293,7 +293,7 @@ fn an_answer_that_is_tokenized_in_another_way_is_taken_back_or_begun_again() {
 }
 
 #[test]
-fn an_interrupted_answer_is_kept_up_to_the_interruption() {
+fn an_interrupted_answer_is_kept() {
     let (replay, questions, answers) = two_turns();
     let mut conversation = replay.model().conversation().unwrap();
     let mut stream = conversation.say(&questions[0], &Options::default()).unwrap();
@@ -306,7 +306,7 @@ fn an_interrupted_answer_is_kept_up_to_the_interruption() {
 }
 
 #[test]
-fn a_turn_that_is_refused_is_not_part_of_the_conversation() {
+fn a_rejected_turn_is_not_part_of_the_conversation() {
     let (replay, questions, answers) = two_turns();
     let mut conversation = replay.model().conversation().unwrap();
     let error = conversation.say(&"word ".repeat(2000), &Options::default()).err().unwrap();
@@ -317,7 +317,7 @@ fn a_turn_that_is_refused_is_not_part_of_the_conversation() {
 }
 
 #[test]
-fn the_oldest_turn_is_forgotten_to_make_room() {
+fn the_oldest_turn_is_dropped_when_the_context_is_full() {
     let (replay, questions, answers) = two_turns();
     let mut conversation = replay.model().conversation().unwrap();
     conversation.push(Message::system("Be brief."));
@@ -335,7 +335,7 @@ fn the_oldest_turn_is_forgotten_to_make_room() {
 }
 
 #[test]
-fn a_template_that_writes_nothing_is_what_the_error_names() {
+fn an_empty_rendering_is_an_error_that_names_the_template() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| (storyteller().join(name), folder.path().join(name));
     let (from, to) = place("tokenizer.json");

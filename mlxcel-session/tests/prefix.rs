@@ -11,7 +11,7 @@ fn prompt(shared: usize, number: TokenId) -> Vec<TokenId> {
 }
 
 #[test]
-fn reuse_changes_no_token() {
+fn prefix_reuse_changes_no_token() {
     for rewind in [true, false] {
         let capabilities =
             Capabilities::new(2, 4096).with_snapshot(true).with_rewind(rewind).with_logits(true);

@@ -70,7 +70,7 @@ fn cut<'t>(text: &'t str, cuts: &[prop::sample::Index]) -> Vec<&'t str> {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_and_nothing_said_twice_between_tags(
+    fn tagged_reasoning_is_split_without_loss(
         lead in "[ \n]{0,3}",
         reasoning in "([a-z <>/\né]|</thin|think>|<think>){0,8}",
         answer in "([a-z <>/\né]|</think>|<think>){0,8}",
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_lost_and_nothing_said_twice_in_channels(
+    fn channel_reasoning_is_split_without_loss(
         messages in prop::collection::vec((0..4usize, "([a-z <|>\né]|<\\|en|d\\|>){0,6}"), 0..5),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..16),
     ) {
@@ -122,7 +122,7 @@ proptest! {
 }
 
 #[test]
-fn a_header_says_for_whom_a_message_is() {
+fn harmony_headers_separate_reasoning_answer_and_calls() {
     let format = tokenizer("gpt_oss", &HARMONY).reasoning().unwrap().clone();
     let text = "<|channel|>analysis<|message|>Weather…<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather \
         <|constrain|>json<|message|>{\"place\": \"Köln\"}<|call|>";
@@ -136,7 +136,7 @@ fn a_header_says_for_whom_a_message_is() {
 }
 
 #[test]
-fn formats_are_known_by_the_template_or_the_vocabulary() {
+fn reasoning_formats_are_detected_from_template_or_vocabulary() {
     for (style, tokens, expected) in [
         ("qwen3", &THINK[..], Some(["a", "b"])),
         ("smollm3", &THINK, Some(["a", "b"])),
@@ -164,7 +164,7 @@ fn after(tokenizer: &Tokenizer, messages: &[Message], go_on: bool, answer: &str)
 }
 
 #[test]
-fn a_prompt_may_end_within_reasoning() {
+fn a_prompt_may_end_inside_reasoning() {
     let user = Message::user("Is <think> a tag?");
     // This template opens the tag itself, which is one token or several.
     for tokens in [&THINK[..], &[]] {
@@ -184,7 +184,7 @@ fn a_prompt_may_end_within_reasoning() {
 }
 
 #[test]
-fn a_stream_gives_parts_where_special_tokens_are_left_out_too() {
+fn streams_split_reasoning_when_special_tokens_are_skipped() {
     for (style, tokens, answer) in [
         ("qwen3", &THINK[..], "<think>Once</think>the end<|im_end|>"),
         (

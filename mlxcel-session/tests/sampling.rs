@@ -72,7 +72,7 @@ impl SamplingStep for Even {
 }
 
 #[test]
-fn own_steps_and_likely_tokens_bring_the_choice_to_the_host() {
+fn custom_steps_and_top_logprobs_move_sampling_to_the_host() {
     let everything = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
     let even = Options::new(12).with_step(Arc::new(Even));
     for model in [&everything, &model(1)] {

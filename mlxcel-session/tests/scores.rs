@@ -36,7 +36,7 @@ fn expected(model: &Model, before: &[TokenId], token: TokenId) -> f64 {
 }
 
 #[test]
-fn every_token_is_scored_after_those_before_it_whatever_the_engine_claims() {
+fn every_token_is_scored_for_any_engine_capabilities() {
     let tokens = text(40);
     let whole = model(64, |all| all);
     let options = ScoreOptions::default().with_top(2);
@@ -80,7 +80,7 @@ fn a_text_beyond_the_context_is_scored_in_windows() {
 }
 
 #[test]
-fn continuations_are_scored_behind_one_prompt_by_whatever_the_engine_claims() {
+fn continuations_share_one_prompt_for_any_engine_capabilities() {
     let prompt = text(20);
     let whole = model(64, |all| all);
     let mut session = whole.engine().open_session(&SessionOptions::default()).unwrap();
@@ -140,7 +140,7 @@ fn white_space_between_prompt_and_continuation_belongs_to_the_continuation() {
 }
 
 #[test]
-fn embeddings_are_pooled_states_of_length_one() {
+fn embeddings_are_pooled_and_normalized() {
     let engine = ReferenceBackend::new().with_vocabulary(729).model().unwrap();
     let size = engine.capabilities().hidden_states.unwrap();
     let model = Model::from_parts(engine, Tokenizer::open(storyteller()).unwrap());
@@ -163,7 +163,7 @@ fn embeddings_are_pooled_states_of_length_one() {
 }
 
 #[test]
-fn what_cannot_be_scored_or_embedded_is_an_error_that_says_why() {
+fn unsupported_scoring_and_embedding_requests_say_why() {
     let whole = model(16, |all| all);
     let options = ScoreOptions::default();
     let kind = |model: &Model, prompt: &[TokenId], continuation: Vec<TokenId>| {

@@ -140,7 +140,7 @@ fn random_model(random: &mut Random, vocabulary: usize, on_host: bool) -> Model 
 }
 
 #[test]
-fn random_models_say_the_same_with_guesses_of_every_kind() {
+fn speculation_changes_no_token_of_random_models() {
     let (mut drafted, mut accepted) = (0, 0);
     for case in 0..cases(300) {
         let mut random = Random(case as u64);
@@ -173,7 +173,7 @@ fn random_models_say_the_same_with_guesses_of_every_kind() {
 }
 
 #[test]
-fn requests_with_and_without_guesses_share_steps_and_say_the_same() {
+fn requests_with_and_without_speculation_share_steps() {
     for case in 0..cases(40) {
         let mut random = Random(1000 + case as u64);
         let vocabulary = 8 + random.below(56);
@@ -244,7 +244,7 @@ fn all_engines_generate_the_same_tokens_from_the_bundled_model() {
 }
 
 #[test]
-fn right_guesses_take_fewer_passes() {
+fn accepted_drafts_reduce_passes() {
     let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
     let options = Options::new(60).with_ignore_stop(true);
     let plain = model.generate_tokens(&[1, 2, 3], &options).unwrap().complete().unwrap();
@@ -261,7 +261,7 @@ fn right_guesses_take_fewer_passes() {
 }
 
 #[test]
-fn where_guesses_cannot_be_verified_nothing_is_guessed() {
+fn engines_without_verification_get_no_drafts() {
     let all = ReferenceBackend::new().model().unwrap().capabilities().clone();
     let without: [fn(Capabilities) -> Capabilities; 2] =
         [|all| all.with_verification(false), |all| all.with_rewind(false)];
@@ -278,7 +278,7 @@ fn where_guesses_cannot_be_verified_nothing_is_guessed() {
 }
 
 #[test]
-fn a_draft_model_of_another_vocabulary_is_refused() {
+fn a_draft_model_with_another_vocabulary_is_rejected() {
     let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
     let small = Model::from_parts(ReferenceBackend::new().with_vocabulary(32).model().unwrap(), None);
     let options = Options::new(4).with_speculation(Speculation::new(DraftModel::new(small)));
@@ -287,7 +287,7 @@ fn a_draft_model_of_another_vocabulary_is_refused() {
 }
 
 #[test]
-fn a_model_that_guesses_for_itself_is_always_right() {
+fn a_model_drafting_for_itself_is_always_accepted() {
     let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
     for temperature in [0.0, 1.0] {
         let sampling = SamplingParams::greedy().with_temperature(temperature).with_seed(3);

@@ -26,7 +26,7 @@ fn chain(error: mlxcel_session::Error) -> String {
 }
 
 #[test]
-fn the_language_is_that_of_jinja() {
+fn templates_follow_jinja() {
     let expectations = expectations();
     let mut options = ChatOptions::default();
     options.variables.clone_from(expectations["data"].as_object().unwrap());
@@ -62,7 +62,7 @@ fn options(conversation: &Value) -> ChatOptions {
 }
 
 #[test]
-fn templates_of_published_structure_render_as_transformers_renders_them() {
+fn published_templates_render_as_in_transformers() {
     let expectations = expectations();
     let (mut rendered, mut refused) = (0, 0);
     for case in expectations["styles"].as_array().unwrap() {
@@ -80,14 +80,14 @@ fn templates_of_published_structure_render_as_transformers_renders_them() {
 }
 
 #[test]
-fn thinking_is_asked_for_by_the_names_that_templates_have() {
+fn thinking_is_enabled_by_the_templates_variable() {
     let options = ChatOptions::default().with_thinking(false);
     let source = "{{ enable_thinking is false }} {{ thinking is false }}";
     assert_eq!(render(source, &[], &options).unwrap(), "True True");
 }
 
 #[test]
-fn a_date_is_the_one_that_was_given() {
+fn strftime_now_uses_the_given_date() {
     let source = "{{ strftime_now('%d %B %Y %H:%M') }}; {{ date_string }}";
     let options = ChatOptions::default().with_date("2024-02-29");
     assert_eq!(render(source, &[], &options).unwrap(), "29 February 2024 00:00; 29 Feb 2024");
@@ -95,7 +95,7 @@ fn a_date_is_the_one_that_was_given() {
 }
 
 #[test]
-fn a_message_that_the_template_does_not_write_cannot_go_on() {
+fn a_message_that_the_template_omits_cannot_be_continued() {
     let options = ChatOptions::default().with_continue_final_message(true);
     for source in ["{{ messages|length }}", "{{ messages[-1].content[:4] }}", ""] {
         let fault = render(source, &[Message::assistant("Once upon")], &options).unwrap_err();

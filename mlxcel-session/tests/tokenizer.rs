@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use support::{oracle, storyteller};
 
 #[test]
-fn prompts_of_the_oracle_are_met_to_the_id() {
+fn oracle_prompts_encode_to_the_same_ids() {
     let tokenizer = Tokenizer::open(storyteller()).unwrap();
     assert_eq!(tokenizer.vocabulary_size(), 729);
     assert_eq!(tokenizer.special_token_id("eos_token"), Some(1));
@@ -41,7 +41,7 @@ fn pieces(mut detokenizer: Detokenizer, tokens: &[TokenId]) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn pieces_of_any_tokens_are_together_their_text(
+    fn streamed_pieces_concatenate_to_the_text(
         tokens in prop::collection::vec(0..729u32, 0..60),
         skip in any::<bool>(),
     ) {
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn no_piece_of_a_text_splits_a_character(text in "[a-z éß你😀👩‍👩‍👧\u{301}]{0,40}") {
+    fn no_piece_splits_a_character(text in "[a-z éß你😀👩‍👩‍👧\u{301}]{0,40}") {
         for tokenizer in [Tokenizer::open(storyteller()).unwrap(), sentencepiece()] {
             let tokens = tokenizer.encode(&text, false).unwrap();
             let pieces = pieces(Detokenizer::new(tokenizer.clone(), false), &tokens);
@@ -65,7 +65,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn the_bytes_of_tokens_are_together_their_text(tokens in prop::collection::vec(0..729u32, 0..40), text in "\\PC{0,30}") {
+    fn token_bytes_concatenate_to_the_text(tokens in prop::collection::vec(0..729u32, 0..40), text in "\\PC{0,30}") {
         let bytes = Tokenizer::open(storyteller()).unwrap();
         let concatenated = |tokenizer: &Tokenizer, tokens: &[TokenId]| -> Vec<u8> {
             tokens.iter().flat_map(|&token| tokenizer.token_bytes(token).unwrap()).collect()
@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn ids_and_their_texts_belong_together() {
+fn ids_and_token_texts_round_trip() {
     for tokenizer in [Tokenizer::open(storyteller()).unwrap(), sentencepiece()] {
         for id in 0..u32::try_from(tokenizer.vocabulary_size()).unwrap() {
             let token = tokenizer.token(id).unwrap();
@@ -135,7 +135,7 @@ fn sentencepiece() -> Tokenizer {
 }
 
 #[test]
-fn a_text_is_encoded_whole_whatever_truncation_the_file_asks_for() {
+fn truncation_settings_of_tokenizer_json_are_ignored() {
     let tokenizer = sentencepiece();
     assert_eq!(
         tokenizer.decode(&tokenizer.encode("ab ab ab ab", false).unwrap(), false).unwrap(),
@@ -144,7 +144,7 @@ fn a_text_is_encoded_whole_whatever_truncation_the_file_asks_for() {
 }
 
 #[test]
-fn words_keep_their_spaces_between_pieces_and_after_a_prompt() {
+fn word_spaces_are_kept_between_pieces_and_after_a_prompt() {
     let tokenizer = sentencepiece();
     assert_eq!(pieces(Detokenizer::new(tokenizer.clone(), true), &[4, 5, 4]), ["there", " was", " there"]);
     let after = Detokenizer::after(tokenizer.clone(), true, &[1, 4]).unwrap();
@@ -154,7 +154,7 @@ fn words_keep_their_spaces_between_pieces_and_after_a_prompt() {
 }
 
 #[test]
-fn broken_bytes_without_end_are_shown_and_not_gathered_for_ever() {
+fn endless_invalid_utf8_is_emitted_and_not_buffered() {
     let tokenizer = sentencepiece();
     let byte = tokenizer.token_id("<0x80>").unwrap();
     let mut detokenizer = Detokenizer::new(tokenizer, false);
@@ -164,7 +164,7 @@ fn broken_bytes_without_end_are_shown_and_not_gathered_for_ever() {
 }
 
 #[test]
-fn tokens_without_a_text_do_not_split_the_character_behind_them() {
+fn tokens_without_text_do_not_split_the_next_character() {
     let tokenizer = Tokenizer::open(storyteller()).unwrap();
     let character = tokenizer.encode("é", false).unwrap();
     assert!(character.len() > 1);
@@ -190,7 +190,7 @@ fn prompt_of(folder: &Path) -> String {
 }
 
 #[test]
-fn a_template_comes_from_any_of_the_places_where_checkpoints_keep_it() {
+fn chat_templates_are_found_in_every_known_file() {
     let own = with_file("chat_template.jinja", b"own {{ messages[0].content }}");
     assert_eq!(prompt_of(own.path()), "own Hi");
     let config = with_file(
@@ -239,7 +239,7 @@ fn special_tokens_come_from_the_older_map_where_the_config_has_none() {
 }
 
 #[test]
-fn files_that_are_not_what_they_claim_are_corrupt_and_named() {
+fn invalid_files_are_corrupt_and_named() {
     for (file, content) in [
         ("tokenizer.json", &b"{\"model\": "[..]),
         ("tokenizer.json", b"{}"),
@@ -258,7 +258,7 @@ fn files_that_are_not_what_they_claim_are_corrupt_and_named() {
 }
 
 #[test]
-fn a_tokenizer_cut_anywhere_is_an_error_and_no_panic() {
+fn truncated_tokenizers_are_errors_not_panics() {
     let whole = fs::read(storyteller().join("tokenizer.json")).unwrap();
     for length in (0..whole.len()).step_by(997) {
         let error = Tokenizer::open(with_file("tokenizer.json", &whole[..length]).path()).unwrap_err();
@@ -267,7 +267,7 @@ fn a_tokenizer_cut_anywhere_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_tokenizer_files_are_named() {
     let empty = tempfile::tempdir().unwrap();
     let error = Tokenizer::open(empty.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);

@@ -31,7 +31,7 @@ impl Subscriber for Names {
 }
 
 #[test]
-fn loading_a_prompt_and_every_token_have_their_spans() {
+fn load_prefill_and_each_token_have_spans() {
     let names = Names::default();
     let case = &oracle()[0];
     tracing::subscriber::with_default(names.clone(), || {

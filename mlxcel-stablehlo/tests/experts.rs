@@ -80,7 +80,7 @@ fn wanted(
 }
 
 #[test]
-fn each_block_is_multiplied_by_the_matrix_of_its_expert() {
+fn each_block_uses_its_experts_matrix() {
     let (count, block, outputs, inputs) = (4, 3, 5, 7);
     let experts = [2, -1, 0, 2, 3];
     let sizes = [block, outputs, inputs];
@@ -109,7 +109,7 @@ fn each_block_is_multiplied_by_the_matrix_of_its_expert() {
 }
 
 #[test]
-fn the_largest_come_in_order_and_of_equals_the_first() {
+fn top_k_is_sorted_and_ties_go_to_the_lowest_index() {
     let x = [
         [0.5, -1.0, 2.0, 0.25, 2.0, -3.0],
         [-0.0, 0.0, f32::NEG_INFINITY, -0.5, 0.0, f32::INFINITY],
@@ -194,7 +194,7 @@ fn blocks_grow_with_the_rows_of_an_expert() {
 }
 
 #[test]
-fn misfits_are_refused_by_name() {
+fn mismatched_operands_are_rejected_by_name() {
     let sizes: [(&str, ElementType, &[usize]); 9] = [
         ("x", F32, &[3, 2, 64]),
         ("weight", F32, &[4, 5, 64]),

@@ -35,7 +35,7 @@ fn the_stock_compiler_verifies_the_samples() {
 }
 
 #[test]
-fn samples_have_every_operation() {
+fn samples_cover_every_operation() {
     let samples = support::samples::all();
     let mut seen = std::collections::BTreeSet::new();
     for function in samples.iter().flat_map(|(_, module)| &module.functions) {

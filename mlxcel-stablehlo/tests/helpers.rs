@@ -204,7 +204,7 @@ fn attention_shares_heads_and_masks() {
 }
 
 #[test]
-fn a_query_that_sees_nothing_gets_the_mean() {
+fn a_fully_masked_query_gets_the_mean() {
     let arguments = [
         tensor(&[1, 1, 2], &[3.0f32, 4.0]),
         tensor(&[1, 2, 2], &[1.0f32, 2.0, 3.0, 4.0]),
@@ -250,7 +250,7 @@ fn argmax_ties_go_to_the_first_and_nan_is_never_chosen() {
 }
 
 #[test]
-fn take_and_broadcasts_place_elements() {
+fn take_and_broadcast_place_elements() {
     let table = numbers(8, 11);
     let results = run(&[tensor(&[4, 2], &table), tensor(&[3], &[2i32, 0, 9])], |b, v| {
         let row = b.slice(v[0], &[1, 0], &[2, 2])?;

@@ -15,7 +15,7 @@ fn ty(element: ElementType, shape: &[usize]) -> TensorType {
 }
 
 #[test]
-fn shapes_of_moved_elements() {
+fn data_movement_shapes_are_inferred() {
     let x = ty(F32, &[2, 3, 4]);
     assert_eq!(infer::reshape(&x, &[4, 6]).unwrap(), ty(F32, &[4, 6]));
     assert_eq!(infer::reshape(&ty(F32, &[0, 5]), &[7, 0]).unwrap(), ty(F32, &[7, 0]));
@@ -45,7 +45,7 @@ fn bitcasts_split_and_join_the_last_dimension() {
 }
 
 #[test]
-fn reductions_and_products() {
+fn reduction_and_contraction_shapes_are_inferred() {
     let x = ty(BF16, &[2, 3, 4]);
     assert_eq!(infer::reduce(&x, Reduction::Max, &[0, 2]).unwrap(), ty(BF16, &[3]));
     assert_eq!(infer::reduce(&x, Reduction::Sum, &[]).unwrap(), x);
@@ -64,7 +64,7 @@ fn reductions_and_products() {
 }
 
 #[test]
-fn gather_weaves_offsets_between_batches() {
+fn gather_shapes_interleave_offset_and_batch_dimensions() {
     let dimensions = GatherDimensions {
         offset_dims: vec![0, 2],
         collapsed_slice_dims: vec![1],
@@ -134,7 +134,7 @@ proptest! {
     /// Whatever numbers go in, inference answers: it does not panic, and what it makes can be addressed where its operands
     /// can.
     #[test]
-    fn nothing_overflows(
+    fn shape_arithmetic_never_overflows(
         x in any_type(),
         y in any_type(),
         z in any_type(),

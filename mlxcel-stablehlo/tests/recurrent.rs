@@ -110,7 +110,7 @@ fn a_convolution_continues_from_its_state_and_leaves_padding_out() {
 }
 
 #[test]
-fn the_delta_rule_is_that_of_its_formula() {
+fn the_delta_rule_matches_its_formula() {
     let (key_heads, heads, k, v) = (2, 4, 3, 2);
     let (query, key) = (numbers(5 * key_heads * k, 1), numbers(5 * key_heads * k, 2));
     let (value, beta) = (numbers(5 * heads * v, 3), numbers(5 * heads, 4));
@@ -155,7 +155,7 @@ fn the_delta_rule_is_that_of_its_formula() {
 }
 
 #[test]
-fn a_state_space_is_that_of_its_formula() {
+fn the_state_space_scan_matches_its_formula() {
     let (heads, groups, p, n) = (4, 2, 3, 2);
     let (x, rate) = (numbers(5 * heads * p, 1), numbers(heads, 2));
     let dt: Vec<f32> = numbers(5 * heads, 3).iter().map(|x| x.abs()).collect();

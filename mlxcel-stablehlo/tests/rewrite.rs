@@ -54,7 +54,7 @@ fn functions(module: &Module) -> Vec<&str> {
 }
 
 #[test]
-fn a_rewrite_that_changes_nothing_gives_the_module_back() {
+fn an_identity_rewrite_returns_the_same_module() {
     let module = nested();
     assert_eq!(module.rewrite_composites(|_, _| Ok(None)).unwrap(), module);
     for (name, module) in support::samples::all() {
@@ -84,7 +84,7 @@ fn composites_are_replaced_inside_of_regions_and_decompositions() {
 }
 
 #[test]
-fn a_replaced_composite_takes_its_decomposition_along() {
+fn replacing_a_composite_removes_its_decomposition() {
     let module = nested()
         .rewrite_composites(|composite, b| match composite.name {
             "my.outer" => b.negate(composite.operands[0]).map(|value| Some(vec![value])),
@@ -141,7 +141,7 @@ fn composites_decompose_by_name_or_all() {
 }
 
 #[test]
-fn equal_decompositions_are_made_once() {
+fn equal_decompositions_are_shared() {
     let mut module = ModuleBuilder::new("shared");
     module
         .function("main", |b| {
@@ -187,7 +187,7 @@ fn loop_body(module: &mut Module) -> &mut Block {
 }
 
 #[test]
-fn modules_changed_by_hand_are_verified() {
+fn hand_edited_modules_are_verified() {
     assert!(tampered(|module| module.functions.swap_remove(0).name.clear()).contains("there is no function"));
     assert!(
         tampered(|module| module.functions[1].name = "my.inner.0".to_owned()).contains("is empty or taken")

@@ -13,7 +13,7 @@ use ElementType::{BF16, F16, F32, I1, I4, I8, I32, I64, U8, U32};
 
 /// Misuse whose error has no operands to show.
 #[test]
-fn misuse_without_operands() {
+fn builder_misuse_is_an_error() {
     let says = |error: Error, kind: ErrorKind, text: &str| {
         assert_eq!(error.kind(), kind, "{error}");
         assert_eq!(error.to_string(), format!("{text}, in `main`"));
@@ -76,7 +76,7 @@ fn misuse_without_operands() {
 }
 
 #[test]
-fn an_error_inside_of_a_composite_says_where() {
+fn errors_inside_composites_say_where() {
     let error = refusal!(|b, v| b.composite("my.op", &[v.x], &[], |b, args| Ok(vec![b.not(args[0])?])));
     assert_eq!(
         error.to_string(),
@@ -89,7 +89,7 @@ fn an_error_inside_of_a_composite_says_where() {
 }
 
 #[test]
-fn values_do_not_leave_their_region() {
+fn values_cannot_be_used_outside_of_their_region() {
     let error = refusal!(|b, v| {
         let mut leaked = None;
         b.while_loop(
@@ -209,7 +209,7 @@ fn a_failed_function_leaves_the_module_as_it_was() {
 
 /// Every operation of one and two operands against every element type, by the rule that each is told to follow.
 #[test]
-fn elementwise_operations_take_what_they_say() {
+fn elementwise_operations_check_their_operand_types() {
     let [floats, signed, unsigned] =
         [&[F32, F16, BF16][..], &[I64, I32, I8, I4], &[U32, U8, ElementType::U4]];
     let numbers = [floats, signed, unsigned].concat();
@@ -248,7 +248,7 @@ fn elementwise_operations_take_what_they_say() {
 }
 
 #[test]
-fn literals_hold_what_their_type_can() {
+fn literals_are_checked_against_their_type() {
     assert!(Literal::new([2], &[1.0f32]).is_none());
     assert!(Literal::new([usize::MAX, usize::MAX], &[1.0f32]).is_none());
     assert!(Literal::new::<f32>([usize::MAX, usize::MAX, 0], &[]).is_some());

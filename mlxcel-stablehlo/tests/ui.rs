@@ -1,6 +1,6 @@
 //! What the types of the builder rule out.
 
 #[test]
-fn misuse_that_does_not_compile() {
+fn compile_time_misuse_is_rejected() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

@@ -63,7 +63,7 @@ fn a_wrong_result_type_is_rejected() {
 }
 
 #[test]
-fn every_operation_with_an_implied_result_is_tampered_with() {
+fn tampered_result_types_of_every_operation_are_rejected() {
     let seen: HashSet<&str> = one_of_each().into_iter().map(|(name, ..)| name).collect();
     let missing: Vec<&str> = support::every_operation()
         .filter(|name| !seen.contains(name) && !["iota", "custom_call"].contains(name))

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_differs_or_is_too_many_is_found() {
+    fn changed_and_extra_files_are_found() {
         let [kept, fresh] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         for folder in [&kept, &fresh] {
             fs::create_dir_all(folder.path().join("generated/include")).unwrap();

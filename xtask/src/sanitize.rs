@@ -63,7 +63,7 @@ const IREE: Tests = Tests {
 };
 
 const ADDRESS_SPACE: (&str, &str) = (
-    "weights_that_memory_does_not_hold_are_an_error",
+    "weights_larger_than_memory_are_an_error",
     "it takes the address space that the sanitizer keeps its notes in",
 );
 
@@ -114,7 +114,7 @@ const THREAD: Sanitizer = Sanitizer {
             left_out: &[
                 ADDRESS_SPACE,
                 (
-                    "weights_of_a_bundle_take_no_memory_of_the_process",
+                    "bundle_weights_are_mapped_not_copied",
                     "it counts the memory of the process, of which the sanitizer takes several times as much",
                 ),
             ],

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_keeps_everything_but_the_table() {
+    fn writing_the_table_keeps_the_rest_of_the_page() {
         let page = include_str!("../../docs/binary-size.md");
         let once = replace(page, "| a |\n").unwrap();
         assert!(once.contains("| a |") && once.len() < page.len());

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_changes_of_json_give_json() {
+    fn most_json_mutations_are_valid_json() {
         let mut rng = Rng::with_seed(1);
         let base = br#"{"a": [1, 2.5, {"b": "c"}], "d": null}"#;
         let made: Vec<_> =
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_headers_mostly_keep_their_length_and_changed_snapshots_their_checksum() {
+    fn most_mutations_keep_header_lengths_and_snapshot_checksums_valid() {
         let mut rng = Rng::with_seed(2);
         let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
         let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();

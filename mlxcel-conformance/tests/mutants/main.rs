@@ -134,13 +134,13 @@ fn every_mutant_is_named_by_a_check() {
 }
 
 #[test]
-fn the_reference_engine_behind_the_same_wrapper_lives() {
+fn the_unmodified_reference_engine_passes_behind_the_mutant_wrapper() {
     let report = run_all(&subject(Broken::new), &Expectations::none());
     assert!(report.passed(), "{report}");
 }
 
 #[test]
-fn an_engine_that_claims_nothing_lives_and_is_told_what_was_not_run() {
+fn an_engine_without_capabilities_passes_and_the_report_lists_skipped_checks() {
     let least = |reference: ReferenceBackend| {
         Broken::new(reference.with_capabilities(mlxcel_core::Capabilities::new(1, 64)))
     };

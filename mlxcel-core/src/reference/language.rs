@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_depends_on_every_token_and_every_position() {
+    fn logits_depend_on_every_token_and_position() {
         let language = Language::new(64, 0);
         let base = logits(&language, &[1, 2, 3, 4]);
         for other in [&[5, 2, 3, 4][..], &[1, 2, 3], &[2, 1, 3, 4], &[1, 2, 4, 3], &[1, 1, 2, 3, 4]] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_logits_come_on_every_machine() {
+    fn logits_are_the_same_on_every_machine() {
         // Recorded: a change here changes what every example and test says.
         let found = logits(&Language::new(64, 0), &[1, 2, 3]);
         assert_eq!(found[..4], [-3.495759, 1.3484311, 2.0705967, 1.4968739]);

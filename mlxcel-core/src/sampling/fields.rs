@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_the_fields_that_were_put_into_it() {
+    fn a_field_set_contains_the_inserted_fields() {
         for &field in SamplingField::ALL {
             let set = SamplingFields::from([field]);
             assert_eq!(set.iter().collect::<Vec<_>>(), [field]);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_allows_what_it_was_told_and_nothing_beyond_the_vocabulary() {
+    fn a_mask_allows_its_tokens_and_nothing_beyond_the_vocabulary() {
         let mask = TokenMask::allowing(70, [0, 69, 70, 1000]);
         let allowed: Vec<_> = (0..2000).filter(|&token| mask.allows(token)).collect();
         assert_eq!(allowed, [0, 69]);

@@ -78,7 +78,7 @@ mod tests {
     use crate::{Dry, DynamicTemperature, Mirostat, Xtc};
 
     #[test]
-    fn a_value_out_of_range_is_refused_by_field() {
+    fn out_of_range_values_are_rejected_by_field() {
         let dynamic = DynamicTemperature::new;
         for (change, field) in [
             ((|p| p.with_temperature(f32::NAN)) as fn(SamplingParams) -> SamplingParams, "temperature"),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_first_in_the_order_of_the_contract_is_answered() {
+    fn row_errors_follow_the_contracts_order() {
         let (open, poisoned, unknown) = (SequenceId::new(0), SequenceId::new(1), SequenceId::new(2));
         let least = Capabilities::new(4, 8);
         // Every row is also wrong in all that comes after.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_rows_of_a_sequence_the_first_may_run() {
+    fn a_second_row_of_a_sequence_is_rejected() {
         let rows = [0, 2, 0].map(|number| Row::extend(SequenceId::new(number), &[1]));
         let found = kinds(&rows, &everything());
         assert_eq!(found, [None, Some(ErrorKind::NotFound), Some(ErrorKind::InvalidInput)]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_from_nothing_is_refused() {
+    fn choices_without_allowed_tokens_are_rejected() {
         let ban = |tokens: &[TokenId]| {
             let biases = tokens.iter().map(|&token| (token, f32::NEG_INFINITY)).collect();
             plan(|params| params.logit_bias = biases)

@@ -32,7 +32,7 @@ fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
 }
 
 #[test]
-fn numbers_are_not_used_again_and_places_are() {
+fn ids_are_never_reused_and_slots_are() {
     let mut table = table();
     let ids: Vec<_> = (0..3).map(|_| open(&mut table, &[])).collect();
     assert_eq!(kind(table.open("open sequence", Vec::new())), Some(ErrorKind::CapacityExceeded));
@@ -43,7 +43,7 @@ fn numbers_are_not_used_again_and_places_are() {
 }
 
 #[test]
-fn a_poisoned_sequence_keeps_its_place_and_nothing_else() {
+fn a_poisoned_sequence_keeps_only_its_slot() {
     let mut table = table();
     let (bad, good) = (open(&mut table, &[1, 2]), open(&mut table, &[3]));
     assert_eq!(table.poison(bad), Some(vec![1, 2]));
@@ -66,7 +66,7 @@ fn a_poisoned_sequence_keeps_its_place_and_nothing_else() {
 }
 
 #[test]
-fn several_sequences_come_in_the_order_asked_for_and_none_twice() {
+fn several_sequences_are_borrowed_in_order_without_duplicates() {
     let mut table = table();
     let ids = [open(&mut table, &[1]), open(&mut table, &[2])];
     assert_eq!(table.get_all_mut("step", [ids[1], ids[0]]).unwrap(), [&[2], &[1]]);
@@ -74,7 +74,7 @@ fn several_sequences_come_in_the_order_asked_for_and_none_twice() {
 }
 
 #[test]
-fn what_is_not_claimed_or_does_not_fit_is_refused() {
+fn unclaimed_or_oversized_operations_are_rejected() {
     let mut table = table();
     let id = open(&mut table, &[1, 2]);
     assert_eq!(kind(table.for_rewind(id, 3)), Some(ErrorKind::InvalidInput));
@@ -100,7 +100,7 @@ fn what_is_not_claimed_or_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_row_is_followed_from_chunk_to_chunk() {
+fn a_row_is_tracked_across_chunks() {
     let mut table = table();
     let (logits, every) = (open(&mut table, &[]), open(&mut table, &[]));
     let want = Want::EveryPosition { top: 0 };
@@ -121,7 +121,7 @@ fn a_row_is_followed_from_chunk_to_chunk() {
 }
 
 #[test]
-fn hidden_states_are_pooled_from_chunk_to_chunk() {
+fn hidden_states_are_pooled_across_chunks() {
     let mut table = table();
     let id = open(&mut table, &[]);
     let mut step = |added: &[&[f32]]| {
@@ -137,7 +137,7 @@ fn hidden_states_are_pooled_from_chunk_to_chunk() {
 }
 
 #[test]
-fn what_was_not_wanted_is_an_error() {
+fn a_result_of_another_want_is_an_error() {
     let mut table = table();
     let id = open(&mut table, &[]);
     let every = Want::EveryPosition { top: 0 };
@@ -156,7 +156,7 @@ fn what_was_not_wanted_is_an_error() {
 }
 
 #[test]
-fn a_fault_poisons_and_a_failure_does_not() {
+fn device_faults_poison_and_earlier_failures_do_not() {
     let mut table = table();
     let ids = [0, 1, 2].map(|token| open(&mut table, &[token]));
     let mut rows = begin(&table, &ids.map(|id| Row::logits(id, &[1])));
@@ -169,7 +169,7 @@ fn a_fault_poisons_and_a_failure_does_not() {
 }
 
 #[test]
-fn a_row_is_cancelled_alone_and_a_step_as_a_whole() {
+fn rows_and_steps_can_be_cancelled() {
     let mut table = table();
     let ids = [0, 1, 2].map(|token| open(&mut table, &[token]));
     let cancel = CancelToken::new();

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_are_those_of_their_formulas() {
+    fn activations_match_their_formulas() {
         let values: Vec<f32> = (-60..=60).map(|i| i as f32 / 10.0).collect();
         type Formula = fn(f64) -> f64;
         let formulas: [(Activation, Formula); 4] = [

@@ -118,7 +118,7 @@ fn products(x: &[f32], weight: &[f32], columns: usize) -> Vec<f32> {
 }
 
 #[test]
-fn products_and_rows_are_those_of_the_decoded_values() {
+fn packed_products_and_lookups_match_the_decoded_weight() {
     let (rows, outputs, columns) = (3, 5, 256);
     for packing in packings() {
         let Example { parts, values } = example(packing, &[outputs], columns);
@@ -140,7 +140,7 @@ fn products_and_rows_are_those_of_the_decoded_values() {
 }
 
 #[test]
-fn experts_take_their_own_matrices() {
+fn each_expert_uses_its_own_matrix() {
     let (outputs, columns) = (4, 256);
     let experts = [1, 2, -7, 1];
     for packing in [Packing::MXFP4, Packing::affine(6, 64, Stored::F16)] {
@@ -180,7 +180,7 @@ fn experts_take_their_own_matrices() {
 }
 
 #[test]
-fn columns_are_taken_in_their_order() {
+fn products_follow_the_column_order_of_the_weight() {
     let x: Vec<f32> = (0..6).map(|i| i as f32).collect();
     let results =
         run(&[tensor(&[2, 3], &x), tensor(&[3], &[2, 0, 1])], |b, v| Ok(vec![reorder(b, v[0], v[1])?]));
@@ -188,7 +188,7 @@ fn columns_are_taken_in_their_order() {
 }
 
 #[test]
-fn a_composite_tells_how_its_weight_is_packed() {
+fn composite_attributes_describe_the_packing() {
     let packing = Packing { ordered: true, ..Packing::NVFP4 };
     let mut module = ModuleBuilder::new("packed");
     module
@@ -208,7 +208,7 @@ fn a_composite_tells_how_its_weight_is_packed() {
 }
 
 #[test]
-fn misfits_are_refused_by_name() {
+fn mismatched_operands_are_rejected_by_name() {
     type Misuse = for<'f> fn(&mut Builder<'f>, &[Value<'f>], PackedWeight<'f>) -> Result<Value<'f>>;
     let f32 = ElementType::F32;
     let misuses: [(&str, Misuse); 7] = [

@@ -269,7 +269,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn a_session_never_asks_for_a_program_that_is_not_listed(
+    fn sessions_use_only_listed_programs(
         capacity in prop_oneof![1..8usize, 1..512usize],
         sequences in 1..6usize,
         chunks in prop_oneof![
@@ -340,7 +340,7 @@ fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity
 }
 
 #[test]
-fn every_listed_program_can_be_asked_for() {
+fn every_listed_program_is_reachable() {
     for (architecture, capacity, sequences, chunks, every, hidden) in [
         ("llama", 1, 2, &[4][..], true, true),
         ("llama", 2, 2, &[4], true, false),
@@ -406,7 +406,7 @@ fn the_list_follows_the_options() {
 }
 
 #[test]
-fn what_is_prepared_is_what_the_options_can_reach() {
+fn prepared_programs_are_those_that_the_options_can_reach() {
     let decoder = decoder();
     let mut options = options(100, 2, 64, true);
     options.hidden_states = true;
@@ -452,7 +452,7 @@ fn the_programs_of_the_next_length_are_announced_before_a_sequence_needs_them() 
 }
 
 #[test]
-fn programs_that_one_step_needs_are_asked_for_together() {
+fn programs_of_one_step_are_requested_together() {
     let decoder = decoder();
     let mut driver = Driver::new(&decoder, &with_chunks(512, 2, &[16, 128], false));
     driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];
@@ -465,7 +465,7 @@ fn programs_that_one_step_needs_are_asked_for_together() {
 }
 
 #[test]
-fn a_short_sequence_does_not_stay_as_long_as_one_that_it_shared_a_pass_with() {
+fn a_short_sequence_returns_to_its_bucket_after_a_pass_with_a_long_one() {
     let decoder = decoder();
     let mut driver = Driver::new(&decoder, &options(512, 2, 64, false));
     driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];

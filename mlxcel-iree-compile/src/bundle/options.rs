@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_stay_with_their_target() {
+    fn cpu_features_apply_to_their_own_target() {
         let list = |text: &str| split_targets(text).unwrap();
         assert_eq!(list("llvm-cpu:host"), ["llvm-cpu:host"]);
         assert_eq!(

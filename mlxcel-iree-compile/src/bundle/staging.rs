@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_appears_whole_or_not_at_all() {
+    fn a_folder_appears_complete_or_not_at_all() {
         let parent = tempfile::tempdir().unwrap();
         let place = parent.path().join("bundle");
         let staging = Staging::begin(&place, false).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bundle_is_replaced_and_only_with_leave() {
+    fn only_bundles_are_replaced_and_only_if_allowed() {
         let parent = tempfile::tempdir().unwrap();
         let place = parent.path().join("bundle");
         let write = |replace, content: &[u8]| {
@@ -233,7 +233,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_bundle_that_is_replaced_is_there_at_every_moment() {
+    fn a_replaced_bundle_is_never_missing() {
         use std::sync::atomic::{AtomicBool, Ordering};
 
         let parent = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_came_to_be_meanwhile_is_not_overwritten() {
+    fn a_folder_created_meanwhile_is_not_overwritten() {
         let parent = tempfile::tempdir().unwrap();
         let place = parent.path().join("bundle");
         let staging = Staging::begin(&place, false).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_leaves_nothing() {
+    fn cancelling_leaves_no_files() {
         let parent = tempfile::tempdir().unwrap();
         let staging = Staging::begin(&parent.path().join("bundle"), false).unwrap();
         let cancel = mlxcel_core::CancelToken::new();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn places_where_no_folder_can_be_are_refused() {
+    fn impossible_destinations_are_rejected() {
         let parent = tempfile::tempdir().unwrap();
         let missing = parent.path().join("none/bundle");
         assert_eq!(Staging::begin(&missing, false).map(drop).unwrap_err().kind(), ErrorKind::NotFound);

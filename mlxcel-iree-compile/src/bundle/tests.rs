@@ -13,7 +13,7 @@ use super::targets::BundleTarget;
 use crate::Toolchain;
 
 #[test]
-fn weights_have_the_layout_of_each_targets_kernels() {
+fn weights_are_laid_out_for_each_targets_kernels() {
     let decoder =
         Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
             .unwrap()

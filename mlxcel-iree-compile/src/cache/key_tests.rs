@@ -41,7 +41,7 @@ fn the_layout_of_weights_is_implied_by_the_key() {
 }
 
 #[test]
-fn changing_any_one_ingredient_changes_the_key() {
+fn every_ingredient_changes_the_cache_key() {
     let base = options("llvm-cpu:x86-64-v3");
     let compiler = identity("3.13.0 @ a", 1);
     let flags = |change: fn(&mut Vec<String>)| {
@@ -97,7 +97,7 @@ fn changing_any_one_ingredient_changes_the_key() {
 }
 
 #[test]
-fn changing_no_ingredient_does_not_change_the_key() {
+fn equal_ingredients_give_equal_cache_keys() {
     let base = key(FORMAT, VERSION, "program", &options("llvm-cpu:znver4"), &identity("3.13.0 @ a", 1));
     let again = |target: &str| {
         let options = options(target).with_label("in other words");
@@ -143,7 +143,7 @@ fn key_with(folder: &Path, compiler: &Path, variables: &[(&str, &str)]) -> Strin
 }
 
 #[test]
-fn folders_users_and_the_rest_of_the_environment_do_not_matter() {
+fn cache_keys_ignore_paths_users_and_other_variables() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let base = key_with(one.path(), &one.path().join("iree-compile"), &[]);
     let elsewhere = other.path().join("another/place/iree-compile");

@@ -73,7 +73,7 @@ fn start_writer(folder: &Path) -> Child {
 }
 
 #[test]
-fn no_reader_ever_sees_a_bad_entry_however_writers_die() {
+fn readers_never_see_a_corrupt_entry_after_writers_are_killed() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
     fs::create_dir(&cache).unwrap();

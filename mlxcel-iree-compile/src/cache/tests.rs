@@ -120,7 +120,7 @@ fn a_second_start_does_not_start_the_compiler() {
 }
 
 #[test]
-fn another_program_flag_or_compiler_is_compiled_anew() {
+fn another_program_flag_or_compiler_is_compiled_again() {
     let bench = Bench::new();
     assert!(bench.get("program").compiled);
     assert!(bench.get("another").compiled);
@@ -135,7 +135,7 @@ fn another_program_flag_or_compiler_is_compiled_anew() {
 }
 
 #[test]
-fn a_damaged_entry_is_made_again_and_not_trusted() {
+fn a_corrupt_entry_is_recompiled() {
     let bench = Bench::new();
     let good = bench.get("program").bytes;
     let entry = bench.entry();
@@ -165,7 +165,7 @@ fn a_damaged_entry_is_made_again_and_not_trusted() {
 }
 
 #[test]
-fn an_entry_under_another_name_is_not_mistaken() {
+fn an_entry_under_the_wrong_key_is_rejected() {
     let bench = Bench::new();
     bench.get("program");
     let entry = bench.entry();
@@ -268,7 +268,7 @@ fn waiting_for_another_compilation_can_be_cancelled() {
 }
 
 #[test]
-fn a_failed_compilation_leaves_nothing_behind() {
+fn a_failed_compilation_leaves_no_files() {
     let bench = Bench::new();
     bench.install_compiler("3.13.0 @ sick", "echo half > program.vmfb; kill -9 $$");
     let error = bench.artifacts().get("program", &options(), None).unwrap_err();
@@ -279,7 +279,7 @@ fn a_failed_compilation_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_named_folder_has_to_be_writable() {
+fn a_configured_cache_folder_must_be_writable() {
     let bench = Bench::new();
     // A folder cannot be created below a file, for any user.
     let folder = bench.path("iree-compile").join("cache");
@@ -291,7 +291,7 @@ fn a_named_folder_has_to_be_writable() {
 }
 
 #[test]
-fn without_a_usable_folder_of_the_users_programs_are_compiled_and_not_stored() {
+fn without_a_usable_cache_folder_programs_are_compiled_and_not_stored() {
     let bench = Bench::new();
     for folder in [None, Some(bench.path("iree-compile").join("cache"))] {
         let artifacts =
@@ -303,7 +303,7 @@ fn without_a_usable_folder_of_the_users_programs_are_compiled_and_not_stored() {
 }
 
 #[test]
-fn without_a_compiler_what_is_there_will_do() {
+fn without_a_compiler_cached_programs_still_run() {
     let bench = Bench::new();
     let made = bench.get("program").bytes;
     let cache = bench.cache();
@@ -315,7 +315,7 @@ fn without_a_compiler_what_is_there_will_do() {
 }
 
 #[test]
-fn without_a_compiler_an_entry_under_another_programs_name_is_not_run() {
+fn without_a_compiler_an_entry_under_the_wrong_key_is_not_run() {
     let bench = Bench::new();
     bench.get("program");
     let another = ProgramSum::new("another", &options());
@@ -351,7 +351,7 @@ fn pipes_in_the_cache_do_not_block() {
 }
 
 #[test]
-fn a_named_folder_that_is_full_is_told() {
+fn a_full_cache_folder_is_reported() {
     let bench = Bench::new();
     let reservation = bench.cache().reserve(&bench.key("program"), None).unwrap().unwrap();
     // Nothing can be written there any more.
@@ -363,7 +363,7 @@ fn a_named_folder_that_is_full_is_told() {
 }
 
 #[test]
-fn the_compilers_note_does_not_outlive_the_compiler() {
+fn the_recorded_compiler_identity_expires_with_the_compiler() {
     let bench = Bench::new();
     let cache = bench.cache();
     assert_eq!(cache.known_identity(&bench.compiler()), None);
@@ -391,7 +391,7 @@ fn the_compilers_note_does_not_outlive_the_compiler() {
 }
 
 #[test]
-fn a_compiler_elsewhere_with_the_same_content_is_the_same() {
+fn a_copied_compiler_has_the_same_identity() {
     let (one, other) = (Bench::new(), Bench::new());
     fs::copy(one.path("iree-compile"), other.path("iree-compile")).unwrap();
     assert_eq!(one.key("program"), other.key("program"));
@@ -423,7 +423,7 @@ fn filled(bench: &Bench, ages: &[u64]) -> Vec<Key> {
 }
 
 #[test]
-fn what_was_not_used_for_the_longest_time_makes_room() {
+fn the_least_recently_used_entry_is_evicted() {
     let bench = Bench::new();
     let keys = filled(&bench, &[300, 500, 400, 200]);
     assert!(bench.cache().read(&keys[1]).is_some(), "a use of what was the oldest");
@@ -437,7 +437,7 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
 }
 
 #[test]
-fn what_is_in_use_stays_however_small_the_cache_is() {
+fn entries_in_use_are_never_evicted() {
     let bench = Bench::new();
     let keys = filled(&bench, &[5, 500, 0]);
     let new = bench.key("new");
@@ -448,7 +448,7 @@ fn what_is_in_use_stays_however_small_the_cache_is() {
 }
 
 #[test]
-fn what_killed_processes_left_behind_is_swept_up() {
+fn leftovers_of_killed_processes_are_removed() {
     let bench = Bench::new();
     filled(&bench, &[5]);
     let leave = |name: &str, age: u64| {
@@ -474,7 +474,7 @@ fn what_killed_processes_left_behind_is_swept_up() {
 }
 
 #[test]
-fn what_a_cache_holds_can_be_listed_verified_and_removed() {
+fn cache_entries_can_be_listed_verified_and_removed() {
     let bench = Bench::new();
     assert_eq!(bench.cache().entries().unwrap(), []);
     let options = options().with_label("llama 64@256\nsecond line");

@@ -56,7 +56,7 @@ fn a_program_is_compiled() {
 }
 
 #[test]
-fn a_bad_program_is_answered_with_the_first_diagnostic() {
+fn a_compile_error_has_the_first_diagnostic() {
     let program = PROGRAM.replace("%a, %a", "%a, %nowhere");
     let error = real().compile(&program, &options(), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Compile);
@@ -71,7 +71,7 @@ fn a_bad_program_is_answered_with_the_first_diagnostic() {
 }
 
 #[test]
-fn the_search_follows_its_order() {
+fn the_compiler_search_follows_its_documented_order() {
     let folder = tempfile::tempdir().unwrap();
     let at = |place: &str| script(&folder.path().join(place), "exit 0");
     let explicit = at("explicit/compiler");
@@ -101,7 +101,7 @@ fn the_search_follows_its_order() {
 }
 
 #[test]
-fn python_packages_are_read_and_python_is_never_started() {
+fn the_compiler_is_found_in_python_packages_without_starting_python() {
     let folder = tempfile::tempdir().unwrap();
     let at = |place: &str| script(&folder.path().join(place).join(PACKAGED), "exit 0");
     let started = folder.path().join("started");
@@ -122,7 +122,7 @@ fn python_packages_are_read_and_python_is_never_started() {
 }
 
 #[test]
-fn a_link_to_python_leads_to_the_packages_of_its_installation() {
+fn a_symlink_to_python_leads_to_its_installations_packages() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     let compiler = script(&root.join("installed/lib/python3.12").join(PACKAGED), "exit 0");
@@ -134,7 +134,7 @@ fn a_link_to_python_leads_to_the_packages_of_its_installation() {
 }
 
 #[test]
-fn a_compiler_that_was_named_has_to_be_there() {
+fn a_configured_compiler_must_exist() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("none");
     script(&folder.path().join("path/iree-compile"), "exit 0");
@@ -155,7 +155,7 @@ fn a_compiler_that_was_named_has_to_be_there() {
 }
 
 #[test]
-fn no_compiler_at_all_says_how_to_get_one() {
+fn a_missing_compiler_error_has_the_command_to_install_it() {
     assert_eq!(SearchEnvironment::default().find(None).unwrap(), None);
     let error = SearchEnvironment::default().nowhere();
     assert_eq!(error.kind(), ErrorKind::Toolchain);
@@ -165,7 +165,7 @@ fn no_compiler_at_all_says_how_to_get_one() {
 }
 
 #[test]
-fn another_release_is_refused_with_both_revisions() {
+fn another_release_is_rejected_with_both_revisions() {
     let (_folder, compiler) = fake("echo '  IREE compiler version 3.12.1rc7 @ abc'");
     let error = compiler.revision(None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Toolchain);
@@ -175,7 +175,7 @@ fn another_release_is_refused_with_both_revisions() {
 }
 
 #[test]
-fn something_else_in_its_place_is_refused() {
+fn a_program_that_is_not_the_compiler_is_rejected() {
     for body in ["echo 'clang version 17'", "exit 3", "kill -9 $$"] {
         let (_folder, compiler) = fake(body);
         assert_eq!(compiler.revision(None).unwrap_err().kind(), ErrorKind::Toolchain, "{body}");
@@ -207,7 +207,7 @@ fn a_compiler_that_writes_nothing_is_an_error() {
 }
 
 #[test]
-fn a_full_disk_is_told_apart() {
+fn a_full_disk_is_reported_as_such() {
     let (_folder, compiler) =
         fake("echo 'LLVM ERROR: IO failure on output stream: No space left on device' >&2; exit 1");
     let error = compiler.compile(PROGRAM, &options(), None).unwrap_err();
@@ -215,7 +215,7 @@ fn a_full_disk_is_told_apart() {
 }
 
 #[test]
-fn much_output_neither_blocks_nor_fills_the_error() {
+fn large_compiler_output_neither_blocks_nor_floods_the_error() {
     let (_folder, compiler) = fake(
         "echo 'program.mlir:1:1: error: no' >&2; i=0; while [ $i -lt 40000 ]; do echo $i $i $i $i $i >&2; i=$((i+1)); done; exit 1",
     );
@@ -225,7 +225,7 @@ fn much_output_neither_blocks_nor_fills_the_error() {
 }
 
 #[test]
-fn cancelling_ends_the_compiler_and_what_it_started() {
+fn cancelling_kills_the_compiler_and_its_children() {
     let pids = tempfile::tempdir().unwrap();
     let file = pids.path().join("pid");
     let (_folder, compiler) =

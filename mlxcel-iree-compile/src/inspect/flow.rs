@@ -165,7 +165,7 @@ mod tests {
 ";
 
     #[test]
-    fn kernels_are_counted_with_what_they_load() {
+    fn kernels_are_counted_with_the_bytes_they_load() {
         let found = read(TEXT).dispatches;
         let one = |name: &str| {
             let found = found.iter().find(|dispatch| dispatch.name == name).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_counts_as_nothing() {
+    fn unknown_operations_count_as_zero() {
         assert!(read("").dispatches.is_empty());
         assert!(read("flow.dispatch @half").dispatches.is_empty());
         assert_eq!(tensor_bytes("tensor<3x?xf32>"), 0);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_needs_the_experts_that_its_tokens_can_choose() {
+    fn a_step_reads_at_most_the_experts_that_its_tokens_can_choose() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/olmoe");
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
         let of = |tokens| {

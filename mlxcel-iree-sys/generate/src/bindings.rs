@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_of_the_archive_get_its_names_and_methods_do_not() {
+    fn archive_functions_are_renamed_and_methods_are_not() {
         let names = BTreeSet::from(["iree_a".to_owned()]);
         let text = link_names("    pub fn iree_a(\n    pub fn iree_b();\n    pub fn iree_a_b();", &names);
         let lines: Vec<_> = text.lines().map(str::trim).collect();

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checks_of_bindgen_become_assertions_in_c() {
+    fn bindgen_layout_checks_become_c_assertions() {
         let bindings = r#"const _: () = {
             ["Size of iree_a_t"][::core::mem::size_of::<iree_a_t>() - 16usize];
             [

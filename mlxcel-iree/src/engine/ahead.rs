@@ -98,7 +98,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn each_thing_is_made_once_in_the_order_in_which_it_was_told_of() {
+    fn announced_programs_are_made_once_in_order() {
         let (made, seen) = mpsc::channel();
         let ahead = Ahead::new(move |thing: &u32, _| made.send(*thing).unwrap());
         for thing in [3, 1, 3, 2, 1] {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_ends_what_is_being_made_and_leaves_the_rest() {
+    fn dropping_the_queue_cancels_the_current_program_and_skips_the_others() {
         let (began, seen) = mpsc::channel();
         let ahead = Ahead::new(move |thing: &u32, cancel: &CancelToken| {
             began.send(*thing).unwrap();

@@ -116,7 +116,7 @@ fn text(tokens: usize) -> Vec<u32> {
 }
 
 #[test]
-fn all_that_options_can_reach_is_compiled_at_load_with_progress() {
+fn prepare_compiles_all_reachable_programs_at_load_with_progress() {
     let workshop = Workshop::new();
     let cancel = CancelToken::new();
     let told = std::sync::Arc::new(AtomicU64::new(0));
@@ -160,7 +160,7 @@ fn all_that_options_can_reach_is_compiled_at_load_with_progress() {
 }
 
 #[test]
-fn a_sequence_crosses_a_cache_length_with_programs_that_were_made_ahead() {
+fn a_sequence_enters_the_next_kv_length_bucket_with_programs_compiled_ahead() {
     let (workshop, folder) = (Workshop::new(), long_fixture());
     let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
     let text = text(2100);
@@ -200,7 +200,7 @@ fn a_sequence_crosses_a_cache_length_with_programs_that_were_made_ahead() {
 }
 
 #[test]
-fn a_program_that_is_not_made_ahead_is_an_error_where_it_is_needed_and_nowhere_else() {
+fn a_failed_ahead_compilation_is_an_error_only_when_the_program_is_needed() {
     let (workshop, folder) = (Workshop::new(), long_fixture());
     let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
     let text = text(2050);
@@ -241,7 +241,7 @@ fn a_program_that_is_not_made_ahead_is_an_error_where_it_is_needed_and_nowhere_e
 }
 
 #[test]
-fn a_session_that_waits_for_a_program_that_another_one_compiles_can_be_cancelled() {
+fn waiting_for_another_sessions_compilation_can_be_cancelled() {
     let workshop = Workshop::new();
     let model = workshop.engine().load(&fixture().into(), &options().with_sequences(2)).unwrap();
     let step = |control: &Control<'_>| {

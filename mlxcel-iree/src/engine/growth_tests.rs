@@ -98,7 +98,7 @@ fn grows_twice(kv_cache: KvCacheType, cache: &Path) {
 }
 
 #[test]
-fn caches_of_other_types_grow_twice_and_keep_what_they_hold() {
+fn caches_of_every_type_keep_their_contents_when_they_grow() {
     let cache = tempfile::tempdir().unwrap();
     for kv_cache in [KvCacheType::Bf16, KvCacheType::Int8] {
         grows_twice(kv_cache, cache.path());

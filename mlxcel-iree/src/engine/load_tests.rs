@@ -63,9 +63,9 @@ fn write_huge_checkpoint(folder: &Path, bytes: usize) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn weights_that_memory_does_not_hold_are_an_error() {
+fn weights_larger_than_memory_are_an_error() {
     const LIMIT: usize = 512 << 20;
-    let name = "engine::load_tests::weights_that_memory_does_not_hold_are_an_error";
+    let name = "engine::load_tests::weights_larger_than_memory_are_an_error";
     if std::env::var_os(CHILD).is_none() {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let child = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
@@ -103,9 +103,9 @@ fn anonymous_bytes() -> u64 {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn weights_of_a_bundle_take_no_memory_of_the_process() {
+fn bundle_weights_are_mapped_not_copied() {
     const BYTES: u64 = 128 << 20;
-    let name = "engine::load_tests::weights_of_a_bundle_take_no_memory_of_the_process";
+    let name = "engine::load_tests::bundle_weights_are_mapped_not_copied";
     let options = LoadOptions::default().with_threads(2);
     if let Some(bundle) = std::env::var_os(CHILD) {
         let before = anonymous_bytes();
@@ -133,7 +133,7 @@ fn weights_of_a_bundle_take_no_memory_of_the_process() {
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "measures: MLXCEL_TEST_CHECKPOINT names a folder of gigabytes"]
-fn the_first_token_of_a_bundle_comes_soon() {
+fn a_bundle_yields_its_first_token_quickly() {
     let checkpoint = PathBuf::from(std::env::var_os(CHECKPOINT).expect("MLXCEL_TEST_CHECKPOINT is not set"));
     let folder = tempfile::tempdir().unwrap();
     let (engine, options) = (IreeBackend::new(), LoadOptions::default());
@@ -189,7 +189,7 @@ fn copy(source: &[u8], threads: usize, huge_pages: bool) -> Duration {
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "measures: MLXCEL_TEST_CHECKPOINT names a folder of gigabytes"]
-fn opening_takes_at_most_half_as_long_again_as_a_copy() {
+fn loading_takes_at_most_one_and_a_half_times_a_copy() {
     let folder = PathBuf::from(std::env::var_os(CHECKPOINT).expect("MLXCEL_TEST_CHECKPOINT is not set"));
     let checkpoint = Arc::new(Checkpoint::open(&folder).unwrap());
     let decoder = checkpoint.decoder().unwrap();

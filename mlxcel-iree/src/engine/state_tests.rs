@@ -69,7 +69,7 @@ fn assert_all_fail(engine: &IreeBackend, folder: &Path, options: &LoadOptions) {
 }
 
 #[test]
-fn sequences_go_on_from_chunks_forks_and_snapshots_and_fail_where_logits_are_no_numbers() {
+fn sequences_continue_after_chunks_forks_and_snapshots_and_nan_logits_fail() {
     let text: Vec<u32> = (0..260).map(|i| 3 + (i * 37 + i * i % 11) % 250).collect();
     let cache = tempfile::tempdir().unwrap();
     let engine = IreeBackend::new().with_cache_dir(cache.path());

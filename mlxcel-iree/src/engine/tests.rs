@@ -120,7 +120,7 @@ fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
 }
 
 #[test]
-fn a_profiler_tells_prefill_from_decoding() {
+fn a_profile_separates_prefill_from_decode() {
     let cache = tempfile::tempdir().unwrap();
     let profiler = Profiler::new();
     for device in ["local-task", "local-sync"] {
@@ -256,7 +256,7 @@ fn decoding_rows_of_one_step_beside_one() {
 }
 
 #[test]
-fn an_argument_that_cannot_be_made_leaves_the_sequence_as_it_was() {
+fn a_failed_argument_allocation_leaves_the_sequence_unchanged() {
     let cache = tempfile::tempdir().unwrap();
     let greedy = SamplingPlan::greedy();
     let mut struck = 0;

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tensor_is_laid_out_as_programs_take_it() {
+    fn every_tensor_has_the_layout_of_its_programs() {
         for (fixture, least) in
             [("architectures/llama", 22), ("storyteller-4bit", 66), ("formats/gguf-llama-q8_0", 20)]
         {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_of_experts_are_packed_each_by_itself_stacked_in_files_or_not() {
+    fn expert_matrices_are_packed_one_by_one_whether_stacked_or_not() {
         let (checkpoint, mut arguments) = open("architectures/llama");
         let panels = Panels { lanes: 8, contents: TensorRole::Dense(ElementType::F32) };
         let mut argument = arguments.remove(0);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn without_kernels_every_tensor_is_as_stored() {
+    fn without_kernels_tensors_keep_the_stored_layout() {
         for fixture in ["storyteller-4bit", "formats/gguf-llama-q8_0"] {
             let (checkpoint, arguments) = open(fixture);
             let tensors = Tensor::all(&checkpoint, &arguments, &Layouts::default()).unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_let_go_of_when_weights_have_memory_of_their_own() {
+    fn files_are_unmapped_after_weights_are_repacked() {
         let (checkpoint, arguments) = open("architectures/llama");
         let (device, options) = (device(1), LoadOptions::default());
         let load =
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_rises_to_all_bytes() {
+    fn load_progress_reaches_all_bytes() {
         let (checkpoint, arguments) = open("architectures/llama");
         let last = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&last);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_load_stops_between_pieces() {
+    fn a_cancelled_load_stops_at_the_next_tensor_piece() {
         let (checkpoint, arguments) = open("architectures/llama");
         for layouts in [layouts(&checkpoint, VectorSet::Avx512), Layouts::default()] {
             let cancel = CancelToken::new();

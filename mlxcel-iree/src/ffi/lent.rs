@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_in_use_at_once_as_there_may_be_and_no_more() {
+    fn the_pool_lends_at_most_its_limit_at_once() {
         let lender = Lender::new(0, 3);
         let (together, in_use, most) = (Barrier::new(3), AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_first_is_served_first() {
+    fn the_pool_serves_waiters_in_order() {
         let lender = Lender::new((), 1);
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_leaves_room_for_another_try() {
+    fn a_failed_creation_frees_its_pool_slot() {
         let lender = Lender::new(1, 2);
         let failure = || Err(Error::new(ErrorKind::ResourceExhausted, "test", "no memory"));
         let while_one_is_in_use = |&first: &i32| {

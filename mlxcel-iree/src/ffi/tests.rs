@@ -100,7 +100,7 @@ fn a_program_computes_on_every_device() {
 }
 
 #[test]
-fn an_updated_argument_comes_back_in_its_place() {
+fn an_updated_argument_is_returned_in_place() {
     for device in devices() {
         let update = function(&device, "update");
         let mut cache = device.allocate(1024 * 64 * 4).unwrap();
@@ -219,7 +219,7 @@ fn wrong_arguments_are_errors() {
 }
 
 #[test]
-fn iree_keeps_its_own_words() {
+fn errors_keep_irees_message() {
     let [device, ..] = devices();
     let add_function = function(&device, "add");
     let a = upload(&device, &[0.0; 4]);
@@ -270,7 +270,7 @@ fn damaged_programs_are_refused() {
 }
 
 #[test]
-fn bytes_move_in_and_out() {
+fn buffers_round_trip_bytes() {
     for device in devices() {
         let buffer = device.allocate(100).unwrap();
         let mut all = [1u8; 100];
@@ -302,7 +302,7 @@ fn bytes_move_in_and_out() {
 }
 
 #[test]
-fn large_uploads_arrive_whole() {
+fn large_uploads_are_complete() {
     let bytes: Vec<u8> = (0..(33 << 20) + 77).map(|index: usize| (index % 251) as u8).collect();
     let mut back = vec![0; bytes.len()];
     for device in devices() {
@@ -509,7 +509,7 @@ fn the_number_of_threads_is_honoured() {
 }
 
 #[test]
-fn a_profiled_device_tells_when_each_dispatch_ran() {
+fn a_profiled_device_records_when_each_dispatch_ran() {
     for (driver, threads) in [(Driver::LocalTask, 1), (Driver::LocalTask, 2), (Driver::LocalSync, 1)] {
         let options = DeviceOptions { driver, threads: Some(threads), profile: true, ..Default::default() };
         let device = Device::open(&options).unwrap();
@@ -562,7 +562,7 @@ fn cpus_of_workers() -> Vec<String> {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn workers_run_where_they_are_put() {
+fn workers_run_on_their_assigned_cpus() {
     use crate::Affinity;
 
     let allowed = crate::affinity::allowed_cpus().unwrap();
@@ -628,7 +628,7 @@ fn a_device_that_was_left_out_names_its_feature() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error_with_the_way_out() {
+fn a_missing_device_error_says_what_it_requires() {
     for driver in [Driver::Cuda, Driver::Vulkan] {
         // Where one is there, it opens.
         let Err(error) = Device::open(&DeviceOptions { driver, ..Default::default() }) else { continue };

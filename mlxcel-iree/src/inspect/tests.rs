@@ -14,7 +14,7 @@ fn fixture() -> ModelSource {
 }
 
 #[test]
-fn a_model_is_laid_open() {
+fn inspecting_a_model_dumps_every_stage() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("inspected");
     let summaries = inspect(&IreeBackend::new(), &fixture(), &folder, &InspectOptions::default()).unwrap();
@@ -91,7 +91,7 @@ impl CompileBackend for NoStack {
 }
 
 #[test]
-fn a_program_that_does_not_compile_is_told_by_the_operation_and_kept() {
+fn a_failed_program_is_kept_and_the_error_names_the_operation() {
     let builtin = CompileBackends::builtin();
     let cpu = builtin.get("llvm-cpu").unwrap();
     let mut backends = CompileBackends::empty();

@@ -362,7 +362,7 @@ fn every_cache_type_and_result_type_has_kernels() {
 }
 
 #[test]
-fn heads_of_every_size_and_any_sharing_fit() {
+fn every_head_size_and_gqa_group_has_kernels() {
     let sizes = [
         (4, 1, 64, 32),
         (8, 8, 64, 32),
@@ -403,7 +403,7 @@ fn a_window_masks_earlier_positions() {
 }
 
 #[test]
-fn rows_of_a_pass_keep_to_their_own_caches() {
+fn rows_of_a_pass_use_their_own_caches() {
     let case = |rows: &[usize], positions: &[usize]| Case {
         rows: rows.to_vec(),
         positions: positions.to_vec(),
@@ -441,7 +441,7 @@ fn a_row_that_does_not_fit_is_written_at_the_end() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn narrower_vectors_compute_the_same() {
+fn narrower_vectors_give_the_same_result() {
     if !std::arch::is_x86_feature_detected!("avx2") || !std::arch::is_x86_feature_detected!("fma") {
         return;
     }
@@ -478,7 +478,7 @@ fn arm_has_kernels_too() {
 }
 
 #[test]
-fn processors_without_vectors_run_the_decomposition() {
+fn targets_without_vectors_run_the_decomposition() {
     let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: I8, ..Case::default() };
     let target = crate::testing::resolved("llvm-cpu:x86-64-v2");
     let text = lower(&module(&[case]), &target, Precision::Native).unwrap();

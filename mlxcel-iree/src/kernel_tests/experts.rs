@@ -224,7 +224,7 @@ fn check(got: &[Vec<f32>], wanted: &[Vec<(f64, f64)>], packed: f64, described: &
 }
 
 #[test]
-fn blocks_meet_the_matrices_of_their_experts() {
+fn blocks_use_the_matrices_of_their_experts() {
     let case = program(&LAYERS);
     let wanted = sums(&case);
     // Whatever this processor has beside it runs what is compiled for less.
@@ -240,7 +240,7 @@ fn blocks_meet_the_matrices_of_their_experts() {
 }
 
 #[test]
-fn tokens_are_grouped_on_the_device_as_by_the_evaluator() {
+fn tokens_are_grouped_by_expert_as_in_the_evaluator() {
     let (tokens, choices, experts) = (21, 3, 10);
     let mut module = ModuleBuilder::new("routing");
     module
@@ -265,7 +265,7 @@ fn tokens_are_grouped_on_the_device_as_by_the_evaluator() {
 }
 
 #[test]
-fn kernels_compile_for_processors_that_this_one_is_not() {
+fn kernels_compile_for_other_processors() {
     let Case { module, .. } = program(&[LAYERS[0], LAYERS[5], LAYERS[10], LAYERS[11]]);
     for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
         let target = resolved(target);
@@ -274,7 +274,7 @@ fn kernels_compile_for_processors_that_this_one_is_not() {
 }
 
 #[test]
-fn what_a_kernel_does_not_know_keeps_its_decomposition() {
+fn unsupported_composites_keep_their_decomposition() {
     let composite = |attribute: &str, stored: bool| {
         let mut module = ModuleBuilder::new("experts");
         module

@@ -79,7 +79,7 @@ fn layers(x: ElementType) -> Module {
 }
 
 #[test]
-fn kernels_are_written_in_the_width_and_the_instructions_of_their_target() {
+fn kernels_use_the_vector_width_and_instructions_of_their_target() {
     let text = |target: &str, x| lower(&layers(x), &resolved(target), Precision::Native).unwrap();
     let avx2 = text("llvm-cpu:x86-64-v3", BF16);
     assert!(avx2.contains("vector<8xf32>") && !avx2.contains("vector<16x") && !avx2.contains("llvm.x86"));
@@ -143,7 +143,7 @@ fn packed_layers(packings: &[&str]) -> Module {
 }
 
 #[test]
-fn packed_weights_meet_activations_in_products_of_bytes_where_there_are_such() {
+fn packed_weights_use_int8_dot_products_where_available() {
     const FOUR: (&str, &str) = ("u4/64 bf16 + bf16", "u4_64_bf16_bf16");
     const EIGHT: (&str, &str) = ("u8/64 bf16 + bf16", "u8_64_bf16_bf16");
     const TABLE: (&str, &str) = ("iq4nl/32 f16", "iq4nl_32_f16");

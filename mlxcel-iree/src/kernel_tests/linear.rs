@@ -198,7 +198,7 @@ fn check_linear_layers(target: &ResolvedTarget, layers: &[Layer]) {
 }
 
 #[test]
-fn linear_layers_are_sums_of_products() {
+fn linear_kernels_match_a_plain_matrix_product() {
     let [first, second] = schedules_of(&host());
     check_linear_layers(&first, &LAYERS);
     // Schedules differ in how bfloat16 is multiplied with bfloat16.
@@ -208,14 +208,14 @@ fn linear_layers_are_sums_of_products() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn linear_layers_compute_the_same_with_fewer_instructions() {
+fn linear_kernels_give_the_same_result_on_lesser_processors() {
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
         check_linear_layers(&crate::testing::resolved("llvm-cpu:x86-64-v3"), &LAYERS);
     }
 }
 
 #[test]
-fn lookups_find_rows_in_panels_and_behind_them() {
+fn embedding_lookups_read_packed_panels_and_remainder_rows() {
     let mut module = ModuleBuilder::new("kernels");
     let mut types = Vec::new();
     module

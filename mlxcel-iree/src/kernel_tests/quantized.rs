@@ -211,7 +211,7 @@ fn mean_error(got: &[f32], wanted: &[f32]) -> f64 {
 }
 
 #[test]
-fn exact_kernels_compute_what_the_decomposition_says() {
+fn exact_kernels_match_the_decomposition() {
     let case = case(&LAYERS, &TABLES);
     // Whatever this processor has beside it runs what is compiled for less.
     for target in [host(), resolved("llvm-cpu:x86-64-v3")] {
@@ -280,7 +280,7 @@ fn nan_codes_give_nan_results() {
 }
 
 #[test]
-fn kernels_compile_for_processors_that_this_one_is_not() {
+fn kernels_compile_for_other_processors() {
     // Each kind of code, for few rows and for many.
     let layers = [1, 3, 4, 6, 8, 11, 12, 13, 15, 17, 20, 22, 27].map(|layer| LAYERS[layer]);
     let case = case(&layers, &TABLES[4..7]);

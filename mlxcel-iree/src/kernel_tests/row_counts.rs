@@ -46,7 +46,7 @@ fn layer<'f>(
 }
 
 #[test]
-fn a_row_is_the_same_among_any_number_of_rows() {
+fn a_rows_result_does_not_depend_on_the_batch_size() {
     let weight = example("u4/64 bf16 + bf16", &[FEW], HIDDEN, &mut Random(5));
     let most = COUNTS[COUNTS.len() - 1];
     let all = values(&TensorType::new(F32, [most, HIDDEN]), 9);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tells_of_a_mean_pass() {
+    fn the_table_shows_the_mean_pass() {
         let dispatch = |name: &str, micros| DispatchProfile {
             name: name.to_owned(),
             workgroups: 8,

@@ -12,12 +12,12 @@ fn row(values: &[f32]) -> Array {
 }
 
 #[test]
-fn there_is_a_processor_to_compute_on() {
+fn the_cpu_device_is_available() {
     assert_eq!(Device::Cpu.count().unwrap(), 1);
 }
 
 #[test]
-fn values_go_in_and_come_out() {
+fn arrays_round_trip_values() {
     let a = row(&[1.0, 2.0, 3.0]);
     assert_eq!((a.shape(), a.dim(-1), a.rank(), a.byte_len()), (vec![1, 3], 3, 2, 12));
     assert_eq!(a.dtype().unwrap(), DType::F32);
@@ -31,7 +31,7 @@ fn values_go_in_and_come_out() {
 }
 
 #[test]
-fn what_mlx_refuses_is_an_error_in_its_own_words() {
+fn errors_keep_mlxs_message() {
     let error = row(&[1.0, 2.0]).matmul(&row(&[1.0, 2.0, 3.0])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
     let words = error.source().unwrap().to_string();
@@ -39,7 +39,7 @@ fn what_mlx_refuses_is_an_error_in_its_own_words() {
 }
 
 #[test]
-fn a_memory_that_is_too_small_is_an_error_and_leaves_the_engine_working() {
+fn out_of_memory_is_an_error_and_the_engine_continues() {
     Device::Cpu.select().unwrap();
     let counted = |len: i32| Array::arange(0, len, DType::F32).unwrap();
     let column = counted(1 << 21).reshape(&[1 << 21, 1]).unwrap();
@@ -58,7 +58,7 @@ fn a_memory_that_is_too_small_is_an_error_and_leaves_the_engine_working() {
 }
 
 #[test]
-fn lent_memory_is_used_in_place_and_given_back() {
+fn borrowed_memory_is_used_in_place_and_released() {
     Device::Cpu.select().unwrap();
     struct Lent(Vec<f32>);
     impl AsRef<[u8]> for Lent {
@@ -81,7 +81,7 @@ fn lent_memory_is_used_in_place_and_given_back() {
 }
 
 #[test]
-fn a_shape_must_be_filled() {
+fn a_shape_must_match_its_values() {
     Device::Cpu.select().unwrap();
     let error = Array::from_slice(&[1.0f32], &[2]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
@@ -89,7 +89,7 @@ fn a_shape_must_be_filled() {
 }
 
 #[test]
-fn packed_weights_multiply_as_their_values_do() {
+fn packed_products_match_the_dequantized_weight() {
     Device::Cpu.select().unwrap();
     let weight: Vec<f32> = (0..8 * 64).map(|i| ((i * 37) % 64) as f32 / 32.0 - 1.0).collect();
     let weight = Array::from_slice(&weight, &[8, 64]).unwrap();

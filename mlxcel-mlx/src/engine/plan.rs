@@ -47,21 +47,21 @@ mod tests {
     }
 
     #[test]
-    fn decoding_rows_share_one_pass_and_ride_along_with_prompts() {
+    fn decoding_rows_share_one_pass_with_prompt_chunks() {
         assert_eq!(passes(&[1, 1, 1], 64, 4), [[(0, 1), (1, 1), (2, 1)]]);
         assert_eq!(passes(&[1; 6], 64, 4).len(), 2);
         assert_eq!(passes(&[1, 130, 1], 64, 4), [vec![(0, 1), (1, 64), (2, 1)], vec![(1, 64)], vec![(1, 2)]]);
     }
 
     #[test]
-    fn prompts_share_the_room_of_a_pass() {
+    fn prompts_share_the_token_budget_of_a_pass() {
         assert_eq!(passes(&[20, 30, 40], 64, 4), [vec![(0, 20), (1, 30), (2, 14)], vec![(2, 26)]]);
         assert_eq!(passes(&[64, 30, 1], 64, 4), [vec![(0, 64), (2, 1)], vec![(1, 30)]]);
         assert_eq!(passes(&[2, 2], 1, 4), [vec![(0, 1)], vec![(0, 1), (1, 1)], vec![(1, 1)]]);
     }
 
     #[test]
-    fn no_token_is_lost_whatever_the_limits() {
+    fn every_token_is_planned_for_any_limits() {
         for (chunk, width) in [(1, 1), (2, 3), (7, 2), (64, 16)] {
             let passes = passes(&[5, 1, 17, 2], chunk, width);
             let fed =

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mlx_does_not_multiply_stays_with_the_tables() {
+    fn rope_kinds_that_mlx_lacks_use_the_tables() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
         let rope = decoder.ropes()[0];

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn penalties_count_what_was_generated_and_see_what_was_given() {
+    fn count_penalties_use_generated_tokens_and_repetition_uses_all() {
         let mut params = SamplingParams::greedy();
         let engine = Capabilities::new(1, 1).with_sampling(SamplingField::ALL.iter().copied().collect());
         let plan = SamplingPlan::negotiate(&params, &engine).unwrap().with_prompt_length(3);

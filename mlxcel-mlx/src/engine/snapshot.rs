@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_and_states_come_back_and_what_cannot_be_is_noticed() {
+    fn snapshots_round_trip_and_inconsistent_ones_are_rejected() {
         let of = |position, payload: Vec<u8>| Snapshot::new("mlx", "model", position, payload);
         let contents = Contents { tokens: vec![3, 700], cached: 1, epoch: 1, states: vec![1, 2, 3] };
         let payload = contents.clone().encode();

@@ -108,7 +108,7 @@ mod length_dependent {
 }
 
 #[test]
-fn a_model_claims_what_its_caches_can() {
+fn capabilities_follow_from_the_caches() {
     let load = |name, capacity| {
         let options = LoadOptions::default().with_capacity(capacity);
         MlxBackend::new().load(&folder(name).into(), &options).unwrap().capabilities().clone()
@@ -137,7 +137,7 @@ fn every_position(model: &dyn Model, tokens: &[u32], chunk: usize) -> Vec<Positi
 }
 
 #[test]
-fn what_a_position_says_depends_on_those_before_it_alone() {
+fn logits_depend_on_earlier_positions_only() {
     // Beyond 64 positions all are rotated otherwise.
     let options = LoadOptions::default().with_precision(Precision::Exact);
     let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
@@ -154,7 +154,7 @@ fn what_a_position_says_depends_on_those_before_it_alone() {
 }
 
 #[test]
-fn a_sequence_that_is_rewound_below_a_boundary_is_as_if_it_had_never_been_beyond() {
+fn rewinding_below_a_boundary_leaves_no_trace() {
     let options = LoadOptions::default().with_precision(Precision::Exact);
     let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
     let prompt = prompts("phi3-longrope").into_iter().max_by_key(Vec::len).unwrap();
@@ -211,7 +211,7 @@ fn broken(tokens: Range<usize>) -> tempfile::TempDir {
 }
 
 #[test]
-fn logits_that_are_not_numbers_are_the_error_of_their_row_alone() {
+fn nan_logits_fail_only_their_row() {
     let folder = broken(7..8);
     let mut seeded = SamplingParams::greedy();
     seeded.temperature = 0.8;

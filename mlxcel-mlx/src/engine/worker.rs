@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_many_threads_take_turns_on_one() {
+    fn jobs_of_several_threads_run_one_at_a_time() {
         let dropped = Arc::default();
         let worker = worker(&dropped);
         std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_and_the_thread_goes_on() {
+    fn a_panic_is_an_error_and_the_thread_continues() {
         let worker = worker(&Arc::default());
         let error = worker.call("try", |_| -> Result<()> { panic!("on purpose") }).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::Internal, "try"));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_an_error_of_the_start() {
+    fn a_failed_initialisation_is_an_error_of_start() {
         let refused = Worker::<()>::start(|| Err(Error::unsupported("load model", "not this one")));
         assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
         let panicked = Worker::<()>::start(|| panic!("on purpose"));

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_follows_the_exception_and_the_words_are_kept() {
+    fn the_error_kind_follows_the_exception_and_keeps_its_message() {
         let of = |text| {
             let error = describe(text, "evaluate");
             (error.kind(), error.source().unwrap().to_string())

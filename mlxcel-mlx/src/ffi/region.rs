@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_are_lent_are_the_ones_that_are_checked() {
+    fn the_checked_bytes_are_the_borrowed_bytes() {
         Device::Cpu.select().unwrap();
         let shrinking = Arc::new(Shrinking(vec![7; 64], AtomicUsize::new(0)));
         let code = sys::ElementCode::U32;

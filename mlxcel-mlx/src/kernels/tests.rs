@@ -115,7 +115,7 @@ fn product<'a>(
 }
 
 #[test]
-fn products_are_those_of_the_stored_values() {
+fn products_match_the_stored_values() {
     let mut numbers = Numbers(1);
     for (name, kernels) in every_way() {
         let few = (1..=16).map(|m| (m, numbers.within(1, 50), numbers.within(1, 90))).collect::<Vec<_>>();
@@ -140,7 +140,7 @@ fn products_are_those_of_the_stored_values() {
 }
 
 #[test]
-fn operands_may_be_views_of_any_kind() {
+fn operands_may_be_strided_views() {
     let mut numbers = Numbers(2);
     let (x, x_values) = {
         Device::Cpu.select().unwrap();
@@ -186,7 +186,7 @@ fn operands_may_be_views_of_any_kind() {
 }
 
 #[test]
-fn packed_products_are_those_of_the_expanded_values() {
+fn packed_products_match_the_expanded_values() {
     let mut numbers = Numbers(3);
     for (name, kernels) in every_way() {
         for bits in [2, 3, 4, 5, 6, 8] {
@@ -253,7 +253,7 @@ fn attention(q: &[f32], k: &[f32], v: &[f32], scale: f32, shape: &Shape) -> Vec<
 }
 
 #[test]
-fn attention_is_that_of_its_definition() {
+fn attention_matches_its_definition() {
     let mut numbers = Numbers(4);
     for (name, kernels) in every_way() {
         for round in 0..24 {
@@ -281,7 +281,7 @@ fn attention_is_that_of_its_definition() {
 }
 
 #[test]
-fn a_part_of_a_cache_is_read_in_place_and_what_lies_around_it_does_not_matter() {
+fn a_slice_of_a_cache_is_read_in_place_and_its_surroundings_are_ignored() {
     Device::Cpu.select().unwrap();
     let mut numbers = Numbers(5);
     let shape = Shape { tokens: 3, kv_heads: 2, group: 2, dim: 16, length: 70, window: None };
@@ -304,7 +304,7 @@ fn a_part_of_a_cache_is_read_in_place_and_what_lies_around_it_does_not_matter() 
 }
 
 #[test]
-fn norms_activations_and_rotations_are_those_of_their_definitions() {
+fn norms_activations_and_rope_match_their_definitions() {
     let mut numbers = Numbers(6);
     for (name, kernels) in every_way() {
         for (rows, width) in [(1, 1), (1, 2048), (3, 37), (200, 130)] {
@@ -357,7 +357,7 @@ fn norms_activations_and_rotations_are_those_of_their_definitions() {
 }
 
 #[test]
-fn logarithms_of_sums_are_those_of_their_definition() {
+fn logsumexp_matches_its_definition() {
     const LEAST: f32 = f32::NEG_INFINITY;
     let mut numbers = Numbers(8);
     for (name, kernels) in every_way() {
@@ -390,7 +390,7 @@ fn logarithms_of_sums_are_those_of_their_definition() {
 }
 
 #[test]
-fn what_is_no_number_is_passed_on_to_its_row_alone() {
+fn nan_propagates_to_its_row_only() {
     for (name, kernels) in every_way() {
         for rows in [2, 20] {
             let mut values = vec![1.0f32; rows * 32];
@@ -415,7 +415,7 @@ fn what_is_no_number_is_passed_on_to_its_row_alone() {
 }
 
 #[test]
-fn the_number_of_threads_does_not_change_a_bit() {
+fn results_are_bitwise_equal_for_any_number_of_threads() {
     Device::Cpu.select().unwrap();
     let mut numbers = Numbers(7);
     for rows in [1, 5, 60] {
@@ -449,7 +449,7 @@ fn several_models_may_compute_at_once() {
 }
 
 #[test]
-fn arrays_without_elements_are_computed_too() {
+fn empty_arrays_are_supported() {
     const NONE: [f32; 0] = [];
     Device::Cpu.select().unwrap();
     let kernels = Kernels::new(2);
@@ -467,7 +467,7 @@ fn arrays_without_elements_are_computed_too() {
 }
 
 #[test]
-fn wrong_operands_are_errors_when_an_operation_is_made() {
+fn wrong_operands_fail_when_the_operation_is_created() {
     Device::Cpu.select().unwrap();
     let kernels = Kernels::new(1);
     let of = |shape: &[usize], dtype| Array::zeros(shape, dtype).unwrap();

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_mostly_structure_is_refused() {
+    fn json_with_excessive_structure_is_rejected() {
         for part in ["0,", "{\"\":0},", "[],", "{},", "[[]],"] {
             let text = format!("[{}0]", part.repeat(400_000 / part.len()));
             let error = parse(&text).unwrap_err();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_as_people_write_them_are_taken() {
+    fn ordinary_settings_are_accepted() {
         // One module of a quantized checkpoint with settings of its own, without a space: the densest that is published.
         let module = "\"model.layers.11.mlp.down_proj\":{\"group_size\":64,\"bits\":8}";
         parse(&format!("{{\"quantization\":{{{}}}}}", [module].repeat(10_000).join(","))).unwrap();

@@ -9,7 +9,7 @@ fn kind(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, ErrorKind> {
 }
 
 #[test]
-fn what_is_larger_than_its_kind_allows_is_not_read() {
+fn files_beyond_their_size_limit_are_not_read() {
     let place = folder();
     for name in ["config.json", "tokenizer.json", "chat_template.jinja", "bundle.json", "README.md"] {
         let limit = FileKind::of(name).limit();
@@ -26,7 +26,7 @@ fn what_is_larger_than_its_kind_allows_is_not_read() {
 
 #[cfg(unix)]
 #[test]
-fn pipes_and_devices_are_refused_at_once() {
+fn pipes_and_devices_are_rejected_without_blocking() {
     let place = folder();
     let pipe = place.path().join("config.json");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -38,7 +38,7 @@ fn pipes_and_devices_are_refused_at_once() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_to_nothing_is_refused_and_no_missing_file() {
+fn a_dangling_link_is_an_error_not_a_missing_file() {
     let folder = folder();
     std::os::unix::fs::symlink("nowhere", folder.path().join("chat_template.jinja")).unwrap();
     assert_eq!(kind(folder.path(), "chat_template.jinja"), Err(ErrorKind::Corrupt));

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_processes_left_is_removed_by_the_next_one_and_what_is_in_use_is_not() {
+    fn leftovers_of_killed_processes_are_removed_and_folders_in_use_are_kept() {
         let parent = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "files::workplace::tests::in_another_process"])
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_early_removes_its_own() {
+    fn an_early_exit_removes_its_folder() {
         // In a process of its own, since those of other tests would go too.
         let Some(parent) = std::env::var_os("MLXCEL_TEST_UNFINISHED") else {
             let parent = tempfile::tempdir().unwrap();
             let ended = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "files::workplace::tests::a_program_that_ends_early_removes_its_own"])
+                .args(["--exact", "files::workplace::tests::an_early_exit_removes_its_folder"])
                 .env("MLXCEL_TEST_UNFINISHED", parent.path())
                 .stdout(Stdio::null())
                 .status();

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_apart_and_printed_again() {
+    fn names_round_trip() {
         for (text, repo, revision, file, label) in [
             ("org/name", "org/name", "main", None, None),
             ("gpt2", "gpt2", "main", None, None),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_no_names() {
+    fn paths_are_not_names() {
         for text in [
             "",
             "/",

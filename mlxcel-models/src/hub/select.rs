@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_out_of_the_folder_are_refused() {
+    fn names_outside_of_the_folder_are_rejected() {
         for file in ["../m.gguf", "/etc/m.gguf", "a/../../m.gguf", "c:\\m.gguf"] {
             assert_eq!(of("a/b", &[file]).unwrap_err().kind(), ErrorKind::InvalidInput, "{file}");
             let index = serde_json::json!({"weight_map": {"a": file}}).to_string();

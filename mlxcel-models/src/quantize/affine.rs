@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_farther_edge_and_zero_are_met_exactly() {
+    fn the_larger_bound_and_zero_are_exact() {
         let mut values = [0.0f32; 32];
         values[..4].copy_from_slice(&[-1.5, 0.1, 0.75, 0.0]);
         let (codes, scale, bias) = pack(&values);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_noticed() {
+    fn nan_weights_are_detected() {
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut values = [1.0; 32];
             values[7] = value;

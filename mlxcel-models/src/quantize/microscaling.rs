@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_its_own_nearest() {
+    fn every_code_quantizes_to_itself() {
         for code in (0..=255u8).filter(|code| code & 0x7f != 0x7f) {
             assert_eq!(to_e4m3(Code::E4M3.number(code)), code);
         }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_noticed() {
+    fn nan_weights_are_detected() {
         for value in [f32::NAN, f32::INFINITY] {
             let encoded = encode(&[1.0, value], Code::E2M1, false, Float::F32, &mut [0; 2]);
             assert_eq!(encoded, None, "{value}");

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experts_are_called_as_in_mlx_lm() {
+    fn expert_tensors_are_named_as_in_mlx_lm() {
         for (model_type, tensor, expected) in [
             (
                 "mixtral",

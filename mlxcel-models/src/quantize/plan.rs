@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_cut_between_tensors() {
+    fn shards_are_split_between_tensors() {
         let bytes = vec![0; 10];
         let item = |name: &str, element| Item {
             name: name.to_owned(),

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recipes_give_more_bits_to_what_mlx_lm_gives_them_to() {
+    fn recipes_assign_more_bits_as_mlx_lm_does() {
         // By mlx-lm 0.32.2's mixed_quant_predicate_builder for 16 layers.
         let wide: Vec<_> = (0..16)
             .filter(|layer| {

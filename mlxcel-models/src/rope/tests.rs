@@ -131,7 +131,7 @@ fn cosines_and_sines_are_those_of_the_single_precision_angle() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_named() {
+fn invalid_settings_are_rejected_by_name() {
     let cases = [
         (json!({"rope_scaling": {"type": "linear"}}), "rope_scaling.factor"),
         (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "rope_scaling.factor"),
@@ -231,7 +231,7 @@ fn the_magnitude_of_yarn_follows_its_settings() {
 }
 
 #[test]
-fn longrope_has_frequencies_for_both_sides_of_the_original_context() {
+fn longrope_has_short_and_long_frequencies() {
     let settings = json!({"original_max_position_embeddings": 64, "rope_scaling": {"type": "longrope",
         "short_factor": [1, 1.5], "long_factor": [2.0, 4.0]}});
     let rope = rope(settings.clone(), 4).unwrap();
@@ -257,7 +257,7 @@ fn longrope_has_frequencies_for_both_sides_of_the_original_context() {
 }
 
 #[test]
-fn phi3_has_names_and_defaults_of_its_own() {
+fn phi3_uses_its_own_names_and_defaults() {
     let phi3 = |config: Value| {
         let kinds = Kinds::LongRope { original_context: 4096 };
         read(&config, |settings| RopeSettings { kinds, ..settings }.read(), 4)
@@ -275,7 +275,7 @@ fn phi3_has_names_and_defaults_of_its_own() {
 }
 
 #[test]
-fn a_part_of_each_head_is_rotated_where_the_family_has_such() {
+fn partial_rotation_follows_the_family() {
     let partial = |config: Value, head_dim| {
         let partial = Partial::Part { key: "rotary_pct", default: 0.25 };
         read(&config, |settings| RopeSettings { partial, ..settings }.read(), head_dim)
@@ -295,7 +295,7 @@ fn a_part_of_each_head_is_rotated_where_the_family_has_such() {
 }
 
 #[test]
-fn layer_types_have_rotary_embeddings_of_their_own() {
+fn layer_types_have_their_own_rotary_embeddings() {
     let ropes = |config: Value| {
         let read_ropes = |settings: RopeSettings<'_>| {
             RopeSettings { theta: 1e6, ..settings }.read_by_layer_type((Some("rope_local_base_freq"), 1e4))
@@ -330,7 +330,7 @@ fn frequencies_that_overflow_are_refused() {
 }
 
 #[test]
-fn types_that_are_not_implemented_are_refused_by_name() {
+fn unsupported_types_are_rejected_by_name() {
     for name in ["dynamic", "proportional", "su", "mrope", "invented"] {
         let error = rope(json!({"rope_scaling": {"rope_type": name, "factor": 2.0}}), 16).unwrap_err();
         assert_eq!(

@@ -27,7 +27,7 @@ fn refusal(file: &[u8]) -> Error {
 }
 
 #[test]
-fn entries_come_in_file_order_with_places_in_the_file() {
+fn entries_are_in_file_order_with_their_ranges() {
     let header = json!({"__metadata__": {"format": "pt"}, "b": tensor("F32", &[1, 2], 0, 8),
         "a": tensor("BF16", &[3], 8, 14), "scalar": tensor("I64", &[], 14, 22), "empty": tensor("F32", &[0], 22, 22)});
     let file = file(&header, 22);
@@ -47,7 +47,7 @@ fn entries_come_in_file_order_with_places_in_the_file() {
 }
 
 #[test]
-fn metadata_other_than_texts_is_refused_as_the_reference_implementation_does() {
+fn metadata_values_must_be_strings_as_in_the_reference_implementation() {
     for (metadata, taken) in
         [(json!({"a": "b"}), true), (json!(null), true), (json!({"a": 1}), false), (json!([]), false)]
     {
@@ -67,7 +67,7 @@ fn a_header_padded_with_spaces_or_of_odd_length_is_read() {
 }
 
 #[test]
-fn truncation_is_told_at_every_length() {
+fn truncation_is_reported_at_every_length() {
     let whole = file(&json!({"a": tensor("F32", &[4], 0, 16)}), 16);
     for length in 0..whole.len() {
         let error = refusal(&whole[..length]);
@@ -78,7 +78,7 @@ fn truncation_is_told_at_every_length() {
 }
 
 #[test]
-fn lying_headers_are_refused_by_tensor_and_fault() {
+fn invalid_headers_are_rejected_with_tensor_and_defect() {
     let huge = 1 << 62;
     let cases = [
         (json!({"t": tensor("F32", &[4], 0, 12)}), 12, "need 16 bytes"),
@@ -100,7 +100,7 @@ fn lying_headers_are_refused_by_tensor_and_fault() {
 }
 
 #[test]
-fn ends_that_would_overflow_an_address_are_refused() {
+fn overflowing_offsets_are_rejected() {
     // Eight tensors of 2^61 - 1 bytes: every one has a possible size, and their sum nearly fills 64 bits.
     let size = (1u64 << 61) - 1;
     let mut header = serde_json::Map::new();
@@ -120,7 +120,7 @@ fn a_tensor_described_twice_is_refused() {
 }
 
 #[test]
-fn what_is_no_safetensors_file_is_told_apart() {
+fn files_that_are_not_safetensors_are_recognized() {
     let error = refusal(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
     assert!(error.message().contains("git lfs pull"), "{error}");
     let error = refusal(b"<!DOCTYPE html><html></html>");

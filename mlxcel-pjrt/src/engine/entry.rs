@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_inputs_come_in_one_tensor_and_states_are_given_up() {
+    fn small_inputs_share_one_tensor_and_states_are_donated() {
         let (matrix, vector) =
             (TensorType::new(ElementType::F32, [2, 2]), TensorType::new(ElementType::I32, [3]));
         let mut module = ModuleBuilder::new("demo");

@@ -73,7 +73,7 @@ fn caches_are_updated_in_place() {
 }
 
 #[test]
-fn a_state_comes_back_from_every_length_and_number_of_devices_as_it_was() {
+fn snapshots_round_trip_for_every_length_and_number_of_devices() {
     let Some(engine) = engine() else { return };
     for devices in [1, 2] {
         let (executor, writer, _) = executor(&engine, "architectures/llama", devices);
@@ -96,7 +96,7 @@ fn a_state_comes_back_from_every_length_and_number_of_devices_as_it_was() {
 }
 
 #[test]
-fn meshes_say_the_same_as_one_device() {
+fn meshes_generate_the_same_tokens_as_one_device() {
     let Some(engine) = engine() else { return };
     for name in [
         "architectures/llama",
@@ -115,7 +115,7 @@ fn meshes_say_the_same_as_one_device() {
 }
 
 #[test]
-fn heads_that_do_not_divide_are_told_and_on_every_device() {
+fn indivisible_heads_are_replicated_and_reported() {
     let Some(engine) = engine() else { return };
     let replicated = |name: &str, devices: usize| {
         let found = engine.clone().with_mesh(devices).inspect(&source(name), &exact()).unwrap();
@@ -137,7 +137,7 @@ fn heads_that_do_not_divide_are_told_and_on_every_device() {
 }
 
 #[test]
-fn a_profile_tells_what_a_pass_takes_and_moves() {
+fn a_profile_has_time_and_bytes_of_each_pass() {
     let Some(engine) = engine() else { return };
     let profiler = Profiler::new();
     tokens(&engine.with_mesh(2).with_profiler(&profiler), "architectures/llama");
@@ -150,7 +150,7 @@ fn a_profile_tells_what_a_pass_takes_and_moves() {
 }
 
 #[test]
-fn expanded_weights_say_the_same() {
+fn expanded_weights_generate_the_same_tokens() {
     let Some(engine) = engine() else { return };
     for name in ["storyteller-4bit", "architectures/qwen3_moe"] {
         let one = tokens(&engine, name);
@@ -162,7 +162,7 @@ fn expanded_weights_say_the_same() {
 }
 
 #[test]
-fn a_plugin_that_fails_in_the_middle_harms_what_it_was_computing_alone() {
+fn a_plugin_failure_poisons_only_the_sequences_of_its_pass() {
     let Some(engine) = engine() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("failing.so");
@@ -220,7 +220,7 @@ fn a_plugin_that_fails_in_the_middle_harms_what_it_was_computing_alone() {
 }
 
 #[test]
-fn a_layer_is_added_up_twice_and_no_weight_moves() {
+fn each_layer_has_two_all_reduces_and_moves_no_weight() {
     let Some(engine) = engine() else { return };
     let checkpoint = Checkpoint::open(fixture("architectures/llama")).unwrap();
     let decoder = checkpoint.decoder().unwrap();
@@ -242,7 +242,7 @@ fn a_layer_is_added_up_twice_and_no_weight_moves() {
 }
 
 #[test]
-fn what_is_no_plugin_is_told_and_harms_nothing() {
+fn a_library_that_is_not_a_plugin_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text.so");
     std::fs::write(&text, "not a library").unwrap();
@@ -270,7 +270,7 @@ fn what_is_no_plugin_is_told_and_harms_nothing() {
 }
 
 #[test]
-fn options_that_cannot_be_followed_are_refused_by_name() {
+fn unsupported_options_are_rejected_by_name() {
     let Some(engine) = engine() else { return };
     let load = |engine: &PjrtBackend, options: &LoadOptions| {
         engine

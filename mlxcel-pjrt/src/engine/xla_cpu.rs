@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_row_is_computed_twice_and_given_once() {
+    fn a_single_row_is_padded_to_two_and_sliced() {
         let linear = || DotDimensions {
             lhs_contracting: vec![1],
             rhs_contracting: vec![1],
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_updated_is_read_behind_a_barrier() {
+    fn updates_are_read_behind_a_barrier() {
         let mut module = ModuleBuilder::new("demo");
         let ty = |size| TensorType::new(ElementType::F32, [size]);
         let built = module.function("main", |b| {

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_read_as_far_as_it_goes_and_by_its_major_version() {
+    fn an_api_table_is_read_up_to_its_size_and_checked_by_major_version() {
         let table = |size: usize, major: i32| {
             // SAFETY: zeros are a valid table.
             let mut api: sys::Api = unsafe { std::mem::zeroed() };

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_sees_what_transformers_shows_it() {
+    fn templates_get_the_variables_of_transformers() {
         let options = ChatOptions::default().with_variable("enable_thinking", false);
         let source = "{%- for message in messages[1:] %}
     {%- if loop.index0 > 5 %}{% break %}{% endif %}
@@ -345,7 +345,7 @@ ok {{ add_generation_prompt }} {{ tools }} {{ unknown }}{{ strftime_now('%Y')|le
     }
 
     #[test]
-    fn a_template_may_refuse_the_messages_in_its_own_words() {
+    fn raise_exception_keeps_the_templates_message() {
         let template = ChatTemplate::new("{{ raise_exception('roles must alternate') }}").unwrap();
         let error = template.render(&[Message::user("")], &ChatOptions::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -353,7 +353,7 @@ ok {{ add_generation_prompt }} {{ tools }} {{ unknown }}{{ strftime_now('%Y')|le
     }
 
     #[test]
-    fn a_template_that_does_not_end_is_ended() {
+    fn endless_templates_are_stopped() {
         let source =
             "{% for a in range(99999) %}{% for b in range(99999) %}{{ a * b }}{% endfor %}{% endfor %}";
         let template = ChatTemplate::new(source).unwrap();
@@ -362,7 +362,7 @@ ok {{ add_generation_prompt }} {{ tools }} {{ unknown }}{{ strftime_now('%Y')|le
     }
 
     #[test]
-    fn an_invalid_template_is_corrupt() {
+    fn invalid_templates_are_corrupt() {
         assert_eq!(ChatTemplate::new("{% if %}").unwrap_err().kind(), ErrorKind::Corrupt);
     }
 

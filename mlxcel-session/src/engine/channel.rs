@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_comes_out_in_order_and_then_the_end_once() {
+    fn items_arrive_in_order_and_the_end_once() {
         let (sender, receiver) = channel(8, Arc::default());
         let reader = std::thread::spawn(move || {
             let tokens: Vec<u32> = (0..3).map(|_| token(receiver.receive())).collect();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_channel_has_room_again_once_half_was_read() {
+    fn a_full_channel_accepts_items_once_half_is_read() {
         let bell = Arc::new(Bell::default());
         let (sender, receiver) = channel(4, Arc::clone(&bell));
         (0..4).for_each(|number| sender.send(item(number)));

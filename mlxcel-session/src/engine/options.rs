@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_come_from_the_engine_and_what_exceeds_it_is_refused() {
+    fn defaults_come_from_the_engine_and_larger_values_are_rejected() {
         let capabilities = Capabilities::new(4, 1024);
         let limits = EngineOptions::default().limits(&capabilities).unwrap();
         assert_eq!((limits.sequences, limits.step_tokens), (4, 4 + limits.chunk));

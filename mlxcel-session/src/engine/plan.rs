@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_requests_go_before_prompts_of_any_priority() {
+    fn decoding_precedes_prompts_of_any_priority() {
         let urgent = Wanted { priority: 9, ..wanted(100) };
         assert_eq!(tokens(&[urgent, wanted(1), wanted(1)], 18, 16), [(1, 1), (2, 1), (0, 16)]);
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chunk_leaves_goes_to_prompts_that_fit_as_a_whole() {
+    fn the_remaining_budget_goes_to_prompts_that_fit_whole() {
         assert_eq!(tokens(&[wanted(10), wanted(12), wanted(6)], 16, 16), [(0, 10), (2, 6)]);
         assert_eq!(tokens(&[wanted(10), wanted(100), wanted(100)], 32, 16), [(0, 10), (1, 16)]);
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_come_first_and_then_who_waited_longest() {
+    fn prompts_are_ordered_by_priority_then_waiting_time() {
         let mut requests = [wanted(100); 3];
         requests[0].served = 7;
         requests[1].served = 5;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_prompts_and_decoding_requests_each_is_served_in_turn() {
+    fn many_prompts_and_decoding_requests_are_all_served() {
         let mut requests: Vec<Wanted> = (0..12).map(|i| wanted(if i < 6 { 1 } else { 500 })).collect();
         for step in 1..=60 {
             // Fewer tokens than decoding requests and a chunk want.

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_goes_before_the_cache_and_the_cache_before_the_network() {
+    fn paths_precede_the_cache_and_the_cache_precedes_the_network() {
         let (folder, cache) = cache_with("models--org--name", &["config.json", "model.safetensors"]);
         let no_network = |_: &HubName| -> Result<Option<PathBuf>> { panic!("the network was asked") };
         let found = locate_in("org/name".into(), Some(&cache), no_network).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cache_lacks_is_asked_for_and_else_named() {
+    fn models_missing_from_the_cache_are_fetched_or_named() {
         let (_folder, cache) = cache_with("models--org--name", &["config.json"]);
         let fetched = |name: &HubName| Ok(Some(PathBuf::from(name.to_string())));
         for name in ["org/name", "org/other@v1"] {

@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn neighbours_are_what_a_search_of_all_entries_finds(
+        fn the_map_agrees_with_a_linear_search(
             keys in proptest::collection::btree_set(proptest::collection::vec(0u32..3, 1..6), 0..20),
             wanted in proptest::collection::vec(0u32..3, 1..7),
         ) {

@@ -47,7 +47,7 @@ fn text(first: usize, rest: TokenId, length: usize) -> Vec<TokenId> {
 }
 
 #[test]
-fn any_common_beginning_is_reused_where_the_engine_rewinds() {
+fn with_rewind_any_common_prefix_is_reused() {
     let mut setup = Setup::new(true, 1 << 20);
     assert_eq!(setup.compute(&text(40, 60, 60)), 0);
     assert_eq!(setup.compute(&text(40, 61, 60)), 40);
@@ -60,7 +60,7 @@ fn any_common_beginning_is_reused_where_the_engine_rewinds() {
 }
 
 #[test]
-fn whole_states_alone_are_reused_where_the_engine_does_not_rewind() {
+fn without_rewind_only_complete_states_are_reused() {
     let mut setup = Setup::new(false, 1 << 20);
     assert_eq!(setup.compute(&text(40, 60, 60)), 0);
     assert_eq!(
@@ -75,7 +75,7 @@ fn whole_states_alone_are_reused_where_the_engine_does_not_rewind() {
 }
 
 #[test]
-fn the_budget_holds_and_what_was_used_last_stays() {
+fn the_budget_is_kept_by_evicting_the_least_recently_used() {
     let mut setup = Setup::new(true, 0);
     setup.compute(&text(0, 1, 100));
     assert_eq!(setup.cache.stats().entries, 0, "larger than the budget");
@@ -96,7 +96,7 @@ fn the_budget_holds_and_what_was_used_last_stays() {
 }
 
 #[test]
-fn what_is_kept_on_disk_serves_the_next_run_and_damage_is_left_out() {
+fn prefixes_on_disk_serve_the_next_run_and_corrupt_ones_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let mut setup = Setup::new(true, 1 << 20);
     let texts = [text(0, 1, 100), text(0, 2, 100), text(0, 3, 100)];
@@ -133,7 +133,7 @@ fn what_is_kept_on_disk_serves_the_next_run_and_damage_is_left_out() {
 }
 
 #[test]
-fn an_entry_that_the_engine_refuses_is_forgotten() {
+fn an_entry_that_the_engine_rejects_is_removed() {
     let mut setup = Setup::new(true, 1 << 20);
     let tokens = text(0, 1, 100);
     let model = binding(&setup.info);

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_removed_stays_removed() {
+    fn removed_candidates_stay_removed() {
         let mut candidates = Candidates::new(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         for settled in [false, true] {
             if settled {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn infinitely_large_scores_leave_nothing_beside_them() {
+    fn infinite_logits_exclude_all_others() {
         let mut candidates = Candidates::new(&[1.0, 2.0, 3.0]).unwrap();
         candidates.change(0, |_| f64::INFINITY);
         candidates.change(2, |_| f64::INFINITY);

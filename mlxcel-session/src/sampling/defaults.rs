@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_checkpoint_asks_for_is_read() {
+    fn generation_config_is_read() {
         let text = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0, "typical_p": 1.0,
             "repetition_penalty": 1.05, "no_repeat_ngram_size": 3, "eos_token_id": [1, 2], "max_length": 20}"#;
         let expected = SamplingParams::greedy()
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_corrupt() {
+    fn invalid_generation_config_is_corrupt() {
         for text in [
             "",
             "[]",

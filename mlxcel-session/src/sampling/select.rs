@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selection_is_sorting_and_cutting() {
+    fn top_k_selection_equals_sorting_and_truncating() {
         // Many ties, and runs in both directions.
         let scores = (0..1000_u32).map(|i| f64::from((i * 7919) % 97) - f64::from(i % 5));
         let candidates: Vec<Candidate> =

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_automaton_finds_what_a_search_finds() {
+    fn the_automaton_agrees_with_a_plain_search() {
         let mut state = 1u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn old_texts_make_room_for_new_ones() {
+    fn old_texts_are_evicted_for_new_ones() {
         let mut texts = Texts::new(100);
         for text in 0..50u32 {
             texts.add(&(0..30).map(|i| text * 30 + i).collect::<Vec<_>>());

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_are_never_right_cost_a_fiftieth_of_the_time() {
+    fn rejected_drafts_cost_at_most_five_percent() {
         for slope in [0.01, 0.05, 0.3, 1.0, 3.0] {
             for passes in [100, 200, 1000] {
                 let fresh = speed(slope, 0.0, passes, &mut Costs::default());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_are_right_make_it_as_fast_as_the_machine_lets() {
+    fn accepted_drafts_reach_the_machines_speed() {
         for (slope, right, least) in
             [(0.05, 0.8, 2.4), (0.05, 0.5, 1.4), (0.02, 0.95, 6.0), (0.5, 0.8, 1.05), (1.0, 0.9, 0.97)]
         {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_between_measurements_lie_on_a_line() {
+    fn costs_are_interpolated_linearly() {
         let mut costs = Costs::default();
         assert_eq!(costs.of(5), 1.5);
         costs.measure(3, 1.3);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_followed_the_longest_last_run_is_guessed() {
+    fn the_draft_follows_the_longest_latest_match() {
         let mut drafter = drafter();
         let text = [1, 2, 3, 4, 9, 2, 3, 5, 6, 7];
         assert!(drafter.draft(&text, 3).unwrap().is_empty());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_repeats_itself_is_guessed_beyond_its_end() {
+    fn a_repeating_text_is_drafted_beyond_its_end() {
         assert_eq!(drafter().draft(&[1, 7, 8, 7, 8], 5).unwrap(), [7, 8, 7, 8, 7]);
         assert_eq!(drafter().draft(&[5; 6], 4).unwrap(), [5; 4]);
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_integer_of_64_bits_is_one_that_can_be_negated() {
+    fn integer_bounds_below_the_minimum_i64_are_raised() {
         for (least, lifted) in [
             (json!(i64::MIN), json!(LEAST)),
             (json!(-1e300), json!(LEAST)),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_completed_where_schemas_stand_and_nowhere_else() {
+    fn formats_are_expanded_only_inside_schemas() {
         let mut schema = json!({
             "properties": { "format": { "type": "string" }, "at": { "format": "time" } },
             "items": [{ "format": "email", "allOf": [{ "minLength": 9 }] }],

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_byte_has_one_letter() {
+    fn every_byte_has_one_byte_level_letter() {
         let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(byte_of_letter).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<_>>());
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_as_it_stands_in_the_middle_of_a_text() {
+    fn token_bytes_are_those_in_the_middle_of_a_text() {
         let sentencepiece = [Step::Replace("▁".to_owned(), " ".to_owned()), Step::ByteFallback];
         assert_eq!(of_token(&sentencepiece, "▁was".to_owned()), b" was");
         assert_eq!(of_token(&sentencepiece, "<0xF0>".to_owned()), [0xf0]);

@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_charsmap_is_read_and_its_longest_replacement_known() {
+    fn a_charsmap_is_parsed_with_its_longest_replacement() {
         assert_eq!(check(&charsmap()), Some(2));
         assert_eq!(Precompiled::from(&charsmap()).unwrap().normalize_string("xay"), "xbcy");
     }
 
     #[test]
-    fn a_charsmap_that_points_outside_is_refused() {
+    fn a_charsmap_with_out_of_range_offsets_is_rejected() {
         for bytes in [
             &[][..],
             &[0; 4],
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_read_as_it_is_written() {
+    fn base64_is_decoded_strictly() {
         assert_eq!(base64("").unwrap(), b"");
         assert_eq!(base64("aGVsbG8=").unwrap(), b"hello");
         assert_eq!(base64("+/8A").unwrap(), [0xfb, 0xff, 0]);

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn work_grows_with_the_length_of_the_answer_whatever_it_says() {
+    fn parsing_work_is_linear_in_the_answers_length() {
         for style in STYLES.iter().filter(|style| style.name != "gpt-oss") {
             let trigger = if style.trigger().is_empty() { "{" } else { style.trigger() };
             let begin = format!("{trigger}{}", if trigger == "{" { "" } else { "[{" });
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_call_in_pieces_is_read_once() {
+    fn a_streamed_tool_call_is_parsed_once() {
         let style = STYLES.iter().find(|style| style.name == "hermes").unwrap();
         let long = "x, {\\\"y\\\"} ".repeat(1_000);
         let call = format!(r#"<tool_call>{{"name": "now", "arguments": {{"text": "{long}"}}}}</tool_call>"#);

@@ -15,7 +15,7 @@ use crate::harness::{Faulty, alone, assert_same, endless, prompt, reference, wai
 const PASS: Duration = Duration::from_millis(2);
 
 #[test]
-fn a_request_can_be_cancelled_waiting_and_in_its_prompt_and_while_it_decodes() {
+fn requests_can_be_cancelled_while_queued_in_prefill_and_in_decode() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::new(model).unwrap();
     let mut decoding = engine.generate_tokens(&prompt(1, 4), &Options::new(900)).unwrap();
@@ -39,7 +39,7 @@ fn a_request_can_be_cancelled_waiting_and_in_its_prompt_and_while_it_decodes() {
 }
 
 #[test]
-fn a_token_that_was_cancelled_before_is_an_error_and_not_a_request() {
+fn a_request_with_a_cancelled_token_is_rejected() {
     let engine = Engine::new(reference(1)).unwrap();
     let cancel = CancelToken::new();
     cancel.cancel();
@@ -49,7 +49,7 @@ fn a_token_that_was_cancelled_before_is_an_error_and_not_a_request() {
 }
 
 #[test]
-fn deadlines_end_requests_that_wait_and_requests_that_run() {
+fn deadlines_end_queued_and_running_requests() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::new(model).unwrap();
     let limit = Options::new(1000).with_time_limit(Duration::from_millis(60));
@@ -65,7 +65,7 @@ fn deadlines_end_requests_that_wait_and_requests_that_run() {
 }
 
 #[test]
-fn an_abandoned_request_is_cancelled_and_others_get_its_place() {
+fn a_dropped_request_is_cancelled_and_frees_its_slot() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::new(model).unwrap();
     let mut first = engine.generate_tokens(&prompt(1, 4), &Options::new(1000)).unwrap();
@@ -77,7 +77,7 @@ fn an_abandoned_request_is_cancelled_and_others_get_its_place() {
 }
 
 #[test]
-fn streams_outlive_their_engine_and_its_thread_ends_with_the_last_of_them() {
+fn streams_outlive_their_engine_and_the_last_ends_its_thread() {
     let faulty = Faulty::new(&reference(4));
     let engine = Engine::new(faulty.model()).unwrap();
     let open = Arc::clone(&faulty.open);
@@ -91,7 +91,7 @@ fn streams_outlive_their_engine_and_its_thread_ends_with_the_last_of_them() {
 }
 
 #[test]
-fn a_shutdown_waits_for_requests_and_then_cancels_them() {
+fn shutdown_waits_for_requests_and_then_cancels_them() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 4));
     let engine = Engine::with_options(faulty.model(), &EngineOptions::default().with_sequences(1)).unwrap();
     let short: Vec<_> =
@@ -114,7 +114,7 @@ fn a_shutdown_waits_for_requests_and_then_cancels_them() {
 }
 
 #[test]
-fn a_panic_of_the_engine_is_an_error_of_every_request() {
+fn an_engine_panic_fails_every_request() {
     let mut faulty = Faulty::new(&reference(2));
     faulty.panics_at = Some(3);
     let engine = Engine::new(faulty.model()).unwrap();
@@ -133,7 +133,7 @@ fn a_panic_of_the_engine_is_an_error_of_every_request() {
 }
 
 #[test]
-fn a_step_that_fails_ends_its_requests_and_no_others() {
+fn a_failed_step_fails_only_its_requests() {
     let mut faulty = Faulty::new(&reference(2));
     faulty.fails_at = Some(1);
     let model = faulty.model();
@@ -146,7 +146,7 @@ fn a_step_that_fails_ends_its_requests_and_no_others() {
 }
 
 #[test]
-fn requests_are_computed_again_after_a_device_fault() {
+fn requests_are_recomputed_after_a_device_fault() {
     let sound = reference(4);
     let faults = Faults::new(FaultPoint::Dispatch, 4);
     let model = endless(&ReferenceBackend::new().with_faults(faults), 4);
@@ -160,7 +160,7 @@ fn requests_are_computed_again_after_a_device_fault() {
 }
 
 #[test]
-fn a_fault_that_comes_again_is_reported() {
+fn a_repeated_fault_is_reported() {
     let engine = Engine::new(endless(&ReferenceBackend::new().with_broken_weights(), 2)).unwrap();
     let stream = engine.generate_tokens(&prompt(1, 5), &Options::new(10)).unwrap();
     assert_eq!(stream.complete().unwrap_err().kind(), ErrorKind::Device);
@@ -224,7 +224,7 @@ fn tasks_are_woken_for_tokens_and_for_the_end() {
 
 #[cfg(feature = "async")]
 #[test]
-fn a_stream_of_an_engine_is_a_stream_of_futures() {
+fn request_streams_implement_futures_stream() {
     use futures_core::Stream;
     use std::pin::Pin;
 

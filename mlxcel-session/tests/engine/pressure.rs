@@ -8,7 +8,7 @@ use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Options, Re
 use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
 
 #[test]
-fn requests_that_lose_their_sequence_for_memory_say_the_same() {
+fn preempted_requests_generate_the_same_tokens() {
     let sound = reference(8);
     let mut faulty = Faulty::new(&sound);
     // Enough for the longest alone, and for half of them together.
@@ -27,7 +27,7 @@ fn requests_that_lose_their_sequence_for_memory_say_the_same() {
 }
 
 #[test]
-fn the_youngest_of_the_least_priority_gives_way() {
+fn the_youngest_request_of_the_lowest_priority_is_preempted() {
     let mut faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(Duration::from_millis(1)), 8));
     faulty.memory = 100;
     let engine = Engine::new(faulty.model()).unwrap();
@@ -45,7 +45,7 @@ fn the_youngest_of_the_least_priority_gives_way() {
 }
 
 #[test]
-fn a_request_that_does_not_fit_alone_ends_and_the_others_go_on() {
+fn a_request_that_never_fits_fails_and_others_continue() {
     let mut faulty = Faulty::new(&reference(4));
     faulty.memory = 100;
     let engine = Engine::new(faulty.model()).unwrap();
@@ -104,7 +104,7 @@ fn visit(engine: &Engine, model: &mlxcel_session::Model, n: u64) {
 }
 
 #[test]
-fn sixty_four_requests_of_every_kind_at_once_end_as_they_should() {
+fn sixty_four_mixed_requests_finish_correctly() {
     let sound = reference(8);
     let mut faulty = Faulty::new(&sound);
     faulty.memory = 600;

@@ -25,14 +25,14 @@ fn compare(model: &Model, engine_options: &EngineOptions, count: u64) {
 }
 
 #[test]
-fn texts_are_the_same_alone_and_among_8_and_64_others() {
+fn texts_are_equal_in_batches_of_1_8_and_64() {
     for (sequences, count) in [(1, 3), (8, 9), (8, 65), (65, 65)] {
         compare(&reference(sequences), &EngineOptions::default(), count);
     }
 }
 
 #[test]
-fn texts_are_the_same_with_any_budget_and_any_chunk() {
+fn texts_are_equal_for_any_token_budget_and_chunk_size() {
     for (chunk, step_tokens) in [(1, 9), (5, 9), (16, 500), (64, 30)] {
         let model = endless(&ReferenceBackend::new().with_chunk(chunk), 8);
         compare(&model, &EngineOptions::default().with_step_tokens(step_tokens), 20);
@@ -40,7 +40,7 @@ fn texts_are_the_same_with_any_budget_and_any_chunk() {
 }
 
 #[test]
-fn texts_are_the_same_where_states_are_windows_or_recurrences() {
+fn texts_are_equal_for_windowed_and_recurrent_models() {
     let backend = ReferenceBackend::new();
     for backend in [backend.clone().with_window(9), backend.with_recurrence()] {
         compare(&endless(&backend, 8), &EngineOptions::default(), 20);
@@ -48,7 +48,7 @@ fn texts_are_the_same_where_states_are_windows_or_recurrences() {
 }
 
 #[test]
-fn chats_and_texts_of_the_oracle_come_out_of_an_engine_of_one_sequence() {
+fn a_single_sequence_engine_generates_the_oracles_texts() {
     let model = Replay::oracle().model();
     let engine = Engine::new(model).unwrap();
     let streams: Vec<_> = oracle()
@@ -74,7 +74,7 @@ fn chats_and_texts_of_the_oracle_come_out_of_an_engine_of_one_sequence() {
 }
 
 #[test]
-fn stop_strings_and_held_back_text_come_through() {
+fn stop_strings_and_withheld_text_are_delivered() {
     let case = &oracle()[0];
     let engine = Engine::new(Replay::oracle().model()).unwrap();
     let word = case.completion.split_whitespace().nth(5).unwrap();
@@ -88,7 +88,7 @@ fn stop_strings_and_held_back_text_come_through() {
 }
 
 #[test]
-fn most_likely_tokens_and_usage_are_told() {
+fn top_logprobs_and_usage_are_reported() {
     let model = reference(4);
     let engine = Engine::new(model.clone()).unwrap();
     let options = Options::new(6).with_top_logprobs(3);
@@ -129,7 +129,7 @@ fn the_bundled_model_generates_the_same_tokens_batched_and_alone() {
 }
 
 #[test]
-fn texts_are_the_same_where_threads_share_the_drawing_on_the_host() {
+fn texts_are_equal_when_threads_share_host_sampling() {
     let capabilities = Capabilities::new(8, 1024).with_batch_rows(8).with_prompt_chunk(16).with_logits(true);
     let backend = ReferenceBackend::new().with_vocabulary(20_000).with_recurrence();
     let model = endless(&backend.with_capabilities(capabilities), 8);
@@ -142,7 +142,7 @@ fn with_common_beginning(count: u64) -> Vec<(Vec<u32>, Options)> {
 }
 
 #[test]
-fn a_beginning_that_requests_share_is_computed_once_for_all_of_them_at_once() {
+fn a_shared_prefix_is_computed_once_for_concurrent_requests() {
     let model = reference(8);
     let engine = Engine::new(model.clone()).unwrap();
     let requests = with_common_beginning(20);
@@ -162,7 +162,7 @@ fn a_beginning_that_requests_share_is_computed_once_for_all_of_them_at_once() {
 }
 
 #[test]
-fn a_prefix_cache_serves_an_engine_with_every_kind_of_state() {
+fn a_prefix_cache_works_with_every_kind_of_state() {
     let backend = ReferenceBackend::new();
     for backend in [backend.clone(), backend.clone().with_window(9), backend.with_recurrence()] {
         let sound = endless(&backend, 4);

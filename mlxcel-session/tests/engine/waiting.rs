@@ -11,7 +11,7 @@ use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, refer
 const PASS: Duration = Duration::from_millis(2);
 
 #[test]
-fn a_full_queue_refuses_and_takes_again_when_there_is_room() {
+fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::with_options(model, &EngineOptions::default().with_queue(2)).unwrap();
     let running = engine.generate_tokens(&prompt(0, 4), &Options::new(1000)).unwrap();
@@ -45,7 +45,7 @@ fn a_full_queue_refuses_and_takes_again_when_there_is_room() {
 }
 
 #[test]
-fn a_long_prompt_delays_its_neighbours_by_a_chunk_and_not_by_the_whole() {
+fn a_long_prompt_delays_others_by_one_chunk() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(16), 8));
     let engine = Engine::new(faulty.model()).unwrap();
     let decoding: Vec<_> =
@@ -63,7 +63,7 @@ fn a_long_prompt_delays_its_neighbours_by_a_chunk_and_not_by_the_whole() {
 }
 
 #[test]
-fn every_request_is_begun_and_served_within_a_bounded_number_of_steps() {
+fn every_request_starts_and_advances_within_bounded_steps() {
     // 40 requests of 8 tokens and prompts of 3 chunks, 4 at a time: ten rounds of 8 steps, and 12 chunks in each.
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(8), 4));
     let engine = Engine::new(faulty.model()).unwrap();
@@ -76,7 +76,7 @@ fn every_request_is_begun_and_served_within_a_bounded_number_of_steps() {
 }
 
 #[test]
-fn a_larger_priority_is_begun_first_and_equals_by_arrival() {
+fn higher_priorities_start_first_and_ties_by_arrival() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::new(model).unwrap();
     let blocker = engine.generate_tokens(&prompt(0, 4), &Options::new(1000)).unwrap();
@@ -102,7 +102,7 @@ fn a_larger_priority_is_begun_first_and_equals_by_arrival() {
 }
 
 #[test]
-fn a_slow_reader_is_paused_and_delays_no_other_request() {
+fn a_slow_reader_pauses_only_its_own_request() {
     for sequences in [1, 2] {
         let model = reference(sequences);
         let options = EngineOptions::default().with_unread_tokens(4);
@@ -128,7 +128,7 @@ fn a_slow_reader_is_paused_and_delays_no_other_request() {
 }
 
 #[test]
-fn sixty_four_callers_at_once_get_what_they_ask_for() {
+fn sixty_four_concurrent_callers_are_served() {
     let model = reference(8);
     let engine = Engine::new(model.clone()).unwrap();
     std::thread::scope(|scope| {

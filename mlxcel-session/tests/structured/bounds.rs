@@ -27,7 +27,7 @@ fn exponential(levels: usize, with: &str) -> Value {
 }
 
 #[test]
-fn hostile_grammars_end_in_a_text_or_an_error() {
+fn hostile_grammars_give_a_text_or_an_error() {
     let tokenizer = tokenizer();
     let alternatives = |count: usize| -> Value {
         (0..count)

@@ -28,7 +28,7 @@ fn is_fox(text: &str) -> bool {
 }
 
 #[test]
-fn choices_expressions_and_grammars_are_met() {
+fn output_matches_choices_expressions_and_grammars() {
     let tokenizer = tokenizer();
     for seed in 0..20 {
         let one = say(&tokenizer, Grammar::choices(["yes", "no", "say \"perhaps\""]), 50, seed).unwrap();
@@ -43,7 +43,7 @@ fn choices_expressions_and_grammars_are_met() {
 }
 
 #[test]
-fn forced_tokens_share_a_row_and_are_told_one_by_one() {
+fn forced_tokens_share_a_row_and_stream_one_by_one() {
     let tokenizer = tokenizer();
     let random = Random::new(&tokenizer, 1);
     let model = random.model(&tokenizer);
@@ -84,7 +84,7 @@ impl Drafter for Replay {
 }
 
 #[test]
-fn guesses_change_no_token_under_grammars() {
+fn speculation_changes_no_token_under_grammars() {
     let model = Model::open(storyteller()).unwrap();
     let engine = Engine::new(model.clone()).unwrap();
     let prompt = "Once upon a time";
@@ -113,7 +113,7 @@ fn guesses_change_no_token_under_grammars() {
 }
 
 #[test]
-fn a_text_that_is_cut_says_so() {
+fn a_truncated_text_is_reported() {
     let tokenizer = tokenizer();
     for tokens in 1..30 {
         let cut = say(&tokenizer, fox(), tokens, 3).unwrap();
@@ -128,7 +128,7 @@ fn a_text_that_is_cut_says_so() {
 }
 
 #[test]
-fn impossible_grammars_are_refused_before_anything_is_computed() {
+fn impossible_grammars_are_rejected_before_any_work() {
     let tokenizer = tokenizer();
     for (grammar, said) in [
         (Grammar::regex("[^\\s\\S]"), "grammar"),
@@ -154,7 +154,7 @@ fn impossible_grammars_are_refused_before_anything_is_computed() {
 }
 
 #[test]
-fn engines_that_choose_and_batches_follow_grammars_too() {
+fn grammars_apply_to_device_sampling_and_batches() {
     let model = Model::open(storyteller()).unwrap();
     let alone: Vec<_> = (0..4)
         .map(|seed| {
@@ -181,7 +181,7 @@ fn engines_that_choose_and_batches_follow_grammars_too() {
 }
 
 #[test]
-fn special_tokens_are_never_a_part_of_a_text() {
+fn grammars_never_produce_special_tokens() {
     let tokenizer = tokenizer();
     for seed in 0..10 {
         let text = say(&tokenizer, Grammar::regex("(?s).{20,60}"), 100, seed).unwrap();
@@ -215,7 +215,7 @@ enum Friend {
 }
 
 #[test]
-fn values_of_types_come_back() {
+fn typed_generation_returns_values() {
     let tokenizer = tokenizer();
     for seed in 0..20 {
         let model = Random::new(&tokenizer, seed).model(&tokenizer);

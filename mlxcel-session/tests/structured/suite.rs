@@ -18,7 +18,7 @@ fn suite() -> Vec<Group> {
 }
 
 #[test]
-fn what_is_said_under_the_suites_schemas_is_valid() {
+fn output_under_the_test_suites_schemas_is_valid() {
     let tokenizer = tokenizer();
     let (mut whole, mut refused) = (0, 0);
     for (number, group) in suite().into_iter().enumerate() {

@@ -103,7 +103,7 @@ fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<Fi
 }
 
 #[test]
-fn what_a_styles_grammar_admits_comes_back() {
+fn tool_calls_admitted_by_a_grammar_are_parsed() {
     for (style, template, special) in STYLES {
         let folder = tempfile::tempdir().unwrap();
         let tokenizer = tokenizer(folder.path(), template, special);
@@ -141,7 +141,7 @@ fn what_a_styles_grammar_admits_comes_back() {
 }
 
 #[test]
-fn published_answers_are_read() {
+fn published_tool_calls_are_parsed() {
     let arguments = r#"{"city": "Oslo"}"#;
     for (style, said, before) in [
         (
@@ -216,7 +216,7 @@ fn published_answers_are_read() {
 }
 
 #[test]
-fn what_is_no_call_is_text() {
+fn text_that_is_not_a_call_stays_text() {
     let folder = tempfile::tempdir().unwrap();
     let tools = Tools::new(&tokenizer(folder.path(), "<tool_call>{{ tools }}", &[]), definitions()).unwrap();
     let whole = r#"<tool_call>{"name": "now", "arguments": {}}</tool_call>"#;
@@ -250,7 +250,7 @@ proptest! {
 
     /// Whatever is said, nothing of it is lost where no call is found, and how it is cut changes nothing.
     #[test]
-    fn nothing_is_lost(parts in prop::collection::vec(prop::sample::select(vec![
+    fn tool_call_parsing_loses_no_text(parts in prop::collection::vec(prop::sample::select(vec![
         "<tool_call>", "</tool_call>", "{\"name\": \"now\", \"arguments\": {}}", "{\"name\": \"no\"}", "\n", " ", "{", "}", "text", "<", "ü", "[TOOL_CALLS]",
         "[", "]", "now", "[ARGS]", "{}", ", ", "```", "tool_call", "<|tool_call|>",
     ]), 0..12), seed in any::<u64>(), style in 3..10_usize) {
@@ -269,7 +269,7 @@ proptest! {
 }
 
 #[test]
-fn published_templates_have_their_styles() {
+fn published_templates_are_matched_to_their_tool_format() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
     for (file, style) in [
         ("qwen3", "hermes"),
@@ -288,7 +288,7 @@ fn published_templates_have_their_styles() {
 }
 
 #[test]
-fn wrong_tools_are_refused() {
+fn invalid_tools_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = tokenizer(folder.path(), "{{ tools }}", &[]);
     for wrong in [

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn division_truncates_and_has_answers_where_there_is_none() {
+    fn division_truncates_and_is_defined_for_zero_and_overflow() {
         assert_eq!(integer(BinaryOp::Divide, ElementType::I32, -7, 2), -3);
         assert_eq!(integer(BinaryOp::Remainder, ElementType::I32, -7, 2), -1);
         assert_eq!(integer(BinaryOp::Divide, ElementType::I32, 5, 0), -1);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn shifts_beyond_the_width_empty_the_integer() {
+    fn shifts_beyond_the_width_give_zero_or_the_sign() {
         assert_eq!(integer(BinaryOp::ShiftLeft, ElementType::I32, 1, 31), i64::from(i32::MIN));
         assert_eq!(integer(BinaryOp::ShiftLeft, ElementType::I32, 1, 32), 0);
         assert_eq!(integer(BinaryOp::ShiftRightLogical, ElementType::I8, -1, 1), 127);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn bit_counts_see_only_the_width() {
+    fn bit_counts_use_only_the_types_width() {
         let mut result = [0; 2];
         unary_i64(UnaryOp::Popcnt, ElementType::I8, &[-1, 5], &mut result);
         assert_eq!(result, [8, 2]);

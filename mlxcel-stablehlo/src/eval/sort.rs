@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merging_is_stable_and_takes_any_comparator() {
+    fn sorting_is_stable_for_any_comparator() {
         let keys = [3, 1, 2, 1, 3, 0];
         let order = merge_sort(6, |a, b| Ok(keys[a] < keys[b])).unwrap();
         assert_eq!(order, [5, 1, 3, 2, 0, 4]);

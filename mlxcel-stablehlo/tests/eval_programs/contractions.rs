@@ -152,7 +152,7 @@ proptest! {
 }
 
 #[test]
-fn several_dimensions_are_joined_in_order() {
+fn several_contracting_dimensions_are_joined_in_order() {
     // [2, 3, 4] with [4, 5, 3] over dimensions of sizes 3 and 4: free dimensions 2 and 5.
     let (a, b) = (noisy(&[2, 3, 4], 1), noisy(&[4, 5, 3], 2));
     let dimensions = DotDimensions {

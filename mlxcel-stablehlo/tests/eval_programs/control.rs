@@ -28,7 +28,7 @@ fn a_loop_runs_while_its_condition_holds() {
 }
 
 #[test]
-fn a_loop_may_not_run_at_all_and_may_stand_in_another() {
+fn loops_may_run_zero_times_and_nest() {
     let results = eval(&[tensor(&[], &[0_i32])], |b, v| {
         let outer = b.while_loop(
             &[v[0], v[0]],
@@ -59,7 +59,7 @@ fn a_loop_may_not_run_at_all_and_may_stand_in_another() {
 }
 
 #[test]
-fn sorting_by_a_key_takes_the_other_operands_along() {
+fn sorting_by_a_key_reorders_the_other_operands() {
     let keys = tensor(&[2, 4], &[3.0_f32, 1.0, 2.0, 1.0, 0.0, -0.0, 5.0, -1.0]);
     let places = tensor(&[2, 4], &[0_i32, 1, 2, 3, 0, 1, 2, 3]);
     let inputs = [keys, places];
@@ -90,7 +90,7 @@ fn sorting_by_any_comparator_works() {
 }
 
 #[test]
-fn composites_and_calls_are_what_they_stand_for() {
+fn composites_and_calls_evaluate_their_functions() {
     let mut module = ModuleBuilder::new("calls");
     let pair = TensorType::new(ElementType::F32, [2]);
     module
@@ -148,7 +148,7 @@ fn custom_calls_are_refused_by_name() {
 }
 
 #[test]
-fn modules_changed_by_hand_are_checked() {
+fn hand_edited_modules_are_checked() {
     let mut module = ModuleBuilder::new("broken");
     module
         .function("main", |b| {

@@ -46,7 +46,7 @@ fn float_arithmetic_has_known_values() {
 }
 
 #[test]
-fn truth_values_are_joined_as_logic() {
+fn boolean_operations_are_logical() {
     let (a, b) = (tensor(&[4], &[false, false, true, true]), tensor(&[4], &[false, true, false, true]));
     let binary = |op| elements::<bool, _>(&[a.clone(), b.clone()], |f, x| f.binary(op, x[0], x[1]));
     assert_eq!(binary(BinaryOp::And), [false, false, false, true]);
@@ -59,7 +59,7 @@ fn truth_values_are_joined_as_logic() {
 }
 
 #[test]
-fn comparisons_with_nan_hold_only_for_not_equal() {
+fn nan_compares_unequal_to_everything() {
     let (a, b) = (tensor(&[3], &[f32::NAN, 1.0, 2.0]), tensor(&[3], &[f32::NAN, 2.0, 2.0]));
     let compare =
         |comparison| elements::<bool, _>(&[a.clone(), b.clone()], |f, x| f.compare(x[0], x[1], comparison));
@@ -72,7 +72,7 @@ fn comparisons_with_nan_hold_only_for_not_equal() {
 }
 
 #[test]
-fn select_and_clamp_take_scalars_beside_tensors() {
+fn select_and_clamp_accept_scalars() {
     let x = counted(&[5]);
     let low = tensor(&[], &[1.0_f32]);
     let high = tensor(&[5], &[3.0_f32, 3.0, 3.0, 2.0, f32::NAN]);
@@ -194,7 +194,7 @@ fn long_chains_over_many_elements_are_exact() {
 }
 
 #[test]
-fn a_value_that_is_used_often_is_computed_once() {
+fn shared_values_are_computed_once() {
     // Each level doubles the uses: 2^40 evaluations if each use computed it anew.
     let program = plan(&[TensorType::new(ElementType::F32, [4])], |b, v| {
         let mut y = v[0];

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::support::{counted, elements, eval, noise, plan, tensor};
 
 #[test]
-fn starts_are_moved_to_where_the_slice_fits() {
+fn slice_starts_are_clamped() {
     let x = counted(&[3, 4]);
     let at = |row: i32, column: i32| {
         let inputs = [x.clone(), tensor(&[], &[row]), tensor(&[], &[column])];
@@ -23,7 +23,7 @@ fn starts_are_moved_to_where_the_slice_fits() {
 }
 
 #[test]
-fn updates_are_written_where_they_fit() {
+fn update_starts_are_clamped() {
     let (x, update) = (counted(&[3, 3]), tensor(&[2, 1], &[10.0_f32, 20.0]));
     let at = |row: i64, column: i64| {
         let inputs = [x.clone(), update.clone(), tensor(&[], &[row]), tensor(&[], &[column])];
@@ -44,14 +44,14 @@ fn rows(rank: usize, width: usize) -> GatherDimensions {
 }
 
 #[test]
-fn gathered_rows_are_clamped() {
+fn gather_indices_are_clamped() {
     let (table, at) = (counted(&[3, 2]), tensor(&[4], &[2_i32, 0, -7, 99]));
     let result = elements::<f32, _>(&[table, at], |b, v| b.gather(v[0], v[1], rows(1, 2)));
     assert_eq!(result, [4.0, 5.0, 0.0, 1.0, 0.0, 1.0, 4.0, 5.0]);
 }
 
 #[test]
-fn gathered_windows_can_lie_across_the_result() {
+fn gather_offset_dimensions_may_be_interleaved() {
     // Columns of a matrix, with the window first in the result: the transpose of some columns.
     let (x, at) = (counted(&[2, 4]), tensor(&[3], &[3_i64, 1, 1]));
     let dimensions = GatherDimensions {
@@ -94,7 +94,7 @@ fn gather_from_a_converted_table_reads_the_gathered_rows_only() {
 }
 
 #[test]
-fn scattered_windows_replace_add_and_are_left_out() {
+fn scatter_replaces_adds_and_skips_out_of_bounds_windows() {
     let (x, updates) = (tensor(&[4, 2], &[1_i32; 8]), tensor(&[3, 2], &[10_i32, 11, 20, 21, 30, 31]));
     let scatter = |at: [i32; 3], update| {
         let inputs = [x.clone(), tensor(&[3, 1], &at), updates.clone()];

@@ -35,7 +35,7 @@ fn cache_program(scatter: bool) -> Program {
 }
 
 #[test]
-fn a_cache_that_is_given_up_is_updated_in_place() {
+fn donated_caches_are_updated_in_place() {
     for scatter in [false, true] {
         let program = cache_program(scatter);
         let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE)).unwrap();
@@ -54,7 +54,7 @@ fn a_cache_that_is_given_up_is_updated_in_place() {
 }
 
 #[test]
-fn a_cache_that_is_lent_is_left_as_it_is() {
+fn borrowed_caches_are_not_modified() {
     for scatter in [false, true] {
         let program = cache_program(scatter);
         let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE)).unwrap();
@@ -68,7 +68,7 @@ fn a_cache_that_is_lent_is_left_as_it_is() {
 }
 
 #[test]
-fn a_cache_that_is_still_read_is_copied() {
+fn caches_that_are_read_later_are_copied() {
     let cache = TensorType::new(ElementType::F32, [4]);
     let program = plan(std::slice::from_ref(&cache), |b, v| {
         let (row, two) = (b.splat(ElementType::F32, 9.0, &[1])?, b.scalar(2_i32)?);
@@ -81,7 +81,7 @@ fn a_cache_that_is_still_read_is_copied() {
 }
 
 #[test]
-fn what_was_sliced_before_an_update_is_read_before_it() {
+fn slices_taken_before_an_update_see_the_old_values() {
     // The part is read late, by its old contents; the update stays in place all the same.
     let program = plan(&[TensorType::new(ElementType::F32, [1000])], |b, v| {
         let part = b.slice(v[0], &[1], &[4])?;
@@ -98,7 +98,7 @@ fn what_was_sliced_before_an_update_is_read_before_it() {
 }
 
 #[test]
-fn an_update_that_reads_what_it_updates_sees_it_whole() {
+fn an_update_by_its_own_slice_reads_the_old_values() {
     let program = plan(&[TensorType::new(ElementType::F32, [6])], |b, v| {
         let (part, one) = (b.slice(v[0], &[0], &[4])?, b.scalar(1_i32)?);
         Ok(vec![b.dynamic_update_slice(v[0], part, &[one])?])
@@ -108,7 +108,7 @@ fn an_update_that_reads_what_it_updates_sees_it_whole() {
 }
 
 #[test]
-fn a_loop_updates_what_it_carries_in_place() {
+fn loops_update_carried_values_in_place() {
     let program = plan(&[TensorType::new(ElementType::F32, [512])], |b, v| {
         let zero = b.scalar(0_i32)?;
         let results = b.while_loop(
@@ -139,7 +139,7 @@ fn a_loop_updates_what_it_carries_in_place() {
 }
 
 #[test]
-fn an_input_can_be_a_result_once_and_again() {
+fn an_input_can_be_returned_more_than_once() {
     let program = plan(&[TensorType::new(ElementType::F32, [4])], |b, v| {
         Ok(vec![v[0], b.reshape(v[0], &[2, 2])?, b.transpose(v[0], &[0])?])
     });
@@ -152,7 +152,7 @@ fn an_input_can_be_a_result_once_and_again() {
 }
 
 #[test]
-fn results_start_on_a_cache_line() {
+fn results_are_aligned_to_64_bytes() {
     for count in [1, 7, 1000] {
         let results = eval(&[counted(&[count])], |b, v| Ok(vec![b.add(v[0], v[0])?]));
         assert_eq!(results[0].bytes().as_ptr().align_offset(64), 0);
@@ -165,7 +165,7 @@ fn shifted(tensor: &Tensor, offset: usize) -> Vec<u8> {
 }
 
 #[test]
-fn borrowed_inputs_may_lie_at_any_address() {
+fn borrowed_inputs_may_be_unaligned() {
     let w = noisy(&[70, 40], 2);
     for element in [ElementType::F32, ElementType::BF16, ElementType::F16] {
         for rows in [1, 3, 20] {
@@ -222,7 +222,7 @@ fn a_weight_is_never_expanded() {
 }
 
 #[test]
-fn expressions_take_no_memory_on_the_way() {
+fn elementwise_expressions_allocate_no_intermediates() {
     let count = 1 << 16;
     let program = plan(&[TensorType::new(ElementType::F32, [count])], |b, v| {
         let mut y = v[0];
@@ -242,7 +242,7 @@ fn expressions_take_no_memory_on_the_way() {
 }
 
 #[test]
-fn wrong_inputs_are_named() {
+fn wrong_inputs_are_rejected_by_name() {
     let ty = TensorType::new(ElementType::F32, [2]);
     let program = plan(&[ty.clone(), ty.clone()], |b, v| Ok(vec![b.add(v[0], v[1])?]));
     let x = tensor(&[2], &[1.0_f32, 2.0]);
@@ -256,7 +256,7 @@ fn wrong_inputs_are_named() {
 }
 
 #[test]
-fn tensors_are_made_of_the_elements_they_have_room_for() {
+fn tensor_data_must_match_the_shape() {
     assert!(matches!(Tensor::from_slice([3], &[1.0_f32]), Err(EvalError::TensorLength { .. })));
     assert!(Tensor::from_bytes(TensorType::new(ElementType::I4, [3]), &[0; 2]).is_ok());
     let mut x = Tensor::from_slice([2], &[f16::ONE, f16::ZERO]).unwrap();
@@ -292,7 +292,7 @@ fn a_run_ends_when_it_is_cancelled() {
 }
 
 #[test]
-fn workers_have_the_threads_that_were_asked_for() {
+fn the_requested_number_of_threads_is_used() {
     assert_eq!(Workers::new(0).unwrap().threads(), 1);
     assert_eq!(Workers::new(3).unwrap().threads(), 3);
 }

@@ -125,7 +125,7 @@ proptest! {
     /// What is not returned is joined with what reads it, moved, and updated in place: the results stay the same, with
     /// any number of threads, and with inputs that are given up.
     #[test]
-    fn results_do_not_depend_on_what_else_is_returned(
+    fn results_do_not_depend_on_other_outputs(
         decisions in prop::collection::vec(any::<u32>(), 1..300),
         seed in any::<u64>(),
         chosen in prop::collection::vec(any::<prop::sample::Index>(), 1..4),

@@ -45,7 +45,7 @@ fn views_of_views_are_read_in_order() {
 }
 
 #[test]
-fn constants_are_read_whatever_their_shape() {
+fn constants_of_any_shape_are_read() {
     let literal = Literal::new([2, 2], &[1_i32, 2, 3, 4]).unwrap();
     assert_eq!(elements::<i32, _>(&[], |b, _| b.constant(literal)), [1, 2, 3, 4]);
     assert_eq!(
@@ -57,7 +57,7 @@ fn constants_are_read_whatever_their_shape() {
 }
 
 #[test]
-fn bits_are_read_as_other_types() {
+fn bitcasts_reinterpret_bits() {
     let x = tensor(&[2], &[1.0_f32, -0.0]);
     let words =
         elements::<u32, _>(std::slice::from_ref(&x), |b, v| b.bitcast_convert(v[0], ElementType::U32));
@@ -83,7 +83,7 @@ fn concatenation_joins_along_any_dimension() {
 }
 
 #[test]
-fn padding_adds_removes_and_spreads() {
+fn padding_may_be_positive_negative_and_interior() {
     let (x, value) = (tensor(&[2, 3], &[1_i32, 2, 3, 4, 5, 6]), tensor(&[], &[9_i32]));
     let inputs = [x, value];
     let pad = |low: [i64; 2], high: [i64; 2], interior: [usize; 2]| {
@@ -97,7 +97,7 @@ fn padding_adds_removes_and_spreads() {
 }
 
 #[test]
-fn four_bit_elements_are_moved_like_others() {
+fn four_bit_elements_are_moved_as_other_types() {
     // An odd row length, so that rows do not start at whole bytes.
     let x = tensor(&[2, 3], &[1_i32, -2, 3, -4, 5, -6]);
     let moved = elements::<i32, _>(&[x], |b, v| {
@@ -161,7 +161,7 @@ fn maxima_keep_nan_and_empty_reductions_are_neutral() {
 }
 
 #[test]
-fn argmax_takes_the_lowest_index_and_numbers_before_nan() {
+fn argmax_takes_the_lowest_index_and_ignores_nan() {
     let x = tensor(
         &[4, 4],
         &[

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_arrow_of_the_table_points_down() {
+    fn every_dependency_in_the_table_points_down() {
         for from in RULES {
             for to in from.may_use {
                 assert!(rule(to).unwrap().layer < from.layer, "{} -> {to}", from.name);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn upward_and_sideways_arrows_are_defects() {
+    fn upward_and_sideways_dependencies_are_defects() {
         assert!(!defect("mlxcel-session", "mlxcel-core", DependencyKind::Normal));
         assert!(defect("mlxcel-core", "mlxcel-session", DependencyKind::Normal));
         assert!(!defect("mlxcel-iree", "mlxcel-iree-compile", DependencyKind::Normal));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn leave_for_unsafe_code_is_seen_where_it_counts() {
+    fn permission_for_unsafe_code_is_detected() {
         let granted = |file: &str, text: &str| modules_granted_unsafe(Path::new(file), text);
         assert_eq!(granted("bytes.rs", "#[allow(unsafe_code)]\nfn f() {}"), [Path::new("bytes")]);
         assert_eq!(

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn native_packages_are_seen_in_a_tree() {
+    fn native_packages_are_found_in_a_dependency_tree() {
         assert!(is_native("cmake v0.1.58"));
         assert!(is_native("mlxcel-iree-sys v0.1.0 (*)"));
         assert!(!is_native("cmake-like v1.0.0"));

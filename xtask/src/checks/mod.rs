@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_checked_is_told_from_what_was() {
+    fn skipped_checks_are_reported_as_not_run() {
         let unchecked = Done::Unchecked("there is no release".to_owned());
         let outcome = Outcome { check: Check::Semver, result: Ok(unchecked), time: Duration::ZERO };
         assert_eq!(describe(&outcome), "semver    NOT RUN    0.0 s  there is no release");

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_without_its_licences_is_refused() {
+    fn a_package_without_licences_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["Cargo.toml", "README.md", "LICENSE-MIT", "THIRD-PARTY-NOTICES.md"] {
             fs::write(folder.path().join(name), "text").unwrap();

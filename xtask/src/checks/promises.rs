@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_read_from_the_table() {
+    fn test_paths_are_read_from_the_table() {
         let text = "| input | trusted |\n|---|---|\n| x | `a.rs::b` |\n\n| what fell | held by |\n|---|---|\n\
                     | one | `a/b.rs::c`, `d.rs::e` |\n| two | nothing |\n\nEnd `f.rs::g`.";
         let found: Vec<_> = lines(text).collect();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_or_renamed_file_has_another_sum() {
+    fn changed_or_renamed_files_change_the_checksum() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.c"), "int a;").unwrap();
         fs::write(folder.path().join("b.c"), "int a;").unwrap();

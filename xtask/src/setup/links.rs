@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_made_kept_and_corrected() {
+    fn links_are_created_kept_and_corrected() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("old"), "").unwrap();
         fs::write(folder.path().join("new"), "").unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_target_says_the_way_out() {
+    fn a_missing_link_target_says_how_to_fix_it() {
         let folder = tempfile::tempdir().unwrap();
         let error = link(&folder.path().join("tool"), Path::new("nowhere")).unwrap_err();
         assert!(error.to_string().contains("cargo xtask setup"), "{error}");

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_function_jumps_to_its_namesake() {
+    fn each_shim_function_jumps_to_its_namesake() {
         let names = BTreeSet::from(["cblas_sgemm".to_owned()]);
         assert!(jumps(&names, "x86_64").unwrap().contains("cblas_sgemm: jmp scipy_cblas_sgemm@PLT\n"));
         assert!(jumps(&names, "aarch64").unwrap().contains("cblas_sgemm: b scipy_cblas_sgemm\n"));

@@ -13,7 +13,7 @@ fn a_bundle_runs_without_compiler_and_cache() {
 }
 
 #[test]
-fn weights_are_laid_out_for_the_one_target_that_wants_them_so() {
+fn weights_are_laid_out_for_their_target_only() {
     let bundle = copy(written());
     let manifest = Bundle::open(bundle.path()).unwrap().manifest().clone();
     let laid_out = manifest.targets[0].laid_out.clone().expect("there are kernels for this processor");
@@ -40,7 +40,7 @@ fn weights_are_laid_out_for_the_one_target_that_wants_them_so() {
 }
 
 #[test]
-fn bundles_without_laid_out_weights_put_them_into_panels_at_load() {
+fn bundles_without_laid_out_weights_repack_at_load() {
     let place = tempfile::tempdir().unwrap();
     let source = fixture("llama").as_path().into();
     for (name, options) in [
@@ -57,7 +57,7 @@ fn bundles_without_laid_out_weights_put_them_into_panels_at_load() {
 }
 
 #[test]
-fn a_bundle_claims_what_its_programs_do_and_holds_that_to_its_end() {
+fn a_bundle_claims_the_capabilities_of_its_programs_up_to_its_capacity() {
     let model = trusting(written()).load(&written().into(), &load_options()).unwrap();
     let capabilities = model.capabilities();
     assert_eq!((capabilities.sequences, capabilities.context, capabilities.every_position), (1, 150, false));
@@ -78,7 +78,7 @@ fn a_bundle_claims_what_its_programs_do_and_holds_that_to_its_end() {
 }
 
 #[test]
-fn options_choose_what_is_in_a_bundle() {
+fn options_select_the_contents_of_a_bundle() {
     let place = tempfile::tempdir().unwrap();
     let progress = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = std::sync::Arc::clone(&progress);
@@ -117,7 +117,7 @@ fn options_choose_what_is_in_a_bundle() {
 }
 
 #[test]
-fn a_bundle_without_weights_goes_with_its_checkpoint() {
+fn a_bundle_without_weights_runs_with_its_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
     let manifest = write(&engine(), &fixture("llama").into(), &folder, &short().with_weights(false)).unwrap();
@@ -141,7 +141,7 @@ fn a_bundle_without_weights_goes_with_its_checkpoint() {
 }
 
 #[test]
-fn a_bundle_can_be_part_of_the_binary() {
+fn a_bundle_can_be_embedded_in_the_binary() {
     fn files(folder: &Path, prefix: &str, out: &mut Vec<(&'static str, &'static [u8])>) {
         for entry in fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
@@ -160,7 +160,7 @@ fn a_bundle_can_be_part_of_the_binary() {
 }
 
 #[test]
-fn a_cancelled_or_failed_bundle_leaves_nothing() {
+fn cancelled_or_failed_bundles_leave_no_files() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
     let cancel = CancelToken::new();
@@ -176,7 +176,7 @@ fn a_cancelled_or_failed_bundle_leaves_nothing() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn of_several_targets_the_one_that_fits_best_is_run_and_a_foreign_one_is_refused() {
+fn the_best_matching_target_runs_and_foreign_targets_are_rejected() {
     let place = tempfile::tempdir().unwrap();
     let source = fixture("llama").into();
     let folder = place.path().join("several");
@@ -222,7 +222,7 @@ fn of_several_targets_the_one_that_fits_best_is_run_and_a_foreign_one_is_refused
 }
 
 #[test]
-fn a_patch_release_and_unknown_fields_are_no_obstacle() {
+fn patch_releases_and_unknown_manifest_fields_are_accepted() {
     let bundle = copy(written());
     let version = env!("CARGO_PKG_VERSION");
     let (minor, _) = version.rsplit_once('.').unwrap();
@@ -231,7 +231,7 @@ fn a_patch_release_and_unknown_fields_are_no_obstacle() {
 }
 
 #[test]
-fn programs_that_are_damaged_or_gone() {
+fn corrupt_or_missing_programs_are_rejected() {
     let bundle = copy(written());
     let path = first_program(bundle.path());
     let whole = fs::read(&path).unwrap();
@@ -248,7 +248,7 @@ fn programs_that_are_damaged_or_gone() {
 }
 
 #[test]
-fn manifests_that_ask_for_what_is_not_there() {
+fn manifests_with_missing_files_are_rejected() {
     for (from, to, words) in [
         ("\"capacity\": 150", "\"capacity\": 100000", ["capacity", "512"]),
         ("\"sequences\": 1", "\"sequences\": 0", ["sequences", "at least 1"]),
@@ -265,7 +265,7 @@ fn manifests_that_ask_for_what_is_not_there() {
 }
 
 #[test]
-fn whoever_opens_a_bundle_may_ask_for_less_room() {
+fn a_bundle_opens_with_a_smaller_capacity() {
     let error =
         trusting(written()).load(&written().into(), &load_options().with_capacity(0)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -13,7 +13,7 @@ fn text_bundle(options: &BundleOptions) -> (TempDir, Manifest) {
 }
 
 #[test]
-fn what_is_written_is_what_is_read() {
+fn manifests_round_trip() {
     let load = load_options().with_capacity(150).with_sequences(2);
     let (place, manifest) = text_bundle(&BundleOptions::from(load).with_every_position(true));
     let bundle = Bundle::open(place.path().join("bundle")).unwrap();
@@ -24,7 +24,7 @@ fn what_is_written_is_what_is_read() {
 }
 
 #[test]
-fn the_type_of_the_kv_cache_is_that_of_the_engine_and_asked_for_again() {
+fn the_kv_cache_type_is_recorded_and_checked_when_opening() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
     let engine = without_compiler().with_kv_cache(crate::KvCacheType::Int8);
@@ -58,7 +58,7 @@ fn packed_weights_are_listed_tensor_by_tensor() {
 }
 
 #[test]
-fn text_for_other_compilers_is_plain_stablehlo() {
+fn exported_text_is_plain_stablehlo() {
     let (place, manifest) = text_bundle(&short());
     let target = &manifest.targets[0];
     assert_eq!((target.target.as_str(), target.entry.as_str()), (STABLEHLO, "main"));
@@ -108,7 +108,7 @@ fn write_shards(from: &Path, folder: &Path) {
 }
 
 #[test]
-fn sharded_weights_come_along_with_their_index() {
+fn sharded_weights_are_copied_with_their_index() {
     let place = tempfile::tempdir().unwrap();
     let checkpoint = place.path().join("checkpoint");
     fs::create_dir(&checkpoint).unwrap();
@@ -133,13 +133,13 @@ fn sharded_weights_come_along_with_their_index() {
 }
 
 #[test]
-fn the_same_is_written_each_time() {
+fn bundles_are_reproducible() {
     let read = |place: &TempDir| fs::read(place.path().join("bundle/bundle.json")).unwrap();
     assert_eq!(read(&text_bundle(&short()).0), read(&text_bundle(&short()).0));
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused_by_name() {
+fn invalid_bundle_requests_are_rejected_by_name() {
     let place = tempfile::tempdir().unwrap();
     let refused = |options: BundleOptions| {
         let folder = place.path().join("bundle");
@@ -164,7 +164,7 @@ fn requests_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
-fn there_is_no_bundle_where_there_is_no_manifest() {
+fn a_folder_without_manifest_is_not_a_bundle() {
     let error = Bundle::open(fixture("llama")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let error = Bundle::open("/nowhere").unwrap_err();
@@ -173,7 +173,7 @@ fn there_is_no_bundle_where_there_is_no_manifest() {
 
 #[cfg(unix)]
 #[test]
-fn what_links_point_to_outside_of_the_checkpoint_is_not_copied() {
+fn files_outside_of_the_checkpoint_are_not_copied_through_links() {
     let place = tempfile::tempdir().unwrap();
     let checkpoint = place.path().join("checkpoint");
     fs::create_dir_all(checkpoint.join("NOTICE")).unwrap();

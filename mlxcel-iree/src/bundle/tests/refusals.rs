@@ -6,7 +6,7 @@ use mlxcel_core::ErrorKind::{Corrupt, InvalidInput, Unsupported};
 use super::*;
 
 #[test]
-fn bundles_of_other_versions() {
+fn bundles_of_other_versions_are_rejected() {
     let version = env!("CARGO_PKG_VERSION");
     let cases: [(&str, &str, &[&str]); 5] = [
         ("\"format_version\": 3", "\"format_version\": 2", &["format version 2", "reads 3", version]),
@@ -28,7 +28,7 @@ fn bundles_of_other_versions() {
 }
 
 #[test]
-fn layouts_of_weights_that_only_another_version_knows() {
+fn weight_layouts_of_other_versions_are_rejected() {
     let bundle = copy(text());
     edit(bundle.path(), "\"target\": \"stablehlo\"", "\"target\": \"llvm-cpu:x86_64/generic\"");
     let weight = Bundle::open(bundle.path()).unwrap().manifest().weights[0].name.clone();
@@ -38,14 +38,14 @@ fn layouts_of_weights_that_only_another_version_knows() {
 }
 
 #[test]
-fn layouts_of_weights_that_there_are_not() {
+fn unknown_weight_layouts_are_rejected() {
     let bundle = copy(text());
     edit(bundle.path(), "\"entry\":", "\"weight_layouts\": {\"kneecap\": \"panels-8 f32\"}, \"entry\":");
     assert_refused(bundle.path(), Corrupt, &["kneecap", "lays a weight out"]);
 }
 
 #[test]
-fn manifests_that_are_cut_or_something_else() {
+fn truncated_or_foreign_manifests_are_rejected() {
     let bundle = copy(text());
     let path = bundle.path().join("bundle.json");
     let text = fs::read(&path).unwrap();
@@ -62,7 +62,7 @@ fn manifests_that_are_cut_or_something_else() {
 }
 
 #[test]
-fn paths_that_lead_out_of_the_folder() {
+fn paths_outside_of_the_bundle_are_rejected() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     let secret = secret.path().to_str().unwrap();
     for path in ["../../../../etc/passwd", "/etc/passwd", secret, "programs/../../x", "C:/x"] {
@@ -73,7 +73,7 @@ fn paths_that_lead_out_of_the_folder() {
 }
 
 #[test]
-fn weights_and_settings_that_were_changed() {
+fn changed_weights_and_settings_are_rejected() {
     let bundle = copy(text());
     let path = bundle.path().join("model.safetensors");
     let mut weights = fs::read(&path).unwrap();
@@ -91,7 +91,7 @@ fn weights_and_settings_that_were_changed() {
 }
 
 #[test]
-fn a_change_between_the_samples_is_found_by_reading_everything() {
+fn full_verification_finds_changes_that_sampling_misses() {
     let bundle = copy(text());
     let path = bundle.path().join("model.safetensors");
     let mut weights = fs::read(&path).unwrap();
@@ -112,7 +112,7 @@ fn a_change_between_the_samples_is_found_by_reading_everything() {
 }
 
 #[test]
-fn a_bundle_of_text_alone_is_for_others_to_run() {
+fn a_bundle_without_programs_is_rejected_as_stablehlo_only() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
     let manifest =
@@ -123,7 +123,7 @@ fn a_bundle_of_text_alone_is_for_others_to_run() {
 }
 
 #[test]
-fn manifests_that_contradict_themselves() {
+fn contradictory_manifests_are_rejected() {
     for (from, to) in [
         ("\"chunk\": 64", "\"chunk\": 18446744073709551615"),
         ("\"capacity\": 150", "\"capacity\": -1"),
@@ -138,7 +138,7 @@ fn manifests_that_contradict_themselves() {
 }
 
 #[test]
-fn options_that_the_programs_do_not_do() {
+fn options_beyond_the_compiled_programs_are_rejected() {
     let refused = |options: &LoadOptions| {
         let error = trusting(text()).load(&text().into(), options).map(drop).unwrap_err();
         let context = |key| error.context(key).unwrap_or_default().to_owned();

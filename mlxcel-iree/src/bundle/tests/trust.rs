@@ -42,7 +42,7 @@ fn programs_of_an_untrusted_bundle_do_not_run() {
 }
 
 #[test]
-fn a_bundle_that_this_machine_wrote_is_run_as_long_as_its_manifest_is_the_same() {
+fn a_bundle_written_on_this_machine_runs_while_its_manifest_is_unchanged() {
     let here = IreeBackend::new().with_compiler("/no/iree-compile").with_cache_dir(shared().join("cache"));
     let bundle = copy(written());
     load(&here, bundle.path()).unwrap();
@@ -61,7 +61,7 @@ fn a_bundle_that_this_machine_wrote_is_run_as_long_as_its_manifest_is_the_same()
 }
 
 #[test]
-fn a_folder_is_trusted_by_whatever_path_and_no_other_one_is() {
+fn trust_of_a_folder_applies_to_any_path_to_it_only() {
     let trusted = |folder: &Path| load(&trusting(folder), text()).map(drop).unwrap_err().kind();
     // This bundle is for other compilers, which is known once its manifest is looked at.
     assert_eq!(trusted(text()), Unsupported);
@@ -72,7 +72,7 @@ fn a_folder_is_trusted_by_whatever_path_and_no_other_one_is() {
 }
 
 #[test]
-fn a_manifest_is_trusted_by_its_sum() {
+fn a_manifest_can_be_trusted_by_its_sha256() {
     let sum = hex(&Sha256::digest(fs::read(text().join("bundle.json")).unwrap()));
     let trusted = |sum: &str| {
         let engine = without_compiler().with_trusted_manifest(sum);

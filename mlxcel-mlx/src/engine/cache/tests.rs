@@ -47,7 +47,7 @@ fn fed(layout: &CacheLayout, counts: &[usize]) -> (LayerCache, usize) {
 }
 
 #[test]
-fn every_feed_sees_its_window_and_the_last_positions_are_kept() {
+fn each_chunk_attends_to_its_window_and_the_last_positions_are_kept() {
     for counts in [
         &[3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1][..],
         &[5],
@@ -69,7 +69,7 @@ fn every_feed_sees_its_window_and_the_last_positions_are_kept() {
 }
 
 #[test]
-fn latents_have_no_values() {
+fn latent_caches_have_no_values() {
     let layout = CacheLayout { heads: 1, width: 3, has_values: false, window: None };
     let rows = |first: usize, count: usize| {
         let values: Vec<f32> = (first * 3..(first + count) * 3).map(|value| value as f32).collect();
@@ -83,7 +83,7 @@ fn latents_have_no_values() {
 }
 
 #[test]
-fn a_cache_is_written_in_place_until_it_is_shared() {
+fn caches_are_updated_in_place_unless_shared() {
     for layout in [layout(None), layout(Some(STEP))] {
         let mut cache = fed(&layout, &[STEP - 4]).0;
         eval(cache.arrays()).unwrap();
@@ -114,7 +114,7 @@ fn a_cache_is_written_in_place_until_it_is_shared() {
 }
 
 #[test]
-fn lengths_grow_in_steps_that_grow() {
+fn cache_lengths_grow_geometrically() {
     let all = layout(None);
     let lengths = [1, 256, 257, 2048, 2049, 5000, 100_000].map(|positions| all.length_for(positions));
     assert_eq!(lengths, [256, 256, 512, 2048, 2304, 5376, 100_352]);

@@ -31,7 +31,7 @@ fn erf(x: f64) -> f64 {
 }
 
 #[test]
-fn activations_are_those_of_their_formulas() {
+fn activations_match_their_formulas() {
     let values: Vec<f32> = (-60..=60).map(|i| i as f32 / 10.0).collect();
     let gate = Array::from_slice(&values, &[1, values.len()]).unwrap();
     let up = Array::full(&[1, values.len()], 2.0, DType::F32).unwrap();
@@ -58,7 +58,7 @@ fn activations_are_those_of_their_formulas() {
 }
 
 #[test]
-fn positions_turn_pairs_and_leave_the_rest() {
+fn rope_rotates_its_pairs_and_keeps_the_remainder() {
     let (tokens, heads, width, pairs) = (3, 2, 10, 4);
     let values = floats(tokens * heads * width, 1.0);
     let angles: Vec<f32> = (0..tokens * pairs).map(|i| i as f32 * 0.7).collect();
@@ -164,7 +164,7 @@ fn queries_attend_to_visible_positions() {
 }
 
 #[test]
-fn values_that_are_parts_of_keys_are_attended_to() {
+fn latent_attention_reads_values_from_keys() {
     let (heads, width, rank, seen) = (3, 10, 6, 5);
     let (queries, entries) = (floats(2 * heads * width, 1.0), floats(seen * width, 1.5));
     let x = Array::from_slice(&queries, &[2, heads, width]).unwrap();
@@ -193,7 +193,7 @@ fn values_that_are_parts_of_keys_are_attended_to() {
 }
 
 #[test]
-fn rows_go_through_their_experts() {
+fn each_row_uses_its_experts() {
     let (rows, experts, inputs, outputs) = (5, 4, 64, 3);
     let (x, weight) = (floats(rows * inputs, 1.0), floats(experts * outputs * inputs, 0.5));
     let x_array = Array::from_slice(&x, &[rows, inputs]).unwrap();
@@ -232,7 +232,7 @@ fn rows_go_through_their_experts() {
 }
 
 #[test]
-fn heads_go_through_their_matrices() {
+fn each_head_uses_its_matrix() {
     let (tokens, heads, inputs, outputs) = (2, 3, 4, 5);
     let (x, weight) = (floats(tokens * heads * inputs, 1.0), floats(heads * inputs * outputs, 0.5));
     let x_array = Array::from_slice(&x, &[tokens, heads, inputs]).unwrap();
@@ -260,7 +260,7 @@ fn heads_go_through_their_matrices() {
 }
 
 #[test]
-fn the_probabilities_of_all_tokens_add_up_to_one() {
+fn probabilities_sum_to_one() {
     let logits = Array::from_slice(&floats(2 * 50, 4.0), &[2, 50]).unwrap();
     let all = logits.argsort(-1).unwrap();
     for ops in means() {

@@ -127,7 +127,7 @@ fn linear() -> Linear {
 }
 
 #[test]
-fn convolutions_see_the_inputs_before() {
+fn convolutions_use_earlier_inputs() {
     let (count, channels) = (40, 3);
     let x = floats(count * channels, 1);
     // One tap sees none.
@@ -155,7 +155,7 @@ fn convolutions_see_the_inputs_before() {
 }
 
 #[test]
-fn the_delta_rule_is_its_recurrence() {
+fn the_delta_rule_matches_its_recurrence() {
     let (count, key_heads, value_heads, key_dim, value_dim) = (70, 2, 4, 5, 3);
     let query = floats(count * key_heads * key_dim, 3);
     // Of length one, as the walk gives them.
@@ -222,7 +222,7 @@ fn the_delta_rule_is_its_recurrence() {
 }
 
 #[test]
-fn a_state_space_is_its_recurrence() {
+fn the_state_space_scan_matches_its_recurrence() {
     let (count, heads, head_dim, groups, state_size) = (70, 4, 3, 2, 5);
     let x = floats(count * heads * head_dim, 3);
     let dt: Vec<f32> = floats(count * heads, 4).iter().map(|dt| (dt + 1.05) * 0.5).collect();
@@ -293,7 +293,7 @@ fn adjacent_pairs_become_halves() {
 }
 
 #[test]
-fn norms_are_those_of_their_formulas() {
+fn norms_match_their_formulas() {
     let values = [1f32, 3.0, -2.0, 0.5];
     let x = Array::from_slice(&values, &[1, 2, 2]).unwrap();
     let weight = table().1;
@@ -338,7 +338,7 @@ fn queries_grow_with_their_position() {
 }
 
 #[test]
-fn only_experts_of_the_best_groups_are_left() {
+fn group_limited_routing_keeps_experts_of_the_best_groups() {
     const NONE: f32 = f32::NEG_INFINITY;
     // Sums of the two best: 0.6, 0.7, 0.9; then three that are equal.
     let scores = [0.5, 0.1, 0.0, 0.4, 0.3, 0.3, 0.0, 0.9, 0.0];
@@ -349,7 +349,7 @@ fn only_experts_of_the_best_groups_are_left() {
 }
 
 #[test]
-fn the_largest_are_chosen_and_of_equals_the_first() {
+fn top_k_ties_go_to_the_lowest_index() {
     let scores = Array::from_slice(&[0.1f32, 0.7, 0.7, 0.9, 0.5, 0.5, 0.5, 0.5], &[2, 4]).unwrap();
     let chosen = |ops: &mut PassOps<'_>| ops.top(&scores, 3);
     assert_eq!(plain(|ops| chosen(ops)?.astype(DType::F32)), [3.0, 1.0, 2.0, 0.0, 1.0, 2.0]);
@@ -363,7 +363,7 @@ fn the_largest_are_chosen_and_of_equals_the_first() {
 }
 
 #[test]
-fn tokens_come_back_from_their_experts() {
+fn expert_outputs_return_to_their_tokens() {
     // As if expert `e` multiplied with `e + 1`.
     for tokens in [1, 3] {
         let x = floats(tokens * 2, 3);

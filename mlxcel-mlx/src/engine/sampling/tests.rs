@@ -140,7 +140,7 @@ fn drawn(logits: &[f32], change: impl Fn(&mut SamplingParams)) -> Vec<TokenId> {
 }
 
 #[test]
-fn of_equals_the_filters_keep_those_with_the_lowest_ids() {
+fn filter_ties_keep_the_lowest_ids() {
     let logits = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, -1.0];
     assert_eq!(drawn(&logits, |params| params.top_k = Some(3)), [1, 2, 4]);
     assert_eq!(drawn(&logits, |params| params.top_k = Some(1)), [1]);
@@ -164,7 +164,7 @@ fn infinite_biases_force_and_ban() {
 }
 
 #[test]
-fn a_mask_bounds_draws_whatever_the_biases() {
+fn masks_limit_draws_whatever_the_biases() {
     let vector = Vector { logits: vec![5.0, 0.0, 1.0, 0.5], tokens: vec![0], prompt_length: 0 };
     let mut params = SamplingParams::greedy();
     params.logit_bias = vec![(0, f32::INFINITY)];
@@ -177,7 +177,7 @@ fn a_mask_bounds_draws_whatever_the_biases() {
 }
 
 #[test]
-fn counting_a_token_on_the_device_is_counting_it_on_the_host() {
+fn token_counts_on_device_and_host_agree() {
     let history = |tokens: &[TokenId], generated: &[u32]| -> Vec<Occurrence> {
         tokens.iter().zip(generated).map(|(&token, &generated)| Occurrence { token, generated }).collect()
     };
@@ -199,7 +199,7 @@ fn counting_a_token_on_the_device_is_counting_it_on_the_host() {
 }
 
 #[test]
-fn the_most_likely_come_first_and_ties_go_to_the_lowest_id() {
+fn top_logprobs_are_sorted_and_ties_go_to_the_lowest_id() {
     let logits = Array::from_slice(&[0.0f32, 2.0, 2.0, -1.0, 3.0, 2.0, 0.0, 0.0], &[2, 4]).unwrap();
     assert_eq!(top(&logits, 3).unwrap().to_vec::<u32>().unwrap(), [1, 2, 0, 0, 1, 2]);
 }

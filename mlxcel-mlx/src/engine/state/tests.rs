@@ -57,7 +57,7 @@ fn fed(layout: &Layout, counts: &[usize]) -> (States, usize) {
 }
 
 #[test]
-fn bytes_bring_back_what_was_kept() {
+fn states_round_trip_through_bytes() {
     let layout = layout();
     for counts in [&[3][..], &[5], &[4, 4, 1], &[11, 1, 1]] {
         let (states, position) = fed(&layout, counts);
@@ -77,7 +77,7 @@ fn bytes_bring_back_what_was_kept() {
 }
 
 #[test]
-fn recurrent_states_go_back_and_caches_stay() {
+fn recurrent_states_are_restored_and_caches_are_kept() {
     let layout = layout();
     let (mut states, position) = fed(&layout, &[4]);
     let (before, bytes) = (states.recurrent(), states.read(&layout, position).unwrap());
@@ -89,7 +89,7 @@ fn recurrent_states_go_back_and_caches_stay() {
 }
 
 #[test]
-fn states_come_in_the_order_of_their_layers() {
+fn states_are_in_layer_order() {
     let mut states = States::default();
     let mut push =
         |group, layer| states.push(StateSlot { group, layer }, LayerState::Fixed(numbers(0, &[1]))).is_ok();

@@ -53,7 +53,7 @@ fn run(engine: &mut Engine, rows: Vec<RowRequest>) -> Vec<TokenId> {
 }
 
 #[test]
-fn the_next_step_is_begun_and_used_where_the_chosen_token_is_fed() {
+fn look_ahead_is_used_when_the_predicted_token_is_fed() {
     let (mut ahead, mut plain) = (engine(true), engine(false));
     let mut tokens = vec![5, 6, 7];
     let mut position = 0;
@@ -72,7 +72,7 @@ fn the_next_step_is_begun_and_used_where_the_chosen_token_is_fed() {
 }
 
 #[test]
-fn what_was_begun_with_another_token_is_thrown_away() {
+fn look_ahead_is_discarded_when_another_token_is_fed() {
     let (mut ahead, mut plain) = (engine(true), engine(false));
     let both = |ahead: &mut Engine, plain: &mut Engine, position, tokens: &[TokenId]| {
         let chosen = run(ahead, vec![greedy(A, position, tokens)]);
@@ -94,7 +94,7 @@ fn what_was_begun_with_another_token_is_thrown_away() {
 }
 
 #[test]
-fn sequences_that_step_apart_are_each_looked_ahead_for() {
+fn look_ahead_works_for_sequences_in_separate_steps() {
     let mut engine = engine(true);
     let a = run(&mut engine, vec![greedy(A, 0, &[5, 6])]);
     let b = run(&mut engine, vec![greedy(B, 0, &[8])]);
@@ -108,7 +108,7 @@ fn sequences_that_step_apart_are_each_looked_ahead_for() {
 }
 
 #[test]
-fn nothing_is_begun_that_cannot_be_asked_for() {
+fn look_ahead_is_skipped_when_the_next_step_is_unknown() {
     let mut engine = engine(true);
     let mask = Some(TokenMask::allowing(engine.vocabulary, [3, 4]));
     let masked = Choice { mask, ..choice(SamplingPlan::greedy(), Vec::new()) };
@@ -122,7 +122,7 @@ fn nothing_is_begun_that_cannot_be_asked_for() {
 }
 
 #[test]
-fn penalties_count_the_token_that_is_not_known_yet() {
+fn look_ahead_penalties_include_the_pending_token() {
     let mut params = SamplingParams::greedy();
     (params.repetition_penalty, params.frequency_penalty) = (Some(1.5), Some(0.7));
     let everything = mlxcel_core::Capabilities::new(1, 1)
@@ -141,7 +141,7 @@ fn penalties_count_the_token_that_is_not_known_yet() {
 }
 
 #[test]
-fn a_cache_that_was_lost_ahead_is_an_error_until_it_is_forgotten() {
+fn a_cache_lost_by_look_ahead_is_an_error_until_the_sequence_closes() {
     let mut engine = engine(true);
     run(&mut engine, vec![greedy(A, 0, &[5])]);
     engine.ahead.clear();

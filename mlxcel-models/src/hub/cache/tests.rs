@@ -39,7 +39,7 @@ impl Cache {
 }
 
 #[test]
-fn the_environment_names_the_cache_as_for_python() {
+fn the_cache_folder_follows_the_environment_variables_of_huggingface_hub() {
     let of = |set: &[(&str, &str)], home: Option<&str>| {
         let get = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
         HubCache::from_variables(get, home.map(Into::into)).map(|cache| cache.folder)
@@ -56,7 +56,7 @@ fn the_environment_names_the_cache_as_for_python() {
 
 #[cfg(unix)]
 #[test]
-fn a_name_is_a_snapshot_by_its_branch_tag_or_commit() {
+fn names_resolve_to_snapshots_by_branch_tag_or_commit() {
     let cache = cache();
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         cache.put(COMMIT, file, "{}");
@@ -80,7 +80,7 @@ fn a_name_is_a_snapshot_by_its_branch_tag_or_commit() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_checkpoint_lacks_is_named() {
+fn missing_files_of_a_checkpoint_are_named() {
     let cache = cache();
     cache.put(COMMIT, "config.json", "{}");
     assert_eq!(cache.find("org/name").unwrap().unwrap().missing, ["weights"]);
@@ -113,7 +113,7 @@ fn a_gguf_file_is_found_by_its_name_or_label() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_damaged_or_leads_elsewhere_is_refused() {
+fn corrupt_or_escaping_cache_entries_are_rejected() {
     use std::os::unix::fs::symlink;
 
     let cache = cache();

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_range_are_cut_at_its_ends() {
+    fn origin_ranges_are_clipped() {
         let mut origins = Origins::default();
         for (end, origin) in
             [(3, Origin::Template), (5, Origin::Given), (7, Origin::Given), (9, Origin::Answer)]

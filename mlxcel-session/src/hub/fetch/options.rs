@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_says_who_asks_whom() {
+    fn endpoint_and_token_come_from_the_environment() {
         let home = tempfile::tempdir().unwrap();
         let of = |set: &[(&str, &str)]| {
             let get = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());

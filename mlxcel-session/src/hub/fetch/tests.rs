@@ -80,7 +80,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_checkpoint_is_fetched_as_python_lays_it_out_and_nothing_else_of_the_repository() {
+fn only_checkpoint_files_are_fetched_in_the_layout_of_huggingface_hub() {
     let mut place = place();
     let told = Arc::new(AtomicU64::new(0));
     let (last, total) = (Arc::clone(&told), 500_000);
@@ -122,7 +122,7 @@ fn a_checkpoint_is_fetched_as_python_lays_it_out_and_nothing_else_of_the_reposit
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_to_no_host_that_it_redirects_to() {
+fn the_token_is_not_sent_to_redirect_targets() {
     let place = place();
     let error = place.refused(|hub| hub.token = Some("hf_secret"));
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -153,7 +153,7 @@ fn the_token_goes_to_the_hub_and_to_no_host_that_it_redirects_to() {
 }
 
 #[test]
-fn a_dropped_download_goes_on_where_it_was() {
+fn a_dropped_download_resumes() {
     let place = place();
     // Every connection breaks: 300,000 bytes come in three pieces, and 200,000 in two.
     place.hub.behave(|hub| hub.drop_after = Some(100_001));
@@ -166,7 +166,7 @@ fn a_dropped_download_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_silent_server_counts_as_dropped() {
+fn a_stalled_server_counts_as_dropped() {
     let mut place = place();
     (place.options.timeout, place.options.retries) = (Duration::from_secs(1), 20);
     place.hub.behave(|hub| hub.silent_after = Some(150_000));
@@ -175,7 +175,7 @@ fn a_silent_server_counts_as_dropped() {
 }
 
 #[test]
-fn a_cancelled_download_leaves_no_name_and_the_next_one_goes_on() {
+fn a_cancelled_download_leaves_no_snapshot_and_resumes() {
     let mut place = place();
     let cancel = CancelToken::new();
     let heard = cancel.clone();
@@ -200,7 +200,7 @@ fn a_cancelled_download_leaves_no_name_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_server_without_ranges_gives_all_again() {
+fn without_range_support_the_whole_file_is_fetched_again() {
     let place = place();
     let shard = bytes(300_000, 1);
     fs::create_dir_all(place.blob(&shard).parent().unwrap()).unwrap();
@@ -210,7 +210,7 @@ fn a_server_without_ranges_gives_all_again() {
 }
 
 #[test]
-fn what_is_damaged_is_fetched_again_once_and_then_refused() {
+fn corrupt_files_are_fetched_once_more_and_then_rejected() {
     let place = place();
     let shard = bytes(300_000, 1);
     let part = place.blob(&shard).with_extension("incomplete");
@@ -232,7 +232,7 @@ fn what_is_damaged_is_fetched_again_once_and_then_refused() {
 }
 
 #[test]
-fn what_the_hub_does_not_have_is_named() {
+fn missing_repositories_revisions_and_files_are_named() {
     let place = place();
     for (name, words) in [
         ("org/none", "no such model"),
@@ -269,7 +269,7 @@ fn one_gguf_model_of_several_is_fetched() {
 }
 
 #[test]
-fn a_busy_hub_is_asked_again() {
+fn busy_responses_are_retried() {
     let place = place();
     place.hub.behave(|hub| hub.busy = (2, 503));
     place.fetch("org/name").unwrap();
@@ -288,7 +288,7 @@ fn a_busy_hub_is_asked_again() {
 }
 
 #[test]
-fn redirects_that_lead_nowhere_end() {
+fn redirect_loops_end() {
     let place = place();
     let endpoint = place.hub.endpoint.clone();
     let around = format!("/org/name/resolve/{COMMIT}/{}", SHARDS[0]);
@@ -311,7 +311,7 @@ fn listing(siblings: &Value) -> Value {
 }
 
 #[test]
-fn a_hostile_listing_writes_nothing_outside_of_the_cache_and_takes_no_more_than_allowed() {
+fn a_hostile_listing_cannot_escape_the_cache_or_exceed_the_size_limit() {
     let place = place();
     let sum = sha256(b"x");
     let file = |name: &str, size: Value| json!({"rfilename": name, "size": size, "lfs": {"sha256": sum, "size": size}});
@@ -369,7 +369,7 @@ fn a_hostile_listing_writes_nothing_outside_of_the_cache_and_takes_no_more_than_
 }
 
 #[test]
-fn several_at_once_fetch_each_content_once() {
+fn concurrent_fetches_download_each_blob_once() {
     let place = place();
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefix_lengths_are_those_of_a_plain_search() {
+    fn dry_match_lengths_agree_with_a_plain_search() {
         for text in [&b"abcabcab"[..], b"aaaaa", b"abacabadabacaba", b"a", b"", b"aabaabaaab"] {
             let tokens: Vec<TokenId> = text.iter().copied().map(TokenId::from).collect();
             let plain = |start: usize| {

@@ -28,7 +28,7 @@ fn assert_distribution(change: impl FnOnce(&mut SamplingParams), expected: &[(To
 }
 
 #[test]
-fn each_filter_leaves_the_distribution_that_it_is_defined_by() {
+fn each_filter_gives_its_defined_distribution() {
     assert_distribution(|_| (), &[(0, 0.4), (1, 0.1), (2, 0.3), (3, 0.2)]);
     assert_distribution(|p| p.top_k = Some(2), &[(0, 4.0 / 7.0), (2, 3.0 / 7.0)]);
     // 0.4 + 0.3 does not reach 0.75, with 0.2 it does.
@@ -43,7 +43,7 @@ fn each_filter_leaves_the_distribution_that_it_is_defined_by() {
 }
 
 #[test]
-fn filters_build_on_one_another_in_the_order_of_transformers() {
+fn filters_apply_in_the_order_of_transformers() {
     // Of the two that top-k leaves, the first alone has 4/7, so top-p at 0.55 leaves one; of all four it would leave two.
     assert_distribution(
         |p| {
@@ -115,7 +115,7 @@ fn draws_follow_the_distribution_and_depend_on_seed_and_position_alone() {
 }
 
 #[test]
-fn the_draws_of_a_seed_stay_what_they_are() {
+fn the_draws_of_a_seed_are_stable_across_releases() {
     // Recorded: a change here changes what applications say for a seed.
     let sampler = sampler(|p| p.seed = 42);
     let draws: Vec<_> =
@@ -124,7 +124,7 @@ fn the_draws_of_a_seed_stay_what_they_are() {
 }
 
 #[test]
-fn without_temperature_the_most_likely_is_taken_and_its_logprob_is_the_models_own() {
+fn greedy_takes_the_argmax_with_the_models_own_logprob() {
     let greedy = sampler(|p| {
         p.temperature = 0.0;
         p.repetition_penalty = Some(10.0);
@@ -158,7 +158,7 @@ fn logits_that_allow_no_choice_are_errors() {
 }
 
 #[test]
-fn masks_and_limits_leave_what_they_allow() {
+fn masks_and_filters_keep_only_allowed_tokens() {
     assert_distribution(|p| p.allowed_tokens = Some(vec![3, 1, 3]), &[(1, 1.0 / 3.0), (3, 2.0 / 3.0)]);
     assert_distribution(|p| p.forbidden_tokens = vec![0, 3], &[(1, 0.25), (2, 0.75)]);
     let sampler = sampler(|p| p.forbidden_tokens = vec![0]);
@@ -175,7 +175,7 @@ fn masks_and_limits_leave_what_they_allow() {
 }
 
 #[test]
-fn a_token_comes_with_the_most_likely_ones_and_with_what_it_was_drawn_by() {
+fn choices_report_top_logprobs_and_the_sampled_distribution() {
     let sampler = sampler(|p| (p.temperature, p.forbidden_tokens) = (0.5, vec![0]));
     let mut context = after(&[]);
     context.top = 2;
@@ -193,14 +193,14 @@ fn a_token_comes_with_the_most_likely_ones_and_with_what_it_was_drawn_by() {
 }
 
 #[test]
-fn ngrams_that_would_leave_nothing_are_let_pass() {
+fn no_repeat_ngram_is_skipped_when_it_would_ban_every_token() {
     let sampler = sampler(|p| p.no_repeat_ngram = Some(1));
     let left = |tokens: &[TokenId]| sampler.distribution(&logits(), &after(tokens)).unwrap().len();
     assert_eq!((left(&[0, 1, 2]), left(&[0, 1, 2, 3])), (1, 4));
 }
 
 #[test]
-fn xtc_happens_as_often_as_it_is_told_to() {
+fn xtc_applies_with_its_probability() {
     let sampler = sampler(|p| p.xtc = Some(Xtc::new(0.25, 0.15)));
     let happens = |n: usize| {
         let found = sampler.distribution(&logits(), &after(&vec![0; n])).unwrap();
@@ -214,7 +214,7 @@ fn xtc_happens_as_often_as_it_is_told_to() {
 }
 
 #[test]
-fn a_dynamic_temperature_of_nothing_is_greedy() {
+fn a_dynamic_temperature_of_zero_is_greedy() {
     // All is certain but for rounding, so the temperature is the low end: 0.
     let sampler = sampler(|p| p.dynamic_temperature = Some(DynamicTemperature::new(1.0)));
     let found = sampler.distribution(&[900.0, 0.0, 0.0], &after(&[])).unwrap();
@@ -222,7 +222,7 @@ fn a_dynamic_temperature_of_nothing_is_greedy() {
 }
 
 #[test]
-fn own_steps_run_after_the_penalties_and_before_the_draw() {
+fn custom_steps_run_between_penalties_and_draw() {
     #[derive(Debug)]
     struct Own;
     impl SamplingStep for Own {

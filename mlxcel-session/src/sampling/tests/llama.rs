@@ -42,7 +42,7 @@ fn fixture() -> Fixture {
 }
 
 #[test]
-fn the_distribution_drawn_from_is_that_of_llama_cpp() {
+fn the_sampled_distribution_matches_llama_cpp() {
     let Fixture { vectors, cases, .. } = fixture();
     assert!(cases.len() > 80);
     for case in &cases {
@@ -55,7 +55,7 @@ fn the_distribution_drawn_from_is_that_of_llama_cpp() {
 }
 
 #[test]
-fn mirostat_follows_what_was_drawn_as_llama_cpp_does() {
+fn mirostat_adapts_as_in_llama_cpp() {
     let Fixture { vectors, mirostat, .. } = fixture();
     let params = SamplingParams::greedy()
         .with_temperature(1.0)

@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_order_of_steps_keeps_a_distribution(
+    fn every_step_order_gives_a_valid_distribution(
         logits in vec(logit(), 8..80),
         params in params(),
         tokens in vec(0u32..8, 0..20),

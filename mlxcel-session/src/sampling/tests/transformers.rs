@@ -51,7 +51,7 @@ fn for_each_case(check: impl Fn(&Case, &Vector, &str)) {
 }
 
 #[test]
-fn bias_and_penalties_give_the_logits_of_transformers() {
+fn bias_and_penalties_match_transformers() {
     for_each_case(|case, vector, name| {
         let sampler = case.parameters.sampler(0);
         let scores = sampler.scores(&vector.logits, &vector.context()).unwrap();
@@ -65,7 +65,7 @@ fn bias_and_penalties_give_the_logits_of_transformers() {
 }
 
 #[test]
-fn the_distribution_drawn_from_is_that_of_transformers() {
+fn the_sampled_distribution_matches_transformers() {
     for_each_case(|case, vector, name| {
         let sampler = case.parameters.sampler(0);
         let found = sampler.distribution(&vector.logits, &vector.context()).unwrap();
@@ -94,7 +94,7 @@ fn a_draw_is_where_the_uniform_number_falls_in_the_distribution_of_transformers(
 }
 
 #[test]
-fn greedy_choice_is_the_largest_of_the_logits_of_transformers() {
+fn greedy_choices_match_the_argmax_of_transformers() {
     for_each_case(|case, vector, name| {
         let greedy = HostSampler::new(case.parameters.params(0).with_temperature(0.0)).unwrap();
         let token = greedy.sample(&vector.logits, &vector.context()).unwrap().token;
@@ -105,7 +105,7 @@ fn greedy_choice_is_the_largest_of_the_logits_of_transformers() {
 }
 
 #[test]
-fn every_processor_that_a_field_stands_for_took_part() {
+fn every_logits_processor_of_transformers_is_covered() {
     let Fixture { mut cases, host_cases, .. } = fixture();
     cases.extend(host_cases);
     for class in [

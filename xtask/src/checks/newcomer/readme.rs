@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_block_that_adds_the_crate_and_the_program_after_it_are_taken() {
+    fn the_first_cargo_add_block_and_the_program_after_it_are_extracted() {
         let text = "# a\n\n```console\ngit clone x\n```\n\n```console\ncargo add mlxcel-session\n```\n\n```rust,no_run\n\
                     let model = Model::open(\"models/a\")?;\n```\n\n```rust\nother()\n```\n";
         let lines = Lines::of(text).unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_such_lines() {
+    fn the_readme_contains_a_quickstart() {
         assert!(Lines::of(include_str!("../../../../README.md")).is_ok());
     }
 }
