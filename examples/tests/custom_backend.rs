@@ -25,7 +25,7 @@ fn expectations() -> Expectations {
     Expectations::none()
         .skip("faults_poison", no_device)
         .skip("faults_spare_the_others", no_device)
-        .skip("faults_without_harm", no_device)
+        .skip("faults_anywhere_are_recoverable", no_device)
         .skip("broken_weights_are_refused", "it has no weights")
 }
 

@@ -37,11 +37,11 @@ use crate::subject::Subject;
 
 pub use batch::{
     batch_equals_single, batches_take_one_pass, bitwise_invariance, mixed_steps, prompt_chunks_take_one_pass,
-    rows_answer_in_order,
+    results_are_in_row_order,
 };
 pub use broken::broken_weights_are_refused;
 pub use cancel::{
-    cancelled_generations_go_on, cancelled_prompts_go_on, cancelled_rows_spare_the_others,
+    cancelled_generations_resume, cancelled_prompts_resume, cancelled_rows_spare_the_others,
     cancelled_steps_do_nothing,
 };
 pub use capacity::{fills_exactly, one_beyond_is_refused};
@@ -49,24 +49,24 @@ pub use errors::{
     bad_rows_are_refused, bad_rows_harm_no_others, duplicate_rows_are_refused, no_rows_are_refused,
     stats_are_monotone,
 };
-pub use faults::{faults_poison, faults_spare_the_others, faults_without_harm};
-pub use fork::{fork_computes_nothing, fork_goes_on, fork_is_independent, fork_needs_a_place};
+pub use faults::{faults_anywhere_are_recoverable, faults_poison, faults_spare_the_others};
+pub use fork::{fork_computes_nothing, fork_continues, fork_is_independent, fork_takes_a_slot};
 pub use generation::{
-    generation_ends_when_full, generation_leaves_nothing_open, given_methods_are_steps, streams_are_steps,
+    generation_ends_when_full, generation_leaves_nothing_open, provided_methods_are_steps, streams_are_steps,
 };
 pub use hidden::{
     hidden_states_are_complete, hidden_states_do_not_depend_on_chunks, hidden_states_mix_with_other_wants,
-    means_are_of_the_rows_tokens,
+    mean_pooling_covers_the_row,
 };
 pub use isolation::{
-    sequences_are_isolated, sessions_are_isolated, stale_ids_are_noticed, threads_share_only_weights,
+    sequences_are_isolated, sessions_are_isolated, stale_ids_are_rejected, threads_share_only_weights,
 };
 pub use lifecycle::{
     describes_itself, drop_order_is_free, ids_are_not_reused, load_options_are_honoured, opens_and_closes,
     sequences_are_limited, session_options_are_honoured, sessions_move_between_threads,
 };
 pub use logprobs::{
-    drafts_are_verified, every_position_is_step_by_step, logits_are_complete, logprobs_sum_to_one,
+    every_position_is_step_by_step, logits_are_complete, logprobs_sum_to_one, scored_drafts_can_be_rewound,
     top_is_sorted,
 };
 pub use masks::{bad_masks_are_refused, masks_are_honoured, stop_tokens_are_tokens};
@@ -81,14 +81,14 @@ pub use sampling::{
     seeds_repeat, top_k_is_honoured, top_p_is_honoured,
 };
 pub use snapshot::{
-    snapshot_computes_nothing, snapshot_moves_on, snapshot_refuses_damage, snapshot_refuses_foreign,
-    snapshot_refuses_other_models, snapshot_round_trip, snapshots_keep_to_their_size,
+    snapshot_computes_nothing, snapshot_outlives_its_session, snapshot_rejects_corruption,
+    snapshot_rejects_foreign, snapshot_rejects_other_models, snapshot_round_trip, snapshot_size_is_bounded,
 };
 pub use states::bounded_states_stop_growing;
 pub use unclaimed::unclaimed_is_unsupported;
 pub use verification::{
-    guesses_are_drawn_as_single_tokens, guesses_are_masked_one_by_one, guesses_are_verified,
-    guesses_show_their_logits,
+    drafts_are_masked_individually, drafts_are_sampled_as_single_tokens, drafts_are_verified_in_one_row,
+    drafts_return_logits,
 };
 
 /// A property that every engine must have.
@@ -219,7 +219,7 @@ impl fmt::Display for Need {
             Self::Sampling(field) => return write!(f, "device {}", field.as_str()),
             Self::Faults => "a faulty device",
             Self::OtherModel => "another model",
-            Self::BrokenWeights => "weights that are no numbers",
+            Self::BrokenWeights => "NaN weights",
             Self::BoundedState => "a state that stops growing",
         })
     }
@@ -243,66 +243,66 @@ use SamplingField::{
 };
 
 table! {
-    describes_itself [] "what it says about itself fits together"
-    load_options_are_honoured [] "every load option is honoured or refused"
+    describes_itself [] "capabilities and model information are consistent"
+    load_options_are_honoured [] "every load option is honoured or rejected by name"
     session_options_are_honoured [] "a session's own capacity is honoured"
-    opens_and_closes [] "sequences open empty and are gone once closed"
-    ids_are_not_reused [] "a closed sequence's number is not given again"
-    sequences_are_limited [] "as many sequences as claimed, and no more"
-    drop_order_is_free [] "backend, model, session drop in any order"
+    opens_and_closes [] "sequences open empty, and closed ones are gone"
+    ids_are_not_reused [] "the id of a closed sequence is never reused"
+    sequences_are_limited [] "the claimed number of sequences, and no more"
+    drop_order_is_free [] "backend, model and session drop in any order"
     sessions_move_between_threads [] "a session moves between threads"
-    chunked_prefill [] "a prompt in chunks is the whole prompt"
-    token_by_token [] "a prompt token by token is the whole prompt"
-    logits_do_not_depend_on_chunks [Logits] "logits do not depend on chunks"
+    chunked_prefill [] "a chunked prompt equals the whole prompt"
+    token_by_token [] "a prompt token by token equals the whole prompt"
+    logits_do_not_depend_on_chunks [Logits] "logits do not depend on chunking"
     positions_count_tokens [] "positions count tokens"
-    greedy_is_argmax [Logits] "greedy choice is the largest logit"
-    batch_equals_single [TwoSequences] "batched as single"
-    mixed_steps [TwoSequences] "chunks and decoding rows mix; rows join and leave"
-    rows_answer_in_order [TwoSequences] "results stand in the order of rows"
+    greedy_is_argmax [Logits] "the greedy token is the largest logit"
+    batch_equals_single [TwoSequences] "batched sequences equal single ones"
+    mixed_steps [TwoSequences] "prompt chunks and decoding rows mix; rows join and leave"
+    results_are_in_row_order [TwoSequences] "results are in the order of rows"
     batches_take_one_pass [] "a claimed batch is one pass"
     prompt_chunks_take_one_pass [] "a claimed prompt chunk is one pass"
-    bitwise_invariance [BitwiseBatchInvariance] "equal to the last bit in any batch"
-    sequences_are_isolated [TwoSequences] "sequences see nothing of each other"
-    sessions_are_isolated [] "sessions see nothing of each other"
-    threads_share_only_weights [] "sessions run on several threads at once"
-    stale_ids_are_noticed [] "a closed sequence is never taken for another"
-    fills_exactly [] "right to the last token of the capacity"
-    one_beyond_is_refused [] "one token beyond is refused before work"
-    rewind_forgets [Rewind] "going back forgets what came after"
-    rewind_has_bounds [Rewind] "rewinding past the current position is refused"
+    bitwise_invariance [BitwiseBatchInvariance] "bitwise equal in any batch"
+    sequences_are_isolated [TwoSequences] "sequences do not affect each other"
+    sessions_are_isolated [] "sessions do not affect each other"
+    threads_share_only_weights [] "sessions run on several threads concurrently"
+    stale_ids_are_rejected [] "the id of a closed sequence is rejected"
+    fills_exactly [] "correct up to the last token of the capacity"
+    one_beyond_is_refused [] "one token beyond the capacity is rejected before any work"
+    rewind_forgets [Rewind] "rewind forgets later tokens"
+    rewind_has_bounds [Rewind] "rewinding past the current position is rejected"
     rewind_computes_nothing [Rewind] "rewind computes nothing"
-    fork_goes_on [Fork, TwoSequences] "a fork goes on as its source would"
+    fork_continues [Fork, TwoSequences] "a fork continues as its source would"
     fork_is_independent [Fork, TwoSequences] "source and fork are independent"
-    fork_needs_a_place [Fork, TwoSequences] "a fork takes a sequence's place"
+    fork_takes_a_slot [Fork, TwoSequences] "a fork needs a free sequence slot"
     fork_computes_nothing [Fork, TwoSequences] "fork computes nothing"
-    snapshot_round_trip [Snapshot] "a restored sequence goes on"
-    snapshot_moves_on [Snapshot] "a snapshot outlives its session and model"
-    snapshot_refuses_foreign [Snapshot] "a foreign or too long snapshot is refused"
-    snapshot_refuses_other_models [Snapshot, OtherModel] "another model's snapshot is refused"
-    snapshot_refuses_damage [Snapshot] "a damaged snapshot is corrupt"
-    snapshots_keep_to_their_size [Snapshot] "a snapshot has as many bytes as claimed at most"
+    snapshot_round_trip [Snapshot] "a restored sequence continues"
+    snapshot_outlives_its_session [Snapshot] "a snapshot outlives its session and model"
+    snapshot_rejects_foreign [Snapshot] "foreign and oversized snapshots are rejected"
+    snapshot_rejects_other_models [Snapshot, OtherModel] "snapshots of another model are rejected"
+    snapshot_rejects_corruption [Snapshot] "a corrupt snapshot is detected"
+    snapshot_size_is_bounded [Snapshot] "a snapshot has at most the claimed size"
     snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
-    bounded_states_stop_growing [BoundedState] "windows and recurrences stop growing"
+    bounded_states_stop_growing [BoundedState] "memory of windows and recurrences stops growing"
     logits_are_complete [Logits] "a finite logit for every token"
     logprobs_sum_to_one [TopLogprobs] "log probabilities sum to one"
-    top_is_sorted [TopLogprobs] "likeliest tokens come sorted, as many as asked"
-    every_position_is_step_by_step [EveryPosition] "scoring at once is scoring step by step"
-    drafts_are_verified [EveryPosition, Rewind] "drafted tokens are verified, then taken back"
-    guesses_are_verified [Verification, Rewind] "guesses are verified by one row"
-    guesses_show_their_logits [Verification, Logits] "logits behind each guess"
-    guesses_are_masked_one_by_one [Verification, TokenMasks] "a mask for each guess"
-    guesses_are_drawn_as_single_tokens [Verification, Sampling(Temperature)] "draws behind guesses"
+    top_is_sorted [TopLogprobs] "top log probabilities are sorted, in the requested number"
+    every_position_is_step_by_step [EveryPosition] "scoring a text at once equals scoring it step by step"
+    scored_drafts_can_be_rewound [EveryPosition, Rewind] "drafts scored at every position can be rewound"
+    drafts_are_verified_in_one_row [Verification, Rewind] "drafts are verified in one row"
+    drafts_return_logits [Verification, Logits] "logits after each draft token"
+    drafts_are_masked_individually [Verification, TokenMasks] "each draft token has its own mask"
+    drafts_are_sampled_as_single_tokens [Verification, Sampling(Temperature)] "tokens after drafts are sampled as single tokens are"
     hidden_states_are_complete [HiddenStates] "a finite hidden state of the claimed size"
-    hidden_states_do_not_depend_on_chunks [HiddenStates] "hidden states do not depend on chunks"
-    means_are_of_the_rows_tokens [HiddenStates] "a mean is that of the row's tokens"
-    hidden_states_mix_with_other_wants [HiddenStates, TwoSequences] "hidden states beside other wants"
-    masks_are_honoured [TokenMasks] "a mask limits the choice alone"
-    bad_masks_are_refused [TokenMasks] "a mask of nothing is refused"
-    stop_tokens_are_tokens [TokenMasks] "stop tokens are tokens like others"
-    seeds_repeat [Sampling(Temperature)] "a seed gives the same text"
+    hidden_states_do_not_depend_on_chunks [HiddenStates] "hidden states do not depend on chunking"
+    mean_pooling_covers_the_row [HiddenStates] "mean pooling covers all tokens of the row"
+    hidden_states_mix_with_other_wants [HiddenStates, TwoSequences] "hidden states mix with other wants in a step"
+    masks_are_honoured [TokenMasks] "a mask limits the choice and nothing else"
+    bad_masks_are_refused [TokenMasks] "empty masks are rejected"
+    stop_tokens_are_tokens [TokenMasks] "stop tokens are ordinary tokens"
+    seeds_repeat [Sampling(Temperature)] "equal seeds give equal texts"
     seeds_differ [Sampling(Temperature)] "other seeds give other texts"
-    draws_are_stateless [Sampling(Temperature)] "batch, chunks, rewind, fork change no draw"
-    draws_follow_probabilities [Sampling(Temperature), Logits] "draws are as frequent as likely"
+    draws_are_stateless [Sampling(Temperature)] "batching, chunking, rewind and fork change no draw"
+    draws_follow_probabilities [Sampling(Temperature), Logits] "draws follow the probabilities"
     top_k_is_honoured [Sampling(Temperature), Sampling(TopK), Logits] "draws stay within top-k"
     top_p_is_honoured [Sampling(Temperature), Sampling(TopP), Logits] "draws stay within top-p"
     min_p_is_honoured [Sampling(Temperature), Sampling(MinP), Logits] "draws stay within min-p"
@@ -313,20 +313,20 @@ table! {
     streams_are_steps [] "streams are steps, and withhold stop tokens"
     generation_ends_when_full [] "a generation ends when its sequence is full"
     generation_leaves_nothing_open [] "a generation closes what it opened"
-    given_methods_are_steps [] "prefill and decode_step are steps"
+    provided_methods_are_steps [] "prefill and decode_step equal steps"
     cancelled_steps_do_nothing [] "a cancelled step computes nothing"
-    cancelled_prompts_go_on [] "a prompt stopped under way goes on"
-    cancelled_rows_spare_the_others [TwoSequences] "a cancelled row stops no other"
-    cancelled_generations_go_on [] "a cancelled generation goes on"
-    faults_poison [Faults] "a fault poisons until closed"
-    faults_spare_the_others [TwoSequences, Faults] "a fault harms no other sequence"
-    faults_without_harm [Faults] "wherever a fault strikes, the rest goes on"
-    broken_weights_are_refused [BrokenWeights] "what is no number is one error"
-    no_rows_are_refused [] "a step without rows is refused"
-    bad_rows_are_refused [] "bad rows are refused by kind"
-    duplicate_rows_are_refused [] "a second row of a sequence is refused"
-    bad_rows_harm_no_others [] "a bad row harms no other"
-    stats_are_monotone [] "counters count, and never fall"
-    unclaimed_is_unsupported [] "what is not claimed is unsupported"
-    operations [] "any order of operations"
+    cancelled_prompts_resume [] "a cancelled prompt resumes"
+    cancelled_rows_spare_the_others [TwoSequences] "a cancelled row leaves the others running"
+    cancelled_generations_resume [] "a cancelled generation resumes"
+    faults_poison [Faults] "a fault poisons its sequence until it is closed"
+    faults_spare_the_others [TwoSequences, Faults] "a fault affects no other sequence"
+    faults_anywhere_are_recoverable [Faults] "the session recovers from a fault at any point"
+    broken_weights_are_refused [BrokenWeights] "NaN is the same error for every want"
+    no_rows_are_refused [] "a step without rows is rejected"
+    bad_rows_are_refused [] "invalid rows are rejected with the right kind"
+    duplicate_rows_are_refused [] "a second row of a sequence is rejected"
+    bad_rows_harm_no_others [] "an invalid row affects no other row"
+    stats_are_monotone [] "counters increase and never decrease"
+    unclaimed_is_unsupported [] "unclaimed capabilities return Unsupported"
+    operations [] "random sequences of operations"
 }

@@ -73,43 +73,43 @@ macro_rules! __with_checks {
             greedy_is_argmax
             batch_equals_single
             mixed_steps
-            rows_answer_in_order
+            results_are_in_row_order
             batches_take_one_pass
             prompt_chunks_take_one_pass
             bitwise_invariance
             sequences_are_isolated
             sessions_are_isolated
             threads_share_only_weights
-            stale_ids_are_noticed
+            stale_ids_are_rejected
             fills_exactly
             one_beyond_is_refused
             rewind_forgets
             rewind_has_bounds
             rewind_computes_nothing
-            fork_goes_on
+            fork_continues
             fork_is_independent
-            fork_needs_a_place
+            fork_takes_a_slot
             fork_computes_nothing
             snapshot_round_trip
-            snapshot_moves_on
-            snapshot_refuses_foreign
-            snapshot_refuses_other_models
-            snapshot_refuses_damage
-            snapshots_keep_to_their_size
+            snapshot_outlives_its_session
+            snapshot_rejects_foreign
+            snapshot_rejects_other_models
+            snapshot_rejects_corruption
+            snapshot_size_is_bounded
             snapshot_computes_nothing
             bounded_states_stop_growing
             logits_are_complete
             logprobs_sum_to_one
             top_is_sorted
             every_position_is_step_by_step
-            drafts_are_verified
-            guesses_are_verified
-            guesses_show_their_logits
-            guesses_are_masked_one_by_one
-            guesses_are_drawn_as_single_tokens
+            scored_drafts_can_be_rewound
+            drafts_are_verified_in_one_row
+            drafts_return_logits
+            drafts_are_masked_individually
+            drafts_are_sampled_as_single_tokens
             hidden_states_are_complete
             hidden_states_do_not_depend_on_chunks
-            means_are_of_the_rows_tokens
+            mean_pooling_covers_the_row
             hidden_states_mix_with_other_wants
             masks_are_honoured
             bad_masks_are_refused
@@ -128,14 +128,14 @@ macro_rules! __with_checks {
             streams_are_steps
             generation_ends_when_full
             generation_leaves_nothing_open
-            given_methods_are_steps
+            provided_methods_are_steps
             cancelled_steps_do_nothing
-            cancelled_prompts_go_on
+            cancelled_prompts_resume
             cancelled_rows_spare_the_others
-            cancelled_generations_go_on
+            cancelled_generations_resume
             faults_poison
             faults_spare_the_others
-            faults_without_harm
+            faults_anywhere_are_recoverable
             broken_weights_are_refused
             no_rows_are_refused
             bad_rows_are_refused

@@ -80,7 +80,7 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
 /// Results are in the order of the rows, independent of the order in which sequences were opened. Needs two sequences.
 ///
 /// Kills: `answers_by_sequence`.
-pub fn rows_answer_in_order(subject: &Subject<'_>) -> Outcome {
+pub fn results_are_in_row_order(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let mut walks = companions(subject, &mut *session, 4)?;
     walks.reverse();

@@ -36,7 +36,7 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
 /// its position and continues correctly from there. Prompts that take long enough are in fact cancelled.
 ///
 /// Kills: `cancel_overstates_the_position`, `notices_cancel_before_steps_alone`, `notices_cancelled_rows_before_steps_alone`.
-pub fn cancelled_prompts_go_on(subject: &Subject<'_>) -> Outcome {
+pub fn cancelled_prompts_resume(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let text = subject.tokens(2, subject.model()?.info().capacity.min(320) - 2)?;
     // How long it takes without cancellation; the first time, programs may be compiled.
@@ -160,7 +160,7 @@ pub fn cancelled_rows_spare_the_others(subject: &Subject<'_>) -> Outcome {
 /// A generation that is cancelled between tokens ends with `Cancelled`, and its sequence stays usable.
 ///
 /// Kills: `cancel_sticks`.
-pub fn cancelled_generations_go_on(subject: &Subject<'_>) -> Outcome {
+pub fn cancelled_generations_resume(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let prompt = subject.tokens(4, 5)?;
     let sequence = session.open()?;

@@ -107,7 +107,7 @@ fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
 /// program starts poisons nothing.
 ///
 /// Kills: `short_memory_poisons`, `short_memory_feeds`.
-pub fn faults_without_harm(subject: &Subject<'_>) -> Outcome {
+pub fn faults_anywhere_are_recoverable(subject: &Subject<'_>) -> Outcome {
     for &point in subject.fault_points() {
         for good in GOOD {
             let faults = Faults::new(point, good);

@@ -26,7 +26,7 @@ fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usi
 /// A fork continues as its source would, also from an empty sequence. Needs two sequences.
 ///
 /// Kills: `fork_forgets_a_token`, `fork_loses_what_wrapped`.
-pub fn fork_goes_on(subject: &Subject<'_>) -> Outcome {
+pub fn fork_continues(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     for length in [0, 1, 9, subject.long()?] {
         let (mut source, mut fork) = forked(subject, &mut *session, length)?;
@@ -63,7 +63,7 @@ pub fn fork_is_independent(subject: &Subject<'_>) -> Outcome {
 /// A fork counts as a sequence, and is rejected if the limit is reached. Needs two sequences.
 ///
 /// Kills: `forks_beyond_the_limit`.
-pub fn fork_needs_a_place(subject: &Subject<'_>) -> Outcome {
+pub fn fork_takes_a_slot(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let mut walk = Walk::open(&mut *session, subject.tokens(0, 4)?)?;
     walk.run(subject, &mut *session, 1, "before")?;

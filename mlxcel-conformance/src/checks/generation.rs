@@ -131,7 +131,7 @@ pub fn generation_leaves_nothing_open(subject: &Subject<'_>) -> Outcome {
 /// `prefill` and `decode_step`, which an engine may override, behave as steps.
 ///
 /// Kills: `own_prefill_drops_a_token`, `own_decode_answers_in_reverse`.
-pub fn given_methods_are_steps(subject: &Subject<'_>) -> Outcome {
+pub fn provided_methods_are_steps(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let plan = SamplingPlan::greedy();
     let count = session.capabilities().sequences.min(3);

@@ -92,7 +92,7 @@ pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
 /// and after earlier tokens of the sequence. Needs hidden states.
 ///
 /// Kills: `means_are_last`, `means_count_what_was_held`.
-pub fn means_are_of_the_rows_tokens(subject: &Subject<'_>) -> Outcome {
+pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
     let text = subject.tokens(7, subject.length(70)?)?;
     let mut session = subject.session()?;
     let sequence = session.open()?;

@@ -84,7 +84,7 @@ pub fn threads_share_only_weights(subject: &Subject<'_>) -> Outcome {
 /// Ids belong to their session: an id that is closed or of another session is never taken for another sequence.
 ///
 /// Kills: `reuses_ids`, `keeps_closed_sequences`.
-pub fn stale_ids_are_noticed(subject: &Subject<'_>) -> Outcome {
+pub fn stale_ids_are_rejected(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let stale = session.open()?;
     extend(&mut *session, stale, &subject.tokens(4, 4)?)?;

@@ -190,7 +190,7 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
 /// rewind.
 ///
 /// Kills: `rewinds_in_name_only`, `scores_are_shifted`.
-pub fn drafts_are_verified(subject: &Subject<'_>) -> Outcome {
+pub fn scored_drafts_can_be_rewound(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(5, 10)?;
     let vocabulary = subject.model()?.info().vocabulary_size as u32;
     // What the model says by itself.

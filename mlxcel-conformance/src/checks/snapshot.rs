@@ -41,7 +41,7 @@ pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
 /// dropped.
 ///
 /// Kills: `snapshot_is_a_handle`.
-pub fn snapshot_moves_on(subject: &Subject<'_>) -> Outcome {
+pub fn snapshot_outlives_its_session(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let mut walk = Walk::open(&mut *session, subject.tokens(3, 12)?)?;
     walk.run(subject, &mut *session, 2, "before")?;
@@ -60,7 +60,7 @@ pub fn snapshot_moves_on(subject: &Subject<'_>) -> Outcome {
 /// A snapshot of another engine or model, or longer than the session's capacity, is rejected.
 ///
 /// Kills: `restores_anything`, `restores_what_is_too_long`.
-pub fn snapshot_refuses_foreign(subject: &Subject<'_>) -> Outcome {
+pub fn snapshot_rejects_foreign(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;
     extend(&mut *session, sequence, &subject.tokens(4, 10)?)?;
@@ -90,7 +90,7 @@ pub fn snapshot_refuses_foreign(subject: &Subject<'_>) -> Outcome {
 /// A snapshot of another model of the same engine is rejected. Needs another model.
 ///
 /// Kills: `restores_anything`.
-pub fn snapshot_refuses_other_models(subject: &Subject<'_>) -> Outcome {
+pub fn snapshot_rejects_other_models(subject: &Subject<'_>) -> Outcome {
     let Some(other) = subject.other_model()? else { return Ok(()) };
     let mut session = subject.session()?;
     let sequence = session.open()?;
@@ -108,7 +108,7 @@ pub fn snapshot_refuses_other_models(subject: &Subject<'_>) -> Outcome {
 /// A snapshot with a truncated or extended payload, or with a wrong position, is corrupt.
 ///
 /// Kills: `restores_damage`.
-pub fn snapshot_refuses_damage(subject: &Subject<'_>) -> Outcome {
+pub fn snapshot_rejects_corruption(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;
     extend(&mut *session, sequence, &subject.tokens(6, 10)?)?;
@@ -138,7 +138,7 @@ pub fn snapshot_refuses_damage(subject: &Subject<'_>) -> Outcome {
 /// read.
 ///
 /// Kills: `understates_snapshot_bytes`, `overstates_snapshot_bytes`.
-pub fn snapshots_keep_to_their_size(subject: &Subject<'_>) -> Outcome {
+pub fn snapshot_size_is_bounded(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let (context, most) = (session.capabilities().context, session.capabilities().snapshot_bytes);
     let Some(most) = most else { return Ok(()) };

@@ -30,7 +30,7 @@ fn verified(
 /// prompt before them, and the sequence continues from the accepted ones. Needs verification and rewind.
 ///
 /// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `rewinds_in_name_only`.
-pub fn guesses_are_verified(subject: &Subject<'_>) -> Outcome {
+pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(6, 10)?;
     let vocabulary = subject.model()?.info().vocabulary_size as u32;
     let mut truth = prompt.clone();
@@ -66,7 +66,7 @@ pub fn guesses_are_verified(subject: &Subject<'_>) -> Outcome {
 /// The logits after draft tokens are those of each position. Needs verification and logits.
 ///
 /// Kills: `verifies_by_the_last_logits`.
-pub fn guesses_show_their_logits(subject: &Subject<'_>) -> Outcome {
+pub fn drafts_return_logits(subject: &Subject<'_>) -> Outcome {
     let text = subject.tokens(7, 9)?;
     let (tolerance, drafts) = (subject.tolerance()?, 3);
     let mut session = subject.session()?;
@@ -90,7 +90,7 @@ pub fn guesses_show_their_logits(subject: &Subject<'_>) -> Outcome {
 /// Each draft token has its own mask. Needs verification and token masks.
 ///
 /// Kills: `verifies_by_the_first_mask`.
-pub fn guesses_are_masked_one_by_one(subject: &Subject<'_>) -> Outcome {
+pub fn drafts_are_masked_individually(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(8, 6)?;
     let vocabulary = subject.model()?.info().vocabulary_size;
     let plan = SamplingPlan::greedy();
@@ -109,7 +109,7 @@ pub fn guesses_are_masked_one_by_one(subject: &Subject<'_>) -> Outcome {
 /// Sampling after draft tokens gives the same as step by step. Needs verification and the temperature.
 ///
 /// Kills: `verification_draws_by_the_row`.
-pub fn guesses_are_drawn_as_single_tokens(subject: &Subject<'_>) -> Outcome {
+pub fn drafts_are_sampled_as_single_tokens(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(9, 6)?;
     let mut params = SamplingParams::greedy();
     (params.temperature, params.seed) = (1.0, 11);

@@ -147,7 +147,7 @@ fn an_engine_without_capabilities_passes_and_the_report_lists_skipped_checks() {
     let subject = Subject::new(least(ReferenceBackend::new()), ReferenceBackend::source());
     let report = run_all(&subject, &Expectations::none());
     assert!(report.passed(), "{report}");
-    assert!(matches!(report.result("fork_goes_on"), Some(CheckResult::Unclaimed(_))));
+    assert!(matches!(report.result("fork_continues"), Some(CheckResult::Unclaimed(_))));
     assert!(matches!(report.result("chunked_prefill"), Some(CheckResult::Passed)));
     assert!(report.to_string().contains("not claimed: rewind"), "{report}");
 }

@@ -168,7 +168,7 @@ impl<'r, W> StepRow<'r, W> {
 
     /// How many of the tokens left to feed are draft tokens, while a token before them is also left. The tokens before
     /// them are prefill; draft tokens are computed as if fed one by one.
-    pub fn guesses_left(&self) -> usize {
+    pub fn drafts_left(&self) -> usize {
         self.row.want.drafts().map_or(0, |drafts| drafts.min(self.remaining().saturating_sub(1)))
     }
 

@@ -45,7 +45,7 @@ impl<E: Executor> GraphSession<E> {
         let sequence = self.table.get_mut("step", work.sequence())?;
         let position = sequence.position;
         let mut length = position + left;
-        let guesses = work.guesses_left();
+        let guesses = work.drafts_left();
         if rows::wants_every(work) || guesses > 0 {
             // Guesses are computed as if fed one by one, what precedes them as a whole.
             let from = if guesses > 0 { position + left - guesses - 1 } else { position };

@@ -69,7 +69,7 @@ impl MlxSession {
         let sequence = self.table.get("step", row.sequence())?;
         let position = sequence.position();
         let mut length = position + row.remaining();
-        let guesses = row.guesses_left();
+        let guesses = row.drafts_left();
         if wants_every(row) || guesses > 0 {
             // What a position says depends on those before it alone: it is of the epoch that ends with it.
             let from = if guesses > 0 { length - guesses - 1 } else { position };
