@@ -104,21 +104,21 @@ pub enum Want<'a> {
     /// [`Capabilities::verification`](crate::Capabilities::verification).
     Verify {
         /// How to choose; its place must be the device. Draws are of each answer's own position, and penalties read the tokens in
-        /// front of it, guesses included.
+        /// front of it, draft tokens included.
         plan: &'a SamplingPlan,
         /// The tokens that may be chosen, for each answer; none for all. Needs
         /// [`Capabilities::token_masks`](crate::Capabilities::token_masks).
         masks: &'a [TokenMask],
         /// How many of the most likely tokens to report with each answer.
         top: u16,
-        /// How many of the row's last tokens are guesses: less than it has tokens.
+        /// How many of the row's last tokens are draft tokens: less than it has tokens.
         drafts: usize,
     },
     /// The logits after each of the row's last `drafts + 1` tokens: [`Verify`](Self::Verify) with sampling on the host.
     /// Needs [`Capabilities::verification`](crate::Capabilities::verification) and
     /// [`Capabilities::logits`](crate::Capabilities::logits).
     VerifyLogits {
-        /// How many of the row's last tokens are guesses: less than it has tokens.
+        /// How many of the row's last tokens are draft tokens: less than it has tokens.
         drafts: usize,
     },
     /// The hidden states of the row's tokens after the last norm, pooled to one vector, as an embedding; needs

@@ -1,4 +1,4 @@
-//! Generations with guesses say what they say without.
+//! Drafts change no token of a generation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use mlxcel_core::reference::ReferenceBackend;
@@ -26,13 +26,13 @@ impl LogitsSampler for Host {
 
 type Ran = (Vec<SampledToken>, Option<FinishReason>, usize);
 
-/// Generates after `prompt`, with `guess` of the text so far in front of each row; gives how many passes it took too.
+/// Generates after `prompt`, with calling `draft` before each row; also returns the number of passes.
 fn run(
     model: &dyn Model,
     prompt: &[TokenId],
     options: &GenerateOptions,
     choice: TokenChoice,
-    mut guess: impl FnMut(&mut Generation),
+    mut draft: impl FnMut(&mut Generation),
 ) -> Ran {
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     let sequence = session.open().unwrap();
@@ -40,7 +40,7 @@ fn run(
     let mut generation = Generation::new(prompt, capacity, options.clone(), choice).unwrap();
     let mut tokens = Vec::new();
     loop {
-        guess(&mut generation);
+        draft(&mut generation);
         let Some(token) = generation.advance(&mut session, sequence).unwrap() else { break };
         tokens.push(token);
         let state = session.state(sequence).unwrap();
@@ -76,18 +76,23 @@ fn drafts_change_neither_tokens_nor_the_end() {
                 let prompt: Vec<TokenId> = (0..20).map(|i| (seed * 31 + i * 17) % 61 + 1).collect();
                 let plain = run(&*model, &prompt, &options, choice(), |_| {});
                 let text: Vec<TokenId> = plain.0.iter().map(|token| token.token).collect();
-                let guessed = run(&*model, &prompt, &options, choice(), |generation| {
+                let speculated = run(&*model, &prompt, &options, choice(), |generation| {
                     let said = generation.generated().len();
-                    let mut guess: Vec<TokenId> = text.iter().skip(said).take(5).copied().collect();
+                    let mut draft: Vec<TokenId> = text.iter().skip(said).take(5).copied().collect();
                     // Sometimes all are right, sometimes one is wrong, sometimes they go beyond the end.
-                    if let Some(token) = guess.get_mut((said + seed as usize) % 7) {
+                    if let Some(token) = draft.get_mut((said + seed as usize) % 7) {
                         *token = (*token + 1) % 64;
                     }
-                    guess.extend([3, 4]);
-                    generation.set_drafts(&guess);
+                    draft.extend([3, 4]);
+                    generation.set_drafts(&draft);
                 });
-                assert_eq!((&plain.0, plain.1), (&guessed.0, guessed.1), "choice {kind}, seed {seed}");
-                assert!(plain.0.len() < 12 || 3 * guessed.2 < 2 * plain.2, "{} of {}", guessed.2, plain.2);
+                assert_eq!((&plain.0, plain.1), (&speculated.0, speculated.1), "choice {kind}, seed {seed}");
+                assert!(
+                    plain.0.len() < 12 || 3 * speculated.2 < 2 * plain.2,
+                    "{} of {}",
+                    speculated.2,
+                    plain.2
+                );
             }
         }
     }

@@ -99,23 +99,23 @@ impl Chunks {
     }
 }
 
-/// How many tokens a row with guesses has room for, ascending: more take longer to compute than the weights to read. The largest is
+/// How many tokens a row with draft tokens has room for, ascending: more take longer to compute than the weights to read. The largest is
 /// also how many tokens the rows of a pass have together.
 const VERIFIED: [usize; 4] = [2, 4, 8, 16];
 
 impl Chunks {
-    /// The room that rows with guesses may have: none for more than a prompt chunk, behind whose padding caches end.
+    /// The room that rows with draft tokens may have: none for more than a prompt chunk, behind whose padding caches end.
     pub(crate) fn verified(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
         VERIFIED.into_iter().filter(|&room| room <= self.largest())
     }
 
-    /// The rooms of rows with guesses, each with how many such rows share a pass at most, of `width`.
+    /// The rooms of rows with draft tokens, each with how many such rows share a pass at most, of `width`.
     pub(crate) fn verified_together(&self, width: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let most = VERIFIED[VERIFIED.len() - 1];
         self.verified().map(move |room| (room, width.min(most / room)))
     }
 
-    /// `pass` with less room where its chunk is short: that of rows with guesses, whose programs cost by their few tokens and give every
+    /// `pass` with less room where its chunk is short: that of rows with draft tokens, whose programs cost by their few tokens and give every
     /// position. None where there is no such room for its rows.
     pub(crate) fn shortened(&self, pass: &Pass, width: usize) -> Option<Pass> {
         let chunk = pass.rows.first().filter(|_| pass.outputs <= Outputs::Every)?;
@@ -125,13 +125,13 @@ impl Chunks {
         fits.then_some(Pass { rows, outputs: Outputs::Every })
     }
 
-    /// The room for `tokens` of a row with guesses, or for as many of them as a pass takes.
+    /// The room for `tokens` of a row with draft tokens, or for as many of them as a pass takes.
     fn room_for(&self, tokens: usize) -> usize {
         self.verified().find(|&room| room >= tokens).or(self.verified().last()).unwrap_or(1)
     }
 }
 
-/// The next pass over rows with guesses, all of which it gives room for as many tokens as the first needs; decoding rows ride along. The
+/// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first needs; decoding rows ride along. The
 /// weights are read once for them, and few programs are needed: those of so many equal rows.
 fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let needed = |row: &Pending| match row.wants {
@@ -162,7 +162,7 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
 /// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
 /// combination of shapes is a program to compile.
 ///
-/// Rows with guesses have passes of their own, behind those with chunks; what precedes the guesses of a long row is computed as a prompt
+/// Rows with draft tokens have passes of their own, behind those with chunks; what precedes the draft tokens of a long row is computed as a prompt
 /// is.
 ///
 /// Nor do rows that want hidden states share a pass with others: programs give those or logits.
@@ -293,7 +293,7 @@ mod tests {
             run(&[(4, Ends(4)), (128, Last), (1, Last)], 4),
             [vec![(1, 128, 128), (2, 1, 1)], vec![(0, 4, 4)]]
         );
-        // What precedes guesses is a prompt; of many guesses there are several passes.
+        // What precedes draft tokens is a prompt; of many draft tokens there are several passes.
         assert_eq!(run(&[(131, Ends(3))], 4), [[(0, 128, 128)], [(0, 3, 4)]]);
         assert_eq!(run(&[(4, Ends(3))], 4), [[(0, 1, 1)], [(0, 3, 4)]]);
         assert_eq!(run(&[(20, Ends(20))], 4), [[(0, 16, 16)], [(0, 4, 4)]]);

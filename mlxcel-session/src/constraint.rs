@@ -53,16 +53,16 @@ pub trait Constraint: Send {
         Ok(Vec::new())
     }
 
-    /// The masks behind each of `guesses`, as if they continued the text: up to the first guess that is not allowed, or after which the
-    /// text is complete or continues with [forced](Self::forced) tokens. The text itself does not change. Guessed tokens
+    /// The masks behind each of `draft_tokens`, as if they continued the text: up to the first draft token that is not allowed, or after which the
+    /// text is complete or continues with [forced](Self::forced) tokens. The text itself does not change. Draft tokens
     /// ([`Options::speculation`](crate::Options::speculation)) are verified under these masks. The default gives none, and then
-    /// nothing is guessed.
+    /// nothing is drafted.
     ///
     /// # Errors
     ///
-    /// Those of computing a mask; nothing is guessed then.
-    fn masks_ahead(&mut self, guesses: &[TokenId]) -> Result<Vec<TokenMask>> {
-        let _ = guesses;
+    /// Those of computing a mask; nothing is drafted then.
+    fn masks_ahead(&mut self, draft_tokens: &[TokenId]) -> Result<Vec<TokenMask>> {
+        let _ = draft_tokens;
         Ok(Vec::new())
     }
 
@@ -151,11 +151,11 @@ impl Constrained {
         self.next.mask()
     }
 
-    /// The masks for the next token and behind each of `guesses`, as far as these can be verified.
-    pub(crate) fn masks_ahead(&self, guesses: &[TokenId]) -> Result<Vec<TokenMask>> {
+    /// The masks for the next token and behind each of `draft_tokens`, as far as these can be verified.
+    pub(crate) fn masks_ahead(&self, draft_tokens: &[TokenId]) -> Result<Vec<TokenMask>> {
         let mut masks = vec![self.mask().as_ref().map_err(Clone::clone)?.clone()];
-        masks.extend(lock(&self.constraint).masks_ahead(guesses)?);
-        masks.truncate(guesses.len() + 1);
+        masks.extend(lock(&self.constraint).masks_ahead(draft_tokens)?);
+        masks.truncate(draft_tokens.len() + 1);
         Ok(masks)
     }
 

@@ -154,10 +154,10 @@ impl TextGeneration {
         let Some(speculator) = &mut self.speculator else { return 0 };
         let generation = &mut self.generation;
         if let (Some(_), false) = (&self.constraint, self.on_device) {
-            // Those of the last guesses; the sampler asks for the next one itself.
+            // Those of the last draft tokens; the sampler asks for the next one itself.
             generation.set_masks(Vec::new());
         }
-        // A prompt's last row would be cut where it is not without guesses.
+        // A prompt's last row would be cut where it is not without draft tokens.
         if generation.generated().is_empty() || generation.pending().len() != 1 || generation.has_ready() {
             return 0;
         }
@@ -174,7 +174,7 @@ impl TextGeneration {
         generation.set_drafts(&drafts)
     }
 
-    /// Says that its row shares a pass whose time tells nothing about guesses, such as one with a prompt.
+    /// Records that its row shares a pass whose time says nothing about drafting, such as one with a prompt.
     pub(crate) fn disturb(&mut self) {
         if let Some(speculator) = &mut self.speculator {
             speculator.disturb();
@@ -420,7 +420,7 @@ impl TextGeneration {
         }
     }
 
-    /// Takes in what became of the guesses of a row.
+    /// Records the acceptance of the draft tokens of a row.
     fn count_drafts(&mut self) {
         let (drafted, accepted) = (self.generation.drafted(), self.generation.accepted());
         let new = (drafted - self.usage.drafted_tokens, accepted - self.usage.accepted_tokens);

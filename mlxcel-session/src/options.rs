@@ -71,7 +71,7 @@ pub struct Options {
     /// Constrained decoding, such as a grammar of a JSON schema. A complete text ends with
     /// [`FinishReason::Stop`](crate::FinishReason::Stop); if another limit ends the generation, the text is incomplete.
     pub constraint: Option<Arc<dyn ConstraintSource>>,
-    /// Speculative decoding, which never changes the text. Off by default. Under a [`constraint`](Self::constraint) guesses are
+    /// Speculative decoding, which never changes the text. Off by default. Under a [`constraint`](Self::constraint) draft tokens are
     /// verified with the masks that it gives [ahead](crate::Constraint::masks_ahead).
     pub speculation: Option<Speculation>,
     /// The maximum duration, including time in a queue. The generation ends at the first token or prompt chunk after

@@ -244,7 +244,7 @@ impl Drop for TextStream<'_> {
     fn drop(&mut self) {
         // Rejected drafts are not part of the text.
         if let Err(error) = self.generation.rewind(&mut *self.session, self.sequence) {
-            tracing::debug!(%error, "wrong guesses stay in a sequence");
+            tracing::debug!(%error, "wrong draft tokens stay in a sequence");
         }
         let Some(Keeper { cache, engine, .. }) = self.keeper.take() else { return };
         let generation = self.generation.tokens();

@@ -1,4 +1,4 @@
-//! Generations with guesses say what they say without: on the reference engine with models at random, and on every engine that is
+//! Speculation changes no token: on the reference engine with models at random, and on every engine that is
 //! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind there are.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -59,7 +59,7 @@ impl Drafter for Replay {
     }
 }
 
-/// Options at random, without guesses.
+/// Random options, without speculation.
 fn options(random: &mut Random, vocabulary: usize, most: usize) -> Options {
     let mut sampling = SamplingParams::greedy();
     if !random.one_in(3) {
@@ -91,7 +91,7 @@ fn options(random: &mut Random, vocabulary: usize, most: usize) -> Options {
     options
 }
 
-/// What guesses, at random: one of every kind, by its number of tokens or as many as pay.
+/// Random speculation options: a drafter of every kind, by its number of tokens or as many as pay.
 fn speculation(
     random: &mut Random,
     shared: &Speculation,
@@ -115,13 +115,13 @@ fn speculation(
     }
 }
 
-fn assert_same(plain: &Completion, guessed: &Completion, what: &str) {
-    assert_eq!(plain.tokens, guessed.tokens, "{what}");
-    assert_eq!(plain.text, guessed.text, "{what}");
-    assert_eq!(plain.finish_reason, guessed.finish_reason, "{what}");
-    assert_eq!(plain.stop_string, guessed.stop_string, "{what}");
-    assert_eq!(plain.top_logprobs.len(), guessed.top_logprobs.len(), "{what}");
-    assert!(guessed.usage.accepted_tokens <= guessed.usage.drafted_tokens, "{what}");
+fn assert_same(plain: &Completion, speculated: &Completion, what: &str) {
+    assert_eq!(plain.tokens, speculated.tokens, "{what}");
+    assert_eq!(plain.text, speculated.text, "{what}");
+    assert_eq!(plain.finish_reason, speculated.finish_reason, "{what}");
+    assert_eq!(plain.stop_string, speculated.stop_string, "{what}");
+    assert_eq!(plain.top_logprobs.len(), speculated.top_logprobs.len(), "{what}");
+    assert!(speculated.usage.accepted_tokens <= speculated.usage.drafted_tokens, "{what}");
     assert_eq!(plain.usage.drafted_tokens, 0, "{what}");
 }
 
@@ -154,19 +154,19 @@ fn speculation_changes_no_token_of_random_models() {
             let prompt: Vec<TokenId> =
                 (0..1 + random.below(30)).map(|_| random.below(vocabulary) as TokenId).collect();
             let plain = model.generate_tokens(&prompt, &options).unwrap().complete().unwrap();
-            let guesses = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
-            let what = format!("case {case}: {options:?}, {guesses:?}");
-            let guessing = options.with_speculation(guesses);
-            let guessed = model.generate_tokens(&prompt, &guessing).unwrap().complete().unwrap();
-            assert_same(&plain, &guessed, &what);
+            let draft_tokens = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
+            let what = format!("case {case}: {options:?}, {draft_tokens:?}");
+            let speculating = options.with_speculation(draft_tokens);
+            let speculated = model.generate_tokens(&prompt, &speculating).unwrap().complete().unwrap();
+            assert_same(&plain, &speculated, &what);
             // What this engine computes does not depend on rows.
             assert_eq!(
                 (&plain.logprobs, &plain.top_logprobs),
-                (&guessed.logprobs, &guessed.top_logprobs),
+                (&speculated.logprobs, &speculated.top_logprobs),
                 "{what}"
             );
-            drafted += guessed.usage.drafted_tokens;
-            accepted += guessed.usage.accepted_tokens;
+            drafted += speculated.usage.drafted_tokens;
+            accepted += speculated.usage.accepted_tokens;
         }
     }
     assert!(accepted > 0 && accepted < drafted, "{accepted} of {drafted}");
@@ -188,8 +188,8 @@ fn requests_with_and_without_speculation_share_steps() {
                 let prompt: Vec<TokenId> =
                     (0..1 + random.below(60)).map(|_| random.below(vocabulary) as TokenId).collect();
                 let plain = model.generate_tokens(&prompt, &options).unwrap().complete().unwrap();
-                let guesses = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
-                let options = if random.one_in(4) { options } else { options.with_speculation(guesses) };
+                let draft_tokens = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
+                let options = if random.one_in(4) { options } else { options.with_speculation(draft_tokens) };
                 (prompt, options, plain)
             })
             .collect();
@@ -199,11 +199,11 @@ fn requests_with_and_without_speculation_share_steps() {
             .collect();
         let mut counted = [0; 2];
         for (stream, (_, options, plain)) in streams.into_iter().zip(&requests) {
-            let guessed = stream.complete().unwrap();
-            assert_same(plain, &guessed, &format!("case {case}: {options:?}"));
-            assert_eq!(plain.logprobs, guessed.logprobs);
-            counted[0] += guessed.usage.drafted_tokens as u64;
-            counted[1] += guessed.usage.accepted_tokens as u64;
+            let speculated = stream.complete().unwrap();
+            assert_same(plain, &speculated, &format!("case {case}: {options:?}"));
+            assert_eq!(plain.logprobs, speculated.logprobs);
+            counted[0] += speculated.usage.drafted_tokens as u64;
+            counted[1] += speculated.usage.accepted_tokens as u64;
         }
         let stats = engine.stats();
         assert_eq!([stats.drafted_tokens, stats.accepted_tokens], counted, "case {case}");
@@ -229,13 +229,13 @@ fn all_engines_generate_the_same_tokens_from_the_bundled_model() {
             let prompt = prompts[random.below(prompts.len())];
             let plain = model.generate(prompt, &options).unwrap().complete().unwrap();
             let tokens = model.tokenizer().unwrap().encode(prompt, true).unwrap().len();
-            let guesses = speculation(&mut random, &shared, &small, &plain.tokens, tokens);
-            let what = format!("{backend}, case {case}: {options:?}, {guesses:?}");
-            let guessing = options.with_speculation(guesses);
-            let guessed = model.generate(prompt, &guessing).unwrap().complete().unwrap();
-            assert_same(&plain, &guessed, &what);
+            let draft_tokens = speculation(&mut random, &shared, &small, &plain.tokens, tokens);
+            let what = format!("{backend}, case {case}: {options:?}, {draft_tokens:?}");
+            let speculating = options.with_speculation(draft_tokens);
+            let speculated = model.generate(prompt, &speculating).unwrap().complete().unwrap();
+            assert_same(&plain, &speculated, &what);
             let engine = Engine::new(model.clone()).unwrap();
-            let both = [0; 2].map(|_| engine.generate(prompt, &guessing).unwrap());
+            let both = [0; 2].map(|_| engine.generate(prompt, &speculating).unwrap());
             for stream in both {
                 assert_same(&plain, &stream.complete().unwrap(), &format!("batched: {what}"));
             }
@@ -295,8 +295,8 @@ fn a_model_drafting_for_itself_is_always_accepted() {
         let plain = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
         let options =
             options.with_speculation(Speculation::new(DraftModel::new(model.clone())).with_width(6));
-        let guessed = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
-        assert_eq!(plain.tokens, guessed.tokens);
-        assert_eq!(guessed.usage.drafted_tokens, guessed.usage.accepted_tokens);
+        let speculated = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
+        assert_eq!(plain.tokens, speculated.tokens);
+        assert_eq!(speculated.usage.drafted_tokens, speculated.usage.accepted_tokens);
     }
 }

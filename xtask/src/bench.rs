@@ -27,7 +27,7 @@ enum Suite {
     Pjrt(SuiteArguments),
     /// Many requests on one engine, beside one at a time
     Requests(SuiteArguments),
-    /// Passes over several tokens of one sequence, and guessing tokens ahead, beside plain decoding
+    /// Passes over several tokens of one sequence, and speculative decoding, compared with plain decoding
     Speculation(SpeculationArguments),
 }
 

@@ -81,11 +81,11 @@ struct Arguments {
     /// End the text before TEXT; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Guess tokens ahead, and verify several in one pass; the text stays the same: none, lookup (what prompt and text said after the
+    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (what prompt and text said after the
     /// same tokens), auto (lookup, where it pays)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     speculate: Speculate,
-    /// Guess tokens ahead by a smaller model of the same vocabulary, where --speculate has no guess: its checkpoint folder or GGUF file,
+    /// Draft tokens ahead by a smaller model of the same vocabulary, used where --speculate has no draft: its checkpoint folder or GGUF file,
     /// opened with the same engine
     #[arg(long, value_name = "DIR")]
     draft: Option<PathBuf>,
@@ -110,7 +110,7 @@ struct Arguments {
     ///
     /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
     /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop,
-    /// stop_string, or length where -n or the context is reached); drafted and accepted (tokens that were guessed ahead, and how many were right); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
+    /// stop_string, or length where -n or the context is reached); drafted and accepted (draft tokens, and how many were accepted); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
     /// decode_s; memory_bytes, what the engine holds for weights and KV cache; sampling (the parameters that take effect) and seed; with
     /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile, profile: programs, each with its
     /// phase, passes, seconds and dispatches.
@@ -118,7 +118,7 @@ struct Arguments {
     json: bool,
 }
 
-/// How tokens are guessed ahead.
+/// How tokens are drafted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Speculate {
     #[default]
@@ -238,7 +238,7 @@ fn load_options(arguments: &Arguments, progress: &Progress) -> LoadOptions {
     progress.watch(load)
 }
 
-/// What guesses tokens ahead.
+/// The drafter.
 fn speculation(arguments: &Arguments, engine: &Engine) -> Result<Option<Speculation>, Failure> {
     let by_text = match arguments.speculate {
         Speculate::None => None,

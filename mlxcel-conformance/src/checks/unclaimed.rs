@@ -49,8 +49,8 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     }
     if !claimed.verification {
         let none = Want::Verify { plan: &greedy, masks: &[], top: 0, drafts: 0 };
-        wants.push((none, "guesses"));
-        wants.push((Want::VerifyLogits { drafts: 0 }, "logits behind guesses"));
+        wants.push((none, "draft tokens"));
+        wants.push((Want::VerifyLogits { drafts: 0 }, "logits behind draft tokens"));
     }
     if claimed.hidden_states.is_none() {
         wants.push((Want::Hidden { pooling: Pooling::Last }, "hidden states"));

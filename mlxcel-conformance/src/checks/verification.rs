@@ -9,7 +9,7 @@ use crate::failure::{Outcome, ensure};
 use crate::outlook::{Walk, expect_token, extend, same_logits, stands_at, step, unexpected};
 use crate::subject::Subject;
 
-/// What a row answers with guesses at its end, one answer for each of them and one behind.
+/// What a row answers with draft tokens at its end, one answer for each of them and one behind.
 fn verified(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -22,7 +22,7 @@ fn verified(
             ensure!(tokens.len() == answers, "{} answers, not {answers}", tokens.len());
             Ok(tokens)
         }
-        other => Err(unexpected("the tokens after guesses", &other)),
+        other => Err(unexpected("the tokens after draft tokens", &other)),
     }
 }
 
@@ -39,7 +39,7 @@ pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
     }
     let plan = SamplingPlan::greedy();
     let mut session = subject.session()?;
-    // Which guess is wrong, how many there are, and how much of the prompt is in the same row.
+    // Which draft token is wrong, how many there are, and how much of the prompt is in the same row.
     for (wrong, drafts, front) in [(0, 1, 1), (1, 3, 1), (3, 3, 1), (2, 5, 1), (4, 5, 4), (0, 0, 2)] {
         let sequence = session.open()?;
         extend(&mut *session, sequence, &prompt[..prompt.len() - front])?;
@@ -51,13 +51,13 @@ pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
         let answers = verified(&mut *session, sequence, &row, want)?;
         let held = [&prompt[..prompt.len() - front], &row].concat();
         for (i, answer) in answers.iter().enumerate() {
-            subject.agrees(answer, &held[..prompt.len() + i], format_args!("behind guess {i}"))?;
+            subject.agrees(answer, &held[..prompt.len() + i], format_args!("behind draft token {i}"))?;
         }
         stands_at(&*session, sequence, held.len())?;
         let right = prompt.len() + wrong.min(drafts);
         session.rewind(sequence, right)?;
         let mut walk = Walk { sequence, held: truth[..right].to_vec(), pending: vec![truth[right]] };
-        walk.run(subject, &mut *session, 2, format_args!("after guess {wrong} of {drafts} was wrong"))?;
+        walk.run(subject, &mut *session, 2, format_args!("after draft token {wrong} of {drafts} was wrong"))?;
         session.close(sequence)?;
     }
     Ok(())
@@ -75,13 +75,13 @@ pub fn drafts_return_logits(subject: &Subject<'_>) -> Outcome {
     let row = Row::new(sequence, &text[4..], Want::VerifyLogits { drafts });
     let rows = match step(&mut *session, &[row])?.remove(0)? {
         RowResult::LogitsEach(rows) => rows,
-        other => return Err(unexpected("the logits after guesses", &other)),
+        other => return Err(unexpected("the logits after draft tokens", &other)),
     };
     ensure!(rows.len() == drafts + 1, "{} answers, not {}", rows.len(), drafts + 1);
     for (i, logits) in rows.iter().enumerate() {
         let before = &text[..text.len() - drafts + i];
         if let Some(expected) = subject.outlook(before)?.logits {
-            same_logits(logits, &expected, &tolerance, format_args!("behind guess {i}"))?;
+            same_logits(logits, &expected, &tolerance, format_args!("behind draft token {i}"))?;
         }
     }
     Ok(())
@@ -129,6 +129,6 @@ pub fn drafts_are_sampled_as_single_tokens(subject: &Subject<'_>) -> Outcome {
     let want = Want::Verify { plan: &plan, masks: &[], top: 0, drafts: 4 };
     let answers = verified(&mut *session, sequence, &row, want)?;
     let drawn: Vec<_> = answers.iter().map(|answer| answer.token).collect();
-    ensure!(drawn == text, "behind guesses {drawn:?} is drawn, and step by step {text:?}");
+    ensure!(drawn == text, "behind draft tokens {drawn:?} is drawn, and step by step {text:?}");
     Ok(())
 }

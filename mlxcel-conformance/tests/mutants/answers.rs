@@ -101,7 +101,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    // Guesses are answered with what is chosen behind the last of them.
+    // Draft tokens are answered with what is chosen behind the last of them.
     ("verifies_the_last_everywhere", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
@@ -144,7 +144,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    // Every guess of a row is drawn with the number of its first.
+    // Every draft token of a row is drawn with the number of its first.
     ("verification_draws_by_the_row", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|row, _, result| {

@@ -11,9 +11,9 @@ use crate::{
 /// What a generation knows of tokens ahead of its text.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// The pending tokens with guesses behind them; empty where there are no guesses.
+    /// The pending tokens with draft tokens behind them; empty where there are no draft tokens.
     pub(super) tokens: Vec<TokenId>,
-    /// How many of `tokens` are guesses.
+    /// How many of `tokens` are draft tokens.
     pub(super) drafts: usize,
     /// What a row brought behind the token that [`Generation::accept`] gave.
     pub(super) ready: VecDeque<SampledToken>,
@@ -70,7 +70,7 @@ impl Generation {
     /// tokens.
     pub fn set_masks(&mut self, masks: Vec<TokenMask>) {
         self.masks = masks;
-        // What was guessed under other masks may not be allowed.
+        // Tokens drafted under other masks may not be allowed.
         self.ahead.forget_drafts();
     }
 
@@ -113,17 +113,17 @@ impl Generation {
         Ok(())
     }
 
-    /// Takes in the answers of a row that ended with `drafts` of the guesses: the tokens that follow, up to the first that is not the
-    /// guess in its place.
+    /// Takes in the answers of a row that ended with `drafts` draft tokens: the tokens that follow, up to the first that differs from the
+    /// draft token in its place.
     pub(super) fn verify(&mut self, drafts: usize, result: RowResult) -> Result<()> {
         let first = self.ahead.tokens.len() - self.ahead.drafts;
-        let guesses: Vec<TokenId> = self.ahead.tokens[first..][..drafts].to_vec();
+        let draft_tokens: Vec<TokenId> = self.ahead.tokens[first..][..drafts].to_vec();
         self.ahead.forget_drafts();
         let known = self.tokens.len();
         let answered = match (result, &self.choice) {
             (RowResult::Tokens(tokens), TokenChoice::Engine(_)) => tokens,
             (RowResult::LogitsEach(rows), TokenChoice::Host(_)) => {
-                let sampled = self.sample_each(&rows, &guesses);
+                let sampled = self.sample_each(&rows, &draft_tokens);
                 self.tokens.truncate(known);
                 self.drawn.truncate(known - self.prompt_length);
                 sampled?
@@ -132,7 +132,8 @@ impl Generation {
             (result, _) if drafts == 0 => vec![expect_token(result)?],
             _ => return Err(not_verified()),
         };
-        let right = guesses.iter().zip(&answered).take_while(|(guess, token)| **guess == token.token).count();
+        let right =
+            draft_tokens.iter().zip(&answered).take_while(|(draft, token)| **draft == token.token).count();
         if answered.len() <= right {
             return Err(not_verified());
         }
@@ -143,13 +144,13 @@ impl Generation {
         Ok(())
     }
 
-    /// What the host chooses by each row of logits, up to the first that is not the guess in its place. Adds the tokens to the text,
+    /// What the host chooses by each row of logits, up to the first that is not the draft token in its place. Adds the tokens to the text,
     /// from where the caller takes them again.
-    fn sample_each(&mut self, rows: &[Vec<f32>], guesses: &[TokenId]) -> Result<Vec<SampledToken>> {
+    fn sample_each(&mut self, rows: &[Vec<f32>], draft_tokens: &[TokenId]) -> Result<Vec<SampledToken>> {
         let mut sampled = Vec::with_capacity(rows.len());
         for (index, logits) in rows.iter().enumerate() {
             let token = self.sample_at(logits, index)?;
-            let right = guesses.get(index) == Some(&token.token);
+            let right = draft_tokens.get(index) == Some(&token.token);
             self.tokens.push(token.token);
             self.drawn.push(token.drawn_logprob.unwrap_or(token.logprob));
             sampled.push(token);

@@ -63,13 +63,13 @@ pub struct Generation {
     tokens: Vec<TokenId>,
     /// How many of `tokens` were not generated here.
     prompt_length: usize,
-    /// How many tokens the sequence holds, wrong guesses included.
+    /// How many tokens the sequence holds, wrong draft tokens included.
     held: usize,
     /// How many of these are right: they are the first of `tokens`, and then of those that are ready.
     valid: usize,
     /// The most tokens that the sequence may hold.
     capacity: usize,
-    /// The tokens that may be chosen next, and after each guess; none for all.
+    /// The tokens that may be chosen next, and after each draft token; none for all.
     masks: Vec<TokenMask>,
     ahead: Ahead,
     /// The log probability of each generated token under the distribution that it was drawn from.
@@ -202,7 +202,7 @@ impl Generation {
         if self.finish.is_some() {
             return false;
         }
-        // What was guessed was guessed in this token's place.
+        // The drafts were for this token's position.
         self.set_drafts(&[]);
         self.tokens.push(token);
         // Nothing else could have been drawn.

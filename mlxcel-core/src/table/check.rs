@@ -152,7 +152,7 @@ impl Checks<'_> {
     }
 }
 
-/// Whether a row of `tokens` tokens has one in front of its `drafts` guesses.
+/// Whether a row of `tokens` tokens has one in front of its `drafts` draft tokens.
 fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
     if drafts < tokens {
         return Ok(());
@@ -278,7 +278,7 @@ mod tests {
             (&masks[..1], 1, Some(ErrorKind::InvalidInput)),
             (&masks[1..], 1, Some(ErrorKind::InvalidInput)),
         ] {
-            assert_eq!(ask(masks, drafts), expected, "{drafts} guesses, {} masks", masks.len());
+            assert_eq!(ask(masks, drafts), expected, "{drafts} draft tokens, {} masks", masks.len());
         }
         let logits = Row::new(SequenceId::new(0), &[1, 2], Want::VerifyLogits { drafts: 2 });
         assert_eq!(kind(logits, &everything()), Some(ErrorKind::InvalidInput));

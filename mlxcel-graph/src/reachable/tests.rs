@@ -131,7 +131,7 @@ enum Asks {
     Next,
     Every,
     Hidden(Pooling),
-    /// So many guesses, or as many as there are.
+    /// So many draft tokens, or as many as there are.
     Verify(usize),
 }
 

@@ -45,10 +45,10 @@ impl<E: Executor> GraphSession<E> {
         let sequence = self.table.get_mut("step", work.sequence())?;
         let position = sequence.position;
         let mut length = position + left;
-        let guesses = work.drafts_left();
-        if rows::wants_every(work) || guesses > 0 {
-            // Guesses are computed as if fed one by one, what precedes them as a whole.
-            let from = if guesses > 0 { position + left - guesses - 1 } else { position };
+        let draft_tokens = work.drafts_left();
+        if rows::wants_every(work) || draft_tokens > 0 {
+            // Draft tokens are computed as if fed one by one, what precedes them as a whole.
+            let from = if draft_tokens > 0 { position + left - draft_tokens - 1 } else { position };
             let end = self.shared.epochs.end_after(from);
             length = end.map_or(length, |end| length.min(end));
         }

@@ -152,7 +152,7 @@ fn prepare_compiles_all_reachable_programs_at_load_with_progress() {
         assert!(out.rows().iter().all(|row| row.is_ok()));
     }
     assert_eq!((workshop.started().len(), session.stats().compile_time), (6, Duration::ZERO));
-    // There are more for scores, hidden states and guesses that are verified; it can be stopped between any two.
+    // There are more for scores, hidden states and draft tokens that are verified; it can be stopped between any two.
     let error = load(Prepare::Everything, Some(7)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     let all = usize::try_from(all.load(Ordering::SeqCst)).unwrap();

@@ -9,7 +9,7 @@ use mlxcel_core::{
 
 use crate::IreeBackend;
 
-/// Long enough for a chunk of 16 tokens, single tokens behind it and guesses.
+/// Long enough for a chunk of 16 tokens, single tokens behind it and draft tokens.
 const TEXT: [TokenId; 24] =
     [0, 40, 71, 18, 9, 300, 212, 5, 77, 64, 31, 2, 500, 611, 13, 90, 8, 45, 123, 321, 99, 6, 41, 17];
 

@@ -69,10 +69,10 @@ impl MlxSession {
         let sequence = self.table.get("step", row.sequence())?;
         let position = sequence.position();
         let mut length = position + row.remaining();
-        let guesses = row.drafts_left();
-        if wants_every(row) || guesses > 0 {
+        let draft_tokens = row.drafts_left();
+        if wants_every(row) || draft_tokens > 0 {
             // What a position says depends on those before it alone: it is of the epoch that ends with it.
-            let from = if guesses > 0 { length - guesses - 1 } else { position };
+            let from = if draft_tokens > 0 { length - draft_tokens - 1 } else { position };
             let end = self.shared.epochs.end_after(from);
             length = end.map_or(length, |end| length.min(end));
         }

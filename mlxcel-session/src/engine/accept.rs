@@ -67,7 +67,7 @@ impl Scheduler {
         fates
     }
 
-    /// How many tokens were guessed for the requests that have a sequence, and how many of them were right.
+    /// Draft tokens of the requests that have a sequence, and how many were accepted.
     fn drafts(&self) -> [u64; 2] {
         self.running.iter().fold([0; 2], |[drafted, accepted], request| {
             let usage = request.entry.generation.usage();
@@ -128,7 +128,7 @@ impl Scheduler {
         }
     }
 
-    /// Rewinds the sequence of the request at `index` from wrong guesses; its fate where that fails.
+    /// Rewinds the sequence of the request at `index` from wrong draft tokens; its fate where that fails.
     fn rewind(&mut self, index: usize, fate: Fate) -> Fate {
         let Running { entry, sequence, .. } = &mut self.running[index];
         match (entry.generation.rewind(&mut *self.session, *sequence), fate) {

@@ -254,7 +254,7 @@ impl Scheduler {
         true
     }
 
-    /// Lets the requests of a step guess as many tokens as its budget leaves, each in turn. Not beside a prompt: a pass over one is long
+    /// Drafts tokens for the requests of a step, one request after another, as far as its token budget allows. Not beside a prompt: a pass over one is long
     /// enough without.
     fn draft(&mut self, ready: &[usize], wanted: &[Wanted], planned: &mut [Planned]) {
         let prompts = planned.iter().any(|row| wanted[row.index].pending > 1);

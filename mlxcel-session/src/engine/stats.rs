@@ -35,7 +35,7 @@ pub struct EngineStats {
     pub reused_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
-    /// Tokens that were guessed ahead and verified; see [`Options::speculation`](crate::Options::speculation).
+    /// Draft tokens that were verified; see [`Options::speculation`](crate::Options::speculation).
     pub drafted_tokens: u64,
     /// How many of those were right.
     pub accepted_tokens: u64,

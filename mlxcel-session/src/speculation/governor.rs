@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// The numbers of guesses that are tried: with the token in front of them they fill the rows that engines have programs for.
+/// The numbers of draft tokens that are tried: with the token in front of them they fill the rows that engines have programs for.
 const WIDTHS: [usize; 4] = [1, 3, 7, 15];
 
-/// The part of the time that may be lost by guesses that were wrong.
+/// The fraction of the time that rejected draft tokens may cost.
 const MOST_LOST: f64 = 0.02;
 
 /// How much a new measurement counts beside the earlier ones.
@@ -25,12 +25,12 @@ impl Mean {
     }
 }
 
-/// What passes with guesses cost on this machine, relative to a pass without: by the number of guesses. Generations share it.
+/// The measured cost of a pass by its number of draft tokens, relative to a pass without. Shared by all generations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Costs(BTreeMap<usize, f64>);
 
 impl Costs {
-    /// What `width` guesses cost: as measured, or on the line through what was.
+    /// The cost of a pass with `width` draft tokens: measured, or interpolated linearly.
     fn of(&self, width: usize) -> f64 {
         let at_least = self.0.range(width..).next();
         let at_most = self.0.range(..=width).next_back();
@@ -60,15 +60,15 @@ impl Costs {
 /// Decides for one generation. Times are in seconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Governor {
-    /// A pass without guesses.
+    /// A pass without draft tokens.
     plain: Option<Mean>,
     /// All passes so far.
     spent: f64,
-    /// What guesses took more than they gave; negative where they gave more.
+    /// Time that drafting cost minus the time that it saved.
     lost: f64,
 }
 
-/// How often the guesses of one source are right.
+/// The acceptance rate of one drafter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     right: f64,
@@ -83,12 +83,12 @@ impl Default for Record {
 }
 
 impl Record {
-    /// How likely a guess is right if those before it are.
+    /// The probability that a draft token is accepted if those before it were.
     fn rate(&self) -> f64 {
         (self.right / self.verified).min(0.99)
     }
 
-    /// Takes in that of `drafted` guesses the first `accepted` were right; those behind the first wrong one say nothing.
+    /// Records that the first `accepted` of `drafted` draft tokens were accepted; those after the first rejected one carry no information.
     pub(super) fn add(&mut self, drafted: usize, accepted: usize) {
         const MEMORY: f64 = 32.0;
         let verified = (accepted + 1).min(drafted) as f64;
@@ -97,7 +97,7 @@ impl Record {
         self.verified = self.verified * keep + verified;
     }
 
-    /// How many tokens a pass with so many guesses brings.
+    /// The expected number of tokens from a pass with so many draft tokens.
     fn tokens(&self, width: usize) -> f64 {
         let rate = self.rate();
         (1.0 - rate.powi(width as i32 + 1)) / (1.0 - rate)
@@ -105,7 +105,7 @@ impl Record {
 }
 
 impl Governor {
-    /// How many tokens to guess by a source with this record, at most `most`.
+    /// How many tokens to draft with a source with this record, at most `most`.
     pub(super) fn width(&self, costs: &Costs, record: &Record, most: usize) -> usize {
         let Some(Mean(plain)) = self.plain else { return 0 };
         let gain = |width: usize| record.tokens(width) / costs.of(width);
@@ -113,18 +113,18 @@ impl Governor {
         let most = if costs.is_empty() { most.min(WIDTHS[0]) } else { most };
         let widths = WIDTHS.into_iter().filter(|&width| width <= most).chain((most > 0).then_some(most));
         let Some(best) = widths.max_by(|&a, &b| gain(a).total_cmp(&gain(b))) else { return 0 };
-        // What is lost at worst, beside what guesses have brought and what may be lost.
+        // The worst-case loss, against what drafting has gained and the loss that is allowed.
         let risk = |width: usize| (costs.of(width) - 1.0).max(0.0) * plain;
         let room = MOST_LOST * self.spent + 0.5 * plain - self.lost;
         if gain(best) > 1.02 && risk(best) <= room {
             return best;
         }
         let least = WIDTHS[0].min(most);
-        // As long as guesses do not pay, a few tell when they do.
+        // While drafting does not pay, a few draft tokens detect when it starts to.
         if risk(least) <= room - 0.5 * plain || gain(least) > 1.02 && risk(least) <= room { least } else { 0 }
     }
 
-    /// Takes in a pass that took `seconds`, guessing included, with `drafted` guesses, `accepted` of which were right.
+    /// Takes in a pass that took `seconds`, drafting included, with `drafted` draft tokens, `accepted` of which were right.
     pub(super) fn observe(&mut self, costs: &mut Costs, seconds: f64, drafted: usize, accepted: usize) {
         self.spent += seconds;
         if drafted == 0 {
@@ -143,7 +143,7 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Runs passes of a machine on which `width` guesses cost `1 + slope * width`, each right with probability `right`; gives the tokens
+    /// Runs passes of a machine on which `width` draft tokens cost `1 + slope * width`, each right with probability `right`; gives the tokens
     /// per time, 1 being plain decoding.
     fn speed(slope: f64, right: f64, passes: usize, costs: &mut Costs) -> f64 {
         let (mut governor, mut record) = (Governor::default(), Record::default());

@@ -8,13 +8,13 @@ use mlxcel_core::{Capabilities, Result, SamplingParams, SamplingPlace, TokenId};
 use super::governor::{Costs, Governor, Record};
 use super::{DraftContext, Drafter, Speculation};
 
-/// Guesses for one generation.
+/// Draft tokens for one generation.
 pub(crate) struct Speculator {
     speculation: Speculation,
     drafters: Vec<(Box<dyn Drafter>, Record)>,
     governor: Governor,
     vocabulary_size: usize,
-    /// Which of the drafters made the guesses of the row that runs.
+    /// Which of the drafters made the draft tokens of the row that runs.
     drafted_by: Option<usize>,
     /// What the row that runs has taken so far.
     taken: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Speculator {
 }
 
 impl Speculator {
-    /// What guesses as `speculation` says for a model with `capabilities`; none where guesses cannot be verified.
+    /// The drafter that `speculation` selects; `None` if a model with `capabilities` cannot verify drafts.
     pub(crate) fn new(
         speculation: &Speculation,
         capabilities: &Capabilities,
@@ -53,7 +53,7 @@ impl Speculator {
         }))
     }
 
-    /// Guesses of what follows `tokens`, at most `most`.
+    /// Drafts at most `most` tokens that may follow `tokens`.
     pub(crate) fn draft(&mut self, tokens: &[TokenId], most: usize) -> Vec<TokenId> {
         self.drafted_by = None;
         self.disturbed = false;
@@ -101,7 +101,7 @@ impl Speculator {
         self.disturbed = true;
     }
 
-    /// Takes in that of `drafted` guesses the first `accepted` were right.
+    /// Records that the first `accepted` of `drafted` draft tokens were accepted.
     pub(crate) fn observe(&mut self, drafted: usize, accepted: usize) {
         let by = self.drafted_by.take().filter(|_| drafted > 0);
         if let Some((_, record)) = by.and_then(|index| self.drafters.get_mut(index)) {

@@ -68,12 +68,12 @@ impl Constraint for Follower {
         Ok(self.matcher.compute_ff_tokens())
     }
 
-    fn masks_ahead(&mut self, guesses: &[TokenId]) -> Result<Vec<TokenMask>> {
+    fn masks_ahead(&mut self, draft_tokens: &[TokenId]) -> Result<Vec<TokenMask>> {
         // What fails there says nothing of the text.
         let mut ahead = self.matcher.deep_clone();
-        let mut masks = Vec::with_capacity(guesses.len());
-        for &guess in guesses {
-            if ahead.consume_token(guess).is_err()
+        let mut masks = Vec::with_capacity(draft_tokens.len());
+        for &draft in draft_tokens {
+            if ahead.consume_token(draft).is_err()
                 || ahead.is_stopped()
                 || !ahead.compute_ff_tokens().is_empty()
             {

@@ -98,14 +98,14 @@ fn speculation_changes_no_token_under_grammars() {
         let plain = model.generate(prompt, &options).unwrap().complete().unwrap();
         let replay = Replay { prompt: length, text: plain.tokens.clone() };
         for speculation in [Speculation::new(replay).with_width(4), Speculation::lookup().with_width(6)] {
-            let guessing = options.clone().with_speculation(speculation);
-            let alone = model.generate(prompt, &guessing).unwrap().complete().unwrap();
-            let batched = engine.generate(prompt, &guessing).unwrap().complete().unwrap();
-            for guessed in [alone, batched] {
-                assert_eq!(guessed.tokens, plain.tokens, "case {case}");
-                assert_eq!((&guessed.text, guessed.finish_reason), (&plain.text, plain.finish_reason));
-                drafted += guessed.usage.drafted_tokens;
-                accepted += guessed.usage.accepted_tokens;
+            let speculating = options.clone().with_speculation(speculation);
+            let alone = model.generate(prompt, &speculating).unwrap().complete().unwrap();
+            let batched = engine.generate(prompt, &speculating).unwrap().complete().unwrap();
+            for speculated in [alone, batched] {
+                assert_eq!(speculated.tokens, plain.tokens, "case {case}");
+                assert_eq!((&speculated.text, speculated.finish_reason), (&plain.text, plain.finish_reason));
+                drafted += speculated.usage.drafted_tokens;
+                accepted += speculated.usage.accepted_tokens;
             }
         }
     }
