@@ -1,19 +1,19 @@
-//! Bindings to IREE's runtime, and the runtime: what the engine of [mlxcel-iree](https://docs.rs/mlxcel-iree) is built on.
+//! IREE's runtime, built from source, and its bindings: the base of the engine [mlxcel-iree](https://docs.rs/mlxcel-iree).
 //!
-//! The C sources of release [`VERSION`] are in the package and are compiled by a C compiler and nothing else: no CMake, no
-//! libclang, no Python. They are the part of IREE that runs compiled programs on a processor (`local-sync`, `local-task`, loaders of
+//! The package contains the C sources of release [`VERSION`]. Building them needs only a C compiler: no CMake, no libclang, no
+//! Python. They are the part of IREE that runs compiled programs on CPUs (devices `local-sync` and `local-task`, loaders for
 //! embedded ELF files and system libraries) and, by features, the drivers `cuda` and `vulkan`.
 //!
-//! Functions have the names that IREE gives them here, and names of their own (`mlxcel_iree_…`) in the archive, where they are
-//! hidden as well: a program may link another IREE, and a shared library with this one in it exports none of it.
+//! The bindings use IREE's function names. In the archive, functions are renamed (`mlxcel_iree_…`) and hidden, so a program can
+//! link a second IREE, and a shared library that contains this one exports none of it.
 //!
-//! The bindings hold what mlxcel uses. They were made on Linux for 64-bit platforms; sizes and places of all their types are compared
-//! with the C compiler's while the archive is built.
+//! The bindings cover what mlxcel uses. They were generated on Linux for 64-bit platforms; the C compiler checks size and layout
+//! of every type when it builds the archive.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![deny(unsafe_code)]
 
-// As it was generated: `cargo xtask test --only generated` compares it.
+// Generated; `cargo xtask test --only generated` checks that it is up to date.
 #[rustfmt::skip]
 #[allow(
     clippy::all,
@@ -30,5 +30,5 @@ mod bindings;
 
 pub use bindings::*;
 
-/// The release of IREE.
+/// The IREE release of the sources and bindings.
 pub const VERSION: &str = "3.13.0";

@@ -2,29 +2,29 @@
 //!
 //! # Why a plugin
 //!
-//! [PJRT](https://openxla.org/xla/pjrt) is the interface by which compilers that take StableHLO are plugged in: XLA for CPUs, GPUs of NVIDIA, AMD
-//! and Intel and for TPUs, Tenstorrent's compiler, others. A plugin is a shared library that compiles programs and runs them on its
-//! devices. This crate is a loader of that interface, an [`Executor`](mlxcel_graph::Executor) over it, and annotations that tell a
-//! partitioner how a model is spread; the network, sessions, sampling and scheduling are those of every graph engine. So nothing has to
-//! be installed to build it, and nothing is linked.
+//! [PJRT](https://openxla.org/xla/pjrt) is the plugin interface of compilers for StableHLO: XLA for CPUs, for GPUs of NVIDIA, AMD and
+//! Intel and for TPUs, Tenstorrent's compiler, and others. A plugin is a shared library that compiles programs and runs them on its
+//! devices. This crate contains a loader for plugins, an [`Executor`](mlxcel_graph::Executor) on top of them, and the annotations
+//! that tell XLA's partitioner how to distribute a model. Network, sessions, sampling and scheduling are shared with the other graph
+//! engines. Building the crate needs nothing installed and links nothing.
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
 //!
-//! // MLXCEL_PJRT_PLUGIN names a plugin, or the active Python environment has one.
+//! // Uses the plugin that MLXCEL_PJRT_PLUGIN names, or the one in the active Python environment.
 //! let model = mlxcel_pjrt::PjrtBackend::new().load(&"models/llama".into(), &LoadOptions::default())?;
 //! let mut session = model.open_session(&SessionOptions::default())?;
 //! println!("{:?}", session.generate_greedy(&[1, 2, 3], &GenerateOptions::new(16))?.tokens);
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! # What runs where
+//! # Memory and transfers
 //!
-//! Weights are copied to the devices once, from the mapped files and in the types that they are stored in; packed ones are unpacked by
-//! the program. A pass takes one small upload (tokens, positions, rotary tables) and one small readback. Caches stay on the devices: a
-//! program is given them and updates them in place.
+//! Weights are copied to the devices once, from the mapped files and in their stored types; the program unpacks packed ones. A pass
+//! has one small upload (tokens, positions, rotary tables) and one small readback. Caches stay on the devices and are donated to the
+//! program, which updates them in place.
 //!
-//! Plugins write to standard error by themselves; this crate prints nothing.
+//! Some plugins write to standard error; this crate prints nothing.
 
 #![deny(unsafe_code)]
 
