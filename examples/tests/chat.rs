@@ -91,7 +91,7 @@ fn commands_undo_branch_and_show_turns() {
     );
     assert!(answers[6].starts_with("/help"), "{answers:?}");
     let expected = [
-        "note: nothing was said yet",
+        "note: the conversation is empty",
         "note: this is branch 2; /branch 1 goes back",
         &format!("note: taken back: {question}"),
         "note: this is branch 1",

@@ -192,7 +192,7 @@ fn a_full_disk_at_any_point_is_reported_and_leaves_no_files() {
                  code=$?; ls -A \"$at\"; exit $code"
             );
             let Some(output) = mounted(&writer, &script) else { return };
-            refused(&output, "no space is left on the disk");
+            refused(&output, "the disk is full");
         }
     }
 }

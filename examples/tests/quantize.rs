@@ -33,7 +33,7 @@ fn a_quantized_checkpoint_is_a_quarter_of_the_size() {
     // A second time there is something in its place.
     let output = quantize(&arguments);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("something stands in this place already"));
+    assert!(text(&output.stderr).contains("the path already exists"));
 }
 
 #[test]

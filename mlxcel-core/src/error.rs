@@ -152,11 +152,9 @@ impl Error {
     ) -> Self {
         use std::io::ErrorKind as Io;
         let (kind, message) = match source.kind() {
-            Io::NotFound => (ErrorKind::NotFound, "there is no such file or folder"),
+            Io::NotFound => (ErrorKind::NotFound, "the file or folder does not exist"),
             Io::PermissionDenied | Io::ReadOnlyFilesystem => (ErrorKind::Io, "permission denied"),
-            Io::StorageFull | Io::QuotaExceeded => {
-                (ErrorKind::ResourceExhausted, "no space is left on the disk")
-            }
+            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::ResourceExhausted, "the disk is full"),
             Io::OutOfMemory => (ErrorKind::ResourceExhausted, "out of memory"),
             _ => (ErrorKind::Io, "the operating system reported an error"),
         };
@@ -171,8 +169,7 @@ impl Error {
 
     /// For engines: the system is out of memory for `bytes`; of kind [`ErrorKind::ResourceExhausted`].
     pub fn out_of_memory(operation: impl Into<Cow<'static, str>>, bytes: usize) -> Self {
-        Self::new(ErrorKind::ResourceExhausted, operation, "there is not enough memory")
-            .with_context("bytes", bytes)
+        Self::new(ErrorKind::ResourceExhausted, operation, "out of memory").with_context("bytes", bytes)
     }
 
     /// An error for an unclaimed capability.

@@ -133,14 +133,14 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if no such sequence is open.
+    /// [`ErrorKind::NotFound`] if the sequence is not open.
     fn close(&mut self, sequence: SequenceId) -> Result<()>;
 
     /// The state of a sequence.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if no such sequence is open.
+    /// [`ErrorKind::NotFound`] if the sequence is not open.
     fn state(&self, sequence: SequenceId) -> Result<SequenceState>;
 
     /// Appends each row's tokens to its sequence and writes one result per row to `out`, as the row's

@@ -56,7 +56,7 @@ impl Snapshot {
     /// [`ErrorKind::InvalidInput`] naming what differs.
     pub fn check(&self, engine: &str, model: &str) -> Result<()> {
         let refuse = |field: &'static str, found: &str, expected: &str| {
-            Error::new(ErrorKind::InvalidInput, "restore", "the snapshot is of another engine or model")
+            Error::new(ErrorKind::InvalidInput, "restore", "the snapshot belongs to another engine or model")
                 .with_context("field", field)
                 .with_context("found", found)
                 .with_context("expected", expected)
@@ -106,8 +106,8 @@ impl Snapshot {
         }
         let position = le(take(8)?);
         let mut part = || {
-            let length =
-                usize::try_from(le(take(8)?)).map_err(|_| corrupt("a length is beyond this machine"))?;
+            let length = usize::try_from(le(take(8)?))
+                .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
             take(length)
         };
         let text =
@@ -127,7 +127,8 @@ impl Snapshot {
         if !rest.is_empty() {
             return Err(corrupt("bytes follow its end"));
         }
-        let position = usize::try_from(position).map_err(|_| corrupt("a length is beyond this machine"))?;
+        let position = usize::try_from(position)
+            .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
         Ok(Self { engine, model, position, payload })
     }
 }

@@ -169,7 +169,9 @@ impl<'a> Control<'a> {
     pub fn check(&self, operation: &'static str) -> Result<()> {
         check_cancelled(self.cancel, operation)?;
         match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(cancelled(operation, "its time is over")),
+            Some(deadline) if Instant::now() >= deadline => {
+                Err(cancelled(operation, "its deadline has passed"))
+            }
             _ => Ok(()),
         }
     }

@@ -115,7 +115,7 @@ impl<'a> OptionSupport<'a> {
 
     fn device(&self, name: &str) -> Result<&'a str> {
         self.devices.iter().copied().find(|known| *known == name).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such device")
+            Error::new(ErrorKind::InvalidInput, OPERATION, "the device does not exist")
                 .with_context("field", "device")
                 .with_context("device", name)
                 .with_context("known", list(self.devices))

@@ -195,7 +195,7 @@ impl StepInputs {
         signature.inputs.iter().map(|argument| {
             let bytes = self.get(argument.input).filter(|bytes| bytes.len() == argument.ty.bytes());
             let bytes = bytes.ok_or_else(|| {
-                let message = "a step lacks an input of its program, or has one of another size";
+                let message = "an input of the program is missing or has the wrong size";
                 Error::new(ErrorKind::Internal, "run program", message).with_context("input", argument.input)
             })?;
             Ok((argument, bytes))

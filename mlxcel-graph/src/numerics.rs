@@ -102,7 +102,7 @@ impl FromStr for KvCacheType {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
         found.ok_or_else(|| {
             let known = Self::NAMES.map(|(_, name)| name).join(", ");
-            Error::new(ErrorKind::InvalidInput, "choose the KV cache", "there is no KV cache of this type")
+            Error::new(ErrorKind::InvalidInput, "choose the KV cache", "this KV cache type is not supported")
                 .with_context("kv_cache", text.escape_debug())
                 .with_context("known", known)
         })

@@ -133,7 +133,7 @@ fn first_largest<'f>(
 }
 
 fn no_input(input: StepInput) -> mlxcel_stablehlo::Error {
-    let message = format!("the signature has no `{input}`");
+    let message = format!("the signature has no input `{input}`");
     mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Name, "argument", message)
 }
 

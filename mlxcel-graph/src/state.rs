@@ -82,7 +82,7 @@ impl StateLayout {
             StateShape::Latent { width: _ } if kv == ElementType::I8 => {
                 return Err(Error::unsupported(
                     "choose the KV cache",
-                    "latent attention keeps its cache in floating point; choose another type than int8",
+                    "latent attention keeps its cache in floating point; choose a type other than int8",
                 )
                 .with_context("kv_cache", "int8"));
             }

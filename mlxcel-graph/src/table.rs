@@ -92,7 +92,7 @@ impl<P: Clone> Slot<P> {
                     return Ok(Claimed::Make(Claim(self)));
                 }
                 State::Making if cancel.is_some_and(CancelToken::is_cancelled) => {
-                    let message = "the work was cancelled";
+                    let message = "the operation was cancelled";
                     return Err(Error::new(ErrorKind::Cancelled, "wait for a program", message));
                 }
                 State::Making => {

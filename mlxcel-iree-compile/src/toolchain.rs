@@ -67,7 +67,7 @@ impl Toolchain {
         if revision.is_of_release() {
             return Ok(Some(revision.to_string()));
         }
-        let message = "the compiler has the number of the release and is another build; bundles are written with the release's own";
+        let message = "the compiler has the release's version number but is another build; bundles need the compiler of the release";
         Err(Error::new(ErrorKind::Toolchain, "write bundle", message)
             .with_context("compiler", compiler.path().display())
             .with_context("revision", revision))

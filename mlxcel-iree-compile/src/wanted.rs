@@ -20,7 +20,7 @@ pub(crate) fn graph_options(
         ("prepare", load.prepare != Prepare::default()),
     ];
     if let Some((field, _)) = running.into_iter().find(|(_, is_given)| *is_given) {
-        let message = "the option is for running a model and says nothing about its programs; give it when the model is opened";
+        let message = "the option applies when a model runs, not when its programs are compiled; pass it when opening the model";
         return Err(Error::new(ErrorKind::InvalidInput, operation, message).with_context("field", field));
     }
     let mut graph = GraphModelOptions::from(load);

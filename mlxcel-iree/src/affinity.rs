@@ -78,7 +78,7 @@ fn chosen(cpus: &[usize], allowed: &[usize], threads: Option<usize>) -> Result<V
         Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("affinity", List(cpus))
     };
     if cpus.is_empty() {
-        return Err(invalid("name one CPU at least"));
+        return Err(invalid("name at least one CPU"));
     }
     let refused: Vec<usize> = cpus.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
     if !refused.is_empty() {
@@ -87,13 +87,13 @@ fn chosen(cpus: &[usize], allowed: &[usize], threads: Option<usize>) -> Result<V
             .with_context("allowed", List(allowed)));
     }
     if let Some(twice) = (1..cpus.len()).find_map(|at| cpus[..at].contains(&cpus[at]).then_some(cpus[at])) {
-        return Err(invalid("a CPU is named twice").with_context("cpu", twice));
+        return Err(invalid("a CPU is listed twice").with_context("cpu", twice));
     }
     match threads {
-        Some(threads) if threads != cpus.len() => Err(invalid(
-            "there is one thread for each CPU that is named, and another number of them was asked for",
-        )
-        .with_context("threads", threads)),
+        Some(threads) if threads != cpus.len() => {
+            Err(invalid("the number of threads differs from the number of CPUs listed")
+                .with_context("threads", threads))
+        }
         _ => Ok(cpus.to_vec()),
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
     use rustix::thread::{CpuSet, sched_getaffinity};
 
     let set = sched_getaffinity(None).map_err(|source| {
-        Error::new(ErrorKind::Unsupported, OPERATION, "the system does not say which CPUs there are")
+        Error::new(ErrorKind::Unsupported, OPERATION, "the system does not list its CPUs")
             .with_source(std::io::Error::from(source))
     })?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -112,7 +112,7 @@ pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
 
 #[cfg(not(target_os = "linux"))]
 fn allowed_cpus() -> Result<Vec<usize>> {
-    Err(Error::unsupported(OPERATION, "threads are placed on CPUs on Linux only"))
+    Err(Error::unsupported(OPERATION, "pinning threads is supported on Linux only"))
 }
 
 /// The CPUs of the physical core that `cpu` belongs to; itself where the system does not tell.

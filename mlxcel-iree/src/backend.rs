@@ -225,9 +225,7 @@ impl Backend for IreeBackend {
             Offer::None => self.load_with(None, source, options),
             Offer::Trusted(bundle) => self.load_with(Some(*bundle), source, options),
             Offer::Untrusted(bundle) => {
-                tracing::warn!(
-                    "the model's folder has a bundle that is not trusted: its programs are not used"
-                );
+                tracing::warn!("the model's folder contains an untrusted bundle: its programs are not used");
                 self.load_with(None, source, options).map_err(|error| bundle.explain(error))
             }
         }

@@ -183,7 +183,7 @@ impl Array {
     pub(crate) fn made(answer: Caught<Handle>, operation: &'static str) -> Result<Self> {
         let handle = ffi::check(answer, operation)?;
         if handle.is_null() {
-            return Err(Error::new(ErrorKind::Internal, operation, "MLX gave no array"));
+            return Err(Error::new(ErrorKind::Internal, operation, "MLX returned no array"));
         }
         Ok(Self(handle))
     }
@@ -237,7 +237,7 @@ impl Array {
     pub(crate) fn dtype(&self) -> Result<DType> {
         let code = ffi::check(sys::element_of(&self.0), "look at an array")?;
         DType::from_code(code).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "look at an array", "MLX gave an element type of its own")
+            Error::new(ErrorKind::Internal, "look at an array", "MLX returned an unsupported element type")
         })
     }
 }
@@ -293,7 +293,7 @@ fn unlist(list: &sys::Arrays, operation: &'static str) -> Result<Vec<Array>> {
 
 /// The error for an axis that an array of this rank does not have.
 fn no_axis(operation: &'static str, axis: i32, rank: usize) -> Error {
-    Error::new(ErrorKind::Internal, operation, "the array has no such axis")
+    Error::new(ErrorKind::Internal, operation, "the array does not have this axis")
         .with_context("axis", axis)
         .with_context("rank", rank)
 }

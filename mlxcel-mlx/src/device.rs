@@ -60,13 +60,9 @@ fn expect_release(loaded: &str) -> Result<()> {
     if loaded == RELEASE {
         return Ok(());
     }
-    Err(Error::new(
-        ErrorKind::Toolchain,
-        OPERATION,
-        "the libmlx that was loaded is another release than the one needed",
-    )
-    .with_context("loaded", loaded)
-    .with_context("needed", RELEASE))
+    Err(Error::new(ErrorKind::Toolchain, OPERATION, "the loaded libmlx has another version than required")
+        .with_context("loaded", loaded)
+        .with_context("needed", RELEASE))
 }
 
 /// The release of MLX that the build script insists on.

@@ -87,7 +87,7 @@ impl Checkpoint {
             ModelSource::Embedded(files) => Self::from_files(files),
             ModelSource::BuiltIn(name) => Err(Error::unsupported(
                 OPERATION,
-                format!("'{}' is a model that only another engine has; give a folder", name.escape_debug()),
+                format!("'{}' is a model of another engine; pass a folder", name.escape_debug()),
             )),
             _ => Err(Error::unsupported(OPERATION, "models from this kind of source are not supported")),
         }
@@ -98,7 +98,7 @@ impl Checkpoint {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 OPERATION,
-                "there is no config.json; give the folder of a downloaded Hugging Face checkpoint",
+                "config.json is missing; pass the folder of a downloaded Hugging Face checkpoint",
             )
             .with_context("path", source.locate(CONFIG)));
         };
@@ -310,7 +310,7 @@ impl Checkpoint {
             Error::new(
                 ErrorKind::NotFound,
                 "read weight",
-                "the checkpoint has no such tensor; it is incomplete, or not the model that its config.json says",
+                "the checkpoint does not have this tensor; it is incomplete, or does not match its config.json",
             )
             .with_context("tensor", name.escape_debug())
             .with_context("path", self.weights_place())

@@ -27,7 +27,7 @@ impl Config {
             });
         match parsed? {
             Value::Object(fields) => Ok(Self { location, fields }),
-            _ => Err(Error::new(ErrorKind::Corrupt, OPERATION, "the file should hold a JSON object")
+            _ => Err(Error::new(ErrorKind::Corrupt, OPERATION, "the file should contain a JSON object")
                 .with_context("path", &location)),
         }
     }
@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn positive(&self, key: &str) -> Result<Option<f64>> {
         match self.number(key)? {
             Some(number) if number < f64::from(f32::MIN_POSITIVE) => {
-                Err(self.wrong(key, format!("{number} should be above zero")))
+                Err(self.wrong(key, format!("{number} should be positive")))
             }
             number => Ok(number),
         }
@@ -117,7 +117,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let text = value.as_str();
-        text.map(Some).ok_or_else(|| self.wrong(key, format!("{} should be a text", brief(value))))
+        text.map(Some).ok_or_else(|| self.wrong(key, format!("{} should be a string", brief(value))))
     }
 
     /// An object within this one; an empty one counts as absent.

@@ -49,7 +49,7 @@ pub(crate) fn read_header(location: &str, file: &[u8]) -> Result<Vec<Entry>> {
     let length = u64::from_le_bytes(*length);
     if length > LARGEST_HEADER {
         return Err(corrupt(format!(
-            "the header claims {length} bytes, more than the format allows; this is no safetensors file"
+            "the header claims {length} bytes, more than the format allows; this is not a safetensors file"
         )));
     }
     // At most LARGEST_HEADER, so it fits.
@@ -60,9 +60,8 @@ pub(crate) fn read_header(location: &str, file: &[u8]) -> Result<Vec<Entry>> {
             rest.len()
         )));
     };
-    let header: Header = serde_json::from_slice(header).map_err(|error| {
-        corrupt("the header is not what the format demands".to_owned()).with_source(error)
-    })?;
+    let header: Header = serde_json::from_slice(header)
+        .map_err(|error| corrupt("the header violates the format".to_owned()).with_source(error))?;
 
     let mut tensors = header.tensors;
     tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);

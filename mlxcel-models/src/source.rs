@@ -40,7 +40,7 @@ impl Source {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
                 ErrorKind::NotFound,
                 OPERATION,
-                "there is no such folder; give the folder of a downloaded Hugging Face checkpoint",
+                "the folder does not exist; pass the folder of a downloaded Hugging Face checkpoint",
             )
             .with_context("path", path.display())
             .with_source(error)),

@@ -63,7 +63,7 @@ impl Weights {
             };
             let stored = Stored { file, element, shape, range, blocks };
             if tensors.insert(name.clone(), stored).is_some() {
-                let message = "two tensors of the file play the same part";
+                let message = "two tensors of the file have the same role";
                 return Err(Error::new(ErrorKind::Corrupt, OPERATION, message)
                     .with_context("tensor", name)
                     .with_context("path", location));
@@ -99,7 +99,7 @@ impl Weights {
             Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", &index_location)
         };
         let index: Index =
-            parse_json(&index_location, index, "this is no index of weights; download it again")?;
+            parse_json(&index_location, index, "this is not a weight index; download it again")?;
 
         let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
         let mut shards = HashMap::new();
@@ -230,7 +230,7 @@ fn no_weights(source: &Source) -> Result<Error> {
             ErrorKind::NotFound,
             OPERATION,
             format!(
-                "there is {name} and neither {SINGLE} nor {INDEX}; a single file has to be called {SINGLE}, and \
+                "there is {name} and neither {SINGLE} nor {INDEX}; a single file must be named {SINGLE}, and \
                  shards need their index"
             ),
         )

@@ -90,7 +90,7 @@ fn settings_must_be_an_object() {
     written.put("config.json", b"{\"model_type\": ");
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "not JSON");
     written.put("config.json", b"[1, 2]");
-    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "should hold a JSON object");
+    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "should contain a JSON object");
     written.put("config.json", b"");
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "not JSON");
     written.put("config.json", "[".repeat(1_000).as_bytes());

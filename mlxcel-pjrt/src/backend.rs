@@ -195,7 +195,8 @@ impl PjrtBackend {
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         OptionSupport::new(stored.context_length, graph.sequences).with_devices(&device).check(options)?;
         if options.threads.is_some() {
-            let message = "how many threads compute is the PJRT plugin's affair; leave them out, or look at its options";
+            let message =
+                "the number of threads is up to the PJRT plugin; do not set it, or use the plugin's options";
             return Err(
                 Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", "threads")
             );

@@ -28,8 +28,7 @@ pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
     match &found[..] {
         [only] => Ok(only.clone()),
         [] => {
-            let message = "there is no PJRT plugin: name one in MLXCEL_PJRT_PLUGIN or in the engine's options, or activate a \
-                           Python environment that has one (`pip install jax-cuda13-pjrt`, say)";
+            let message = "there is no PJRT plugin: name one in MLXCEL_PJRT_PLUGIN or in the engine's options, or activate a Python environment with one (for example `pip install jax-cuda13-pjrt`)";
             let active = environment.map_or("none is active".into(), |folder| folder.display().to_string());
             Err(Error::new(ErrorKind::NotFound, OPERATION, message).with_context("environment", active))
         }

@@ -39,7 +39,7 @@ pub(crate) fn compile_options(devices: &[i32], overrides: &[(String, OptionValue
 /// Fails with [`ErrorKind::Corrupt`] where the bytes are no such message.
 pub(crate) fn collectives(module: &[u8]) -> Result<Vec<Collective>> {
     let module = HloModuleWithConfig::decode(module).map_err(|error| {
-        let message = "the plugin gives the compiled program in another format";
+        let message = "the plugin returned the compiled program in an unknown format";
         Error::new(ErrorKind::Corrupt, "inspect program", message).with_source(error)
     })?;
     let computations = module.module.into_iter().flat_map(|module| module.computations);

@@ -114,7 +114,7 @@ fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
     let file = match open_regular(path) {
         Ok(Some(file)) => file,
         Ok(None) => {
-            tracing::warn!(entry = %path.display(), "no regular file stands in the place of a stored program");
+            tracing::warn!(entry = %path.display(), "a stored program is not a regular file");
             return None;
         }
         Err(_) => return None,
@@ -123,7 +123,7 @@ fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
     file.take(LIMIT).read_to_end(&mut bytes).ok()?;
     let is_whole = bytes.len() > SUM && sum(key, &bytes[SUM..]) == bytes[..SUM];
     if !is_whole {
-        tracing::warn!(entry = %path.display(), "a stored program is damaged and is compiled again");
+        tracing::warn!(entry = %path.display(), "a stored program is corrupt and is compiled again");
         let _ = fs::remove_file(path);
         return None;
     }

@@ -232,7 +232,8 @@ fn failed(operation: &'static str, error: EvalError) -> Error {
     if let EvalError::OutOfMemory { bytes } = error {
         return Error::out_of_memory(operation, bytes);
     }
-    Error::new(ErrorKind::Internal, operation, "the evaluator refused a decoder's graph").with_source(error)
+    Error::new(ErrorKind::Internal, operation, "the evaluator rejected the decoder's graph")
+        .with_source(error)
 }
 
 /// A vector for `bytes`.

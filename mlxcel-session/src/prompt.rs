@@ -85,7 +85,7 @@ impl Prompt<'_> {
                 let tokenizer = model.tokenizer()?;
                 let tokens = tokenizer.encode_chat_prompt(messages, &options.chat, most_tokens)?;
                 if tokens.is_empty() {
-                    let reason = "the model's chat template writes nothing for these messages";
+                    let reason = "the model's chat template renders these messages as an empty prompt";
                     return Err(Error::new(ErrorKind::InvalidInput, "apply chat template", reason));
                 }
                 Ok((tokens, Some(Detokenizer::new(tokenizer.clone(), skip))))

@@ -92,7 +92,7 @@ fn select(engines: &[Engine], name: Option<&str>, variable: Option<&str>) -> Res
     let error = match known {
         Some(Engine { make: Some(make), .. }) => return Ok(make()),
         Some(_) => Error::unsupported("select backend", "this engine is not compiled in"),
-        None => Error::new(ErrorKind::NotFound, "select backend", "there is no engine of this name"),
+        None => Error::new(ErrorKind::NotFound, "select backend", "the engine does not exist"),
     };
     let mut error = error.with_context("backend", name);
     if by_variable {

@@ -17,7 +17,7 @@ pub(crate) struct StopStrings {
 impl StopStrings {
     pub(crate) fn new(strings: &[String]) -> Result<Self> {
         if strings.iter().any(String::is_empty) {
-            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a stop string is empty")
+            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a stop string must not be empty")
                 .with_context("field", "stop_strings"));
         }
         Ok(Self { strings: strings.to_vec(), held: String::new(), matched: None })

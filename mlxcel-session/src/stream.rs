@@ -244,14 +244,14 @@ impl Drop for TextStream<'_> {
     fn drop(&mut self) {
         // Rejected drafts are not part of the text.
         if let Err(error) = self.generation.rewind(&mut *self.session, self.sequence) {
-            tracing::debug!(%error, "wrong draft tokens stay in a sequence");
+            tracing::debug!(%error, "rejected draft tokens remain in a sequence");
         }
         let Some(Keeper { cache, engine, .. }) = self.keeper.take() else { return };
         let generation = self.generation.tokens();
         let held = &generation.tokens()[..generation.computed()];
         if let Err(error) = cache.keep(engine.info(), &mut *self.session, self.sequence, held) {
             // The text is there; the next one is computed from its beginning.
-            tracing::debug!(%error, "a prefix is not kept");
+            tracing::debug!(%error, "a prefix was not stored");
         }
     }
 }

@@ -238,7 +238,7 @@ impl Chat {
                 return Ok(());
             }
         };
-        note(&self.progress, done.as_deref().unwrap_or("nothing was said yet"));
+        note(&self.progress, done.as_deref().unwrap_or("the conversation is empty"));
         Ok(())
     }
 

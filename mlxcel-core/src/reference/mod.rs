@@ -232,7 +232,7 @@ impl ReferenceBackend {
             return Err(refused("prompt_chunk", 0, "a chunk must have at least one token"));
         }
         if self.memory == Memory::Window(0) {
-            return Err(refused("window", 0, "a position sees at least itself"));
+            return Err(refused("window", 0, "a window must be at least 1"));
         }
         match self.stop_tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
             Some(token) => Err(refused("stop_tokens", token, "the token is outside the vocabulary")),
@@ -252,7 +252,7 @@ fn check_source(source: &ModelSource) -> Result<()> {
     match source {
         ModelSource::BuiltIn(name) if name == NAME => Ok(()),
         ModelSource::BuiltIn(name) => {
-            Err(Error::new(ErrorKind::NotFound, "load model", "this engine has no model of that name")
+            Err(Error::new(ErrorKind::NotFound, "load model", "this engine has no model with this name")
                 .with_context("model", name)
                 .with_context("known", NAME))
         }

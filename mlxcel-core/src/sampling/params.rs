@@ -173,7 +173,7 @@ impl SamplingParams {
             let sum: &mut f64 = biases.entry(token).or_default();
             *sum += f64::from(bias);
             if sum.is_nan() {
-                return Err(refuse("the biases of the token are opposite infinities"));
+                return Err(refuse("the token has both a positive and a negative infinite bias"));
             }
         }
         Ok(biases)

@@ -45,7 +45,7 @@ impl Checks<'_> {
             return Err(wrong("a row must have at least one token"));
         }
         if !first {
-            return Err(wrong("two rows of one step name this sequence"));
+            return Err(wrong("two rows of a step use this sequence"));
         }
         if let Some(token) = row.tokens.iter().find(|&&token| token as usize >= self.vocabulary_size) {
             return Err(wrong("the token is outside the vocabulary")

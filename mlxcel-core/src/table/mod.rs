@@ -312,7 +312,7 @@ impl<S> SequenceTable<S> {
 }
 
 fn not_found(operation: &'static str, id: SequenceId) -> Error {
-    Error::new(ErrorKind::NotFound, operation, "no such sequence is open").with_context("sequence", id)
+    Error::new(ErrorKind::NotFound, operation, "the sequence is not open").with_context("sequence", id)
 }
 
 fn poisoned(operation: &'static str, id: SequenceId) -> Error {

@@ -69,9 +69,10 @@ impl<'r, W> StepRows<'r, W> {
     /// Ends the step: writes the results to `out`, in the rows' order.
     pub fn finish(self, out: &mut StepOutput) {
         for row in self.rows {
-            out.push(row.answer.unwrap_or_else(|| {
-                Err(Error::new(ErrorKind::Internal, STEP, "a row was left without an answer"))
-            }));
+            out.push(
+                row.answer
+                    .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, STEP, "a row has no result"))),
+            );
         }
     }
 }

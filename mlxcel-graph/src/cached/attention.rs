@@ -115,7 +115,7 @@ pub fn cached_attention<'f>(
     })?;
     match results.split_first() {
         Some((&mixed, caches)) => Ok((mixed, caches.to_vec())),
-        None => Err(Error::new(ErrorKind::Structure, "cached_attention", "there is no result")),
+        None => Err(Error::new(ErrorKind::Structure, "cached_attention", "the result type is missing")),
     }
 }
 

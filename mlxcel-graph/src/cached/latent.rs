@@ -74,7 +74,7 @@ pub fn latent_attention<'f>(
     let results = b.composite(name, &flat, &attributes, |b, args| decompose(b, args, what))?;
     match results.split_first() {
         Some((&mixed, caches)) => Ok((mixed, caches.to_vec())),
-        None => Err(Error::new(ErrorKind::Structure, "latent_attention", "there is no result")),
+        None => Err(Error::new(ErrorKind::Structure, "latent_attention", "the result type is missing")),
     }
 }
 

@@ -59,7 +59,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         experts: usize,
     ) -> Result<(Value<'f>, Routing<'f>)> {
         let [tokens, choices] = self.b.shape(chosen)[..] else {
-            unreachable!("a choice has a row for each token");
+            unreachable!("routing needs one row per token");
         };
         let block = expert_block(tokens, choices, experts);
         let groups = self.b.group_by_expert(chosen, experts, block)?;
@@ -85,7 +85,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         let [tokens, choices] = routing.sizes;
         let [blocks, rows, width] = self.b.shape(x)[..] else {
-            unreachable!("results are in blocks of rows");
+            unreachable!("expert results must be in blocks of rows");
         };
         let flat = self.b.reshape(x, &[blocks * rows, width])?;
         // Blocks of one row stand in the order of pairs.

@@ -79,7 +79,11 @@ impl<'f> GraphOps<'_, '_, 'f> {
     fn rotary(&self, rope: &Rope) -> Result<(Value<'f>, Value<'f>)> {
         let found = self.pass.rotary.iter().find(|(known, _)| *known == rope);
         found.map(|(_, table)| *table).ok_or_else(|| {
-            Error::new(ErrorKind::Name, "rope", "the layer's rotary embedding is not among the decoder's")
+            Error::new(
+                ErrorKind::Name,
+                "rope",
+                "the layer uses a rotary embedding that the decoder does not list",
+            )
         })
     }
 }

@@ -91,7 +91,7 @@ fn looked_up<'d>(b: &mut Builder<'d>, table: &[f32], indices: Value<'d>) -> Resu
     let shape = b.shape(indices);
     let indices = b.convert(indices, ElementType::I32)?;
     let literal = Literal::new([table.len(), 1], table)
-        .ok_or_else(|| Error::new(ErrorKind::Shape, "look up", "the table is no tensor"))?;
+        .ok_or_else(|| Error::new(ErrorKind::Shape, "look up", "the codebook is not a valid tensor"))?;
     let table = b.constant(literal)?;
     let entries = b.take(table, indices)?;
     b.reshape(entries, &shape)

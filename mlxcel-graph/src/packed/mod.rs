@@ -75,7 +75,7 @@ pub fn packed_linear<'f>(
 ) -> Result<Value<'f>> {
     const OP: &str = "packed_linear";
     let (leading, [outputs, inputs]) = weight.check(b, OP, 0)?;
-    debug_assert!(leading.is_empty(), "no dimension in front was asked for");
+    debug_assert!(leading.is_empty(), "the result has no leading dimension");
     check_floats(b, OP, x, bias, out)?;
     let fits = b.ty(x).shape.last() == Some(&inputs) && bias.is_none_or(|bias| b.ty(bias).shape == [outputs]);
     if !fits {
@@ -171,7 +171,7 @@ pub fn packed_embedding<'f>(
     const OP: &str = "packed_embedding";
     let (_, [rows, columns]) = table.check(b, OP, 0)?;
     if !b.ty(ids).element.is_integer() || rows == 0 {
-        return Err(table.refusal(b, OP, "ids must be integers, and the table must have one row at least"));
+        return Err(table.refusal(b, OP, "ids must be integers, and the table must have at least one row"));
     }
     let packing = table.packing;
     let parts = table.parts.len();
@@ -209,7 +209,7 @@ impl<'f> PackedWeight<'f> {
         let refuse = |detail: &str| Err(self.refusal(b, op, detail));
         let names: Vec<_> = operand_parts(&self.packing).collect();
         let Some(codes) = self.parts.first().map(|&codes| b.shape(codes)) else {
-            return refuse("a packed weight has codes at least");
+            return refuse("a packed weight must have codes");
         };
         let Some((front, &[rows, words])) = codes.split_at_checked(leading) else {
             return refuse("codes must be [.., N, K * bits / 32]");
@@ -224,10 +224,7 @@ impl<'f> PackedWeight<'f> {
                 *b.ty(part) == TensorType::new(part_element(&self.packing, name), shape)
             });
         if !fits {
-            return refuse(&format!(
-                "the parts are not those of [{rows}, {columns}] packed as {}",
-                self.packing
-            ));
+            return refuse(&format!("the parts do not match [{rows}, {columns}] packed as {}", self.packing));
         }
         Ok((front.to_vec(), [rows, columns]))
     }

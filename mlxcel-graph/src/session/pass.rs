@@ -145,7 +145,7 @@ impl<E: Executor> GraphSession<E> {
         let sequences = pass.rows.iter().map(|row| works[row.pending].sequence());
         let sequences = self.table.get_all_mut("step", sequences).map_err(RunError::before)?;
         let states = sequences.into_iter().map(|sequence| {
-            let missing = || RunError::before(Error::new(ErrorKind::Internal, "step", "a row has no states"));
+            let missing = || RunError::before(Error::new(ErrorKind::Internal, "step", "a row has no state"));
             sequence.states.as_mut().map(|states| states.groups.as_mut_slice()).ok_or_else(missing)
         });
         let mut states = states.collect::<Result<Vec<_>, _>>()?;

@@ -55,7 +55,7 @@ impl<E: Executor> Shared<E> {
             return Err(wrong_size(payload, size_of::<u64>()));
         };
         if u64::from_le_bytes(*told) != position as u64 {
-            let message = "the snapshot's payload is of another position";
+            let message = "the snapshot's payload has another position";
             return Err(Error::new(ErrorKind::Corrupt, "restore", message).with_context("position", position));
         }
         if self.epochs.depend_on_length() {
@@ -101,7 +101,7 @@ impl<E: Executor> Shared<E> {
         {
             return Ok(());
         }
-        let message = "the snapshot's payload does not hold a sequence of this model";
+        let message = "the snapshot's payload is not a sequence of this model";
         Err(Error::new(ErrorKind::Corrupt, "restore", message))
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
     let written = fs::create_dir_all(&folder)
         .and_then(|()| fs::write(folder.join(name(manifest)), path.as_os_str().as_encoded_bytes()));
     if let Err(error) = written {
-        tracing::warn!(folder = %folder.display(), %error, "it is not noted that the bundle is of this machine: it has to be trusted to be run");
+        tracing::warn!(folder = %folder.display(), %error, "this machine could not be recorded as the bundle's writer: the bundle must be trusted explicitly");
     }
 }
 

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 pub(super) const OPERATION: &str = "write bundle";
 
-/// How much is written between two looks at whether the work was cancelled.
+/// How much is written between two looks at whether the operation was cancelled.
 const BLOCK: usize = 4 << 20;
 
 /// A bundle being written, beside the place where it is to stand.
@@ -28,7 +28,7 @@ impl Staging {
     /// Begins a folder that will stand at `destination`.
     pub(super) fn begin(destination: &Path, replace: bool) -> Result<Self> {
         let name = destination.file_name().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, OPERATION, "this is no name for a folder")
+            Error::new(ErrorKind::InvalidInput, OPERATION, "this is not a valid folder name")
                 .with_context("path", destination.display())
         })?;
         let parent = match destination.parent() {
@@ -166,8 +166,8 @@ fn check_destination(destination: &Path, replace: bool) -> Result<()> {
     match fs::symlink_metadata(destination) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Error::io(OPERATION, destination, error)),
-        Ok(_) if !replace => return refused("something stands in this place already"),
-        Ok(metadata) if !metadata.is_dir() => return refused("what stands in this place is no bundle"),
+        Ok(_) if !replace => return refused("the path already exists"),
+        Ok(metadata) if !metadata.is_dir() => return refused("the existing folder is not a bundle"),
         Ok(_) => {}
     }
     let is_empty =
@@ -175,7 +175,7 @@ fn check_destination(destination: &Path, replace: bool) -> Result<()> {
     if is_empty || destination.join(MANIFEST).is_file() {
         return Ok(());
     }
-    refused("what stands in this place is no bundle")
+    refused("the existing folder is not a bundle")
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl BundleTarget {
                 None => Self::text(writer.clone()),
             };
             if targets.iter().any(|known| known.name == target.name) {
-                return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "a target is named twice")
+                return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "a target is listed twice")
                     .with_context("target", target.name));
             }
             targets.push(target);

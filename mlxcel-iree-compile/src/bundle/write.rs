@@ -139,7 +139,11 @@ fn compile(
         }
     }
     if unmade > 0 {
-        return Err(Error::new(mlxcel_core::ErrorKind::Internal, OPERATION, "programs were left out"));
+        return Err(Error::new(
+            mlxcel_core::ErrorKind::Internal,
+            OPERATION,
+            "some programs were not included",
+        ));
     }
     let mut files = files.into_iter();
     targets

@@ -105,7 +105,7 @@ pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
             bytes.drain(..start);
             Entry::Sound(bytes)
         }
-        Ok(_) => Entry::Corrupt("it is another program's"),
+        Ok(_) => Entry::Corrupt("it belongs to another program"),
         Err(reason) => Entry::Corrupt(reason),
     })
 }
@@ -113,7 +113,7 @@ pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
 /// Opens a file of the cache; a pipe in its place is told and not waited for.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     mlxcel_models::files::open_regular(path)?
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is no regular file"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a regular file"))
 }
 
 /// The key of the entry at `path`, if it is all there; what is wrong with it, if it is not.
@@ -140,11 +140,11 @@ fn check(bytes: &[u8]) -> Result<(Key, usize), &'static str> {
         return Err("it is shorter than its header");
     };
     if !header.starts_with(MAGIC) {
-        return Err("it does not begin like an artifact of this version");
+        return Err("it is not an artifact of this version");
     }
     let (label, artifact) = lengths(header).ok_or("its label is too long")?;
     if label.checked_add(artifact) != Some(rest.len() as u64) {
-        return Err("its length is not the one that was written");
+        return Err("its length differs from the recorded one");
     }
     if Sha256::digest(&bytes[MAGIC_AND_CHECKSUM..])[..] != header[MAGIC.len()..MAGIC_AND_CHECKSUM] {
         return Err("its checksum is wrong");

@@ -67,11 +67,11 @@ pub(super) fn make_room(folder: &Path, limit: u64, new: &Path) {
                 entries = pruned.entries,
                 bytes = pruned.bytes,
                 limit,
-                "removed programs that were not used"
+                "removed the least recently used programs"
             );
         }
         Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "the cache could not be kept to its size")
+            tracing::warn!(folder = %folder.display(), %error, "the cache could not be reduced to its size limit")
         }
     }
     sweep(folder, |file| !is_within(ABANDONED, file.last_used, now));

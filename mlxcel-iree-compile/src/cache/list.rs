@@ -76,7 +76,7 @@ impl Cache {
         if key.name() == entry.key {
             return Ok(());
         }
-        Err(failed(ErrorKind::Corrupt, "it is another program's"))
+        Err(failed(ErrorKind::Corrupt, "it belongs to another program"))
     }
 
     /// Removes an entry; not an error if it is already gone.

@@ -34,7 +34,7 @@ impl Lock {
         }
         let file = options.open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the lock is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the lock is not a regular file"));
         }
         Ok(Self { file, path: path.to_owned() })
     }
@@ -50,7 +50,7 @@ impl Lock {
                 Ok(()) => return Ok(()),
                 Err(fs4::TryLockError::WouldBlock) => {}
                 Err(fs4::TryLockError::Error(error)) => {
-                    tracing::debug!(lock = %self.path.display(), %error, "files cannot be locked here");
+                    tracing::debug!(lock = %self.path.display(), %error, "this file system does not support locks");
                     return Ok(());
                 }
             }
@@ -58,15 +58,15 @@ impl Lock {
                 return Err(Error::new(
                     ErrorKind::Cancelled,
                     "wait for a program to be compiled",
-                    "the work was cancelled",
+                    "the operation was cancelled",
                 ));
             }
             if !told && started.elapsed() > TELL {
                 told = true;
-                tracing::warn!(lock = %self.path.display(), "another process has this program's lock: waiting for what it compiles");
+                tracing::warn!(lock = %self.path.display(), "another process is compiling this program: waiting for it");
             }
             if started.elapsed() > PATIENCE {
-                tracing::warn!(lock = %self.path.display(), "whoever compiles this program does not finish");
+                tracing::warn!(lock = %self.path.display(), "another process has been compiling this program for too long");
                 return Ok(());
             }
             thread::sleep(pause);

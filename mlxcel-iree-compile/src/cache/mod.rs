@@ -181,7 +181,7 @@ fn users_folder() -> Option<PathBuf> {
     match etcetera::base_strategy::choose_native_strategy() {
         Ok(strategy) => Some(strategy.cache_dir().join("mlxcel").join("iree")),
         Err(error) => {
-            tracing::warn!(%error, "there is no cache folder: compiled programs are not stored");
+            tracing::warn!(%error, "no cache folder is available: compiled programs are not stored");
             None
         }
     }
@@ -236,7 +236,7 @@ fn read_or_remove(path: &Path, wanted: Wanted<'_>) -> std::io::Result<Option<Vec
         Ok(Entry::Sound(artifact)) => Ok(Some(artifact)),
         Ok(Entry::Missing) => Ok(None),
         Ok(Entry::Corrupt(reason)) => {
-            tracing::warn!(entry = %path.display(), reason, "a stored program is damaged and is made again");
+            tracing::warn!(entry = %path.display(), reason, "a stored program is corrupt and is compiled again");
             // If it cannot be removed, it is replaced or fails this check again.
             let _ = fs::remove_file(path);
             Ok(None)

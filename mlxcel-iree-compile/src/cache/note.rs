@@ -44,7 +44,7 @@ impl Cache {
         });
         // A note is a convenience; whether the folder can be written matters, and is told, where artifacts are stored.
         if let Err(error) = written {
-            tracing::debug!(note = %note.display(), %error, "the compiler's identity was not noted");
+            tracing::debug!(note = %note.display(), %error, "the compiler's identity could not be recorded");
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) fn describe(finished: &Finished) -> (ErrorKind, String, CompilerOutpu
     let message = match (death(finished.status), excerpt.first()) {
         (Some(death), _) => death,
         (None, Some(diagnostic)) => diagnostic.trim().to_owned(),
-        (None, None) => format!("the compiler failed without a word ({})", finished.status),
+        (None, None) => format!("the compiler failed without a message ({})", finished.status),
     };
     (kind, message, CompilerOutput(excerpt.join("\n")))
 }
@@ -50,7 +50,7 @@ fn death(status: ExitStatus) -> Option<String> {
     const KILL: i32 = 9;
     status.signal().map(|signal| match signal {
         KILL => "the compiler was killed by signal 9; the system does that when memory runs out".to_owned(),
-        _ => format!("the compiler died of signal {signal}"),
+        _ => format!("the compiler was killed by signal {signal}"),
     })
 }
 

@@ -50,7 +50,7 @@ impl Compiler {
     /// # Errors
     /// [`ErrorKind::Toolchain`] for a file that cannot be read; [`ErrorKind::Cancelled`].
     pub fn checksum(&self, cancel: Option<&CancelToken>) -> Result<[u8; 32]> {
-        let operation = "tell the IREE compiler from others";
+        let operation = "identify the IREE compiler";
         let mut sum = Sha256::new();
         let mut chunk = vec![0; 1 << 20];
         for path in self.files() {
@@ -66,7 +66,7 @@ impl Compiler {
             sum.update(length.to_le_bytes());
             loop {
                 if cancel.is_some_and(CancelToken::is_cancelled) {
-                    return Err(Error::new(ErrorKind::Cancelled, operation, "the work was cancelled"));
+                    return Err(Error::new(ErrorKind::Cancelled, operation, "the operation was cancelled"));
                 }
                 match file.read(&mut chunk).map_err(unreadable)? {
                     0 => break,

@@ -62,17 +62,13 @@ impl SearchEnvironment {
     /// The compiler that `explicit` or the environment names, or the first that is found, if any is.
     pub(super) fn find(&self, explicit: Option<&Path>) -> Result<Option<PathBuf>> {
         if let Some(path) = explicit {
-            return named(path, "the compiler that the options name").map(Some);
+            return named(path, "the compiler in the options").map(Some);
         }
         if let Some(path) = &self.compiler {
-            return named(path, "the compiler that MLXCEL_IREE_COMPILER names").map(Some);
+            return named(path, "the compiler in MLXCEL_IREE_COMPILER").map(Some);
         }
         if let Some(folder) = &self.dist {
-            return named(
-                &folder.join("bin").join(EXECUTABLE),
-                "the compiler of the folder that IREE_DIST names",
-            )
-            .map(Some);
+            return named(&folder.join("bin").join(EXECUTABLE), "the compiler in IREE_DIST").map(Some);
         }
         let scripts = self.environments.iter().map(|prefix| prefix.join(SCRIPTS));
         let mut candidates = self.path.iter().cloned().chain(scripts).map(|folder| folder.join(EXECUTABLE));
@@ -114,7 +110,7 @@ impl SearchEnvironment {
         Error::new(
             ErrorKind::Toolchain,
             OPERATION,
-            format!("no compiler was found; install it with `{INSTALL}`, or name it in {COMPILER_VARIABLE}"),
+            format!("no compiler was found; install it with `{INSTALL}`, or set {COMPILER_VARIABLE}"),
         )
         .with_context("looked in", looked.join(", "))
     }

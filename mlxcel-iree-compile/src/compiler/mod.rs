@@ -96,7 +96,7 @@ impl Compiler {
     /// # Errors
     /// [`ErrorKind::Toolchain`] if it reports none, or is of another release, whose programs would not load.
     pub fn revision(&self, cancel: Option<&CancelToken>) -> Result<Revision> {
-        let operation = "ask the IREE compiler for its version";
+        let operation = "get the version of the IREE compiler";
         let located = |error: Error| error.with_context("compiler", self.path.display());
         let mut command = Command::new(&self.path);
         // A script in its place finds nothing of the working directory.
@@ -107,7 +107,7 @@ impl Compiler {
         let revision = finished.status.success().then(|| Revision::parse(&finished.stdout)).flatten();
         let revision = revision.ok_or_else(|| {
             let (_, _, output) = diagnostics::describe(&finished);
-            located(Error::new(ErrorKind::Toolchain, operation, "it does not report a version of IREE"))
+            located(Error::new(ErrorKind::Toolchain, operation, "it does not report an IREE version"))
                 .with_source(output)
         })?;
         self.expect_release(&revision)?;
@@ -163,7 +163,7 @@ impl Compiler {
         if !finished.status.success() {
             // An application that is being interrupted has its compiler interrupted too.
             if cancel.is_some_and(CancelToken::is_cancelled) {
-                return Err(Error::new(ErrorKind::Cancelled, operation, "the work was cancelled"));
+                return Err(Error::new(ErrorKind::Cancelled, operation, "the operation was cancelled"));
             }
             let (kind, message, words) = diagnostics::describe(&finished);
             return Err(located(Error::new(kind, operation, message)).with_source(words));

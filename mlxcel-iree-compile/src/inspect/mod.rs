@@ -179,12 +179,8 @@ impl Folder {
         let fail = |error| Error::io(OPERATION, path, error);
         fs::create_dir_all(path).map_err(fail)?;
         if fs::read_dir(path).map_err(fail)?.next().is_some() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                OPERATION,
-                "something is in this folder already",
-            )
-            .with_context("path", path.display()));
+            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "the folder is not empty")
+                .with_context("path", path.display()));
         }
         // The compiler runs in a folder of its own.
         Ok(Self(fs::canonicalize(path).map_err(fail)?))
@@ -217,7 +213,7 @@ impl Folder {
             Error::new(
                 ErrorKind::Compile,
                 OPERATION,
-                "the compiler did not write the phase that is summed up",
+                "the compiler did not write the phase that the summary needs",
             )
             .with_context("phase", end)
         })?;
@@ -258,7 +254,7 @@ impl Statistics {
         }
         let text = fs::read(path).map_err(|error| Error::io(OPERATION, path, error))?;
         serde_json::from_slice::<File>(&text).map(|file| file.all).map_err(|error| {
-            Error::new(ErrorKind::Compile, OPERATION, "the compiler's statistics have another form")
+            Error::new(ErrorKind::Compile, OPERATION, "the compiler's statistics have an unknown format")
                 .with_context("path", path.display())
                 .with_source(error)
         })

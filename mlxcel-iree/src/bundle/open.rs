@@ -41,7 +41,7 @@ impl Bundle {
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let source = ModelSource::from(folder.as_ref());
         Self::find(&source)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, OPERATION, "there is no bundle.json in this folder")
+            Error::new(ErrorKind::NotFound, OPERATION, "the folder has no bundle.json")
                 .with_context("path", folder.as_ref().display())
         })
     }
@@ -82,7 +82,7 @@ impl Bundle {
         let own = self.manifest.weights_included && self.source.is_at(checkpoint.path());
         let kind = if own { ErrorKind::Corrupt } else { ErrorKind::InvalidInput };
         let refused =
-            |message: &'static str| Error::new(kind, "hold the weights against the bundle", message);
+            |message: &'static str| Error::new(kind, "compare the weights with the bundle", message);
         let figures = [
             ("model_type", model.model_type.clone(), decoder.model_type.clone()),
             ("vocabulary_size", model.vocabulary_size.to_string(), decoder.vocabulary_size.to_string()),
@@ -91,7 +91,7 @@ impl Bundle {
         ];
         for (field, bundled, found) in figures {
             if bundled != found {
-                return Err(refused("the programs are of a model of another architecture")
+                return Err(refused("the programs belong to a model of another architecture")
                     .with_context("field", field)
                     .with_context("bundle", bundled.escape_debug())
                     .with_context("checkpoint", found.escape_debug()));
@@ -102,16 +102,16 @@ impl Bundle {
         let differs = (0..count).find(|&index| found.get(index) != self.manifest.weights.get(index));
         if let Some(index) = differs {
             let name = |weight: Option<&Weight>| weight.map_or("none".to_owned(), Weight::to_string);
-            return Err(refused("the programs take other weights than the checkpoint has")
+            return Err(refused("the programs need other weights than the checkpoint has")
                 .with_context("bundle", name(self.manifest.weights.get(index)).escape_debug())
                 .with_context("checkpoint", name(found.get(index)).escape_debug()));
         }
         let fingerprint = checkpoint.fingerprint();
         if fingerprint != model.fingerprint {
             let message = if own {
-                "the weights or config.json are not those that were bundled"
+                "the weights or config.json have changed since the bundle was written"
             } else {
-                "the programs are of another checkpoint of this architecture: its weights or config.json differ"
+                "the programs belong to another checkpoint of this architecture: its weights or config.json differ"
             };
             return Err(refused(message)
                 .with_context("bundle", model.fingerprint.escape_debug())
@@ -248,7 +248,7 @@ impl Bundle {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     OPERATION,
-                    "the manifest lacks a program that sessions need",
+                    "the manifest lacks a required program",
                 )
                 .with_context("program", shape));
             }
@@ -268,8 +268,9 @@ pub(crate) struct BundledPrograms {
 
 /// The error of an option that the bundle's programs do not honour.
 fn contradiction<T: std::fmt::Display>(kind: ErrorKind, field: &'static str, asked: T, bundled: T) -> Error {
-    let message =
-        format!("the bundle's programs have another {field}; ask for theirs, or write a bundle with yours");
+    let message = format!(
+        "the bundle's programs were compiled with another {field}; use the same, or write a new bundle"
+    );
     Error::new(kind, "load bundle", message)
         .with_context("field", field)
         .with_context("asked_for", asked)
@@ -292,8 +293,8 @@ fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDesc
         return Err(refused("these programs are text for other compilers"));
     }
     target.layouts()?;
-    let resolved = resolve(target, backends)
-        .map_err(|error| refused("nothing is known of this target").with_source(error))?;
+    let resolved =
+        resolve(target, backends).map_err(|error| refused("the target is unknown").with_source(error))?;
     resolved.check_device(device)?;
     // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
     let has = |feature: &str| {
@@ -304,7 +305,7 @@ fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDesc
     if missing.is_empty() {
         return Ok(());
     }
-    Err(refused("the program is compiled for a processor that has more instructions")
+    Err(refused("the program was compiled for a processor with more instructions")
         .with_context("missing", missing.join(", ").escape_debug()))
 }
 

@@ -98,14 +98,12 @@ impl Source {
     fn check_size(&self, file: &FileEntry, found: Option<u64>) -> Result<()> {
         match found {
             None => Err(self.missing(file)),
-            Some(bytes) if bytes != file.bytes => Err(Error::new(
-                ErrorKind::Corrupt,
-                OPERATION,
-                "a file of the bundle has not the size that it had",
-            )
-            .with_context("path", self.locate(&file.path))
-            .with_context("bytes", bytes)
-            .with_context("written", file.bytes)),
+            Some(bytes) if bytes != file.bytes => {
+                Err(Error::new(ErrorKind::Corrupt, OPERATION, "a file of the bundle has changed its size")
+                    .with_context("path", self.locate(&file.path))
+                    .with_context("bytes", bytes)
+                    .with_context("written", file.bytes))
+            }
             Some(_) => Ok(()),
         }
     }
@@ -117,7 +115,7 @@ impl Source {
         Err(Error::new(
             ErrorKind::Corrupt,
             OPERATION,
-            "a file of the bundle is not what was written: its checksum is wrong",
+            "a file of the bundle is corrupt: its checksum is wrong",
         )
         .with_context("path", self.locate(&file.path)))
     }

@@ -153,13 +153,13 @@ impl IreeExecutor {
         let called = function.invoke(&self.weights, &arguments);
         let results = called.map_err(run_error)?;
         if results.len() != signature.results.len() {
-            let message = "the program gives another number of results than its signature says";
+            let message = "the program returns another number of results than its signature";
             return Err(Error::new(ErrorKind::Internal, "run program", message).into());
         }
         let mut outputs = StepOutputs::default();
         for (described, result) in signature.results.iter().zip(results) {
             if result.ty != described.ty {
-                let message = "a result of the program has another type than its signature says";
+                let message = "a result of the program has another type than in its signature";
                 return Err(Error::new(ErrorKind::Internal, "run program", message)
                     .with_context("result", described.meaning)
                     .with_context("type", result.ty)
@@ -221,6 +221,6 @@ fn run_error(CallError { error, begun }: CallError) -> RunError {
 }
 
 fn missing_state(name: &str) -> Error {
-    Error::new(ErrorKind::Internal, "run program", "a step lacks a state of its program")
+    Error::new(ErrorKind::Internal, "run program", "a state of the program is missing")
         .with_context("state", name)
 }

@@ -66,7 +66,7 @@ impl Programs {
             move |shape, cancel| {
                 // If it fails again, the thread that needs the program gets the error.
                 if let Err(error) = making.make_once(shape, Some(cancel), &|_| {}) {
-                    tracing::debug!(program = %shape, %error, "a program was not made ahead");
+                    tracing::debug!(program = %shape, %error, "a program was not compiled ahead");
                 }
             }
         });

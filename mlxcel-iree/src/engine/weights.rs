@@ -215,7 +215,7 @@ fn places(
         let len = tensor.bytes();
         let next = len.checked_add(padding(len)).and_then(|len| end.checked_add(len));
         let Some(next) = next else {
-            let message = "the weights are larger than memory can be";
+            let message = "the weights exceed the address space";
             return Err(tensor.named(Error::new(ErrorKind::ResourceExhausted, OPERATION, message)));
         };
         places.push(Some(end..end + len));

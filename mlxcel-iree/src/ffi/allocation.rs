@@ -74,7 +74,7 @@ impl Device {
     {
         let whole = (**source).as_ref();
         let bytes = whole.get(range.clone()).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, "import memory", "the range is not inside the memory")
+            Error::new(ErrorKind::InvalidInput, "import memory", "the range is outside of the memory")
                 .with_context("range", format_args!("{}..{}", range.start, range.end))
                 .with_context("bytes", whole.len())
         })?;

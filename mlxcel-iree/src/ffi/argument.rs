@@ -45,9 +45,7 @@ impl<'a> Argument<'a> {
         let begin = self.buffer.storage_offset().wrapping_add(self.offset);
         // Generated code loads whole vectors from addresses that it takes for aligned.
         if !begin.is_multiple_of(ALIGNMENT) {
-            return Err(
-                invalid("a tensor must begin at a multiple of 64 bytes").with_context("offset", begin)
-            );
+            return Err(invalid("a tensor must be aligned to 64 bytes").with_context("offset", begin));
         }
         let element = to_iree(self.element)?;
         let part = self.buffer.part(self.offset, len)?;
@@ -208,7 +206,7 @@ const ELEMENT_TYPES: [(ElementType, sys::iree_hal_element_types_t); 11] = [
 /// IREE's code of an element type.
 fn to_iree(element: ElementType) -> Result<sys::iree_hal_element_type_t> {
     ELEMENT_TYPES.iter().find(|(ours, _)| *ours == element).map(|(_, theirs)| *theirs).ok_or_else(|| {
-        Error::unsupported("pass an argument", "the runtime has no such element type")
+        Error::unsupported("pass an argument", "the runtime does not support this element type")
             .with_context("element", element)
     })
 }
@@ -216,7 +214,7 @@ fn to_iree(element: ElementType) -> Result<sys::iree_hal_element_type_t> {
 /// The element type of IREE's code.
 pub(super) fn from_iree(code: sys::iree_hal_element_type_t) -> Result<ElementType> {
     ELEMENT_TYPES.iter().find(|(_, theirs)| *theirs == code).map(|(ours, _)| *ours).ok_or_else(|| {
-        Error::unsupported("call a program", "a result has an element type that this crate does not know")
+        Error::unsupported("call a program", "a result has an unknown element type")
             .with_context("code", format_args!("{code:#x}"))
     })
 }

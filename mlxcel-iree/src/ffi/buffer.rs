@@ -170,7 +170,7 @@ impl Buffer {
     fn expect_range(&self, operation: &'static str, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
-            _ => Err(Error::new(ErrorKind::InvalidInput, operation, "the range is not inside the buffer")
+            _ => Err(Error::new(ErrorKind::InvalidInput, operation, "the range is outside of the buffer")
                 .with_context("offset", offset)
                 .with_context("length", len)
                 .with_context("buffer", self.len())),

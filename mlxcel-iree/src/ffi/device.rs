@@ -166,7 +166,7 @@ impl fmt::Debug for Device {
 fn worker_cpus(options: &DeviceOptions) -> Result<Option<Vec<usize>>> {
     let DeviceOptions { driver, affinity, .. } = options;
     if *affinity != Affinity::System && *driver != Driver::LocalTask {
-        let message = "this device has no threads of its own to place";
+        let message = "this device has no worker threads to pin";
         return Err(Error::unsupported("place threads", message)
             .with_context("device", driver)
             .with_context("affinity", affinity));
@@ -184,11 +184,11 @@ fn worker_threads(options: &DeviceOptions) -> Result<usize> {
     match (options.driver, options.threads) {
         (Driver::LocalSync, Some(1) | None) => Ok(1),
         (Driver::LocalSync, Some(_)) => {
-            Err(invalid("this device runs on the thread that calls it, and has no other"))
+            Err(invalid("this device runs on the calling thread and has no others"))
         }
         (Driver::Cuda | Driver::Vulkan, None) => Ok(1),
         (Driver::Cuda | Driver::Vulkan, Some(_)) => {
-            Err(invalid("this device computes by itself; the number of threads is not ours to choose"))
+            Err(invalid("the number of threads cannot be set for this device"))
         }
         (Driver::LocalTask, Some(threads @ 1..=MAX_THREADS)) => Ok(threads),
         (Driver::LocalTask, Some(_)) => Err(invalid("a device has 1 to 256 threads")),
@@ -205,7 +205,7 @@ fn profiling(device: &Handle<sys::iree_hal_device_t>, driver: Driver) -> Result<
     if driver.is_local() {
         return Profiling::begin(device);
     }
-    Err(Error::unsupported("profile the device", "dispatches are timed on the processor only")
+    Err(Error::unsupported("profile the device", "profiling is supported on CPU devices only")
         .with_context("device", driver))
 }
 

@@ -32,7 +32,7 @@ impl HostMemory {
     pub(crate) fn zeroed(len: usize) -> Result<Self> {
         if len >= MAPPED_FROM {
             let map = MmapMut::map_anon(len).map_err(|source| {
-                Error::new(ErrorKind::ResourceExhausted, "allocate a buffer", "there is not enough memory")
+                Error::new(ErrorKind::ResourceExhausted, "allocate a buffer", "out of memory")
                     .with_context("bytes", len)
                     .with_source(source)
             })?;

@@ -34,7 +34,7 @@ impl Packed {
         let parts = ffi::quantize(weight.tensor(), group, width, mode.name());
         let mut parts = unlist(&*ffi::check(parts, OPERATION)?, OPERATION)?.into_iter();
         let (Some(words), Some(scales)) = (parts.next(), parts.next()) else {
-            return Err(Error::new(ErrorKind::Internal, OPERATION, "MLX gave no scales"));
+            return Err(Error::new(ErrorKind::Internal, OPERATION, "MLX returned no scales"));
         };
         Ok(Self { words, scales, biases: parts.next(), order: None, group_size, bits, mode })
     }

@@ -230,7 +230,7 @@ impl LayerCache {
 }
 
 fn no_keys() -> mlxcel_core::Error {
-    let message = "a layer was given other keys or values than it keeps";
+    let message = "a layer got keys or values of the wrong shape";
     mlxcel_core::Error::new(mlxcel_core::ErrorKind::Internal, "step", message)
 }
 

@@ -129,7 +129,7 @@ fn device(name: Option<&str>) -> Result<Device> {
         return Err(Error::new(
             ErrorKind::NotFound,
             OPERATION,
-            "this MLX has no such device on this machine",
+            "this MLX does not have the device on this machine",
         )
         .with_context("device", name.unwrap_or_default()));
     }

@@ -345,7 +345,7 @@ impl<'a> Words<'a> {
 }
 
 fn too_short() -> Error {
-    Error::new(ErrorKind::Internal, "step", "the pass gave fewer results than its rows want")
+    Error::new(ErrorKind::Internal, "step", "the pass returned fewer results than its rows want")
 }
 
 /// What a row of `rows` reads and writes.

@@ -104,7 +104,7 @@ impl RotaryAt<'_> {
 fn positions(spans: &[Span]) -> Result<Array> {
     let position = |span: &Span| {
         i32::try_from(span.position)
-            .map_err(|_| Error::new(ErrorKind::Internal, "step", "a position is beyond what MLX counts"))
+            .map_err(|_| Error::new(ErrorKind::Internal, "step", "a position exceeds MLX's integer range"))
     };
     let positions = spans.iter().map(position).collect::<Result<Vec<_>>>()?;
     Array::from_slice(&positions, &[positions.len()])

@@ -191,7 +191,9 @@ impl States {
                     }
                 }
                 (LayerState::Fixed(array), StateLayout::Fixed(_)) => bytes.extend(array.to_bytes()?),
-                _ => return Err(Error::new(ErrorKind::Internal, "snapshot", "states are not laid out so")),
+                _ => {
+                    return Err(Error::new(ErrorKind::Internal, "snapshot", "the states have another layout"));
+                }
             }
         }
         Ok(bytes)
@@ -245,7 +247,7 @@ impl States {
 }
 
 fn misplaced(slot: StateSlot) -> Error {
-    Error::new(ErrorKind::Internal, "step", "the decoder has no such state")
+    Error::new(ErrorKind::Internal, "step", "the decoder does not have this state")
         .with_context("group", slot.group)
         .with_context("layer", slot.layer)
 }

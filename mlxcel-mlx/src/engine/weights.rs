@@ -110,8 +110,10 @@ impl Weights {
     pub(super) fn dense(&self, weight: WeightId) -> Result<&Array> {
         match self.get(weight)? {
             Weight::Dense(values) => Ok(values),
-            Weight::Packed(_) => Err(Error::unsupported("step", "factors and biases must not be quantized")
-                .with_context("weight", weight.index())),
+            Weight::Packed(_) => {
+                Err(Error::unsupported("step", "norm weights and biases must not be quantized")
+                    .with_context("weight", weight.index()))
+            }
         }
     }
 
@@ -135,7 +137,7 @@ impl Weights {
 
     fn loaded(&self, weight: WeightId) -> Result<&Loaded> {
         self.loaded.get(weight.index()).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "step", "this weight is not among the decoder's")
+            Error::new(ErrorKind::Internal, "step", "the decoder does not have this weight")
                 .with_context("weight", weight.index())
         })
     }
@@ -198,7 +200,7 @@ fn load_packed(
                 return load_affine(checkpoint, weight, packed, zero, treatment.parameters)
                     .map(Weight::Packed);
             }
-            let message = "MLX has no kernels for weights that are packed like this; expand them with \
+            let message = "MLX has no kernels for this packing; expand the weights with \
                            `MlxBackend::with_expanded_weights`, at the cost of memory, or use the engine `iree`";
             Err(Error::unsupported(OPERATION, message).with_context("packing", packing))
         }
@@ -260,7 +262,7 @@ fn stored(checkpoint: &Arc<Checkpoint>, weight: &WeightRef) -> Result<Array> {
     // A reference that does not fit is noticed here, so that it need not be where its bytes are taken.
     let view = checkpoint.weight(weight)?;
     let dtype = DType::of(weight.element).ok_or_else(|| {
-        Error::unsupported(OPERATION, "this element type is not computed with")
+        Error::unsupported(OPERATION, "computing in this element type is not supported")
             .with_context("element_type", weight.element)
     })?;
     let shape = weight.stored_shape();

@@ -99,7 +99,7 @@ fn ended(operation: &'static str) -> Error {
 
 fn panicked(operation: &'static str, panic: &(dyn Any + Send)) -> Error {
     let words = panic.downcast_ref::<String>().map(String::as_str);
-    let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+    let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
     Error::new(ErrorKind::Internal, operation, "the engine panicked").with_source(words.to_owned())
 }
 

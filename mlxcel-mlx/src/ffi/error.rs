@@ -38,7 +38,7 @@ fn describe(text: &str, operation: &'static str) -> Error {
         _ => (ErrorKind::Device, text),
     };
     let message = match kind {
-        ErrorKind::ResourceExhausted => "there is not enough memory",
+        ErrorKind::ResourceExhausted => "out of memory",
         ErrorKind::Internal => "MLX refused the arguments",
         _ => "MLX reported a failure",
     };

@@ -122,7 +122,7 @@ impl AttentionSettings {
         };
         const KV_HEADS: &str = "num_key_value_heads";
         if config.size(KV_HEADS, 1..=LARGEST_HEAD_COUNT)?.is_some_and(|kv_heads| kv_heads != heads) {
-            let message = format!("latents are shared by all {heads} heads; another number has no meaning");
+            let message = format!("all {heads} heads share the latents; another number is not supported");
             return Err(config.wrong(KV_HEADS, message));
         }
         Ok(Self {

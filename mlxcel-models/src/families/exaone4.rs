@@ -40,7 +40,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let pattern = match config.get(PATTERN) {
         // Letters are for the reader where types are listed too.
         Some(letters) if letters.is_string() && !listed => {
-            let message = "a pattern of letters is not supported; list the layers in layer_types".to_owned();
+            let message = "a letter pattern is not supported; list the layers in layer_types".to_owned();
             return Err(config.unsupported(PATTERN, message));
         }
         Some(number) if !listed && window.is_some() && !number.is_string() => {

@@ -233,7 +233,7 @@ impl Roles<'_> {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are no experts"));
         };
         if first.packing().is_some_and(|packing| packing.ordered) {
-            let message = "experts whose columns are in an order of their own are not supported; quantize without act-order \
+            let message = "experts with their own column order are not supported; quantize without act-order \
                            (`desc_act`), or with static groups";
             return Err(Error::unsupported(OPERATION, message).with_context("tensor", &first.tensor));
         }

@@ -44,8 +44,7 @@ impl Settings {
         let head_dim = config.size("head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(64);
         let expand = config.size("expand", 1..=64)?.unwrap_or(2);
         if heads * head_dim != hidden * expand {
-            let message =
-                format!("{heads} heads of {head_dim} do not make {expand} times hidden_size, {hidden}");
+            let message = format!("{heads} heads of {head_dim} are not {expand} times hidden_size, {hidden}");
             return Err(config.wrong("num_heads", message));
         }
         let groups = config.size("n_groups", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(8);

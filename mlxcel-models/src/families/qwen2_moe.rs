@@ -86,7 +86,7 @@ fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     let types =
         layer_types(config, layers, &[FULL, SLIDING], |index| if windowed(index) { SLIDING } else { FULL })?;
     if !used && types.contains(&SLIDING) {
-        return Err(config.wrong(USED, "layer_types has windows, and this setting turns them off".to_owned()));
+        return Err(config.wrong(USED, "layer_types has windows, but this setting disables them".to_owned()));
     }
     if !used {
         return Ok(vec![None; layers]);

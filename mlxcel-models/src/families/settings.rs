@@ -203,7 +203,7 @@ pub(super) fn layer_windows(
         (false, _) => Ok(None),
         (true, Some(window)) => Ok(Some(window)),
         (true, None) => {
-            let message = "there are layers that see a window, and no window is given".to_owned();
+            let message = "layer_types has sliding windows, but no window size is set".to_owned();
             Err(config.wrong("sliding_window", message))
         }
     };

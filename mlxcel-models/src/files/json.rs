@@ -27,7 +27,7 @@ pub fn parse_json<T: DeserializeOwned>(location: &str, content: &[u8], message: 
     let corrupt =
         |message| Error::new(ErrorKind::Corrupt, "parse JSON", message).with_context("path", location);
     if estimate(content) > content.len().saturating_mul(FACTOR).saturating_add(ALLOWANCE) {
-        return Err(corrupt("the file has more values than a file of its size is taken to have"));
+        return Err(corrupt("the file has more JSON values than a plausible file of its size"));
     }
     serde_json::from_slice(content).map_err(|error| corrupt(message).with_source(error))
 }

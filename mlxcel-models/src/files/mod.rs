@@ -146,7 +146,7 @@ fn expect_no_link(path: &Path, shown: &Path) -> Result<()> {
     if !fs::symlink_metadata(path).is_ok_and(|file| file.is_symlink()) {
         return Ok(());
     }
-    let message = "this is a link to a file that is not there; download the file again, or remove the link";
+    let message = "this is a link to a missing file; download the file again, or remove the link";
     Err(Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", shown.display()))
 }
 
@@ -208,7 +208,7 @@ fn resolve(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     if real.starts_with(&folder) || blobs(&folder).is_some_and(|blobs| real.starts_with(blobs)) {
         return Ok(Some(real));
     }
-    let message = "this is a link out of the folder; put the file itself into its place";
+    let message = "this is a link out of the folder; replace it by the file itself";
     Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", path.display()))
 }
 

@@ -10,7 +10,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::{HubName, select, shards};
 use crate::files;
 
-const OPERATION: &str = "look into the Hugging Face cache";
+const OPERATION: &str = "read the Hugging Face cache";
 
 /// How many files of one snapshot, and repositories of the cache, are looked at.
 const MOST_ENTRIES: usize = 100_000;
@@ -114,7 +114,7 @@ impl HubCache {
     /// [`Corrupt`](ErrorKind::Corrupt) for an invalid commit.
     pub fn snapshot_folder(&self, name: &HubName, commit: &str) -> Result<PathBuf> {
         if !is_commit(commit) {
-            let message = "this is no commit";
+            let message = "this is not a commit";
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, message)
                 .with_context("model", name)
                 .with_context("commit", commit));
@@ -205,7 +205,7 @@ fn commit(folder: &Path, revision: &str) -> Result<Option<String>> {
     let read = file.take(256).read_to_string(&mut text);
     let commit = text.trim();
     if read.is_err() || !is_commit(commit) {
-        let message = "this should hold a commit; delete it, and download the model again";
+        let message = "this should contain a commit; delete it, and download the model again";
         return Err(Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", path.display()));
     }
     Ok(Some(commit.to_owned()))

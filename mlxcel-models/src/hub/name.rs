@@ -78,7 +78,7 @@ impl HubName {
     pub fn with_revision(mut self, revision: impl Into<String>) -> Result<Self> {
         let revision = revision.into();
         if !is_revision(&revision) {
-            let message = "this is no name of a branch or tag, and no commit";
+            let message = "this is not a valid branch, tag or commit";
             return Err(
                 Error::new(ErrorKind::InvalidInput, "name model", message).with_context("revision", revision)
             );
@@ -110,8 +110,7 @@ impl FromStr for HubName {
 
     fn from_str(text: &str) -> Result<Self> {
         parse(text).ok_or_else(|| {
-            let message =
-                "this is no name of a model on the hub; names are like org/name, org/name@revision, \
+            let message = "this is not a model name; names have the form org/name, org/name@revision, \
                  org/name/file.gguf and org/name:Q4_K_M";
             Error::new(ErrorKind::InvalidInput, "name model", message).with_context("name", text)
         })

@@ -128,12 +128,12 @@ pub fn shards(location: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     struct Index {
         weight_map: HashMap<String, String>,
     }
-    let index: Index = parse_json(location, index, "this is no index of weights; download it again")?;
+    let index: Index = parse_json(location, index, "this is not a weight index; download it again")?;
     let shards: BTreeSet<_> = index.weight_map.into_values().collect();
     for shard in &shards {
         check_name(shard, location)?;
         if !shard.ends_with(".safetensors") {
-            let message = "an index names files of weights that are no safetensors";
+            let message = "an index lists weight files that are not safetensors";
             return Err(Error::new(ErrorKind::Unsupported, OPERATION, message)
                 .with_context("file", shard)
                 .with_context("path", location));
@@ -147,7 +147,7 @@ fn in_gguf(name: &HubName, first: &str, files: &[String]) -> Result<Selection> {
     let weights = match SplitName::parse(first) {
         Some(split) if split.count <= files.len() => split.all().collect(),
         Some(_) => {
-            let message = "the repository lacks files of the model, which is split";
+            let message = "the repository lacks files of the split model";
             return Err(Error::new(ErrorKind::NotFound, OPERATION, message)
                 .with_context("file", first)
                 .with_context("model", name));

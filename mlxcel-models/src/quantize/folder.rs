@@ -36,7 +36,7 @@ impl Folder {
     /// with `restart`, what was written before is removed.
     pub(super) fn begin(destination: &Path, identity: &str, restart: bool) -> Result<Self> {
         let name = destination.file_name().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, OPERATION, "this is no name for a folder")
+            Error::new(ErrorKind::InvalidInput, OPERATION, "this is not a valid folder name")
                 .with_context("path", destination.display())
         })?;
         let parent = match destination.parent() {
@@ -74,8 +74,7 @@ impl Folder {
         let path = self.work.join(IDENTITY);
         let is_same = fs::read(&path).is_ok_and(|found| found == identity.as_bytes());
         if !is_same && !restart && self.has_shards() {
-            let message = "another checkpoint, or the same with other options, is being quantized to this place and was \
-                           interrupted; finish that, or discard it with `restart`";
+            let message = "an interrupted quantization of another checkpoint, or with other options, is in this folder; finish it, or discard it with `restart`";
             return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
                 .with_context("path", self.work.display()));
         }
@@ -167,7 +166,7 @@ fn expect_nothing(destination: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io(OPERATION, destination, error)),
         Ok(_) => {
-            let message = "something stands in this place already";
+            let message = "the path already exists";
             Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
                 .with_context("path", destination.display()))
         }
@@ -184,7 +183,7 @@ fn expect_own(work: &Path) -> Result<()> {
     if metadata.is_dir() && is_ours {
         return Ok(());
     }
-    let message = "what stands where the work is kept is not a folder of this user; remove it";
+    let message = "the working folder's path is not a folder of this user; remove it";
     Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", work.display()))
 }
 
@@ -196,7 +195,7 @@ fn hold(work: &Path) -> Result<Option<File>> {
     let folder = File::open(work).map_err(|error| Error::io(OPERATION, work, error))?;
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let message = "another process is quantizing to this place";
+            let message = "another process is quantizing to this folder";
             Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", work.display()))
         }
         Err(_) => Ok(None),

@@ -192,8 +192,8 @@ fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8]) -> Result<S
 /// The settings of the new checkpoint.
 fn config(checkpoint: &Checkpoint, settings: &Value) -> Result<Value> {
     let content = checkpoint.file("config.json")?.unwrap_or_default();
-    let corrupt = || Error::new(ErrorKind::Corrupt, OPERATION, "config.json is no JSON object");
-    let mut config: Value = parse_json("config.json", &content, "config.json is no JSON")?;
+    let corrupt = || Error::new(ErrorKind::Corrupt, OPERATION, "config.json is not a JSON object");
+    let mut config: Value = parse_json("config.json", &content, "config.json is not JSON")?;
     let fields = config.as_object_mut().ok_or_else(corrupt)?;
     // The older name of compressed-tensors' settings.
     fields.remove("compression_config");

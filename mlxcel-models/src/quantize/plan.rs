@@ -190,7 +190,7 @@ impl<'a, 'p> Planner<'a, 'p> {
                 let Linear { weight, bias, .. } = linear;
                 let weight = decoder.weight(weight);
                 let Some(module) = experts_module(&decoder.model_type, &weight.tensor, projection) else {
-                    let message = "these experts are called as no others are, and cannot be quantized";
+                    let message = "these experts have unknown names and cannot be quantized";
                     return Err(Error::unsupported(OPERATION, message).with_context("tensor", &weight.tensor));
                 };
                 restacked |= module_of(&weight.tensor) != Some(&module);
@@ -289,10 +289,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         };
         if packed.is_empty() {
             let group_size = self.choice.default.group_size;
-            return refuse(
-                format!("there is no matrix into whose rows groups of {group_size} fit"),
-                "group_size",
-            );
+            return refuse(format!("no matrix has rows divisible into groups of {group_size}"), "group_size");
         }
         if let Some(recipe) = self.choice.recipe
             && !self.items.iter().any(|item| item.name.contains("down_proj"))
@@ -302,7 +299,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         match self.choice.overrides.iter().zip(&self.is_used).find(|(_, is_used)| !**is_used) {
             None => Ok(()),
             Some((named, _)) => {
-                refuse(format!("no module is called '{}'", named.pattern.escape_debug()), "tensor")
+                refuse(format!("no module is named '{}'", named.pattern.escape_debug()), "tensor")
             }
         }
     }

@@ -77,7 +77,7 @@ impl FromStr for Recipe {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|recipe| recipe.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            let message = format!("there is no recipe '{}'; there are {known}", name.escape_debug());
+            let message = format!("the recipe '{}' does not exist; recipes: {known}", name.escape_debug());
             Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "recipe")
         })
     }

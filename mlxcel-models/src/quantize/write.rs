@@ -89,7 +89,8 @@ impl<'a> Work<'a> {
             }
         }
         let note = serde_json::to_vec(&deviations).map_err(|error| {
-            Error::new(ErrorKind::Internal, OPERATION, "the differences cannot be kept").with_source(error)
+            Error::new(ErrorKind::Internal, OPERATION, "the quantization errors cannot be stored")
+                .with_source(error)
         })?;
         folder.finish(&target.file, &file.name, &note)?;
         Ok(deviations)
@@ -229,7 +230,7 @@ impl Task<'_> {
         values.resize(self.rows.len() * rows.columns(), 0.0);
         rows.read(checkpoint, self.rows.clone(), scratch, values)?;
         codec.pack(values, self.codes, self.scales, self.biases).ok_or_else(|| {
-            let message = "the weight holds infinities, or values that are no numbers";
+            let message = "the weight contains infinite or NaN values";
             Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", rows.name())
         })
     }

@@ -222,7 +222,7 @@ impl<'a> RopeSettings<'a> {
         {
             return Ok(rope);
         }
-        Err(scaling.wrong(key, "the frequencies that these settings make are not finite".to_owned()))
+        Err(scaling.wrong(key, "these settings give infinite frequencies".to_owned()))
     }
 
     /// How many elements of a head are rotated; an odd number has a pair of its own for the last.

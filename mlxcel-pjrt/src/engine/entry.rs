@@ -48,13 +48,13 @@ impl Entry {
         let function = module.functions.iter_mut().find(|function| function.name == entry);
         let function = function.ok_or_else(|| internal("the module lacks its entry point"))?;
         if function.arguments.len() != self.arguments.len() {
-            return Err(internal("the module takes another number of arguments"));
+            return Err(internal("the module has another number of arguments"));
         }
         function.public = false;
         for argument in &mut function.arguments {
             argument.aliases_result = None;
         }
-        let main = self.main(entry).ok_or_else(|| internal("a small input has elements of another width"))?;
+        let main = self.main(entry).ok_or_else(|| internal("a small input has another element width"))?;
         let printer = Printer::new(&module).declarations(&main).highest_precision(exact);
         Ok(printer.custom_calls(&xla_cpu::barrier).to_string())
     }

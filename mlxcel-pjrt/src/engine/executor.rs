@@ -158,6 +158,6 @@ impl Executor for PjrtExecutor {
 }
 
 fn lost(name: &str) -> Error {
-    Error::new(ErrorKind::Internal, "run program", "a step lacks a state or a result of its program")
+    Error::new(ErrorKind::Internal, "run program", "a state or result of the program is missing")
         .with_context("name", name)
 }

@@ -29,7 +29,7 @@ impl MeshDevices {
     ) -> Result<Self> {
         let available = client.device_count();
         if count == 0 || first.checked_add(count).is_none_or(|end| end > available) {
-            let message = "the PJRT client has not so many devices";
+            let message = "the PJRT client has fewer devices than requested";
             return Err(Error::new(ErrorKind::InvalidInput, "load model", message)
                 .with_context("field", if first == 0 { "mesh" } else { "device" })
                 .with_context("first", first)
@@ -78,7 +78,7 @@ impl MeshDevices {
     /// Reads a tensor back: of one that is split, its parts, put together.
     pub(crate) fn read(&self, ty: &TensorType, sharding: Sharding, shards: &[Buffer]) -> Result<Vec<u8>> {
         let (Sharding::Split(dimension), [_, ..]) = (sharding, shards) else {
-            let lost = || Error::new(ErrorKind::Internal, "read back", "a tensor is on no device");
+            let lost = || Error::new(ErrorKind::Internal, "read back", "a tensor is not on any device");
             return shards.first().ok_or_else(lost)?.read();
         };
         let part = sharding.part(ty, self.count());

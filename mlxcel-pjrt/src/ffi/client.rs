@@ -137,7 +137,7 @@ impl Client {
     ) -> Result<Buffer> {
         const OPERATION: &str = "upload to device";
         if !hold(bytes, strides, ty) {
-            let message = "the bytes of a tensor are not those of its type";
+            let message = "a tensor's bytes do not match its type";
             return Err(Error::new(ErrorKind::Internal, OPERATION, message).with_context("type", ty));
         }
         let dims: Vec<i64> = ty.shape.iter().map(|&size| size as i64).collect();

@@ -144,7 +144,8 @@ impl Executable {
         let takes = arguments.first().map_or(0, Vec::len);
         let even = arguments.iter().all(|list| list.len() == takes);
         if arguments.len() != self.devices || !even || results.len() != self.outputs {
-            let message = "the program runs on another number of devices, or gives another number of results";
+            let message =
+                "the program runs on another number of devices or returns another number of results";
             return Err(Error::new(ErrorKind::Internal, OPERATION, message)
                 .with_context("devices", self.devices)
                 .with_context("results", self.outputs));

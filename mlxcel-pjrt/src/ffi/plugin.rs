@@ -54,14 +54,14 @@ impl Plugin {
     fn open(path: &Path) -> Result<Self> {
         // SAFETY: initializers of the library run here; the caller chose it.
         let library = unsafe { Library::new(path) }.map_err(|error| {
-            let message = "this is no shared library that can be loaded; name a PJRT plugin for this machine";
+            let message = "this is not a loadable shared library; name a PJRT plugin for this machine";
             Error::new(ErrorKind::Toolchain, OPERATION, message).with_source(error)
         })?;
         // Not unloaded, whatever becomes of it: it may have started threads.
         let library = ManuallyDrop::new(library);
         // SAFETY: the type is that of the function of this name in PJRT's header.
         let get_api = unsafe { library.get::<sys::GetApi>(b"GetPjrtApi\0") }.map_err(|error| {
-            let message = "the library exports no GetPjrtApi: it is no PJRT plugin";
+            let message = "the library does not export GetPjrtApi: it is not a PJRT plugin";
             Error::new(ErrorKind::Toolchain, OPERATION, message).with_source(error)
         })?;
         // SAFETY: it takes nothing and gives a table that lives as long as the library.
@@ -116,7 +116,7 @@ impl Plugin {
     ) -> Result<()> {
         let function = function.ok_or_else(|| {
             let (message, (major, minor)) =
-                ("the PJRT plugin lacks a function that this needs; take a newer one", self.version());
+                ("the PJRT plugin lacks a required function; use a newer plugin", self.version());
             Error::unsupported(operation, message)
                 .with_context("plugin", self.path().display())
                 .with_context("api_version", format_args!("{major}.{minor}"))
@@ -129,7 +129,7 @@ impl Plugin {
     /// Frees what the plugin gave; where that fails there is nothing to be done about it.
     pub(super) fn free<A>(&self, function: sys::Call<A>, arguments: &mut A, operation: &'static str) {
         if let Err(error) = self.call(function, arguments, operation) {
-            tracing::warn!(%error, "the PJRT plugin did not free what it gave");
+            tracing::warn!(%error, "the PJRT plugin failed to free an object");
         }
     }
 
@@ -163,13 +163,14 @@ impl fmt::Debug for Plugin {
 unsafe fn copy_table(table: *const sys::Api) -> Result<sys::Api> {
     let wrong = |message: &'static str| Error::new(ErrorKind::Toolchain, OPERATION, message);
     if table.is_null() {
-        return Err(wrong("the plugin gives no table of functions"));
+        return Err(wrong("the plugin returned no function table"));
     }
     // SAFETY: the size stands first, whatever the version.
     let size = unsafe { (&raw const (*table).struct_size).read() };
     if size < sys::Api::LEAST {
-        return Err(wrong("the plugin's table of functions is shorter than that of any version")
-            .with_context("bytes", size));
+        return Err(
+            wrong("the plugin's function table is shorter than in any version").with_context("bytes", size)
+        );
     }
     let mut copy = MaybeUninit::<sys::Api>::zeroed();
     // SAFETY: the plugin's table has `size` bytes, ours `size_of`; functions that are not copied stay zero, which is none.
@@ -182,7 +183,7 @@ unsafe fn copy_table(table: *const sys::Api) -> Result<sys::Api> {
         copy.assume_init()
     };
     if api.version.major != sys::MAJOR {
-        return Err(wrong("the plugin is of another major version of PJRT's API than this engine")
+        return Err(wrong("the plugin has another major version of PJRT's API than this engine")
             .with_context("plugin", format_args!("{}.{}", api.version.major, api.version.minor))
             .with_context("engine", format_args!("{}.{}", sys::MAJOR, sys::MINOR)));
     }

@@ -191,7 +191,7 @@ impl Conversation {
     pub fn retry(&mut self, options: &Options) -> Result<TextStream<'_>> {
         self.settle();
         let Some(turn) = turns(&self.messages).last() else {
-            return Err(Error::new(ErrorKind::InvalidInput, "answer again", "nothing was said yet"));
+            return Err(Error::new(ErrorKind::InvalidInput, "answer again", "the conversation is empty"));
         };
         self.answer(turn.start, self.messages.len(), options)
     }

@@ -99,7 +99,7 @@ impl Saved {
         let failed = |error| Error::io(WRITE, path, error);
         // What is moved into the place of a device or a pipe replaces it.
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            let message = "there is something else than a file; give another path";
+            let message = "the path is not a regular file; use another path";
             return Err(
                 Error::new(ErrorKind::InvalidInput, WRITE, message).with_context("path", path.display())
             );
@@ -153,7 +153,7 @@ impl Saved {
             saved.cache = None;
             return Ok(saved);
         };
-        let json = parts.next(LONGEST_JSON, "its messages are too long")?;
+        let json = parts.next(LONGEST_JSON, "its messages are too large")?;
         let json = Self::of_json(&path.display().to_string(), &json);
         let refused = match (model, json.as_ref().ok().and_then(|saved| saved.cache.as_ref())) {
             (Some((info, claimed)), Some(cache)) => cache.check(info, claimed).err(),
@@ -167,14 +167,14 @@ impl Saved {
             return refused.map_or(json, Err);
         };
         let most = claimed.snapshot_bytes.unwrap_or(UNKNOWN_CACHE).saturating_add(LONGEST_NAMES);
-        let snapshot = parts.next(most, "its cache is larger than one of this model is")?;
+        let snapshot = parts.next(most, "its cache is larger than this model's")?;
         parts.finish()?;
         let mut saved = json?;
         let snapshot = Snapshot::from_bytes(&snapshot);
         let snapshot = snapshot.map_err(|error| error.with_context("path", path.display()))?;
         let Some(cache) = saved.cache.as_mut().filter(|cache| cache.tokens.len() == snapshot.position())
         else {
-            return Err(corrupt("its tokens are not those of its cache"));
+            return Err(corrupt("its tokens do not match its cache"));
         };
         cache.snapshot = Some(snapshot);
         Ok(saved)
@@ -182,9 +182,9 @@ impl Saved {
 
     fn of_json(location: &str, bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > LONGEST_JSON {
-            return Err(corrupt("its messages are too long").with_context("path", location));
+            return Err(corrupt("its messages are too large").with_context("path", location));
         }
-        let saved: Self = parse_json(location, bytes, "it does not hold a conversation")?;
+        let saved: Self = parse_json(location, bytes, "it does not contain a conversation")?;
         if saved.format != FORMAT || saved.version != VERSION {
             return Err(corrupt("it is not a conversation of a known version")
                 .with_context("path", location)
@@ -198,7 +198,7 @@ impl Saved {
 fn read_json(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path)?;
     if length > LONGEST_JSON {
-        return Err(too_large("the file is larger than a conversation is", path, length));
+        return Err(too_large("the file is larger than any conversation", path, length));
     }
     let mut bytes = Vec::new();
     File::take(file, LONGEST_JSON).read_to_end(&mut bytes).map_err(|error| Error::io(READ, path, error))?;
@@ -242,7 +242,7 @@ impl<'a> Parts<'a> {
     }
 
     fn broken(&self) -> Error {
-        corrupt("it is cut, changed, or of another version").with_context("path", self.path.display())
+        corrupt("it is truncated, changed, or of another version").with_context("path", self.path.display())
     }
 
     /// Reads bytes that are there.

@@ -92,7 +92,7 @@ impl Scheduler {
             // Of the session, and not of the sequence.
             ErrorKind::CapacityExceeded if room >= tokens => Fate::Short(error),
             ErrorKind::Device | ErrorKind::Poisoned if !entry.retried => {
-                entry.span.in_scope(|| tracing::warn!(%error, "is computed again after a fault"));
+                entry.span.in_scope(|| tracing::warn!(%error, "is recomputed after a fault"));
                 Fate::Again
             }
             // All that stops a row is looked at again before the next step.

@@ -58,7 +58,7 @@ impl Scheduler {
         }
         self.close(request.sequence);
         request.entry.generation.set_computed(0);
-        request.entry.span.in_scope(|| tracing::debug!(%error, "gives its sequence up"));
+        request.entry.span.in_scope(|| tracing::debug!(%error, "is preempted"));
         self.stats.preempted += 1;
         self.most = self.running.len();
         self.wait(request.entry);

@@ -76,7 +76,7 @@ impl Scheduler {
     fn keep(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
         let Some(cache) = self.model.prefix_cache() else { return };
         if let Err(error) = cache.keep(self.model.info(), &mut *self.session, sequence, tokens) {
-            tracing::debug!(%error, "a prefix was not kept");
+            tracing::debug!(%error, "a prefix was not stored");
         }
     }
 

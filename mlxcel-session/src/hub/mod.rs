@@ -95,9 +95,9 @@ fn locate_in(
 
 fn absent(name: &HubName, cache: Option<&HubCache>) -> Error {
     let message = if cfg!(feature = "hub") {
-        "there is no such folder, the Hugging Face cache does not have a model of this name, and HF_HUB_OFFLINE is set"
+        "the folder does not exist, the Hugging Face cache has no model with this name, and HF_HUB_OFFLINE is set"
     } else {
-        "there is no such folder, and the Hugging Face cache does not have a model of this name; download it (`hf download`), or \
+        "the folder does not exist, and the Hugging Face cache has no model with this name; download it (`hf download`), or \
          build with the feature `hub` of mlxcel-session"
     };
     let error = Error::new(ErrorKind::NotFound, "find model", message).with_context("name", name);

@@ -68,8 +68,8 @@ pub(super) fn read(folder: &Path, model: &str, budget: u64) -> Result<Vec<(Vec<T
                 left -= (snapshot.payload().len() as u64).min(left);
                 entries.push((tokens, snapshot));
             }
-            Ok(None) => tracing::debug!(path = %path.display(), "a kept prefix is damaged or too large"),
-            Err(error) => tracing::debug!(path = %path.display(), %error, "a kept prefix cannot be read"),
+            Ok(None) => tracing::debug!(path = %path.display(), "a stored prefix is corrupt or too large"),
+            Err(error) => tracing::debug!(path = %path.display(), %error, "a stored prefix cannot be read"),
         }
     }
     entries.reverse();

@@ -165,7 +165,7 @@ impl Candidates {
             return Err(refuse("a sampling step produced a NaN score"));
         }
         if best == f64::NEG_INFINITY {
-            return Err(refuse("no token is left to choose from"));
+            return Err(refuse("no token is left to sample"));
         }
         if removed {
             self.list.retain(|candidate| candidate.score > f64::NEG_INFINITY);

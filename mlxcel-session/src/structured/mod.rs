@@ -188,7 +188,7 @@ fn check_text(text: &str) -> Result<()> {
         }
     }
     if deepest > DEEPEST {
-        return Err(invalid("its brackets are nested too deeply").with_context("deepest", DEEPEST));
+        return Err(invalid("its brackets are nested too deep").with_context("deepest", DEEPEST));
     }
     Ok(())
 }

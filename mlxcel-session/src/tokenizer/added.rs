@@ -107,7 +107,7 @@ impl AddedTokens {
             cuts.sort_unstable();
             cuts.dedup();
         }
-        Err("a message holds a control token that cannot be written as text".into())
+        Err("a message contains a control token that cannot be encoded as text".into())
     }
 
     /// Where `part`, which begins at `start`, is cut so that `token` is not in it; none where it may be.

@@ -81,7 +81,8 @@ impl Checked {
     pub(super) fn read(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
         let file: File<'_> =
             serde_json::from_slice(bytes).map_err(|error| Printable(&error.to_string()).to_string())?;
-        guarded(|| Self::build(file, is_marker)).unwrap_or_else(|| Err("its parts do not fit".to_owned()))
+        guarded(|| Self::build(file, is_marker))
+            .unwrap_or_else(|| Err("its parts are inconsistent".to_owned()))
     }
 
     fn build(file: File<'_>, is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {

@@ -41,7 +41,7 @@ impl Frame {
             frame.after.extend(step.after);
         }
         if frame.before.len() + frame.after.len() > MOST_TOKENS {
-            return Err(format!("there are more than {MOST_TOKENS} tokens around a text"));
+            return Err(format!("more than {MOST_TOKENS} special tokens are added to a text"));
         }
         Ok(frame)
     }
@@ -77,7 +77,7 @@ fn pair(value: &Value, field: &str) -> Result<TokenId, String> {
 
 fn id(value: &Value) -> Result<TokenId, String> {
     let id = value.as_u64().and_then(|id| TokenId::try_from(id).ok());
-    id.ok_or_else(|| "an id of a token is no number".to_owned())
+    id.ok_or_else(|| "a token id is not a number".to_owned())
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Decoders {
                     };
                     let count = |field| {
                         let count = value.get(field).and_then(Value::as_u64);
-                        count.and_then(|count| usize::try_from(count).ok()).ok_or("a step strips no number")
+                        count.and_then(|count| usize::try_from(count).ok()).ok_or("a strip step has no count")
                     };
                     return Ok((Decode::Strip { content, start: count("start")?, stop: count("stop")? }, 1));
                 }

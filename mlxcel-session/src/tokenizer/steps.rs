@@ -73,7 +73,7 @@ fn kind(value: &Value) -> Result<&str, String> {
 
 /// The text of a field.
 pub(super) fn text<'v>(value: &'v Value, field: &str) -> Result<&'v str, String> {
-    value.get(field).and_then(Value::as_str).ok_or_else(|| format!("a step has no text '{field}'"))
+    value.get(field).and_then(Value::as_str).ok_or_else(|| format!("a step has no string '{field}'"))
 }
 
 /// A step as the crate reads it.

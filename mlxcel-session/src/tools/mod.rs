@@ -88,10 +88,10 @@ impl Tools {
             let function = &definition["function"];
             let name = function["name"].as_str().unwrap_or_default();
             if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_of_name) {
-                return Err(invalid("a tool has no name of letters, digits, '_', '-' and '.'"));
+                return Err(invalid("a tool's name must consist of letters, digits, '_', '-' and '.'"));
             }
             if names.iter().any(|known| known == name) {
-                return Err(invalid("two tools have one name").with_context("tool", name));
+                return Err(invalid("two tools have the same name").with_context("tool", name));
             }
             let parameters = &function["parameters"];
             let is_schema = parameters.is_null() || parameters.is_object();
@@ -119,10 +119,10 @@ impl Tools {
     pub fn with_choice(mut self, choice: ToolChoice) -> Result<Self> {
         match &choice {
             ToolChoice::Named(name) if !self.names.contains(name) => {
-                return Err(invalid("there is no tool of the chosen name").with_context("tool", name));
+                return Err(invalid("the chosen tool does not exist").with_context("tool", name));
             }
             ToolChoice::Required if self.names.is_empty() => {
-                return Err(invalid("a call is required, and there are no tools"));
+                return Err(invalid("a call is required, but no tools are given"));
             }
             _ => {}
         }
@@ -201,7 +201,7 @@ impl Tools {
             Call::Channel { before, between } => format!("{before}NAME{between}{{\"ARGUMENT\": \"VALUE\"}}"),
         };
         let tools = self.definitions.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
-        format!("You can call these tools:\n{tools}\n\nTo call one, answer in this form alone:\n{example}")
+        format!("You can call these tools:\n{tools}\n\nTo call one, answer only in this form:\n{example}")
     }
 }
 

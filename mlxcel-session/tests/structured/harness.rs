@@ -154,7 +154,7 @@ impl InferenceSession for RandomSession {
 }
 
 fn no_sequence() -> Error {
-    Error::new(ErrorKind::NotFound, "look up sequence", "no such sequence is open")
+    Error::new(ErrorKind::NotFound, "look up sequence", "the sequence is not open")
 }
 
 /// Options of draws that say all sorts of things.

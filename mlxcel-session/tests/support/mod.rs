@@ -170,5 +170,5 @@ impl InferenceSession for ReplaySession {
 }
 
 fn no_sequence() -> Error {
-    Error::new(ErrorKind::NotFound, "look up sequence", "no such sequence is open")
+    Error::new(ErrorKind::NotFound, "look up sequence", "the sequence is not open")
 }

@@ -101,7 +101,7 @@ pub(crate) fn check_composite(name: &str, attributes: &[(String, Attribute)]) ->
     let (namespace, rest) = name.split_once('.').unwrap_or_default();
     let namespaced = word(namespace) && namespace.starts_with(|c: char| c.is_ascii_alphabetic());
     if !namespaced || namespace.contains('$') || !rest.split('.').all(word) {
-        let detail = format!("the name `{name}` is not words with points between them");
+        let detail = format!("the name `{name}` must be words separated by dots");
         return Err(Error::new(ErrorKind::Name, "composite", detail));
     }
     check_attributes("composite", attributes)

@@ -25,7 +25,7 @@ impl<'f> Builder<'f> {
             return error(ErrorKind::Element, "table must be of floats, ids of integers");
         }
         if table_type.rank() != 2 || table_type.shape.first() == Some(&0) {
-            return error(ErrorKind::Shape, "table must be [V, H] with one row at least");
+            return error(ErrorKind::Shape, "table must be [V, H] with at least one row");
         }
         let results = self.composite(crate::composites::EMBEDDING, &[table, ids], &[], |b, args| {
             let rows = b.take(args[0], args[1])?;

@@ -134,7 +134,7 @@ impl<'f> Operands<'f> {
             return refuse(ErrorKind::Shape, "experts must be [R]");
         };
         if count == 0 {
-            return refuse(ErrorKind::Shape, "there must be one expert at least");
+            return refuse(ErrorKind::Shape, "there must be at least one expert");
         }
         if !matches!(x.shape[..], [of, _, columns] if (of == blocks || of == 1) && columns == inputs) {
             return refuse(ErrorKind::Shape, "x must be [R, B, K] or [1, B, K] for a weight of [E, N, K]");

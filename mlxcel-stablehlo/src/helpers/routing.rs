@@ -121,10 +121,10 @@ impl<'f> Builder<'f> {
             return refuse(ErrorKind::Element, "ids must be of i32");
         }
         let Some(last) = experts.checked_sub(1).and_then(|last| i32::try_from(last).ok()) else {
-            return refuse(ErrorKind::Attribute, "there must be one expert at least");
+            return refuse(ErrorKind::Attribute, "there must be at least one expert");
         };
         if block == 0 {
-            return refuse(ErrorKind::Attribute, "blocks must have one row at least");
+            return refuse(ErrorKind::Attribute, "blocks must have at least one row");
         }
         let count = tokens * choices;
         let ids = self.reshape(ids, &[count])?;

@@ -38,7 +38,7 @@ impl Counting {
     fn find(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence> {
         self.sequences
             .get(&id)
-            .ok_or_else(|| error(ErrorKind::NotFound, operation, "no such sequence is open"))
+            .ok_or_else(|| error(ErrorKind::NotFound, operation, "the sequence is not open"))
     }
 
     fn healthy(&self, operation: &'static str, id: SequenceId) -> Result<&Sequence> {

@@ -54,9 +54,8 @@ fn choose(
     cache: &Cache,
 ) -> Result<SampledToken> {
     let logits = shared.logits(cache)?;
-    let token = sampling::choose(plan, mask, &logits, &cache.entries)?.ok_or_else(|| {
-        Error::new(ErrorKind::Internal, "step", "a row that has nothing to choose from was run")
-    })?;
+    let token = sampling::choose(plan, mask, &logits, &cache.entries)?
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row without allowed tokens was run"))?;
     let distribution = Distribution::new(&logits);
     let chosen = SampledToken::new(token, distribution.logprob(token));
     Ok(chosen.with_top(distribution.top(top)))

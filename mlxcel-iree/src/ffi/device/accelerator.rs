@@ -98,6 +98,8 @@ fn explain(driver: Driver, error: Error) -> Error {
         Driver::Vulkan => "a GPU with a Vulkan driver and Vulkan's loader (libvulkan)",
         Driver::LocalTask | Driver::LocalSync => "the processor",
     };
-    let message = format!("this machine has no such device: it takes {needs}; the processor is `local-task`");
+    let message = format!(
+        "this machine does not have the device, which requires {needs}; the CPU device is `local-task`"
+    );
     Error::new(ErrorKind::NotFound, OPERATION, message).with_context("device", driver).with_source(error)
 }

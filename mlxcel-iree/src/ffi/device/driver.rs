@@ -69,10 +69,10 @@ impl FromStr for Driver {
             Some(driver) => Error::unsupported(
                 "open a device",
                 format!(
-                    "this program was built without the device; turn on the feature `{driver}` of mlxcel-iree"
+                    "this program was built without the device; enable the feature `{driver}` of mlxcel-iree"
                 ),
             ),
-            None => Error::new(ErrorKind::InvalidInput, "open a device", "there is no such device"),
+            None => Error::new(ErrorKind::InvalidInput, "open a device", "the device does not exist"),
         };
         Err(error.with_context("device", name).with_context("known", built_in()))
     }

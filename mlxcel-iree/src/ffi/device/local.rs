@@ -47,7 +47,7 @@ fn executor(threads: usize, cpus: Option<&[usize]>) -> Result<Handle<sys::iree_t
         .map(|cpus| cpus.iter().map(|&cpu| u32::try_from(cpu)).collect::<Result<_, _>>())
         .transpose()
         .map_err(|error| {
-            Error::new(ErrorKind::InvalidInput, OPERATION, "there is no such CPU").with_source(error)
+            Error::new(ErrorKind::InvalidInput, OPERATION, "the CPU does not exist").with_source(error)
         })?;
     // SAFETY: topology and options are initialised before they are read; the list of CPUs is read during the call; the executor copies what it needs from both, and one that is
     // created is ours.

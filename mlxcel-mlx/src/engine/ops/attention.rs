@@ -87,7 +87,7 @@ impl PassOps<'_> {
     ) -> Result<Array> {
         let network = self.network;
         let StateLayout::Cache(layout) = network.layout.at(slot)? else {
-            return Err(inconsistent("attention was given a state that is no cache"));
+            return Err(inconsistent("attention got a state that is not a cache"));
         };
         let mut mixed = Vec::with_capacity(self.spans.len());
         for (number, (span, states)) in self.spans.iter().zip(self.states).enumerate() {

@@ -23,7 +23,7 @@ impl PassOps<'_> {
         match (known.and_then(|states| states.get(slot)), self.network.layout.at(slot)?) {
             (Some(LayerState::Fixed(state)), StateLayout::Fixed(_)) => Ok(state.clone()),
             (None, StateLayout::Fixed(shape)) => Array::zeros(shape, DType::F32),
-            _ => Err(inconsistent("a recurrence was given a state that is a cache")),
+            _ => Err(inconsistent("a recurrence got a cache as its state")),
         }
     }
 

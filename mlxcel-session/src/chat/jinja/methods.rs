@@ -120,7 +120,7 @@ impl<'a> Evaluator<'a> {
                     if name == "count" {
                         Ok(Value::Int(count))
                     } else {
-                        Err(Fault::new("the list does not hold the value"))
+                        Err(Fault::new("the list does not contain the value"))
                     }
                 }
                 _ => Err(changes(name)),
@@ -193,7 +193,7 @@ impl<'a> Evaluator<'a> {
                 match found {
                     Some(at) => Ok(Value::Int(at as i128)),
                     None if name.ends_with("find") => Ok(Value::Int(-1)),
-                    None => Err(Fault::new("the string does not hold the other")),
+                    None => Err(Fault::new("the substring is not found")),
                 }
             }
             "count" => {
@@ -220,7 +220,7 @@ impl<'a> Evaluator<'a> {
                     fill => self.text_of(fill)?,
                 };
                 if fill.chars().count() != 1 {
-                    return Err(Fault::new("what fills up is one character"));
+                    return Err(Fault::new("the fill character must be a single character"));
                 }
                 let side = match name {
                     "center" => Side::Both,

@@ -119,7 +119,7 @@ impl<'a> Blobs<'a> {
                     .with_context("file", file)
                     .with_context("model", &self.name));
             }
-            tracing::warn!(file, "what was downloaded before is damaged: downloading it again");
+            tracing::warn!(file, "the partial download is corrupt: downloading the file again");
             draft.resumed = false;
         }
     }
@@ -189,7 +189,7 @@ impl<'a> Blobs<'a> {
             // The server has no ranges: all of it comes again.
             draft.restart(remote).map_err(broken)?;
             if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
-                return Err(Failure::Passing(other("the hub's file ends before what was downloaded of it")));
+                return Err(Failure::Passing(other("the hub's file is shorter than the partial download")));
             }
         } else if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             return Err(Failure::Final(other("the hub did not return the file")));

@@ -111,7 +111,7 @@ impl<'a> Client<'a> {
                     if failures > self.options.retries {
                         return Err(error);
                     }
-                    tracing::debug!(%error, failures, "asking the hub again");
+                    tracing::debug!(%error, failures, "retrying the request");
                     self.pause(failures)?;
                 }
             }
@@ -165,7 +165,7 @@ impl<'a> Client<'a> {
         request.call().map_err(|error| {
             let passing = !matches!(error, ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::Tls(_) | ureq::Error::HostNotFound);
             let message =
-                "the hub cannot be reached; HF_HUB_OFFLINE=1 uses what the cache has, HF_ENDPOINT names another";
+                "the hub cannot be reached; HF_HUB_OFFLINE=1 uses the cache only, HF_ENDPOINT selects another hub";
             let error = failed(ErrorKind::Io, message).with_context("url", plain(url)).with_source(error);
             if passing { Failure::Passing(error) } else { Failure::Final(error) }
         })
@@ -190,7 +190,7 @@ impl<'a> Client<'a> {
         let (kind, message) = match status.as_u16() {
             401 if !has_token => (
                 ErrorKind::NotFound,
-                "the hub shows no such model to who gives no token: it does not exist, or is private or gated; set HF_TOKEN, or log in \
+                "the hub does not show this model without a token: it does not exist, or is private or gated; set HF_TOKEN, or log in \
                  with `hf auth login`",
             ),
             401 => (
@@ -207,7 +207,7 @@ impl<'a> Client<'a> {
             }
             404 => (ErrorKind::NotFound, "the hub has no such model"),
             429 => (ErrorKind::Io, "the hub's rate limit is reached; try again later, or set HF_TOKEN"),
-            _ => (ErrorKind::Io, "the hub did not answer this request"),
+            _ => (ErrorKind::Io, "the hub did not respond to this request"),
         };
         let mut error = failed(kind, message)
             .with_context("model", name)

@@ -55,7 +55,7 @@ pub fn fetch(name: &HubName, options: &FetchOptions) -> Result<PathBuf> {
         return Err(failed(ErrorKind::NotFound, message).with_context("model", name));
     }
     let Some(cache) = &options.cache else {
-        let message = "there is no folder for the cache; set HF_HOME";
+        let message = "no cache folder is available; set HF_HOME";
         return Err(failed(ErrorKind::NotFound, message));
     };
     let span = tracing::info_span!("fetch", model = %name);
