@@ -36,7 +36,8 @@ pub fn place(model: Option<&Path>, load: &LoadOptions) -> Result<Option<PathBuf>
     }
 }
 
-/// Opens the checkpoint in `folder`, or of this name, defaulting to the bundled model, on the engine called `name`. `trust` runs the programs of a bundle.
+/// Opens the checkpoint in `folder`, or of this name, defaulting to the bundled model, on the engine called `name`. `trust` runs
+/// the programs of a bundle.
 ///
 /// # Errors
 ///

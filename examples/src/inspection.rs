@@ -61,7 +61,7 @@ pub struct PackingShare {
     pub expanded_bytes: u64,
 }
 
-/// The weights of one role that are stored alike.
+/// The weights of one role with the same storage format.
 #[derive(Debug, Serialize)]
 pub struct WeightGroup {
     /// What they are for.
@@ -373,7 +373,7 @@ impl EngineAnswer {
                 load_seconds: Some(model.info().load_time.as_secs_f64()),
                 ..answer
             },
-            // Anything else is said of the machine, and not of the checkpoint.
+            // Any other error concerns the machine, not the checkpoint.
             Err(error) => Self {
                 runs: (error.kind() == ErrorKind::Unsupported).then_some(false),
                 error: Some(one_line(error)),

@@ -20,7 +20,7 @@ pub enum Failure {
     Finding(String),
 }
 
-/// Reads the arguments, runs the program with them and ends it as [`exit`] does. A program that is told to end by a signal removes what
+/// Reads the arguments, runs the program with them and ends it as [`exit`] does. A program that is ended by a signal removes what
 /// it had half made.
 pub fn launch<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
     launch_until(|arguments| {

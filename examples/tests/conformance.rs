@@ -161,7 +161,8 @@ mod pjrt {
 mod mlx {
     use mlxcel_session::mlx::MlxBackend;
 
-    // Prompts are cut: by default a chunk is longer than the sequences here. Nothing is compiled, and nothing is copied on the device before it is computed with.
+    // Prompts are cut: by default a chunk is longer than the sequences here. Nothing is compiled, and nothing is copied on the
+    // device before it is computed with.
     kinds!(
         MlxBackend,
         MlxBackend::new().with_prefill_chunk(24),

@@ -88,7 +88,7 @@ fn fast_precision_stays_within_its_rounding() {
     }
 }
 
-/// The story teller with another value in its settings, or with zeros in the place of a weight.
+/// The storyteller with a changed setting, or with a weight set to zero.
 #[cfg(feature = "portable")]
 fn changed(name: &'static str, setting: Option<(&str, serde_json::Value)>, zeroed: Option<&str>) -> Fixture {
     let from = Fixture::storyteller().path;

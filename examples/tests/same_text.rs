@@ -37,7 +37,7 @@ impl Case {
         if self.chat { with((&[Message::user(self.text)]).into()) } else { with(self.text.into()) }
     }
 
-    /// Whether engines with these models choose its tokens alike: what is drawn on a device is drawn by that engine's own generator.
+    /// Whether engines sample the same tokens: a device samples with the engine's own generator.
     fn is_alike_on(&self, models: [&Model; 2]) -> bool {
         models.into_iter().all(|model| {
             let plan = SamplingPlan::negotiate(&self.options.sampling, model.capabilities()).unwrap();

@@ -169,7 +169,7 @@ fn connections_without_a_complete_request_time_out() {
     let silent = TcpStream::connect(&server.address).unwrap();
     assert_eq!(server.get("/health").0, 200);
     drop(silent);
-    // A byte now and then is no request either.
+    // An occasional byte is not a request either.
     let mut slow = TcpStream::connect(&server.address).unwrap();
     let writer = thread::spawn(move || {
         let request = format!("GET /health HTTP/1.1\r\nX-Long: {}", "x".repeat(10_000));

@@ -68,7 +68,8 @@ impl Process {
         self.spent + self.running.as_ref().map_or(Duration::ZERO, |running| cpu_time(running.child.id()))
     }
 
-    /// Runs inputs one after the other, as far as the process lives: the replies, and how the input behind the last of them ended. The error
+    /// Runs inputs one after the other, as far as the process lives: the replies, and how the input behind the last of them
+    /// ended. The error
     /// is of starting the process.
     pub(crate) fn run_all(
         &mut self,

@@ -175,7 +175,7 @@ impl Comparison {
         for (number, (a, b)) in a.steps.iter().zip(&b.steps).enumerate() {
             if a.token == b.token {
                 let error = (a.logprob - b.logprob).abs();
-                // What is no number is as far off as can be.
+                // NaN counts as the largest difference.
                 let error = if error.is_nan() { f32::INFINITY } else { error };
                 comparison.logprob_error = comparison.logprob_error.max(error);
             } else {

@@ -59,7 +59,7 @@ pub type Outcome<T = ()> = Result<T, Failure>;
 /// Fails the check with the formatted message unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($words:tt)+) => {
-        // Not `if !…`: a comparison with what is no number is false, and turning it around would read as something else.
+        // Not `if !…`: comparisons with NaN are false, so the negation would differ.
         match $condition {
             true => {}
             false => return Err($crate::Failure::new(format!($($words)+))),

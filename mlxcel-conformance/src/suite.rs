@@ -148,7 +148,7 @@ macro_rules! __with_checks {
     };
 }
 
-/// Panics unless the check holds, does not apply, or is excepted. What the subject alone could bring is no reason not to run.
+/// Panics unless the check holds, does not apply, or is excepted. A requirement that only the subject can provide is no reason to skip.
 #[doc(hidden)]
 #[allow(clippy::panic, reason = "this is how a test fails")]
 pub fn __hold(name: &str, subject: &Subject<'_>, expectations: &Expectations) {

@@ -71,7 +71,7 @@ impl fmt::Display for ErrorKind {
 ///
 /// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) returns the underlying
 /// error (of the operating system, the compiler, the device runtime). `{:?}` shows both, so that `fn main() ->
-/// Result<(), Error>` prints a readable report. [`advice`](Self::advice) tells how to handle it. Messages may quote
+/// Result<(), Error>` prints a readable report. [`advice`](Self::advice) says how to handle it. Messages may quote
 /// untrusted files, so they are printed as [`Printable`].
 ///
 /// ```

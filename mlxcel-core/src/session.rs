@@ -152,7 +152,7 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// Of the call: [`ErrorKind::InvalidInput`] for no rows at all. Of a row: [`ErrorKind::NotFound`] (no such
+    /// Of the call: [`ErrorKind::InvalidInput`] for an empty step. Of a row: [`ErrorKind::NotFound`] (no such
     /// sequence), [`ErrorKind::InvalidInput`] (no tokens, a token outside the vocabulary, a second row of one
     /// sequence), [`ErrorKind::CapacityExceeded`] (before any work), [`ErrorKind::Unsupported`] (a want that is not
     /// claimed), [`ErrorKind::Poisoned`], [`ErrorKind::Cancelled`], [`ErrorKind::Device`].

@@ -133,7 +133,7 @@ impl Snapshot {
     }
 }
 
-/// FNV-1a of 64 bits: tells a damaged file, not a forged one.
+/// 64-bit FNV-1a: detects corrupt files, not forged ones.
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -167,7 +167,8 @@ pub struct StepInputs {
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
     pub last: Vec<i32>,
-    /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines and sines, `[tokens, rotary_dim / 2]` each.
+    /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines and sines,
+    /// `[tokens, rotary_dim / 2]` each.
     pub rotary: Vec<(Vec<f32>, Vec<f32>)>,
 }
 

@@ -59,7 +59,8 @@ pub enum IndependentRows {
 }
 
 impl Default for GraphModelOptions {
-    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, verification of draft tokens, hidden states, a KV
+    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, verification of draft
+    /// tokens, hidden states, a KV
     /// cache
     /// of the precision's type.
     fn default() -> Self {

@@ -115,7 +115,8 @@ impl Chunks {
         self.verified().map(move |room| (room, width.min(most / room)))
     }
 
-    /// `pass` with less room where its chunk is short: that of rows with draft tokens, whose programs cost by their few tokens and give every
+    /// `pass` with less room where its chunk is short: that of rows with draft tokens, whose programs cost by their few tokens
+    /// and give every
     /// position. None where there is no such room for its rows.
     pub(crate) fn shortened(&self, pass: &Pass, width: usize) -> Option<Pass> {
         let chunk = pass.rows.first().filter(|_| pass.outputs <= Outputs::Every)?;
@@ -131,7 +132,8 @@ impl Chunks {
     }
 }
 
-/// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first needs; decoding rows ride along. The
+/// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first needs; decoding rows
+/// ride along. The
 /// weights are read once for them, and few programs are needed: those of so many equal rows.
 fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let needed = |row: &Pending| match row.wants {
@@ -162,7 +164,8 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
 /// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
 /// combination of shapes is a program to compile.
 ///
-/// Rows with draft tokens have passes of their own, behind those with chunks; what precedes the draft tokens of a long row is computed as a prompt
+/// Rows with draft tokens have passes of their own, behind those with chunks; what precedes the draft tokens of a long row is
+/// computed as a prompt
 /// is.
 ///
 /// Nor do rows that want hidden states share a pass with others: programs give those or logits.

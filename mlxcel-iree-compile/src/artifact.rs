@@ -85,7 +85,7 @@ impl Artifacts {
         {
             return Ok(done(found, false));
         }
-        // A note may be out of date behind a script that starts another compiler than it did: whoever compiles is asked.
+        // A recorded identity may be outdated if the path is a script that starts another compiler: the compiler itself is asked.
         let identity = self.identify(&compiler, cancel)?;
         let key = Key::new(sum, &identity);
         if let Some(found) = self.cache.read(&key) {

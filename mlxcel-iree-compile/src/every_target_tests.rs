@@ -32,7 +32,7 @@ fn compiler() -> Compiler {
     Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`")
 }
 
-/// Does `work` for every item, several at a time; what is not true of an item is told at the end.
+/// Does `work` for every item, several at a time, and reports failures at the end.
 fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) -> Result<(), String> + Sync) {
     let items = Mutex::new(items.into_iter());
     let problems = Mutex::new(Vec::new());
@@ -176,7 +176,7 @@ fn processors_have_the_features_that_the_compiler_gives_them() {
         let (_, theirs) = processor_in(&account);
         let theirs: BTreeSet<&str> =
             theirs.intersection(&code.family.features.iter().copied().collect()).copied().collect();
-        // An architecture's version stands for features that the compiler's account does not spell out.
+        // An architecture version implies features that the compiler does not list.
         let versioned = code.family.name == "aarch64";
         let agree = if versioned { theirs.is_subset(&code.features) } else { theirs == code.features };
         if agree { Ok(()) } else { Err(format!("{cpu}: {:?} are {theirs:?}", code.features)) }

@@ -46,5 +46,5 @@ pub use programs::ProgramCompiler;
 pub use toolchain::Toolchain;
 pub use trial::TrialWeights;
 
-/// The driver of the device that programs are compiled for where nothing is said: this machine's processor.
+/// The default driver to compile for: this machine's processor.
 const HERE: &str = "local-task";

@@ -33,7 +33,7 @@ impl ProgramCompiler {
     /// terminate for some.
     pub fn new(writer: ProgramWriter, target: ResolvedTarget, artifacts: Artifacts) -> Result<Self> {
         for element in [writer.numerics.operand, writer.numerics.kv] {
-            // Bytes are no type to compute in, yet what is kept in them can be on a processor.
+            // Processors do not compute in bytes, but can store caches in them.
             let kept = element == ElementType::I8 && target.target().backend() == CPU_BACKEND;
             if !kept && target.element_type_for(element) != element {
                 let message =

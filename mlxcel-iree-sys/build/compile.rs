@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// A build of the runtime in the folder `root`, which has IREE's sources in `iree/` and what is generated from them in `generated/`.
-/// Its functions have names of their own, beside those of any other IREE, where `renamed` says so. A build script is told its
+/// Its functions are renamed if `renamed` is set, so that they do not clash with another IREE. A build script gets its
 /// platform by cargo; another program names the `host`.
 pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Build {
     let sources = root.join("iree");
@@ -14,7 +14,7 @@ pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Bui
     }
     build
         .warnings(false)
-        // A debug build of a program is no reason to run its kernels' scheduler unoptimised.
+        // The scheduler of kernels is optimized in debug builds too.
         .opt_level(2)
         .debug(false)
         .include(&generated)
@@ -34,7 +34,7 @@ pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Bui
             build.flag(format!("/FI{}", names.display()));
         }
     } else {
-        // Statuses name the place in IREE's sources; that of a build is nobody's business.
+        // Statuses contain source paths; those of the build machine are removed.
         let places = format!("-ffile-prefix-map={}=iree", sources.display());
         build.std("gnu11").flag_if_supported("-fvisibility=hidden").flag_if_supported(places);
         if renamed {

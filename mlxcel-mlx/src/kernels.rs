@@ -61,7 +61,7 @@ impl Kernels {
         Array::made(answer, "expert linear")
     }
 
-    /// [`expert_linear`](Self::expert_linear) with packed matrices, as [`takes`](Self::takes) tells.
+    /// [`expert_linear`](Self::expert_linear) with packed matrices, if [`takes`](Self::takes) supports them.
     pub(crate) fn packed_expert_linear(&self, x: &Array, experts: &Array, weight: &Packed) -> Result<Array> {
         let (x, tensors) = (weight.by_column(x)?, affine(weight)?);
         let answer = sys::kernel_affine_expert_linear(x.tensor(), experts.tensor(), &tensors, &self.0);

@@ -1,4 +1,5 @@
-//! The engine against transformers' float32 results: logits, tokens, log probabilities, for any prefill chunking and batch composition, with
+//! The engine against transformers' float32 results: logits, tokens, log probabilities, for any prefill chunking and batch
+//! composition, with
 //! every option.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

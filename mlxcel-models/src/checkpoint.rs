@@ -276,7 +276,7 @@ impl Checkpoint {
     }
 
     /// The names of the small files that go with the weights wherever they go: tokenizer, templates, other settings, licences.
-    /// What is written anew with them is not among these: `config.json`, an index of shards, what belongs to a bundle.
+    /// Files that are rewritten are not listed: `config.json`, an index of shards, what belongs to a bundle.
     pub(crate) fn side_files(&self) -> Result<Vec<String>> {
         const EXTENSIONS: [&str; 6] = ["json", "jsonl", "jinja", "txt", "model", "tiktoken"];
         let wanted = |name: &String| {

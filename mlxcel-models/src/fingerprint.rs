@@ -19,7 +19,7 @@ const SAMPLES: usize = 5;
 pub(crate) fn fingerprint(config: &[u8], weights: &Weights) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
-        // Each part is preceded by its length, so that no two sequences of parts look alike.
+        // Each part is preceded by its length, so that different sequences of parts never have equal bytes.
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };

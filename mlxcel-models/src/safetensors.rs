@@ -18,7 +18,7 @@ use crate::element::ElementType;
 /// The largest header that the format allows.
 const LARGEST_HEADER: u64 = 100_000_000;
 
-/// What the file of a checkpoint cloned without Git LFS holds in the place of the weights.
+/// The content of a weight file in a checkpoint cloned without Git LFS.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
 const OPERATION: &str = "read safetensors header";

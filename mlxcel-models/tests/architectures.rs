@@ -26,7 +26,7 @@ fn config(folder: &Path) -> Value {
     serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap()
 }
 
-/// Set `UPDATE_GOLDEN` to write the file anew, and read what has changed.
+/// Set `UPDATE_GOLDEN` to rewrite the file, and review the changes.
 #[test]
 fn descriptions_print_as_they_were_reviewed() {
     let golden = repository("mlxcel-models/tests/golden/architectures.txt");

@@ -63,7 +63,7 @@ fn ints(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
     values.into_iter().flat_map(|value| (value as i32).to_le_bytes()).collect()
 }
 
-/// A draft whose module `DOWN` has these tensors in the place of its weight.
+/// A draft whose module `DOWN` has these tensors instead of its weight.
 fn draft(settings: Value, tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)>) -> Draft {
     let mut draft = Draft::wide().set("quantization_config", settings).without(&format!("{DOWN}.weight"));
     for (suffix, dtype, shape, bytes) in tensors {

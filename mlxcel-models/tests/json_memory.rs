@@ -27,7 +27,7 @@ fn parsed_json_stays_within_the_documented_memory() {
     ];
     for text in texts {
         let before = status("VmRSS");
-        // The high-water mark begins anew.
+        // Resets the high-water mark.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         let value: Value = parse_json("config.json", text.as_bytes(), "no JSON").unwrap();
         let taken = (status("VmHWM") - before) << 10;

@@ -96,7 +96,7 @@ fn every_group_size_and_bit_width_opens_again() {
         let decoder = ours.decoder().unwrap();
         let quantized = decoder.weights().filter(|weight| weight.packed.is_some());
         assert_eq!(quantized.count(), written.modules.len());
-        // Rows of 192 are no groups of 128: these stay.
+        // Rows of 192 are not divisible into groups of 128: these stay.
         assert_eq!(decoder.weight(decoder.embedding.weight).packed.is_none(), group_size == 128);
         let down =
             decoder.weights().find(|weight| weight.tensor == "model.layers.0.mlp.down_proj.weight").unwrap();

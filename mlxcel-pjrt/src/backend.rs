@@ -30,7 +30,8 @@ const PREFILL_CHUNK: usize = 128;
 /// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
 ///
 /// A plugin is a shared library. It is the one at [`with_plugin`](Self::with_plugin), else the one that `MLXCEL_PJRT_PLUGIN` names, else
-/// the only one among the packages of the active virtual environment (`VIRTUAL_ENV`, an absolute path), which are looked at and not run. **Loading a
+/// the only one among the packages of the active virtual environment (`VIRTUAL_ENV`, an absolute path), which are looked at and
+/// not run. **Loading a
 /// library is trusting it**: its code runs in this process. No path is ever taken from a checkpoint.
 ///
 /// Programs are compiled by the plugin when they are first needed, and kept in [`with_cache_dir`](Self::with_cache_dir), else in `pjrt`
@@ -157,7 +158,7 @@ impl PjrtBackend {
     ///
     /// # Errors
     ///
-    /// Those of [`plugin_path`](Self::plugin_path), [`ErrorKind::Toolchain`] where it is no plugin or one of another version, and what
+    /// Those of [`plugin_path`](Self::plugin_path), [`ErrorKind::Toolchain`] if it is not a plugin or has another version, and what
     /// the plugin says.
     pub fn platform(&self) -> Result<Platform> {
         Platform::of(&self.client()?)

@@ -15,7 +15,7 @@ pub struct Collective {
     pub bytes: u64,
 }
 
-/// The collectives of a program, as some lines: how many there are and what they move, then those that are alike together.
+/// The collectives of a program, as some lines: their number and bytes, then grouped by kind.
 pub(crate) struct Listed<'a>(pub(crate) &'a [Collective]);
 
 impl fmt::Display for Listed<'_> {

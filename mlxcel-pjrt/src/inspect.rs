@@ -28,7 +28,7 @@ pub struct Inspection {
 }
 
 impl PjrtBackend {
-    /// Tells how the model in `source` is spread over the devices, and which collectives the programs that a generation begins with have,
+    /// Reports how the model in `source` is distributed over the devices, and which collectives the initial programs of a generation have,
     /// which are compiled for that. No weights are read.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::collectives::Collective;
 use crate::options::OptionValue;
 
 /// What programs are compiled with: `devices` are the numbers of the devices that share a program, each a partition of it; `overrides` the
-/// compiler's own options by name (`xla_…`), each in the place of its default.
+/// compiler's own options by name (`xla_…`), each replacing its default.
 pub(crate) fn compile_options(devices: &[i32], overrides: &[(String, OptionValue)]) -> Vec<u8> {
     let computation = |device: &i32| ComputationDevice { replica_device_ids: vec![i64::from(*device)] };
     let build = BuildOptions {
@@ -36,7 +36,7 @@ pub(crate) fn compile_options(devices: &[i32], overrides: &[(String, OptionValue
 }
 
 /// The collectives of an `HloModuleProtoWithConfig`, in the order of the program.
-/// Fails with [`ErrorKind::Corrupt`] where the bytes are no such message.
+/// Fails with [`ErrorKind::Corrupt`] if the bytes are not such a message.
 pub(crate) fn collectives(module: &[u8]) -> Result<Vec<Collective>> {
     let module = HloModuleWithConfig::decode(module).map_err(|error| {
         let message = "the plugin returned the compiled program in an unknown format";

@@ -2,7 +2,8 @@
 //!
 //! An executable is machine code of one plugin for one kind of device. It is filed under the SHA-256 sum of the program's text, the compile
 //! options, the plugin's file (its name, size and time), its versions, the platform's, and the processor; published by renaming, and
-//! checked when it is read: the sum that it begins with is that of its key and its program. What cannot be stored is compiled again; a plugin that does not serialize programs has none stored.
+//! checked when it is read: the sum that it begins with is that of its key and its program. What cannot be stored is compiled
+//! again; a plugin that does not serialize programs has none stored.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -84,7 +85,7 @@ impl Store {
     }
 }
 
-/// What tells this machine's processor from others; nothing where the system does not say.
+/// Identifies this machine's processor; empty if the system does not report it.
 fn processor() -> Option<String> {
     const TELLING: [&str; 6] = ["vendor_id", "cpu family", "model", "flags", "Features", "CPU "];
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;

@@ -25,7 +25,7 @@ fn fails(size: usize) -> bool {
     size >= LARGE && SEEN.fetch_add(1, SeqCst) == FAILS.load(SeqCst)
 }
 
-// SAFETY: blocks are the system allocator's, to which each goes back as it came, or null, which stands for a failure; nothing here
+// SAFETY: blocks are the system allocator's, to which each goes back as it came, or null, which means failure; nothing here
 // unwinds.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -53,7 +53,8 @@ pub trait Constraint: Send {
         Ok(Vec::new())
     }
 
-    /// The masks behind each of `draft_tokens`, as if they continued the text: up to the first draft token that is not allowed, or after which the
+    /// The masks behind each of `draft_tokens`, as if they continued the text: up to the first draft token that is not allowed,
+    /// or after which the
     /// text is complete or continues with [forced](Self::forced) tokens. The text itself does not change. Draft tokens
     /// ([`Options::speculation`](crate::Options::speculation)) are verified under these masks. The default gives none, and then
     /// nothing is drafted.

@@ -97,7 +97,7 @@ impl Detokenizer {
     /// Gives the rest of `text`, which is final, and moves the window on.
     fn advance(&mut self, text: &str) -> Result<Option<String>> {
         let piece = text.get(self.given..).filter(|piece| !piece.is_empty()).map(str::to_owned);
-        // Tokens without a text of their own are no context: a word after them would lose its space.
+        // Tokens without text are not context: a word after them would lose its space.
         if piece.is_some() || self.held() > MOST_HELD {
             self.window.drain(..self.context);
             self.context = self.window.len();

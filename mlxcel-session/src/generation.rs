@@ -13,7 +13,7 @@ use crate::speculation::Speculator;
 use crate::stop::StopStrings;
 use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
 
-/// A generation as a state machine: tells which row to compute next, and turns the results into text.
+/// A generation as a state machine: decides which row to compute next, and turns the results into text.
 ///
 /// It adds text to [`mlxcel_core::Generation`]: sampling, stop strings, incremental detokenization, log probabilities
 /// and [`Usage`]. Create one with [`Model::generation`](crate::Model::generation). It computes nothing by itself: a
@@ -399,7 +399,7 @@ impl TextGeneration {
         result
     }
 
-    /// Takes in a token that was chosen.
+    /// Processes a chosen token.
     fn take_chosen(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {
         if let (Some(token), Some(constraint)) = (&token, &mut self.constraint) {
             constraint.mask().as_ref().map_err(Clone::clone)?;

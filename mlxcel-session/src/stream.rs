@@ -47,7 +47,7 @@ impl Completion {
     }
 }
 
-/// What a stream tells its conversation while it runs.
+/// What a stream reports to its conversation while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     /// The tokens that were given.

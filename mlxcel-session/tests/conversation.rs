@@ -243,7 +243,7 @@ fn oversized_saved_caches_are_rejected_before_reading() {
         file.write_all(&whole[..json]).unwrap();
         file.write_all(&claimed.to_le_bytes()).unwrap();
         let length = (json as u64 + 8 + 32).saturating_add(claimed);
-        // Where the disk has no such files, the length is merely claimed.
+        // On disks without sparse files, only the header claims the length.
         let is_there = length < 1 << 43 && file.set_len(length).is_ok();
         let error = model.restore_conversation(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

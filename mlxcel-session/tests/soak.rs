@@ -16,7 +16,7 @@ fn resident() -> usize {
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
-/// Serves `count` requests, some at once, and tells what memory grew by after the first hundred.
+/// Serves `count` requests, some at once, and returns the memory growth after the first hundred.
 fn serve_in_a_row(count: u64) -> usize {
     let model = reference(4);
     let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_queue(8)).unwrap();

@@ -20,7 +20,7 @@ pub struct Literal {
 ///
 /// Sealed: these are all element types with a Rust counterpart. Use [`Literal::from_bytes`] for 4-bit elements.
 pub trait Element: NoUninit + sealed::Sealed {
-    /// The element type that it stands for.
+    /// The corresponding element type.
     const TYPE: ElementType;
 }
 

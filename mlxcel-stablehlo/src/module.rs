@@ -360,7 +360,7 @@ pub enum OpKind {
     Composite {
         /// The name, such as `mlxcel.linear`.
         name: String,
-        /// The function that it stands for.
+        /// The function that defines it.
         decomposition: String,
         /// Facts for those who replace it.
         attributes: Vec<(String, Attribute)>,

@@ -190,7 +190,7 @@ impl<'m, 'f> Copy<'m, 'f> {
         self.mapped(&block.results)
     }
 
-    /// What `rewrite` puts in the place of an operation.
+    /// The replacement of an operation by `rewrite`.
     fn replacement<F>(
         &self,
         op: &Op,

@@ -127,7 +127,7 @@ fn top_k_is_sorted_and_ties_go_to_the_lowest_index() {
     assert_eq!(results[1].as_slice::<i32>().unwrap(), indices.as_flattened());
     assert_eq!(results[2].as_slice::<bf16>().unwrap(), halves(&values));
     assert_eq!(results[3].as_slice::<i32>().unwrap(), indices.as_flattened());
-    // What is chosen among values that are no numbers can be looked up all the same.
+    // Indices chosen among NaN values are still valid.
     let results = run(&[tensor(&[1, 5], &[f32::NAN, 1.0, f32::NAN, 2.0, f32::NAN])], |b, v| {
         Ok(vec![b.top_k(v[0], 3)?.1])
     });

@@ -1,4 +1,4 @@
-//! The text of sample programs, compared with `tests/golden`. `MLXCEL_UPDATE_GOLDEN=1` writes those files anew.
+//! The text of sample programs, compared with `tests/golden`. `MLXCEL_UPDATE_GOLDEN=1` rewrites those files.
 
 mod support;
 

@@ -207,7 +207,7 @@ fn a_failed_function_leaves_the_module_as_it_was() {
     module.verify().unwrap();
 }
 
-/// Every operation of one and two operands against every element type, by the rule that each is told to follow.
+/// Every operation of one and two operands against every element type, by its documented rule.
 #[test]
 fn elementwise_operations_check_their_operand_types() {
     let [floats, signed, unsigned] =

@@ -11,7 +11,7 @@ use mlxcel_stablehlo::{ElementType, Function, Module, OpKind, ValueId};
 fn is_free(kind: &OpKind) -> bool {
     match kind {
         OpKind::Iota { .. } | OpKind::CustomCall { .. } => true,
-        // A single number in the text stands for a tensor of any shape.
+        // A single number in the text is a splat of any shape.
         OpKind::Constant(literal) => literal.ty().elements() == 1,
         OpKind::BroadcastInDim { dimensions } => !dimensions.contains(&0),
         _ => false,

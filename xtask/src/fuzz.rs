@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// How many minutes each is fuzzed
     #[arg(long, default_value_t = 5)]
     minutes: u64,
-    /// Run this one input again, in the place of fuzzing
+    /// Run only this input instead of fuzzing
     #[arg(long, conflicts_with = "guided")]
     input: Option<PathBuf>,
     /// Let libFuzzer guide the one target by coverage; needs a nightly toolchain

@@ -1,4 +1,4 @@
-//! `generate`: what `mlxcel-iree-sys` keeps of IREE's headers, made anew.
+//! `generate`: regenerates the bindings and headers in `mlxcel-iree-sys`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -45,7 +45,7 @@ fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
     let libclang = Packages {
         name: "libclang",
         requirements: "xtask/toolchain/libclang.txt",
-        // It is no module of Python's.
+        // It is not a Python module.
         wheels_for: Some("3.11"),
         what: "libclang (about 25 MB)",
     };

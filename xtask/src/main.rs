@@ -47,11 +47,12 @@ enum Task {
     Bench(bench::Arguments),
     /// Run hostile inputs through everything that reads untrusted files
     Fuzz(fuzz::Arguments),
-    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer, and those of many threads under the thread sanitizer
+    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer, and those of many threads under the
+    /// thread sanitizer
     Sanitize(sanitize::Arguments),
     /// Run tests for 64-bit Arm on emulated processors
     Aarch64(aarch64::Arguments),
-    /// Make the bindings and headers of mlxcel-iree-sys anew
+    /// Regenerate the bindings and headers of mlxcel-iree-sys
     Generate,
     /// Build a program with each feature set and print how large it is
     Size(size::Arguments),

@@ -67,7 +67,7 @@ pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> R
     Ok(())
 }
 
-/// Runs a cargo command and passes on what it tells machines; what it tells people is shown.
+/// Runs a cargo command, passes its JSON messages to `see`, and shows its diagnostics.
 pub(crate) fn for_each_message(mut command: Command, mut see: impl FnMut(Message)) -> Result<()> {
     command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("starting cargo")?;

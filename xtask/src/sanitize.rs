@@ -152,7 +152,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 
 /// The nightly toolchain.
 struct Nightly {
-    /// The machine that it compiles for when nothing else is said.
+    /// The default target.
     host: String,
 }
 

@@ -19,9 +19,12 @@ use serde::{Deserialize, Serialize};
 
 /// Continue the prompts of a file, as many at once as the engine computes together.
 ///
-/// Each line of the file is a prompt: a text, or a JSON object with `prompt` (a text) or `messages` (a conversation, for the chat template).
-/// The answers come as JSON lines in the order of the prompts: index, text, finish_reason, prompt_tokens, reused_tokens, generated_tokens; or
-/// index and error for a prompt that could not be continued. The last line on standard error tells the throughput. Exit status: 0; 2 for bad
+/// Each line of the file is a prompt: a text, or a JSON object with `prompt` (a text) or `messages` (a conversation, for the
+/// chat template).
+/// The answers come as JSON lines in the order of the prompts: index, text, finish_reason, prompt_tokens, reused_tokens,
+/// generated_tokens; or
+/// index and error for a prompt that could not be continued. The last line on standard error reports the throughput. Exit
+/// status: 0; 2 for bad
 /// arguments or input; 1 for anything else, and where no prompt could be continued; then one line on standard error says what went wrong.
 #[derive(Parser)]
 #[command(version)]

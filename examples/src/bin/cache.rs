@@ -32,7 +32,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Work {
-    /// Show what the cache holds, what was used last being first; this is done where nothing is said
+    /// Show what the cache holds, most recently used first; the default
     List,
     /// Read every program and check that it is what it was when it was made
     Verify {

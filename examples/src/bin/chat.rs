@@ -176,7 +176,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Runs a command. What is wrong with one is told, and the conversation goes on.
+    /// Runs a command. Its errors are printed, and the conversation continues.
     fn command(&mut self, line: &str) -> Result<(), Failure> {
         let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let argument = argument.trim();

@@ -1,4 +1,4 @@
-//! Makes vectors of texts, and tells how alike they are.
+//! Prints embeddings of texts and their cosine similarities.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

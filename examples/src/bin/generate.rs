@@ -85,7 +85,8 @@ struct Arguments {
     /// same tokens), auto (lookup, where it pays)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     speculate: Speculate,
-    /// Draft tokens ahead by a smaller model of the same vocabulary, used where --speculate has no draft: its checkpoint folder or GGUF file,
+    /// Draft tokens ahead by a smaller model of the same vocabulary, used where --speculate has no draft: its checkpoint folder
+    /// or GGUF file,
     /// opened with the same engine
     #[arg(long, value_name = "DIR")]
     draft: Option<PathBuf>,
@@ -110,9 +111,11 @@ struct Arguments {
     ///
     /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
     /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop,
-    /// stop_string, or length where -n or the context is reached); drafted and accepted (draft tokens, and how many were accepted); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
+    /// stop_string, or length where -n or the context is reached); drafted and accepted (draft tokens, and how many were
+    /// accepted); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
     /// decode_s; memory_bytes, what the engine holds for weights and KV cache; sampling (the parameters that take effect) and seed; with
-    /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile, profile: programs, each with its
+    /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile,
+    /// profile: programs, each with its
     /// phase, passes, seconds and dispatches.
     #[arg(long)]
     json: bool,

@@ -1,4 +1,4 @@
-//! Tells what a checkpoint is: its network, weights, memory, and which engines run it.
+//! Describes a checkpoint: its network, weights, memory, and which engines run it.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

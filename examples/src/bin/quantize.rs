@@ -64,7 +64,7 @@ struct Arguments {
     /// The most tokens of a window of the text
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity")]
     context: usize,
-    /// The engine that tells it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is
+    /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is
     /// compiled in
     #[arg(long, value_name = "NAME", requires = "perplexity")]
     engine: Option<String>,

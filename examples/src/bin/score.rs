@@ -1,4 +1,4 @@
-//! Tells how likely a text is to a model, or which of several continuations of it.
+//! Prints the log probability of a text, or of several continuations of it.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

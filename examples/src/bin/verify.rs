@@ -300,7 +300,7 @@ fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answe
     let question = Question { model: folder, prompts, tokens: arguments.max_tokens };
     let question = serde_json::to_vec(&question).map_err(io::Error::from)?;
     if let Some(mut input) = child.stdin.take() {
-        // A child that has nothing to say does not read; its exit status tells why.
+        // A child that has nothing to say does not read; its exit status says why.
         let _ = input.write_all(&question);
     }
     let output = match child.wait_with_output() {

@@ -181,7 +181,7 @@ impl Survival<'_, '_> {
         Ok(walk)
     }
 
-    /// What came of an operation on the sequence of `walk`; none where it failed, as it was told to.
+    /// The result of an operation on the sequence of `walk`; `None` if it failed as injected.
     fn tolerate<T>(
         &mut self,
         session: &mut dyn InferenceSession,

@@ -151,7 +151,7 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
         for chunk in text.chunks(cut).take(3) {
             let results = positions(&mut *session, sequence, chunk, top)?;
             for (i, result) in results.iter().enumerate() {
-                // Some positions of a long text stand for all.
+                // A few positions of a long text suffice.
                 let last = i + 1 == chunk.len();
                 if !(i < 4 || i % 13 == 0 || i + 4 >= chunk.len()) {
                     continue;

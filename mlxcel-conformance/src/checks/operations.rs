@@ -358,7 +358,7 @@ impl Machine<'_> {
             },
             (Asks::EveryPosition, RowResult::Positions(positions)) => {
                 ensure!(positions.len() == row.tokens.len(), "{} positions", positions.len());
-                // The ends stand for all.
+                // The ends suffice.
                 [0, positions.len() - 1].into_iter().try_for_each(|i| {
                     let best = SampledToken::new(positions[i].best.token, positions[i].best.logprob);
                     self.subject.agrees(&best, &held[..start + i + 1], format_args!("position {i}"))

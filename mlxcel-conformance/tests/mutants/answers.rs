@@ -207,7 +207,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("samples_for_the_host", |reference| Broken::new(reference).with_twist(|| Box::new(SamplesForTheHost))),
 ];
 
-/// Changes each result; the function is told the row and how many there are.
+/// Changes each result; the function gets the row's index and the number of rows.
 pub(crate) struct Reanswer(pub(crate) fn(row: &Row<'_>, rows: usize, result: &mut RowResult));
 
 impl Twist for Reanswer {

@@ -28,7 +28,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    // A recurrence takes in what fills up the chunks of a prompt.
+    // A recurrence processes the padding of a chunk.
     ("padding_leaks", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Misread(|held, row, _| {

@@ -238,7 +238,7 @@ impl Twist for ForkComputes {
     }
 }
 
-/// What is fed to a source is fed to its fork in the place of the fork's own, as if they had one cache.
+/// The fork is fed the source's tokens instead of its own, as if they shared a cache.
 #[derive(Default)]
 struct ForkShares {
     source_of: BTreeMap<SequenceId, SequenceId>,

@@ -113,7 +113,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Takes in the answers of a row that ended with `drafts` draft tokens: the tokens that follow, up to the first that differs from the
+    /// Processes the results of a row that ended with `drafts` draft tokens: the tokens that follow, up to the first that differs from the
     /// draft token in its place.
     pub(super) fn verify(&mut self, drafts: usize, result: RowResult) -> Result<()> {
         let first = self.ahead.tokens.len() - self.ahead.drafts;

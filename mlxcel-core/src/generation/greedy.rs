@@ -40,7 +40,7 @@ impl<S: InferenceSession + ?Sized> GenerateExt for S {
         let session = self;
         let sequence = session.open()?;
         let result = run_greedy(session, sequence, prompt, options, on_token);
-        // The sequence was opened here, so closing can only fail where the engine is broken; what went wrong first is told.
+        // The sequence was opened here, so closing fails only if the engine is broken; the first error is returned.
         let closed = session.close(sequence);
         let generation = result?;
         closed?;

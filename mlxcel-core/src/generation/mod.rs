@@ -21,7 +21,7 @@ use crate::{
     SequenceId, TokenId, TokenMask, Want,
 };
 
-/// A generation as a state machine: tells which row to compute next, and handles its result.
+/// A generation as a state machine: decides which row to compute next, and handles its result.
 ///
 /// It holds no session and computes nothing. The driver takes a [`row`](Self::row), runs it in a step, alone or batched
 /// with rows of others, and passes the result to [`accept`](Self::accept), until [`finish_reason`](Self::finish_reason)

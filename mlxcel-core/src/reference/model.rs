@@ -69,7 +69,7 @@ impl Cache {
 pub(super) struct Shared {
     pub(super) language: Language,
     pub(super) memory: Memory,
-    /// Whether logits are no numbers.
+    /// Whether logits are NaN.
     pub(super) broken: bool,
     pub(super) info: ModelInfo,
     pub(super) capabilities: Capabilities,

@@ -9,7 +9,7 @@ use crate::{
 
 const STEP: &str = "step";
 
-/// Checks the rows of a step before any work, in the order that the contract gives; one answer a row. `state` tells where a
+/// Checks the rows of a step before any work, in the order of the contract; one result per row. `state` returns where a
 /// sequence stands, or nothing where none of that number is open.
 pub(super) fn check_rows(
     rows: &[Row<'_>],

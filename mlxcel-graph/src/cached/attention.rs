@@ -72,14 +72,14 @@ impl CachedAttention<'_> {
 ///
 /// Makes the composite [`CACHED_ATTENTION`]. Its decomposition is made of
 /// [`Builder::rope`], a conversion to the cache's type, an update of each cache and [`Builder::attention`] over all
-/// of it under a mask. Where a row does not fit behind its position in a cache that is no ring, it is written at the cache's
+/// of it under a mask. Where a row does not fit behind its position in a cache that is not a ring, it is written at the cache's
 /// end. A kernel in its place reads no position that none of the row's tokens sees.
 ///
 /// Values are kept in 8 bits as round(x / s) for s the largest magnitude of the position's `d` values over 127.
 ///
 /// # Errors
 /// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`, or longer than
-/// their cache; a layer that caches lack; `H` that is no multiple of `G`; a soft cap or a window that is not positive.
+/// their cache; a layer that caches lack; `H` that is not a multiple of `G`; a soft cap or a window that is not positive.
 pub fn cached_attention<'f>(
     b: &mut Builder<'f>,
     operands: &CachedAttentionOperands<'_, 'f>,

@@ -1,4 +1,4 @@
-//! Attention over a cache of latent vectors that stand for the keys and values of all heads.
+//! Attention over a cache of latent vectors, shared by the keys and values of all heads.
 
 use mlxcel_stablehlo::{
     AttentionScores, Attribute, Builder, ElementType, Error, ErrorKind, MaskedOperands, Result, Value,

@@ -26,7 +26,7 @@ pub(crate) struct PassValues<'a, 'f> {
     pub(crate) tokens: Value<'f>,
     /// `[rows]` i32: the position of each row's first token.
     pub(crate) positions: Value<'f>,
-    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token that is no padding.
+    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token before the padding.
     pub(crate) last: Value<'f>,
     /// The tokens whose logits are wanted, as indices; all where none are given.
     pub(crate) wanted: Option<Value<'f>>,
@@ -60,7 +60,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         if let [only] = parts[..] { Ok(only) } else { self.b.concatenate(&parts, 0) }
     }
 
-    /// How many tokens of each row are no padding: `[rows]` i32.
+    /// The number of tokens of each row without padding: `[rows]` i32.
     fn counts(&mut self) -> Result<Value<'f>> {
         let mut start = 0;
         let mut before = Vec::with_capacity(self.pass.rows.len());

@@ -70,7 +70,7 @@ fn powers_of_two<'d>(b: &mut Builder<'d>, bytes: Value<'d>) -> Result<Value<'d>>
     b.bitcast_convert(bits, ElementType::F32)
 }
 
-/// The numbers that codes stand for: `[rows, columns]` f32.
+/// The values of codes: `[rows, columns]` f32.
 fn numbers<'d>(b: &mut Builder<'d>, packing: Packing, codes: Value<'d>) -> Result<Value<'d>> {
     match packing.code {
         Code::Integer { zero } => {

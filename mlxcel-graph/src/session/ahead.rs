@@ -20,7 +20,7 @@ const NEAR_END: usize = 4;
 /// them takes no time worth mentioning, for any batch composition.
 const SPARE_PASSES: u32 = 64;
 
-/// Programs for short rows are made ahead once so many passes would have cost less by them: few prompts are no reason to compile.
+/// Programs for short rows are compiled ahead once they would have saved this many passes: a few prompts do not justify compiling.
 const PADDED_PASSES: u32 = 4;
 
 impl<E: Executor> GraphSession<E> {
@@ -60,7 +60,7 @@ impl<E: Executor> GraphSession<E> {
         Ok(shape)
     }
 
-    /// The shape of the program for `pass`; `extent` tells of a pending row how many positions its states hold, and the length that
+    /// The shape of the program for `pass`; `extent` returns, for a pending row, how many positions its states hold, and the length that
     /// they are for.
     pub(super) fn shape_of(
         &self,
@@ -107,7 +107,8 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
-    /// Tells the executor what is likely to be needed after a pass of `shape` whose rows began at `positions`: where a row is near the
+    /// Announces to the executor the programs that are likely needed after a pass of `shape` whose rows began at `positions`:
+    /// where a row is near the
     /// end of this length, the programs of the next; behind a prompt chunk the decoding rows, which are ready at the least length
     /// alone.
     pub(super) fn prepare_following(&self, shape: &ProgramShape, positions: &[i32]) {

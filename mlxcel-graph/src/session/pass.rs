@@ -101,7 +101,7 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
-    /// Takes in what a pass that fed the next `tokens` of a row gave.
+    /// Processes the result of a pass that fed the next `tokens` of a row.
     fn absorb(&mut self, tokens: usize, work: &mut Work<'_>, best: &[(TokenId, f32)], values: Vec<Vec<f32>>) {
         let result = rows::result(work, tokens, best, values);
         let (_, new) = rows::next_tokens(work, tokens);

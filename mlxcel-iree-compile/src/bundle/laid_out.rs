@@ -15,7 +15,7 @@ use super::staging::{OPERATION, Staging};
 /// About how many bytes are put into panels at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Writes the `weights` of `checkpoint` to the file at `path`, laid out as `layouts` say; `wrote` is told of each block's size.
+/// Writes the `weights` of `checkpoint` to the file at `path`, in the layouts of `layouts`; calls `wrote` with each block's size.
 pub(super) fn write(
     checkpoint: &Checkpoint,
     weights: &[WeightArgument],

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 /// The folder, in that of a cache, with a file for each bundle that was written with it.
 const FOLDER: &str = "bundles";
 
-/// Notes that the bundle with this manifest was written with `cache`, by `path`; whether that can be noted is told and no error.
+/// Notes that the bundle with this manifest was written with `cache`, by `path`; a failure to record it is logged and not an error.
 pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
     let Some(folder) = cache.folder().map(|folder| folder.join(FOLDER)) else { return };
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

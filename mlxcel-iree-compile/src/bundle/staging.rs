@@ -44,7 +44,7 @@ impl Staging {
         Ok(Self { outer, folder, destination: destination.to_owned(), replace })
     }
 
-    /// Writes a file at `path`, below the folder; `wrote` is told of each block's size.
+    /// Writes a file at `path`, below the folder; calls `wrote` with each block's size.
     pub(super) fn add(
         &self,
         path: &str,
@@ -94,7 +94,7 @@ pub(super) struct StagedFile {
 }
 
 impl StagedFile {
-    /// Writes `content` behind what was written; `wrote` is told of each block's size.
+    /// Writes `content` at the end; calls `wrote` with each block's size.
     pub(super) fn write(&mut self, content: &[u8], control: &Control<'_>, wrote: &dyn Fn(u64)) -> Result<()> {
         for block in content.chunks(BLOCK) {
             control.check(OPERATION)?;
@@ -126,7 +126,7 @@ impl StagedFile {
 }
 
 impl Staging {
-    /// Puts the folder into the place of one that is there, which goes with the temporary one: whoever looks meanwhile finds one of
+    /// Exchanges the folder with an existing one, which is removed with the temporary folder: readers always find one of
     /// the two. Answers whether there was one, and the system can do that.
     #[cfg(any(target_os = "linux", target_vendor = "apple"))]
     fn exchange(&self) -> io::Result<bool> {

@@ -29,7 +29,7 @@ enum Programs {
 }
 
 impl BundleTarget {
-    /// Everything that `options` ask for, each once, with programs for sessions of `graph`, which is told where kernels of ours
+    /// All targets in `options`, without duplicates, with programs for sessions of `graph`, which records where our kernels
     /// attend.
     ///
     /// All targets have the same programs, so lengths are wide only where that costs nothing on any.

@@ -110,7 +110,7 @@ pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
     })
 }
 
-/// Opens a file of the cache; a pipe in its place is told and not waited for.
+/// Opens a file of the cache; a pipe in its place is an error and does not block.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     mlxcel_models::files::open_regular(path)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a regular file"))

@@ -56,7 +56,7 @@ pub(super) fn entries(folder: &Path) -> io::Result<Vec<Stored>> {
 }
 
 /// Removes entries beyond `limit` bytes, but neither `new` nor what is in use, and what killed processes left behind.
-/// Whatever stands in the way is told and no error: the next one who adds an entry tries again.
+/// Failures are logged and not errors: the next writer tries again.
 pub(super) fn make_room(folder: &Path, limit: u64, new: &Path) {
     let now = SystemTime::now();
     let in_use = |entry: &Stored| entry.path == new || is_within(IN_USE, entry.last_used, now);

@@ -209,7 +209,7 @@ impl Reservation {
     /// Stores the artifact, and makes room for it.
     ///
     /// # Errors
-    /// Where the folder was named, and is full or cannot be written. Elsewhere that is told: the artifact is in memory and good.
+    /// If a configured folder is full or not writable. For the default folder this is only logged: the artifact in memory is valid.
     pub(crate) fn store(self, label: &Label, artifact: &[u8]) -> Result<()> {
         let path = entry_path(&self.folder, &self.key);
         match entry::write(&self.folder, &path, &Content { key: &self.key, label, artifact }) {
@@ -230,7 +230,7 @@ impl Reservation {
 /// Reads an entry; one that is damaged is removed, so that it is made again.
 ///
 /// # Errors
-/// Those of the operating system, which are told.
+/// Errors of the operating system, with its message.
 fn read_or_remove(path: &Path, wanted: Wanted<'_>) -> std::io::Result<Option<Vec<u8>>> {
     match entry::read(path, wanted) {
         Ok(Entry::Sound(artifact)) => Ok(Some(artifact)),

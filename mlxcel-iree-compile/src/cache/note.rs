@@ -19,7 +19,7 @@ const FOLDER: &str = "compilers";
 /// The most bytes that a note has: a revision and a sum.
 const LONGEST_NOTE: u64 = 4096;
 
-/// How long a file has to be unchanged before its time tells its content apart: the coarsest clock of a file system in use
+/// How long a file must be unchanged before its modification time identifies its content: the coarsest clock of a file system in use
 /// (FAT) takes steps of two seconds.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ impl Cache {
             file.persist(&note).map_err(|error| error.error)?;
             Ok::<(), io::Error>(())
         });
-        // A note is a convenience; whether the folder can be written matters, and is told, where artifacts are stored.
+        // The record is an optimisation; an unwritable folder is reported where artifacts are stored.
         if let Err(error) = written {
             tracing::debug!(note = %note.display(), %error, "the compiler's identity could not be recorded");
         }

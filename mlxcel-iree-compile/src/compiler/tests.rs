@@ -95,7 +95,7 @@ fn the_compiler_search_follows_its_documented_order() {
     search.path.clear();
     assert_eq!(search.find(None).unwrap().unwrap(), environment);
 
-    // pip's script stands for the program in the same environment's packages.
+    // pip's script starts the program in the same environment's packages.
     let program = at("venv/lib/python3.12/site-packages/iree/compiler/_mlir_libs/iree-compile");
     assert_eq!(search.find(None).unwrap().unwrap(), program);
 }
@@ -244,7 +244,7 @@ fn cancelling_kills_the_compiler_and_its_children() {
     let pid = fs::read_to_string(&file).unwrap();
     let proc = Path::new("/proc").join(pid.trim());
     let gone = || match fs::read_to_string(proc.join("stat")) {
-        // A process whose parent is gone may wait to be reaped by whoever inherited it.
+        // A process whose parent is gone may wait to be reaped by its new parent.
         Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
         Err(_) => true,
     };

@@ -10,7 +10,7 @@ use crate::compile;
 /// Compiles files of IREE into `folder/libNAME.a`.
 pub(super) fn compile(root: &Path, files: &[String], name: &str, folder: &Path) -> Result<PathBuf> {
     let host = host()?;
-    // What cargo tells a build script; the compiler is looked for by it.
+    // Environment variables of a build script, which select the compiler.
     let mut build = compile::runtime(root, false, Some(&host));
     build.files(files.iter().map(|file| root.join("iree").join(file)));
     build.out_dir(folder);

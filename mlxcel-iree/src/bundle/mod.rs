@@ -53,7 +53,7 @@
 //!   manifest that is modified afterwards is not trusted.
 //!
 //! A folder with any other bundle is opened as a plain checkpoint: programs are compiled, and without a compiler
-//! opening fails with an error that tells how to trust the bundle.
+//! opening fails with an error that says how to trust the bundle.
 //!
 //! # For other compilers
 //!

@@ -78,7 +78,7 @@ impl Bundle {
     /// Refuses a checkpoint that is not the one that the programs were made from.
     pub(crate) fn check_model(&self, checkpoint: &Checkpoint, decoder: &Decoder) -> Result<()> {
         let model = &self.manifest.model;
-        // In the bundle's own folder nobody chose another one: its files were changed.
+        // The bundle's own folder was not swapped by the user: its files were changed.
         let own = self.manifest.weights_included && self.source.is_at(checkpoint.path());
         let kind = if own { ErrorKind::Corrupt } else { ErrorKind::InvalidInput };
         let refused =

@@ -47,7 +47,7 @@ impl Trust {
         self.manifests.push(sum.to_ascii_lowercase());
     }
 
-    /// The bundle in `source`, if there is one and as far as it may be used; `is_own` tells of a manifest whether this machine wrote it.
+    /// The bundle in `source`, if there is one and as far as it may be used; `is_own` returns whether this machine wrote a manifest.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use mlxcel_core::CancelToken;
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-/// Makes each thing that it is told of once, one after another, in the background. There is a thread only as long as
+/// Makes each announced thing once, one after another, in the background. There is a thread only as long as
 /// there is something to make; dropping this cancels what is being made, and waits until it has ended.
 pub(super) struct Ahead<T>(Arc<Shared<T>>);
 
@@ -60,7 +60,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Ahead<T> {
         Self(Arc::new(Shared { make: Box::new(make), cancel: CancelToken::new(), queue }))
     }
 
-    /// Has `thing` made, unless it was told of before. Where the system gives no thread it is not made.
+    /// Queues `thing`, unless it was announced before. If the system cannot start a thread, it is not made.
     pub(super) fn make(&self, thing: &T) {
         let mut queue = self.0.queue();
         if queue.told.contains(thing) {

@@ -18,7 +18,7 @@ use mlxcel_iree_compile::compiler::Compiler;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A compiler that tells what it is started for, waits as long as there is a file `hold`, and fails where there is one `fail`.
+/// A compiler that logs its invocations, waits while a file `hold` exists, and fails if a file `fail` exists.
 struct Workshop(tempfile::TempDir);
 
 impl Workshop {

@@ -46,7 +46,7 @@ fn model(kv_cache: KvCacheType, lengths: &[usize], cache: &Path) -> Arc<dyn Mode
     Arc::new(GraphModel::new(executor, &decoder, info, &graph).unwrap())
 }
 
-/// Attention takes the same positions in the same order whatever the length of the cache: what differs is no rounding.
+/// Attention takes the same positions in the same order for any length of the cache: differences are not rounding.
 #[track_caller]
 fn assert_same(found: &[f32], expected: &[f32], what: &str) {
     let scale = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));

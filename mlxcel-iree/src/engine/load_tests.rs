@@ -172,7 +172,7 @@ fn private_bytes() -> u64 {
     1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
 }
 
-/// Copies `source` into fresh memory with `threads` threads, and tells how long that takes.
+/// Copies `source` into fresh memory with `threads` threads, and returns how long that takes.
 fn copy(source: &[u8], threads: usize, huge_pages: bool) -> Duration {
     let started = Instant::now();
     let memory = if huge_pages { HostMemory::for_filling } else { HostMemory::zeroed };

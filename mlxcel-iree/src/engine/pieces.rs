@@ -9,7 +9,7 @@ use mlxcel_models::{Checkpoint, WeightRef};
 use super::weights::{OPERATION, Tensor};
 
 /// About how many bytes a thread takes at a time: few enough that no thread works much longer than the others, and that it
-/// stops within a millisecond when it is told to.
+/// stops within a millisecond when it is cancelled.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Some rows of a tensor, or all of a small one, and the memory that they go to.

@@ -24,7 +24,7 @@ pub(crate) trait ProgramSource: fmt::Display + Send + Sync {
     /// The weights as the programs take them, where they lie like that already; they are `weights`.
     fn laid_out(&self, weights: &[WeightArgument]) -> Result<Option<LaidOutWeights>>;
 
-    /// Whether a program may take so long that the caller is told of it.
+    /// Whether compiling may take so long that progress is reported.
     fn takes_long(&self) -> bool;
 
     /// The program for `shape`.
@@ -108,7 +108,7 @@ impl Programs {
         }
     }
 
-    /// Makes the programs that are not there, side by side where there are cores, and tells how long that took where anything was
+    /// Makes the missing programs, in parallel on several cores, and returns how long that took if anything was
     /// compiled.
     pub(crate) fn prepare_together(
         &self,
@@ -160,8 +160,8 @@ struct Making {
 }
 
 impl Making {
-    /// The program for `shape`, made unless it is there, or by whoever makes it already, and how long it took to compile here;
-    /// `report` is told 0 before and 1 after.
+    /// The program for `shape`, made if it is missing, or awaited if another thread makes it, and how long it took to compile here;
+    /// `report` is called with 0 before and 1 after.
     fn make_once(
         &self,
         shape: &ProgramShape,

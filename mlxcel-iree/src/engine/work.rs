@@ -4,10 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use mlxcel_core::{LoadProgress, LoadStage, ProgressFn};
 
-/// How often progress is told, about.
+/// The approximate interval of progress reports.
 const REPORTS: u64 = 100;
 
-/// Tells how many bytes are loaded, by whichever thread loaded them.
+/// Reports how many bytes are loaded, from any thread.
 pub(super) struct Progress<'a> {
     tell: Option<&'a ProgressFn>,
     total: u64,

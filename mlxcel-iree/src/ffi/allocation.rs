@@ -102,7 +102,7 @@ impl Device {
             ..Default::default()
         };
         // SAFETY: device and allocator are live, and a buffer that is allocated is ours. Drivers have no buffers of no
-        // bytes, so one of one byte stands for it and is shortened.
+        // bytes, so one of one byte is used and shortened.
         let raw = unsafe {
             Handle::create(operation, |out| {
                 sys::iree_hal_allocator_allocate_buffer(

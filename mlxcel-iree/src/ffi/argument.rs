@@ -187,7 +187,7 @@ impl List {
     }
 }
 
-/// IREE's element types, with the type that each stands for. An integer of a program has no sign to IREE unless
+/// IREE's element types, with the corresponding type. An integer of a program has no sign to IREE unless
 /// StableHLO calls it unsigned.
 const ELEMENT_TYPES: [(ElementType, sys::iree_hal_element_types_t); 11] = [
     (ElementType::F32, sys::iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_FLOAT_32),

@@ -105,7 +105,7 @@ impl<T: Object> Handle<T> {
         NonNull::new(object).map(Self)
     }
 
-    /// Adds a reference to an object that somebody else holds; `None` for a null pointer.
+    /// Adds a reference to an object with another owner; `None` for a null pointer.
     ///
     /// # Safety
     /// `object` is null or live.

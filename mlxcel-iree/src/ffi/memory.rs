@@ -56,7 +56,7 @@ impl HostMemory {
     }
 
     /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives huge pages unasked, it
-    /// is told not to, since the first byte written to one would take two megabytes.
+    /// is configured not to, since the first byte written to one would take two megabytes.
     pub(crate) fn for_growing(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;
         #[cfg(target_os = "linux")]

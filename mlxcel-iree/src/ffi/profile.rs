@@ -1,7 +1,7 @@
 //! When each dispatch ran: the runtime's own profiling of a device, received here instead of in a file.
 //!
 //! A device that is profiled has a *sink*, an object with a table of functions to which the runtime gives chunks of records when
-//! it is told to flush. Two kinds are of use: the names of functions, which come when a program first runs, and one record for
+//! it is flushed. Two kinds are used: the names of functions, which come when a program first runs, and one record for
 //! each dispatch.
 
 use std::collections::HashMap;
@@ -151,14 +151,14 @@ impl Sink {
         let sink = Box::new(Self { resource: sys::iree_hal_resource_t { ref_count: 1, vtable }, state });
         let raw = Box::into_raw(sink).cast::<sys::iree_hal_profile_sink_t>();
         // SAFETY: the object begins as the runtime's do, by `repr(C)`, with one reference, which becomes the handle's; the last one
-        // given back is told to `destroy`, through the table, which is static.
+        // released is reported to `destroy`, through the static table.
         unsafe { Handle::from_owned(raw) }.ok_or_else(|| missing(OPERATION))
     }
 }
 
 /// Frees the sink when its last reference is given back.
 unsafe extern "C" fn destroy(sink: *mut sys::iree_hal_profile_sink_t) {
-    // SAFETY: the pointer is that of `create`, and this is called once, by whoever gave the last reference back.
+    // SAFETY: the pointer is that of `create`, and this is called once, when the last reference is released.
     drop(unsafe { Box::from_raw(sink.cast::<Sink>()) });
 }
 

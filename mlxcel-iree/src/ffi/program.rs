@@ -39,7 +39,7 @@ impl Program {
     /// Loads a compiled program (a `vmfb`).
     ///
     /// A file that is cut off, or is something else, is an error that says so. That is not a defence: the file carries
-    /// machine code, which cannot be verified, and the runtime trusts more of it than that. Whoever gives the bytes has
+    /// machine code, which cannot be verified, and the runtime trusts more of it than that. The caller has
     /// to know that they are what a compiler wrote, as the artifact cache does by their checksum.
     pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
         // The loader reads the file in place and wants it aligned.
@@ -48,7 +48,7 @@ impl Program {
         let contents =
             sys::iree_const_byte_span_t { data: bytes.as_mut_slice().as_ptr(), data_length: vmfb.len() };
         // SAFETY: the instance is live; the module reads the bytes where they are and does not free them, and they
-        // outlive it, because whoever holds the module (this struct, and through it every result) drops it first.
+        // outlive it, because the owner of the module (this struct, and through it every result) drops it first.
         let module = unsafe {
             Handle::create_with(
                 OPERATION,
@@ -220,13 +220,13 @@ impl Function {
 
     /// Calls the function with `constants` followed by `arguments` and waits for its results.
     ///
-    /// A program may compute a result in the place of an argument that it updates: such an argument holds the result
-    /// afterwards ([`Buffer::shares_storage_with`] tells). Calls of one program from several threads run at once, as many as there are
+    /// A program may compute a result in the storage of an argument that it updates: such an argument holds the result
+    /// afterwards (see [`Buffer::shares_storage_with`]). Calls of one program from several threads run at once, as many as there are
     /// cores; what they update must not be the same.
     ///
     /// # Errors
     ///
-    /// The errors of [`CallError`], which tells whether the arguments are still what they were.
+    /// The errors of [`CallError`], which says whether the arguments are unchanged.
     pub(crate) fn invoke(
         &self,
         constants: &Constants,

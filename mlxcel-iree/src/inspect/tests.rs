@@ -1,4 +1,4 @@
-//! A model inspected, and what is told of a program that does not compile.
+//! Inspecting a model, and the errors of a program that does not compile.
 
 use std::collections::BTreeSet;
 use std::fs;

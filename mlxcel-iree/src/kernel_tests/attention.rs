@@ -150,7 +150,7 @@ impl Case {
         }
     }
 
-    /// A cache before a pass: numbers, and `beyond` in slots that do not matter; where that is no number, it is also in those that
+    /// A cache before a pass: numbers, and `beyond` in slots that do not matter; if that is NaN, it is also in those that
     /// the row is about to write.
     fn cache_of(&self, position: usize, tokens: usize, beyond: f32, random: &mut Random) -> Tensor {
         let ty = self.cache_type();

@@ -57,7 +57,7 @@ pub(super) fn example(packing: &str, rows: &[usize], inputs: usize, random: &mut
             let mut bytes =
                 |make: &dyn Fn(u64) -> u8| -> Vec<u8> { (0..count).map(|_| make(random.word())).collect() };
             let bytes = match (part, ty.element) {
-                // Small floats are none of those that stand for no number.
+                // Small floats other than NaN.
                 (_, U32) => {
                     (0..count).flat_map(|_| (random.word() as u32 & 0xefef_efef).to_le_bytes()).collect()
                 }

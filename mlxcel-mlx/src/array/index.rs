@@ -31,7 +31,7 @@ impl Array {
         Err(super::no_axis("slice", axis, from.len()))
     }
 
-    /// This array with `update` in the place of what [`slice`](Self::slice) gives. Done in place if no one else has a
+    /// This array with [`slice`](Self::slice) replaced by `update`. Done in place if no one else has a
     /// handle on this array.
     pub(crate) fn slice_update(&self, update: &Self, start: &[usize], stop: &[usize]) -> Result<Self> {
         const OPERATION: &str = "update a slice";

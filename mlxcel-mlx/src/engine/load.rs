@@ -24,7 +24,7 @@ use crate::kernels::Kernels;
 
 const OPERATION: &str = "load model";
 
-/// How many sequences a session holds where nothing is said: what one holds costs nothing until it is used.
+/// The default number of sequences of a session: unused ones cost nothing.
 const SEQUENCES: usize = 16;
 
 /// Loads a model by the options of `backend`.

@@ -277,7 +277,7 @@ pub(super) fn answers(
                 said(best, RowResult::Positions(positions))
             }
             Output::Hidden | Output::HiddenSum => {
-                // Its error is that of a state that is no number.
+                // A NaN state is an error.
                 let mut pool = HiddenPool::new(Pooling::Last);
                 pool.add(&states.next().ok_or_else(too_short)?);
                 pool.finish("step").map(RowResult::Hidden)

@@ -99,7 +99,7 @@ pub(super) struct PassReply {
 #[derive(Debug)]
 pub(super) struct RowReply {
     /// What its tokens say, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
-    /// [`Output::HiddenSum`]; an error where that is no number, and the cache is gone
+    /// [`Output::HiddenSum`]; an error if that is NaN; the cache is then lost
     /// then.
     pub(super) answer: Result<RowResult>,
     /// The bytes that its cache takes now.

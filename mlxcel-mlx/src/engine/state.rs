@@ -192,7 +192,11 @@ impl States {
                 }
                 (LayerState::Fixed(array), StateLayout::Fixed(_)) => bytes.extend(array.to_bytes()?),
                 _ => {
-                    return Err(Error::new(ErrorKind::Internal, "snapshot", "the states have another layout"));
+                    return Err(Error::new(
+                        ErrorKind::Internal,
+                        "snapshot",
+                        "the states have another layout",
+                    ));
                 }
             }
         }

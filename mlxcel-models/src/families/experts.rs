@@ -226,7 +226,7 @@ impl Roles<'_> {
         there.or(modules.first()).cloned().unwrap_or_default()
     }
 
-    /// Weights along a new dimension in front of theirs; all must be stored alike.
+    /// Weights stacked along a new first dimension; all must have the same storage format.
     fn stack(&self, weights: impl Iterator<Item = Result<WeightRef>>) -> Result<WeightRef> {
         let mut weights = weights.collect::<Result<Vec<_>>>()?.into_iter();
         let Some(first) = weights.next() else {

@@ -53,7 +53,7 @@ impl Settings {
                 config.wrong("n_groups", format!("{groups} groups cannot share {heads} heads evenly"))
             );
         }
-        // `rms_norm` is no setting in transformers any more: the norm behind the gate is always there.
+        // transformers has no setting `rms_norm` any more: the norm after the gate is always applied.
         let (least, most) = config.bounds("time_step_limit")?.unwrap_or((0.0, f64::INFINITY));
         Ok(Self {
             hidden,

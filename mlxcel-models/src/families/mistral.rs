@@ -27,7 +27,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: 4096 * 32,
     };
     let sizes = Sizes::read(config, &defaults)?;
-    // `null` turns the window off; only where nothing is said is it 4,096.
+    // `null` disables the window; it defaults to 4,096 only if the key is absent.
     let window = window(config, "sliding_window", Some(4096))?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let variant = Variant {

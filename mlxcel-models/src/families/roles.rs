@@ -28,7 +28,7 @@ impl<'a> Roles<'a> {
         Self { checkpoint, text, config: text.config, table: RefCell::default() }
     }
 
-    /// The decoder's name, and what its user is told about what is left out.
+    /// The decoder's name, and a note about what is left out.
     pub(super) fn title(&self) -> (String, Vec<String>) {
         (self.text.model_type.to_owned(), self.text.notes())
     }

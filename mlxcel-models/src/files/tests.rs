@@ -78,7 +78,7 @@ fn links_are_followed_within_the_folder_and_into_the_blobs_of_its_cache() {
     assert_eq!(kind(&place.path().join("model"), "config.json"), Ok(Some(b"blob".to_vec())));
     assert_eq!(kind(&place.path().join("model"), "outside"), Err(ErrorKind::InvalidInput));
 
-    // Blobs that lie elsewhere themselves are nobody's cache.
+    // Blobs that are links out of the cache are rejected.
     fs::rename(&blobs, place.path().join("private")).unwrap();
     symlink(place.path().join("private"), &blobs).unwrap();
     assert_eq!(kind(&snapshot, "config.json"), Err(ErrorKind::InvalidInput));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
-/// The folders of this process that are in use; none once the process is told to end, after which none is begun.
+/// The folders that this process uses; `None` once the process is ending, after which no new one starts.
 static UNFINISHED: Mutex<Option<Vec<PathBuf>>> = Mutex::new(Some(Vec::new()));
 
 /// A private temporary folder, removed on drop.

@@ -17,7 +17,7 @@ use super::value::{Fault, Value, integer};
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 pub(super) const OPERATION: &str = "read GGUF file";
 const ALIGNMENT: &str = "general.alignment";
-/// What the file of a checkpoint cloned without Git LFS holds in the place of the weights.
+/// The content of a weight file in a checkpoint cloned without Git LFS.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 /// How long a key may be, as the format says.
 const LONGEST_KEY: usize = 65_535;

@@ -153,7 +153,7 @@ impl HubCache {
         {
             needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
         }
-        // A link to a blob that was deleted is no file.
+        // A link to a deleted blob counts as a missing file.
         let missing = needed.iter().filter(|file| !folder.join(file).is_file()).cloned().collect();
         let path = match needed.first().filter(|_| selection.gguf) {
             Some(first) => {

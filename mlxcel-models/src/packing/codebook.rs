@@ -32,7 +32,7 @@ impl Code {
     }
 }
 
-/// An 8-bit float of 4 exponent bits, biased by 7; all ones are no number (OCP 8-bit floating point specification 1.0).
+/// An 8-bit float of 4 exponent bits, biased by 7; all ones are NaN (OCP 8-bit floating point specification 1.0).
 pub(super) fn e4m3(code: u8) -> f32 {
     if code & 0x7f == 0x7f {
         return f32::NAN;
@@ -42,7 +42,7 @@ pub(super) fn e4m3(code: u8) -> f32 {
     f32::from(half::f16::from_bits(bits)) * 256.0
 }
 
-/// A power of two by its exponent, biased by 127; 255 is no number.
+/// A power of two by its exponent, biased by 127; 255 is NaN.
 pub(super) fn e8m0(exponent: u8) -> f32 {
     match exponent {
         // 2^-127 is not normal in single precision.

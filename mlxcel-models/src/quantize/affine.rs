@@ -9,7 +9,7 @@
 /// The smallest scale, so that groups of equal values do not divide by zero.
 const SMALLEST_SCALE: f32 = 1e-7;
 
-/// Scale and bias of a group whose codes go up to `largest`; no numbers where it has infinities, or what is no number.
+/// Scale and bias of a group whose codes go up to `largest`; NaN if the group has infinite or NaN values.
 pub(super) fn scale_and_bias(values: &[f32], largest: f32) -> (f32, f32) {
     let (mut min, mut max, mut sum) = (f32::INFINITY, f32::NEG_INFINITY, 0.0f32);
     for &value in values {

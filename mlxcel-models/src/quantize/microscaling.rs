@@ -19,7 +19,7 @@ const LARGEST_E4M3: f32 = 448.0;
 const BETWEEN_E2M1: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
 
 /// Writes the codes of a group of `code` (E2M1 or E4M3), and answers the byte of its scale: an exponent, or if `fine` an E4M3. `None`
-/// where the group has infinities, or what is no number.
+/// if the group has infinite or NaN values.
 pub(super) fn encode(values: &[f32], code: Code, fine: bool, float: Float, codes: &mut [u8]) -> Option<u8> {
     let (mut magnitude, mut sum) = (0.0f32, 0.0f32);
     for &value in values {

@@ -30,7 +30,7 @@ const TASK: usize = 1 << 16;
 /// How many bytes are copied between two looks at the control.
 const COPIED: usize = 16 << 20;
 
-/// The writing of weights: what it is stopped by, and whom it tells.
+/// The writer of weights, with its cancel token and progress callback.
 pub(super) struct Work<'a> {
     checkpoint: &'a Checkpoint,
     control: Control<'a>,

@@ -10,7 +10,7 @@ use crate::config::Fields;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 const PARTIAL: &str = "partial_rotary_factor";
-/// What GGUF files have in the place of a formula: a divisor of each frequency.
+/// Explicit frequency divisors, as GGUF files have them instead of a formula.
 const FACTORS: &str = "freq_factors";
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 

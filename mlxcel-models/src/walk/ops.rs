@@ -118,7 +118,7 @@ pub trait Ops {
     fn concatenate(&mut self, values: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
     /// Of `[tokens, heads, width]`, elements `2i` and `2i + 1` of the first `rotary_dim` go to `i` and `i + rotary_dim / 2`: what
-    /// makes an interleaved rotary embedding one of halves, for queries and keys alike.
+    /// turns an interleaved rotary embedding into one of halves, for queries and keys.
     fn deinterleave(&mut self, x: &Self::Value, rotary_dim: usize) -> Result<Self::Value, Self::Error>;
 
     /// `[tokens, heads, width]` times the scale at each token's position.
@@ -178,7 +178,8 @@ pub trait Ops {
     ) -> Result<Self::Value, Self::Error>;
 
     /// The recurrence of a state space over the state `[heads, head_dim, state_size]` at `slot`: `x` is `[tokens, heads, head_dim]`, `dt`
-    /// `[tokens, heads]`, `rate` (`A`) `[1, heads]`, `input` (`B`) and `output` (`C`) `[tokens, groups, state_size]`. Gives `[tokens, heads,
+    /// `[tokens, heads]`, `rate` (`A`) `[1, heads]`, `input` (`B`) and `output` (`C`) `[tokens, groups, state_size]`. Gives
+    /// `[tokens, heads,
     /// head_dim]`.
     fn state_space(
         &mut self,

@@ -255,7 +255,7 @@ fn a_library_that_is_not_a_plugin_is_rejected() {
     let error = load(&text);
     assert_eq!(error.kind(), ErrorKind::Toolchain);
     assert!(error.context("path").is_some_and(|path| path.ends_with("text.so")), "{error}");
-    // A library that is no plugin.
+    // A library that is not a plugin.
     #[cfg(target_os = "linux")]
     if let Some(library) =
         ["/lib/x86_64-linux-gnu/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6", "/lib64/libm.so.6"]

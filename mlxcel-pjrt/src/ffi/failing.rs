@@ -15,7 +15,7 @@ pub(crate) enum Point {
     Upload,
     Execute,
     ReadBack,
-    /// The event of a transfer to the device, which is ready and tells that it failed.
+    /// The event of a transfer to the device, which is ready and reports a failure.
     Await,
 }
 
@@ -117,7 +117,7 @@ unsafe extern "C" fn error_get_code(arguments: *mut sys::ErrorGetCode) -> *mut s
     }
 }
 
-/// Has whoever loads the file at `path`, which is there, get `plugin` with functions that fail.
+/// Makes loading the existing file at `path` return `plugin` with failing functions.
 pub(crate) fn register(plugin: &Plugin, path: &Path) {
     let mut api = INNER.get_or_init(|| Table(*plugin.api())).0;
     api.client_compile = Some(compile);

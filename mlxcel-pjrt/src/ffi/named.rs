@@ -27,7 +27,7 @@ pub(super) fn to_plugin(options: &[(String, OptionValue)]) -> Vec<sys::NamedValu
     options.iter().map(one).collect()
 }
 
-/// What a plugin tells, lists of numbers as text.
+/// Values that a plugin reports, with lists of numbers as text.
 ///
 /// # Safety
 /// `values` points to `count` values that the plugin gave and that live.

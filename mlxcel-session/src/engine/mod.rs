@@ -231,7 +231,7 @@ impl Life {
         let Some(thread) = lock(&self.thread).take() else { return };
         // A task that the thread wakes may drop the last stream there.
         if thread.thread().id() != std::thread::current().id() {
-            // A panic was told to the readers.
+            // The readers know of the panic.
             let _ = thread.join();
         }
     }

@@ -112,7 +112,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells the readers of the requests that ended; after the figures of their turn are published.
+    /// Notifies the readers of the requests that ended, after the statistics of the step are published.
     pub(super) fn deliver(&mut self) {
         for (sender, end) in self.ended.drain(..) {
             sender.end(end);
@@ -254,7 +254,8 @@ impl Scheduler {
         true
     }
 
-    /// Drafts tokens for the requests of a step, one request after another, as far as its token budget allows. Not beside a prompt: a pass over one is long
+    /// Drafts tokens for the requests of a step, one request after another, as far as its token budget allows. Not beside a
+    /// prompt: a pass over one is long
     /// enough without.
     fn draft(&mut self, ready: &[usize], wanted: &[Wanted], planned: &mut [Planned]) {
         let prompts = planned.iter().any(|row| wanted[row.index].pending > 1);

@@ -39,7 +39,7 @@ pub struct RequestStream {
     _life: Arc<Life>,
 }
 
-/// What a request tells its stream before it is handed over.
+/// What a request passes to its stream before it starts.
 pub(super) struct About {
     cancel: CancelToken,
     splitter: ReasoningSplitter,

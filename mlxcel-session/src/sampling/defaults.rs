@@ -44,7 +44,7 @@ impl GenerationConfig {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a file that is no such JSON, or has a value out of range.
+/// [`ErrorKind::Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a file that is not such JSON, or has a value out of range.
 pub(crate) fn read(source: &ModelSource) -> Result<SamplingParams> {
     // A map first: serde would take a list for a structure too.
     let fields: Map<String, Value> = files::read_json(source, FILE)?.unwrap_or_default();

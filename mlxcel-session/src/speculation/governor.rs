@@ -124,7 +124,7 @@ impl Governor {
         if risk(least) <= room - 0.5 * plain || gain(least) > 1.02 && risk(least) <= room { least } else { 0 }
     }
 
-    /// Takes in a pass that took `seconds`, drafting included, with `drafted` draft tokens, `accepted` of which were right.
+    /// Records a pass that took `seconds`, drafting included, with `drafted` draft tokens, `accepted` of which were right.
     pub(super) fn observe(&mut self, costs: &mut Costs, seconds: f64, drafted: usize, accepted: usize) {
         self.spent += seconds;
         if drafted == 0 {
@@ -133,7 +133,7 @@ impl Governor {
         }
         let Some(Mean(plain)) = self.plain.filter(|mean| mean.0 > 0.0) else { return };
         self.lost += seconds - plain * (accepted + 1) as f64;
-        // What was gained is no reason to lose it all again.
+        // Time gained earlier must not be lost again.
         self.lost = self.lost.max(-4.0 * plain);
         costs.measure(drafted, seconds / plain);
     }
@@ -143,7 +143,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Runs passes of a machine on which `width` draft tokens cost `1 + slope * width`, each right with probability `right`; gives the tokens
+    /// Runs passes of a machine on which `width` draft tokens cost `1 + slope * width`, each right with probability `right`;
+    /// gives the tokens
     /// per time, 1 being plain decoding.
     fn speed(slope: f64, right: f64, passes: usize, costs: &mut Costs) -> f64 {
         let (mut governor, mut record) = (Governor::default(), Record::default());

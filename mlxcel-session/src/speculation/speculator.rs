@@ -114,7 +114,7 @@ impl Speculator {
         self.taken = Duration::ZERO;
     }
 
-    /// Tells the sources a text that is whole.
+    /// Passes a complete text to the sources.
     pub(crate) fn learn(&self, tokens: &[TokenId]) {
         self.speculation.sources.iter().for_each(|source| source.learn(tokens));
     }

@@ -6,7 +6,7 @@ use super::steps::text;
 
 /// What a decoder's step does to one token in the middle of a text.
 pub(super) enum Step {
-    /// Letters stand for bytes, as in GPT-2.
+    /// Letters represent bytes, as in GPT-2.
     ByteLevel,
     /// `<0x0A>` is a byte.
     ByteFallback,
@@ -71,7 +71,7 @@ fn fallback_byte(token: &str) -> Option<u8> {
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// The bytes that the letters of a byte-level token stand for; none where a letter stands for none.
+/// The bytes of a byte-level token; `None` if a letter represents no byte.
 fn of_letters(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of_letter).collect()
 }

@@ -251,7 +251,7 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// What is said where a text function is called on a model without tokenizer.
+/// The error of text functions on a model without tokenizer.
 pub(crate) fn missing(source: &ModelSource) -> Error {
     Error::new(
         ErrorKind::NotFound,

@@ -21,7 +21,7 @@ impl PreTokenizers {
         let steps = Steps::read(section, PRE_TOKENIZERS, MOST_GROWTH, |kind, value| {
             let growth = match kind {
                 "ByteLevel" => 2,
-                // A sign of three bytes in the place of a space, and one before each part.
+                // A three-byte character instead of each space, and one before each part.
                 "Metaspace" => 4,
                 "Split" => {
                     pattern(value)?;

@@ -11,7 +11,7 @@ use crate::Grammar;
 use crate::structured::{check_schema, compact};
 
 impl Tools {
-    /// What an answer has to be; none where it may be anything, since no mark tells a call from a text.
+    /// The grammar of an answer; `None` if it is unconstrained because no marker distinguishes calls from text.
     ///
     /// # Errors
     ///

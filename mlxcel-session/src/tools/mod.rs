@@ -187,7 +187,7 @@ impl Tools {
         ToolParser::new(self.style, names, channels.map(|format| format.splitter()))
     }
 
-    /// What a model is told whose template knows no tools.
+    /// The system message for models whose template does not support tools.
     fn instructions(&self) -> String {
         let example = match self.style.call {
             Call::Object { before, name, arguments, after } => {

@@ -168,7 +168,7 @@ impl ToolParser {
         start.map(|_| Attempt::first(self.style))
     }
 
-    /// What was tried is no call.
+    /// The candidate is not a call.
     fn refuse(&mut self, attempt: &Attempt, held: &str, given: &mut usize, parts: &mut Vec<ToolPart>) {
         if let Some(close) = attempt.otherwise(self.style) {
             self.attempt = Some(close);

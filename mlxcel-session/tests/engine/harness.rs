@@ -69,7 +69,7 @@ pub fn wait_until(engine: &Engine, reached: impl Fn(&EngineStats) -> bool) -> En
     }
 }
 
-/// A model whose sessions go wrong as they are told to.
+/// A model whose sessions fail as configured.
 #[derive(Clone)]
 pub struct Faulty {
     inner: Arc<dyn EngineModel>,

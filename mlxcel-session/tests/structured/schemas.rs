@@ -1,4 +1,4 @@
-//! Schemas made by chance: what is said under them is valid.
+//! Random schemas: output under them is valid.
 
 use mlxcel_session::{ErrorKind, FinishReason, Grammar};
 use serde_json::{Map, Value, json};

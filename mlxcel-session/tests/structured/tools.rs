@@ -248,7 +248,7 @@ fn text_that_is_not_a_call_stays_text() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is said, nothing of it is lost where no call is found, and how it is cut changes nothing.
+    /// No text is lost if no call is found, and splitting into pieces changes nothing.
     #[test]
     fn tool_call_parsing_loses_no_text(parts in prop::collection::vec(prop::sample::select(vec![
         "<tool_call>", "</tool_call>", "{\"name\": \"now\", \"arguments\": {}}", "{\"name\": \"no\"}", "\n", " ", "{", "}", "text", "<", "ü", "[TOOL_CALLS]",

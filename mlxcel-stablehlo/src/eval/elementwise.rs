@@ -130,7 +130,7 @@ pub(super) fn binary_i64(op: BinaryOp, element: ElementType, a: &[i64], b: &[i64
     }
 }
 
-/// The amount of a shift, or `None` where it is no less than the width (a negative one counts as unsigned).
+/// The amount of a shift, or `None` if it is at least the width (a negative one counts as unsigned).
 fn shift(element: ElementType, amount: i64) -> Option<u32> {
     u32::try_from(amount).ok().filter(|&by| (by as usize) < element.bits())
 }

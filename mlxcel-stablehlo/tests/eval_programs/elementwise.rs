@@ -195,7 +195,7 @@ fn long_chains_over_many_elements_are_exact() {
 
 #[test]
 fn shared_values_are_computed_once() {
-    // Each level doubles the uses: 2^40 evaluations if each use computed it anew.
+    // Each level doubles the uses: 2^40 evaluations if each use recomputed it.
     let program = plan(&[TensorType::new(ElementType::F32, [4])], |b, v| {
         let mut y = v[0];
         for _ in 0..40 {

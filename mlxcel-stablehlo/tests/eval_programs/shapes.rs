@@ -191,7 +191,7 @@ fn argmax_takes_the_lowest_index_and_ignores_nan() {
     assert_eq!(index[0].as_slice::<i32>().unwrap(), [1, 1, 0, 0]);
     let values = results[0].as_slice::<f32>().unwrap();
     assert!(values[0] == 3.0 && values[1] == 1.0 && values[2].is_nan() && values[3] == f32::NEG_INFINITY);
-    // Along the first dimension, with indices that are no count.
+    // Along the first dimension, with arbitrary indices.
     let (x, at) = (tensor(&[3, 2], &[5_i32, 1, 5, 2, 5, 2]), tensor(&[3, 2], &[9_i32, 1, 4, 8, 6, 7]));
     let results = eval(&[x, at], |b, v| {
         let (value, index) = b.reduce_argmax(v[0], v[1], 0)?;

@@ -27,7 +27,7 @@ pub fn stock_compiler() -> Option<PathBuf> {
     found
 }
 
-/// What stands between programs that the compiler takes in one run.
+/// The separator between programs that the compiler accepts in one run.
 const SEPARATOR: &str = "// -----\n";
 
 /// Has the compiler read and verify each of `texts`: each operation's result types against those that it infers itself.

@@ -34,7 +34,7 @@ fn story() -> mlxcel_session::Result<String> {
     model.chat(&[question], &Options::new(24))?.collect()
 }
 
-/// Tells a story, or says what went wrong; a pointer to the text, which `length` has the length of.
+/// Generates a story or an error message; a pointer to the text, whose length is `length`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tell() -> *const u8 {
     let text = story().unwrap_or_else(|error| format!("error: {error}"));

@@ -48,7 +48,7 @@ const LEAST: &str = "cortex-a72";
 impl Selection {
     const ALL: [Self; 3] = [Self::Libraries, Self::Kernels, Self::Oracles];
 
-    /// What cargo is told to test.
+    /// The cargo arguments that select the tests.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Libraries => {

@@ -1,6 +1,7 @@
 //! What builds for 64-bit Arm and runs it: a C compiler, an emulator, and a Rust standard library.
 //!
-//! Compiler and emulator are packages of Debian and Ubuntu. The standard library is rustup's if the toolchain has the target; else Debian's own
+//! Compiler and emulator are packages of Debian and Ubuntu. The standard library is rustup's if the toolchain has the target;
+//! else Debian's own
 //! Rust is used, whose standard library for 64-bit Arm is unpacked into `.toolchain/aarch64/` and not installed: that would bring in
 //! system libraries of another architecture.
 

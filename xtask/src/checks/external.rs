@@ -26,10 +26,9 @@ pub(super) const PACKAGES: [&str; 3] = [PORTABLE, IREE, MLX];
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
 const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
-/// What the package with the IREE engine is told when it runs, by a path in `.toolchain/`; its build takes a C compiler and nothing
-/// else.
+/// The environment of the package with the IREE engine at run time, as a path in `.toolchain/`; its build needs only a C compiler.
 const IREE_ENVIRONMENT: (&str, &str) = ("MLXCEL_IREE_COMPILER", "bin/iree-compile");
-/// What the package with the MLX engine is told when it is built, likewise, and not when it is run.
+/// The environment of the package with the MLX engine at build time only.
 const MLX_ENVIRONMENT: (&str, &str) = ("MLXCEL_MLX_DIR", "mlx");
 /// Where loaders look, and what cargo adds to.
 const LOADER_PATHS: [&str; 2] = ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"];

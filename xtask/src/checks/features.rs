@@ -1,6 +1,6 @@
 //! Every feature set of every published crate, checked and documented as docs.rs does it: without a native toolchain.
 //!
-//! `DOCS_RS` tells build scripts to look for nothing, so sets with `dist`, `cuda` and `mlx` are checked on every machine. The engines
+//! `DOCS_RS` makes build scripts look for nothing, so sets with `dist`, `cuda` and `mlx` are checked on every machine. The engines
 //! themselves are linked and run by other checks. A target folder of its own keeps what those have built.
 
 use std::collections::BTreeSet;

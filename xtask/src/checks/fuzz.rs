@@ -1,4 +1,4 @@
-//! Fuzzing for a fixed time: each target a while, from the committed corpus, by a seed that the log tells.
+//! Fuzzing for a fixed time: each target from the committed corpus, with a seed that is logged.
 
 use std::time::Duration;
 

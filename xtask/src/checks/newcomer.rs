@@ -1,7 +1,9 @@
 //! A new project on a machine with Rust, a C compiler, and nothing else.
 //!
-//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The packaged crates are in a folder beside copies of their dependencies, which
-//! stands for crates.io, so cargo needs no network. In it the lines of README are run, and a program with the feature `iree` that writes a
+//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The packaged crates are in a
+//! folder beside copies of their dependencies, which
+//! replaces crates.io, so cargo needs no network. There it runs the lines of the README, and a program with the feature `iree`
+//! that writes a
 //! bundle, and then opens it with neither IREE's compiler nor Python on the machine.
 
 mod readme;

@@ -31,7 +31,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let target = workspace.metadata()?.target_directory.into_std_path_buf();
     let package = External::prepare(workspace, PACKAGE, outside.path(), &target)?;
     let mut build = if has_target { package.cargo("build") } else { from_sources(&package) };
-    // The module's own source of random bytes in the place of one that wasm-bindgen makes.
+    // The module's own source of random bytes instead of wasm-bindgen's.
     build.args(["--target", TARGET]).env("RUSTFLAGS", "--cfg getrandom_backend=\"custom\"");
     process::run(build.env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
 

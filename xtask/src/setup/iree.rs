@@ -34,7 +34,7 @@ const LEFT_OUT: [&str; 14] = [
     "amdgpu", "check", "cts", "hip", "js", "metal", "null", "test", "testdata", "testing", "tooling",
     "tools", "vmvx", "webgpu",
 ];
-/// Headers of others, and the licences; a folder stands for the headers in it.
+/// Third-party headers, and the licences; a folder means all headers in it.
 const BESIDE: [&str; 11] = [
     "AUTHORS",
     "LICENSE",

@@ -129,7 +129,7 @@ fn dynamic_symbols(library: &Path, defined: bool) -> Result<BTreeSet<String>> {
     Ok(symbols.filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect())
 }
 
-/// Makes the library that stands for `blas` in `folder`.
+/// Builds the library that replaces `blas` in `folder`.
 fn make_jumps(names: &BTreeSet<String>, blas: &Path, folder: &Path) -> Result<()> {
     let name = blas.file_name().with_context(|| format!("{} has no name", blas.display()))?;
     let source = folder.join("jumps.s");

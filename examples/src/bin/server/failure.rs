@@ -1,4 +1,4 @@
-//! Errors as the API tells them.
+//! Errors in the API's format.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};

@@ -1,4 +1,4 @@
-//! Log probabilities as the API tells them.
+//! Log probabilities in the API's format.
 
 use mlxcel_session::{RequestStream, TokenId, TokenLogprob, Tokenizer};
 use serde::Serialize;

@@ -32,10 +32,12 @@ use tokio::sync::Semaphore;
 use app::App;
 use connections::{Answering, Limited};
 
-/// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`, a page to chat on
+/// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`, a
+/// page to chat on
 /// at `/`, `/health`, and `/metrics` for Prometheus.
 ///
-/// The first line on standard output is the address, such as `http://127.0.0.1:8080`. SIGINT and SIGTERM end it: it takes no more requests and
+/// The first line on standard output is the address, such as `http://127.0.0.1:8080`. SIGINT and SIGTERM end it: it takes no
+/// more requests and
 /// lets those that run come to their end.
 #[derive(Parser)]
 #[command(name = "server", version)]
@@ -98,7 +100,7 @@ struct Arguments {
     /// The most seconds that a connection may be silent: the next request must come whole in that time, and answers must be read
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     idle_limit: u64,
-    /// The mebibytes of memory for prompts that were computed before, to be reused by those that begin alike; 0 for none
+    /// The mebibytes of memory for prefixes of earlier prompts, to be reused by prompts that share them; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
     /// The most seconds that running requests have to end after a signal
@@ -115,7 +117,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // An address in use is told before the model is loaded.
+    // Fails early if the address is in use, before the model is loaded.
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
         Failure::Usage(format!("listen on {address}: {error}; choose another --port, 0 picks a free one"))
@@ -160,7 +162,7 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
     let context = model.capabilities().context;
     let name = arguments.name.clone().or_else(|| {
         let model = arguments.model.as_ref()?;
-        // What is no path is a name on the hub.
+        // What is not a path is a name on the hub.
         let Ok(folder) = model.canonicalize() else { return Some(model.display().to_string()) };
         Some(folder.file_name()?.to_string_lossy().into_owned())
     });
@@ -221,7 +223,7 @@ async fn serve(
     Ok(ended.map_err(std::io::Error::other)??)
 }
 
-/// Waits for a signal that tells the program to end.
+/// Waits for a termination signal.
 #[cfg(unix)]
 fn ended_by_signal() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -235,7 +237,7 @@ fn ended_by_signal() -> std::io::Result<impl Future<Output = ()> + Send + 'stati
     })
 }
 
-/// Waits for a signal that tells the program to end.
+/// Waits for a termination signal.
 #[cfg(not(unix))]
 fn ended_by_signal() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     Ok(async {

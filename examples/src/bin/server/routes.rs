@@ -43,11 +43,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// How many bytes of bodies are parsed at the same time, or one body where that is longer: parsed, JSON can take a hundred times as much, and
+/// How many bytes of bodies are parsed at the same time, or one body where that is longer: parsed, JSON can take a hundred times
+/// as much, and
 /// many clients may send such.
 pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
-/// The JSON body of a request, and the room that it takes until it is dropped. Pages of other sites cannot send one without being asked, since it has to be called JSON.
+/// The JSON body of a request, and the room that it takes until it is dropped. Pages of other sites cannot send one without
+/// being asked, since it has to be called JSON.
 pub(crate) struct Body<T>(pub(crate) T, pub(crate) OwnedSemaphorePermit);
 
 impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Body<T> {

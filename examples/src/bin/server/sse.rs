@@ -19,7 +19,7 @@ use crate::fields::ApiUsage;
 pub(crate) trait Pieces: Send + 'static {
     /// What comes first.
     fn begin(&mut self) -> Option<Value>;
-    /// What tells `text`, the newest text of `stream`.
+    /// The event with `text`, the newest text of `stream`.
     fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError>;
     /// What ends it.
     fn end(&mut self, stream: &RequestStream) -> Vec<Value>;

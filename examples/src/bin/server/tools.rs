@@ -77,7 +77,7 @@ pub(crate) fn read_arguments(extra: &mut Map<String, Value>) {
     }
 }
 
-/// An answer's text and calls, as the API tells them.
+/// An answer's text and calls, in the API's format.
 pub(crate) struct CalledTools {
     /// None where no tools were offered.
     parser: Option<ToolParser>,

@@ -11,7 +11,7 @@ fn load(engine: &IreeBackend, folder: &Path) -> Result<std::sync::Arc<dyn mlxcel
     engine.load(&folder.into(), &load_options())
 }
 
-/// Puts `content` in the place of every program, and its sums into the manifest.
+/// Replaces every program by `content`, with its checksums in the manifest.
 fn forge(bundle: &Path, content: &[u8]) {
     for file in Bundle::open(bundle).unwrap().manifest().targets.iter().flat_map(|target| &target.programs) {
         fs::write(bundle.join(&file.path), content).unwrap();
@@ -31,7 +31,7 @@ fn programs_of_an_untrusted_bundle_do_not_run() {
     }
     assert_eq!(error.context("path"), bundle.path().to_str());
 
-    // With a compiler they are made anew.
+    // With a compiler they are compiled again.
     let model = load(&engine(), bundle.path()).unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     assert_eq!(session.generate_greedy(&PROMPT, &GenerateOptions::new(6)).unwrap().tokens, ANSWER);

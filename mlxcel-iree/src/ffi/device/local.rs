@@ -13,7 +13,7 @@ use super::{Driver, MAX_THREADS, proactor_pool};
 /// (`--iree-llvmcpu-stack-allocation-limit`), beneath the frames of the runtime.
 const WORKER_STACK_BYTES: usize = 2 * 1024 * 1024;
 
-/// How many physical cores this process may run on, if the system tells.
+/// How many physical cores this process may run on, if the system reports it.
 pub(super) fn physical_cores() -> Option<usize> {
     /// `IREE_TASK_TOPOLOGY_NODE_ID_ANY`, a macro.
     const ANY_NODE: sys::iree_task_topology_node_id_t = sys::iree_task_topology_node_id_t::MAX;
@@ -49,7 +49,8 @@ fn executor(threads: usize, cpus: Option<&[usize]>) -> Result<Handle<sys::iree_t
         .map_err(|error| {
             Error::new(ErrorKind::InvalidInput, OPERATION, "the CPU does not exist").with_source(error)
         })?;
-    // SAFETY: topology and options are initialised before they are read; the list of CPUs is read during the call; the executor copies what it needs from both, and one that is
+    // SAFETY: topology and options are initialised before they are read; the list of CPUs is read during the call; the executor
+    // copies what it needs from both, and one that is
     // created is ours.
     unsafe {
         match &cpus {

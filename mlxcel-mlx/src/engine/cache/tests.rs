@@ -16,7 +16,7 @@ fn keys(first: usize, count: usize) -> Array {
     Array::from_slice(&values, &[1, 2, count, 1]).unwrap()
 }
 
-/// The positions of keys, of which both heads speak alike.
+/// The positions of keys, which are the same for both heads.
 fn positions(keys: &Array) -> Vec<usize> {
     let values = keys.to_vec::<f32>().unwrap();
     let (first, second) = values.split_at(values.len() / 2);
@@ -91,7 +91,7 @@ fn caches_are_updated_in_place_unless_shared() {
         let step = |cache: LayerCache, position: usize| {
             let new = keys(position, 1);
             let (filled, visible) = layout.extend(Some(&cache), position, &new, Some(&new), F32).unwrap();
-            // As the engine does: nobody holds what was before when it is computed.
+            // As in the engine: nothing else holds the earlier arrays when it is evaluated.
             drop(cache);
             eval(filled.arrays().chain([&visible.keys])).unwrap();
             filled

@@ -14,7 +14,7 @@ fn floats(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| (((i + seed) * 37 % 101) as f32 - 50.0) / 50.0).collect()
 }
 
-/// A table of one weight, whose index stands for all.
+/// A table with a single weight, used for every role.
 fn table() -> (WeightTable, WeightId) {
     let mut weights = WeightTable::new();
     let id = weights.add(WeightRef::new("weight", ElementType::F32, [3, 4]));

@@ -60,7 +60,7 @@ impl<'g> Draft<'g> {
         format!("{}.{key}", self.architecture.name)
     }
 
-    /// A whole number of the architecture; it may be given for each layer if all are alike.
+    /// An integer of the architecture; may be an array with one value per layer if all are equal.
     pub(super) fn size(&self, key: &str) -> Result<Option<usize>> {
         let key = self.key(key);
         match self.metadata.sizes(&key, MOST_LAYERS)? {

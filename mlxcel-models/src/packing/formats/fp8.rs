@@ -42,7 +42,7 @@ pub(super) fn matrix(
     floats(&module, &scales, &blocks)
 }
 
-/// What an element of this type stands for, where it is an 8-bit float.
+/// The value of an element of this type, if it is an 8-bit float.
 fn code(element: ElementType) -> Option<Code> {
     match element {
         ElementType::F8E4M3 => Some(Code::E4M3),

@@ -105,7 +105,7 @@ pub(super) fn matrix(
     Ok(module.part(&packing, Part::Codes, &codes.name, arrangement).with_packing(Packed::new(packing, parts)))
 }
 
-/// The setting `group_size`; -1 stands for whole rows.
+/// The setting `group_size`; -1 means whole rows.
 pub(super) fn declared_group(settings: Fields<'_>) -> Result<Option<usize>> {
     const KEY: &str = "group_size";
     if settings.get(KEY).and_then(serde_json::Value::as_i64) == Some(-1) {

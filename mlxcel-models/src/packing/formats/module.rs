@@ -71,7 +71,7 @@ impl<'a> Module<'a> {
     }
 
     /// The group size of a packing for stored groups of `stored` columns, the last of which may be shorter: one that divides them
-    /// and the rows. Kernels and engines know groups of up to 128, so wider ones are told as several with one scale.
+    /// and the rows. Kernels and engines support groups of up to 128, so larger ones are described as several groups with one scale.
     pub(super) fn group_size(&self, stored: usize) -> usize {
         const KNOWN: [usize; 3] = [128, 64, 32];
         let common = common_divisor(self.columns, stored.min(self.columns).max(1));

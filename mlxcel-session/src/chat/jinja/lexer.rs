@@ -288,7 +288,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// Writes what the escape `after` stands for, which begins with `character`; gives how many characters it has.
+/// Writes the character of the escape `after`, which begins with `character`; returns the escape's length.
 fn escape(after: &str, character: char, text: &mut String) -> usize {
     let coded = |digits: usize, from: usize, radix: u32| {
         let code = after.get(from..from + digits).filter(|code| code.chars().all(|c| c.is_digit(radix)))?;

@@ -250,7 +250,7 @@ impl<'a> DictBuilder<'a> {
     }
 }
 
-/// The depth of a container of depth `depth` that takes in `value`.
+/// The depth of a container of depth `depth` after adding `value`.
 fn deeper(depth: u16, value: &Value<'_>) -> Result<u16> {
     let depth = depth.max(value.depth());
     if depth >= MOST_NESTED {

@@ -57,7 +57,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// The comparison that a test stands for.
+/// The comparison of a test.
 fn comparison(name: &str) -> Option<Comparison> {
     Some(match name {
         "eq" | "equalto" | "==" => Comparison::Equal,

@@ -213,7 +213,7 @@ impl<'a> Evaluator<'a> {
         Ok(ranges)
     }
 
-    /// `separator.join(items)`; what is no text is written as one.
+    /// `separator.join(items)`; other values are converted to strings.
     pub(super) fn join(&self, separator: &Text<'a>, items: &[Value<'a>]) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         for (index, item) in items.iter().enumerate() {

@@ -29,7 +29,7 @@ pub(super) struct Channels {
 
 #[derive(Clone, Debug)]
 enum Place {
-    /// In a header; whether it is the first one, which plain text may stand in the place of.
+    /// In a header; whether it is the first one, which plain text may replace.
     Header { first: bool },
     /// In a message for this reader.
     Message(Reader),

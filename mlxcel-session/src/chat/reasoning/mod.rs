@@ -83,7 +83,7 @@ impl ReasoningFormat {
         marks.into_iter()
     }
 
-    /// Whether it writes calls and reasoning under headers of their own, so that a text with marks is no content of a message.
+    /// Whether it writes calls and reasoning under separate headers, so that message content has no markers.
     pub(crate) fn has_channels(&self) -> bool {
         self.0 == Format::Channels
     }

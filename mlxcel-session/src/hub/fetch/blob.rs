@@ -19,7 +19,7 @@ use super::{FetchOptions, OPERATION, failed, go_on};
 /// How much is read at once.
 const CHUNK: usize = 128 << 10;
 
-/// How often progress is told at most.
+/// The minimum interval of progress reports.
 const TELL: Duration = Duration::from_millis(100);
 
 /// The contents of one repository's files.

@@ -44,7 +44,7 @@ impl Sum {
         }
     }
 
-    /// The sum of these digits; none where they are no sum.
+    /// The checksum of these digits; `None` if they are not a checksum.
     pub(super) fn parse(digits: &str) -> Option<Self> {
         if !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return None;

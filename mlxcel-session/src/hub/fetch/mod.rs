@@ -122,7 +122,7 @@ impl<'a> Snapshot<'a> {
         Ok(remote)
     }
 
-    /// The bytes of all, if they are no more than may be.
+    /// The total bytes, if within the limit.
     fn bound(&self, wanted: &[(String, &Remote)], most: u64) -> Result<u64> {
         let total = wanted.iter().fold(0_u64, |total, (_, remote)| total.saturating_add(remote.size));
         if total > most {

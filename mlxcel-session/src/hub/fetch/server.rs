@@ -32,7 +32,7 @@ pub(super) struct Request {
 #[derive(Clone, Default)]
 pub(super) struct Behaviour {
     pub(super) files: BTreeMap<String, Vec<u8>>,
-    /// What is listed in the place of the files.
+    /// The listing to return instead of that of the files.
     pub(super) listing: Option<Value>,
     /// Who is answered.
     pub(super) token: Option<&'static str>,
@@ -43,7 +43,7 @@ pub(super) struct Behaviour {
     /// After which bytes of a body it is silent.
     pub(super) silent_after: Option<usize>,
     pub(super) no_ranges: bool,
-    /// What comes in the place of large files.
+    /// The content to serve instead of large files.
     pub(super) damaged: Option<Vec<u8>>,
     pub(super) tag: Option<String>,
     /// How many requests are answered with this status first.

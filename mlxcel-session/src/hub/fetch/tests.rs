@@ -181,7 +181,7 @@ fn a_cancelled_download_leaves_no_snapshot_and_resumes() {
     let heard = cancel.clone();
     place.options.cancel = Some(cancel);
     place.options.progress = Some(Arc::new(move |progress| {
-        // It is told from time to time; the first time is when there is a beginning.
+        // Progress is reported periodically, and first when the download starts.
         if progress.done > 0 {
             heard.cancel();
         }
@@ -275,7 +275,7 @@ fn busy_responses_are_retried() {
     place.fetch("org/name").unwrap();
     let error = place.refused(|hub| hub.busy = (3, 429));
     assert_eq!((error.kind(), error.context("status")), (ErrorKind::Io, Some("429")));
-    // Nobody listens.
+    // No server listens here.
     let closed = place.options.clone().with_endpoint("http://127.0.0.1:1").with_retries(0);
     let error = fetch(&"org/name".parse().unwrap(), &closed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);

@@ -11,7 +11,7 @@ use super::VARIABLE;
 /// The variable with the parts of a toolkit that the CUDA driver is built with.
 const CUDA_DEPS: &str = "IREE_CUDA_DEPS_DIR";
 
-/// What the build script is told, and words that its error must have.
+/// The build script's environment, and words that its error must contain.
 struct Case<'a> {
     features: &'a [&'a str],
     variable: Option<(&'a str, &'a Path)>,

@@ -1,4 +1,4 @@
-//! A folder that stands for crates.io: our packages, and copies of what they depend on.
+//! A local replacement of crates.io: our packages and copies of their dependencies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
