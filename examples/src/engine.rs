@@ -69,7 +69,7 @@ pub fn open_model_on(
     Ok(Model::load(&engine.backend, source, load)?)
 }
 
-/// What an engine is asked for. All but `trust` are errors for an engine that cannot.
+/// Options of an engine. All but `trust` are errors for engines that do not support them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineOptions<'a> {
     /// Its name; defaults to that which [`select_backend`] chooses.
@@ -87,7 +87,7 @@ pub struct EngineOptions<'a> {
 }
 
 impl Engine {
-    /// The engine that is asked for.
+    /// The requested engine.
     pub fn select(options: EngineOptions<'_>) -> Result<Self, Failure> {
         let backend = select_backend(options.name)?;
         #[cfg(feature = "iree")]
@@ -184,7 +184,7 @@ impl Engine {
 }
 
 impl EngineOptions<'_> {
-    /// Refuses those of `unknown`, named as on the command line, that are asked for: the engine does not have them.
+    /// Rejects options in `unknown`, named as on the command line, that are set: the engine does not have them.
     fn refuse(&self, unknown: &[&str], engine: &str) -> Result<(), Failure> {
         let asked = [
             ("--profile", self.profile, "the engines iree and pjrt"),

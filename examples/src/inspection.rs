@@ -55,7 +55,7 @@ pub struct PackingShare {
     pub weights: usize,
     /// How many numbers they have.
     pub parameters: u64,
-    /// What they take packed, as engines load them whose kernels know the packing.
+    /// Their packed size, as loaded by engines with kernels for the packing.
     pub bytes: u64,
     /// What they take in the type of activations, as engines load them that must expand them.
     pub expanded_bytes: u64,

@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// What the bar of a stage looks like; none for a stage that this program does not know.
+/// The style of a stage's progress bar; `None` for an unknown stage.
 fn template(stage: LoadStage) -> Option<&'static str> {
     match stage {
         LoadStage::Compile => Some("{spinner} compiling {bar:30} {pos}/{len} programs {elapsed}"),

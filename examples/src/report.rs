@@ -14,7 +14,7 @@ pub enum Failure {
     Library(Error),
     /// The output could not be written.
     Output(io::Error),
-    /// The arguments make no sense, in words.
+    /// The arguments are invalid, in words.
     Usage(String),
     /// The program did its work and found something wrong, in words.
     Finding(String),
@@ -34,7 +34,7 @@ pub fn launch<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> Ex
 pub fn launch_until<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
     match A::try_parse() {
         Ok(arguments) => exit(run(arguments)),
-        // Help and version are asked for, and not an error.
+        // Help and version are not errors.
         Err(answer) if !answer.use_stderr() => exit(answer.print().map_err(Failure::from)),
         Err(error) => exit(Err(error.into())),
     }
@@ -60,7 +60,7 @@ impl From<io::Error> for Failure {
 
 impl From<clap::Error> for Failure {
     fn from(error: clap::Error) -> Self {
-        // What was wrong comes first, then the usage and hints.
+        // The error comes first, then usage and hints.
         let text = error.render().to_string();
         let what = text.split("\n\nUsage:").next().unwrap_or(&text);
         let what = what.split("\n\nFor more information").next().unwrap_or(what);

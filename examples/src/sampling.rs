@@ -5,12 +5,12 @@ use mlxcel_session::{Dry, DynamicTemperature, Mirostat, Model, SamplingParams, T
 
 use crate::Failure;
 
-/// How tokens are chosen: the most likely one, where nothing is given. Filters of a draw (from --dynamic-temperature to --mirostat-eta)
+/// How tokens are sampled; greedy by default. Filters (from --dynamic-temperature to --mirostat-eta)
 /// take effect at a temperature above 0.
 #[derive(Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
-    /// Begin with what the checkpoint's generation_config.json asks for; the arguments below override it
+    /// Start from the checkpoint's generation_config.json; the arguments below override it
     #[arg(long)]
     checkpoint_sampling: bool,
     /// Draw tokens at this temperature; 0 takes the most likely one (default)

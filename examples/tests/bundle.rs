@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs to success, and answers what was printed as JSON.
+/// Runs successfully, and returns the printed JSON.
 fn json(command: &mut Command) -> Value {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -310,7 +310,7 @@ fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
         fs::create_dir(&folder).unwrap();
         folder
     });
-    // A compiler that does not come to an end.
+    // A compiler that does not end.
     let compiler = place.path().join("iree-compile");
     let script =
         "#!/bin/sh\n[ \"$1\" = --version ] && exec echo '  IREE compiler version 3.13.0'\nexec sleep 600\n";
@@ -326,7 +326,7 @@ fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
         command.env("TMPDIR", &temporary).env("MLXCEL_CACHE_DIR", &cache).spawn().unwrap()
     };
     let wait_for_work = |child: &mut std::process::Child, before: &[BTreeSet<_>; 2]| {
-        // What was left before is gone, and there is something else.
+        // The earlier leftovers are gone, and others are there.
         let begun = |folder, before| {
             let now = names(folder);
             !now.is_empty() && now.is_disjoint(before)

@@ -66,7 +66,7 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
     let source = fixture.path.clone().into();
     let model = match engine.load(&source, &options) {
         Ok(model) => model,
-        // Of packings that its kernels do not know, MLX names the way out, which is then taken.
+        // For packings without kernels, MLX's error names the remedy, which is then applied.
         #[cfg(feature = "mlx")]
         Err(error) if engine.name() == "mlx" && error.kind() == mlxcel_core::ErrorKind::Unsupported => {
             assert!(error.to_string().contains("with_expanded_weights"), "{error}");

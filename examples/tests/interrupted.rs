@@ -1,5 +1,5 @@
-//! Writing that does not come to its end: the process is killed, the disk is full or read-only. What stands in the target's place
-//! is what stood there before or whole, and what was left behind goes with the next run.
+//! Writing that is interrupted: the process is killed, the disk is full or read-only. The target is unchanged or complete, and
+//! the next run removes leftovers.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 

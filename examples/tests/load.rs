@@ -20,7 +20,7 @@ const THREADS: usize = 16;
 /// Sessions after which memory is what it will be.
 const WARM: usize = 100;
 
-/// What is done in a session is one of so many things.
+/// What is done in a session is one of this many things.
 const SCRIPTS: usize = 12;
 
 /// How many tokens are generated.
@@ -33,7 +33,7 @@ struct Outcome {
     cancelled: bool,
 }
 
-/// Uses a session as number `script` says: two texts, of which one is forked, restored or closed on the way.
+/// Uses a session as number `script` says: two texts, of which one is forked, restored or closed midway.
 fn use_session(model: &dyn Model, prompts: &[Vec<TokenId>], script: usize, cancel: &CancelToken) -> Outcome {
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     let mut sequences: Vec<SequenceId> = Vec::new();
@@ -76,7 +76,7 @@ fn use_session(model: &dyn Model, prompts: &[Vec<TokenId>], script: usize, cance
     outcome
 }
 
-/// Goes on in the same sequence, in a fork of it, or in what is restored of a snapshot.
+/// Continues in the same sequence, in a fork of it, or in one restored from a snapshot.
 fn move_on(session: &mut dyn InferenceSession, sequence: SequenceId, script: usize) -> SequenceId {
     match script % 3 {
         0 => sequence,
@@ -158,7 +158,7 @@ fn hold(engine: &dyn Backend, sessions: usize) {
         grown >> 10
     );
     assert_eq!(whole + cancelled, sessions);
-    // A session holds half a megabyte; the heaps of so many threads come and go by some.
+    // A session holds half a megabyte; the heaps of this many threads come and go by some.
     assert!(grown <= 16 << 20, "{}: {grown} bytes more after {sessions} sessions", engine.name());
 }
 

@@ -125,7 +125,7 @@ fn engines_run_the_quantized_checkpoint() {
 #[test]
 fn a_thread_limit_slows_quantization_without_changing_results() {
     let folder = tempfile::tempdir().unwrap();
-    // Too little room for the stacks of so many threads.
+    // Too little room for the stacks of this many threads.
     let script = "ulimit -v 300000; exec \"$0\" \"$1\" \"$2\" --threads 256";
     let output = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_quantize")])

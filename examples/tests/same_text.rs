@@ -1,4 +1,4 @@
-//! The bundled model says the same however its text is read, for any batch composition and with what was computed before: on every engine
+//! The bundled model generates the same text for any reading pattern, batch composition and prefix reuse: on every engine
 //! that is compiled in.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -24,7 +24,7 @@ const GENERATIONS: usize = 1000;
 /// The most tokens of each text.
 const TOKENS: usize = 12;
 
-/// What is asked for.
+/// A request.
 struct Case {
     text: &'static str,
     /// Whether the text is a user's message.

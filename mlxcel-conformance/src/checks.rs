@@ -174,7 +174,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether it is the subject's to bring, and not the engine's or the model's to have: a check that goes without it was not
+    /// Whether the subject provides it, rather than the engine or the model: a check without it was not
     /// run, and nobody has decided that it should not be.
     pub(crate) fn is_of_subject(self) -> bool {
         matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights)

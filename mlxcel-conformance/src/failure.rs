@@ -4,7 +4,7 @@ use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind};
 
-/// Why a check failed: what was observed, and what the contract requires.
+/// Why a check failed: the observation, and the requirement of the contract.
 #[derive(Clone, Debug)]
 pub struct Failure {
     message: String,
@@ -68,7 +68,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// Fails unless `result` is an error of `kind`; `what` says what was asked.
+/// Fails unless `result` is an error of `kind`; `what` describes the call.
 pub(crate) fn refused<T: fmt::Debug>(
     result: mlxcel_core::Result<T>,
     kind: ErrorKind,

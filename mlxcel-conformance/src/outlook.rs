@@ -181,7 +181,7 @@ pub(crate) fn logits(
     }
 }
 
-/// Feeds `tokens` and asks for nothing.
+/// Feeds `tokens` without wanting a result.
 pub(crate) fn extend(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -244,7 +244,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes on alone for `steps` steps.
+    /// Continues alone for `steps` steps.
     pub(crate) fn run(
         &mut self,
         subject: &Subject<'_>,

@@ -48,7 +48,7 @@ pub struct Subject<'a> {
     window: Option<usize>,
     bounded: Option<usize>,
     model: OnceLock<Arc<dyn Model>>,
-    /// What a fresh sequence expects after these tokens: computed once, asked for by many checks.
+    /// The expected results after these tokens in a fresh sequence: computed once, used by many checks.
     pub(crate) outlooks: Mutex<HashMap<Vec<TokenId>, Outlook>>,
 }
 

@@ -41,7 +41,8 @@ impl Tolerance {
         Self { margin, logprob, logits }
     }
 
-    /// What the rounding of a precision explains: two to three times what was measured between the engines of this repository, and less
+    /// Differences explained by the rounding of a precision: two to three times those measured between the engines of this
+    /// repository, and less
     /// than what a missing term makes.
     ///
     /// Measured on the bundled model, whose logits reach 10 to 18, in parts of the largest: float32 sums differ by 1e-6 to 5e-6. With

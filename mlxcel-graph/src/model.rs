@@ -90,7 +90,7 @@ pub(crate) struct Shared<E> {
     pub(crate) capabilities: Capabilities,
     pub(crate) layouts: Vec<StateLayout>,
     pub(crate) ropes: Vec<Rope>,
-    /// Between which of these lengths what was computed of a sequence is computed again.
+    /// Lengths at which a sequence that crosses them is recomputed.
     pub(crate) epochs: RopeEpochs,
     pub(crate) lengths: Lengths,
     /// The length beyond which no state grows, where there is one.

@@ -11,7 +11,7 @@ pub(crate) struct Pending {
     pub(crate) wants: Wants,
 }
 
-/// What a row of a step wants of the passes that feed it.
+/// What a row of a step wants from the passes that feed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
     /// A result at its last token, or none.
@@ -57,7 +57,7 @@ pub(crate) struct PassRow {
 pub(crate) struct Chunks(Vec<usize>);
 
 impl Chunks {
-    /// So many tokens take as long to compute as the weights to read, about: fewer where weights are packed, more where there
+    /// About this many tokens take as long to compute as the weights take to read: fewer where weights are packed, more where there
     /// are many cores.
     const TOKENS_A_PASS: usize = 16;
 
@@ -134,7 +134,7 @@ impl Chunks {
 
 /// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first needs; decoding rows
 /// ride along. The
-/// weights are read once for them, and few programs are needed: those of so many equal rows.
+/// weights are read once for them, and few programs are needed: those of this many equal rows.
 fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let needed = |row: &Pending| match row.wants {
         Wants::Ends(_) | Wants::Last | Wants::Every if row.remaining == 1 => Some(1),
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(shortened(&[(2, 16)], Last), Some(vec![(2, 2)]));
         assert_eq!(shortened(&[(5, 16)], Every), Some(vec![(5, 8)]));
         assert_eq!(shortened(&[(3, 16), (1, 1), (1, 1)], Last), Some(vec![(3, 4), (1, 4), (1, 4)]));
-        // No program has so many rows of that room, or gives hidden states; or nothing is gained.
+        // No program has this many rows of that room, or gives hidden states; or nothing is gained.
         assert_eq!(shortened(&[(5, 16), (1, 1), (1, 1)], Last), None);
         assert_eq!(shortened(&[(5, 16)], Hidden), None);
         assert_eq!(shortened(&[(9, 16)], Last), None);

@@ -69,7 +69,7 @@ fn ring(window: usize, chunk: usize) -> Option<usize> {
     window.checked_add(chunk)?.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// Rings are multiples of so many positions, as the lengths of full caches are.
+/// Rings are multiples of this many positions, as the lengths of full caches are.
 const ALIGNMENT: usize = 64;
 
 impl StateLayout {

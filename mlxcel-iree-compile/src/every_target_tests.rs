@@ -114,13 +114,13 @@ fn the_compiler_knows_every_listed_accelerator() {
     });
     for_each(targets.collect(), |target| {
         let account = account_of(&CompileOptions::new(backends.resolve(&target).unwrap()))?;
-        // It takes names that it knows nothing about, too.
+        // It accepts unknown names, too.
         let known = account.contains("iree_codegen.target_info");
         if known { Ok(()) } else { Err(format!("{target}: the compiler has no description of it")) }
     });
 }
 
-/// What the compiler prints when it is asked for a processor directly, without our options.
+/// The compiler's output for a processor directly, without our options.
 fn asked_for_processor(cpu: &str, triple: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("program.mlir"), PROGRAM).unwrap();
@@ -148,7 +148,7 @@ fn processor_in(account: &str) -> (&str, BTreeSet<&str>) {
 #[test]
 fn the_compiler_knows_every_listed_processor() {
     for family in FAMILIES {
-        // Asked for a processor that there is none of, it lists those that there are.
+        // For an unknown processor, it lists the known ones.
         let (_, words) = asked_for_processor("abacus", family.triple);
         let listed = words.lines().find_map(|line| line.strip_prefix("List of accepted CPUs: ")).unwrap();
         let mut accepted: BTreeSet<&str> = listed.trim().split(", ").collect();

@@ -4,7 +4,7 @@ use mlxcel_core::{Error, ErrorKind, LoadOptions, Prepare, Result};
 use mlxcel_graph::GraphModelOptions;
 use mlxcel_iree_target::ProgramOptions;
 
-/// The programs of a model that is to be opened with `load`, by an engine that asks for `wanted`; for one sequence where nothing is
+/// The programs of a model that will be opened with `load`, by an engine with the options `wanted`; for one sequence where nothing is
 /// said.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Where IREE's runtime comes from.
 //!
 //! With the feature `vendored` it is compiled from the sources in `iree/`. With `dist` it is linked from the distribution that
-//! `IREE_DIST` names, which goes before where both are on. docs.rs, which links nothing, is given neither.
+//! `IREE_DIST` names, which takes precedence. docs.rs links nothing and gets neither.
 #![allow(clippy::print_stdout, reason = "how a build script talks to cargo")]
 
 #[cfg(feature = "vendored")]

@@ -8,7 +8,7 @@ use crate::IREE_VERSION;
 
 /// The file in which IREE's sources state their version; at the top of a distribution it goes before its compiler's word.
 const FILE: &str = "version.json";
-/// The program of a distribution that knows its version.
+/// The program of a distribution that prints its version.
 const COMPILER: &str = if cfg!(windows) { "bin/iree-compile.exe" } else { "bin/iree-compile" };
 
 /// Refuses a distribution of another release, or one that does not say which it is.

@@ -33,7 +33,7 @@ pub enum Affinity {
 }
 
 impl Affinity {
-    /// The CPU of each worker, where they are not the system's choice; `threads` is how many are asked for.
+    /// The CPU of each worker, where they are not the system's choice; `threads` is the requested number.
     ///
     /// # Errors
     ///

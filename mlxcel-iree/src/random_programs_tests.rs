@@ -1,6 +1,7 @@
 //! Random programs of the `Builder` on the device, compiled by the stock compiler without kernels of ours, against the evaluator.
 //!
-//! Every value of a program comes back from the device, and each operation is held by itself to what the evaluator makes of the same
+//! Every value of a program comes back from the device, and each operation is compared individually with the evaluator's result
+//! for the same
 //! operands: so no rounding adds up, and a difference names its operation.
 
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +48,7 @@ impl Noise {
     }
 }
 
-/// A program whose function `main` returns all that it computes, and the tensors that it is given.
+/// A program whose function `main` returns everything that it computes, and its input tensors.
 struct Case {
     module: Module,
     inputs: Vec<Tensor>,

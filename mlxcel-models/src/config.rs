@@ -196,7 +196,7 @@ impl<'a> Fields<'a> {
         Ok(Some(ids))
     }
 
-    /// The error for a field whose value makes no sense.
+    /// The error for a field whose value is invalid.
     pub(crate) fn wrong(&self, key: &str, message: String) -> Error {
         self.locate(Error::new(ErrorKind::Corrupt, OPERATION, message), key)
     }

@@ -164,7 +164,7 @@ fn stored_rows(
     })
 }
 
-/// Has `read` write rows of `weight` out of its tensors, whose dimensions in front of the innermost are `leading`: those of one tensor
+/// Has `read` write rows of `weight` out of its tensors, whose dimensions before the innermost are `leading`: those of one tensor
 /// that follow each other at once.
 fn picked_rows(
     weight: &WeightRef,
@@ -259,7 +259,7 @@ fn differs(weight: &WeightRef, first: &TensorView<'_>, location: &str) -> Error 
     .with_context("path", location)
 }
 
-/// All tensors of the weight, one behind the other, and their common shape.
+/// All tensors of the weight, consecutively, and their common shape.
 fn stacked<'a>(
     checkpoint: &'a Checkpoint,
     weight: &WeightRef,
@@ -297,7 +297,7 @@ fn room(bytes: usize) -> Result<Vec<u8>> {
     Ok(room)
 }
 
-/// Matrices of `rows` by `columns` elements, one behind the other, with rows and columns swapped.
+/// Matrices of `rows` by `columns` elements, consecutively, with rows and columns swapped.
 fn transposed(bytes: &[u8], rows: usize, columns: usize, width: usize) -> Result<Vec<u8>> {
     let mut out = room(bytes.len())?;
     let matrix = rows * columns * width;

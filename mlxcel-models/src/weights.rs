@@ -182,7 +182,7 @@ impl Weights {
         self.files.iter().map(|file| (file.name.as_str(), &**file.bytes))
     }
 
-    /// The files without what was computed and is in none.
+    /// The files, without computed tensors.
     pub(crate) fn stored_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let stored = self.files.iter().filter(|file| !matches!(*file.bytes, FileBytes::Owned(_)));
         stored.map(|file| (file.name.as_str(), &**file.bytes))

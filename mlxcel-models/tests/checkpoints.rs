@@ -206,7 +206,7 @@ fn stop_tokens_come_from_generation_settings_before_the_models() {
     assert_eq!(stop(Some(json!([3, 4])), some(Value::Null)).unwrap(), [3, 4]);
     assert_eq!(stop(Some(json!([3, 4])), Some(json!({}))).unwrap(), [3, 4]);
     assert_eq!(stop(Some(json!(-1)), None).unwrap(), NONE);
-    // Where nothing is said, transformers assumes 2 for a Llama; null says that there is none.
+    // By default, transformers assumes 2 for a Llama; null says that there is none.
     assert_eq!(stop(None, None).unwrap(), [2]);
     assert_eq!(stop(Some(Value::Null), None).unwrap(), NONE);
     for wrong in [json!("</s>"), json!([1, "x"]), json!(1.5), json!(1u64 << 40)] {

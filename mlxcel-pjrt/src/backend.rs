@@ -112,7 +112,8 @@ impl PjrtBackend {
         self
     }
 
-    /// Computes up to so many tokens of a prompt in one pass, 128 by default; what remains of it goes in passes of a quarter of that where
+    /// Computes up to this many tokens of a prompt in one pass, 128 by default; what remains of it goes in passes of a quarter
+    /// of that where
     /// padding it would cost more. Where programs unpack or convert weights in each pass, longer ones do it less often.
     #[must_use]
     pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {

@@ -62,7 +62,7 @@ impl Profiler {
         Profile { programs: std::mem::take(&mut *programs).into_values().collect() }
     }
 
-    /// Notes a pass of a program, whose collectives are asked for once.
+    /// Records a pass of a program; its collectives are computed once.
     pub(crate) fn note(&self, program: &str, time: Duration, collectives: impl FnOnce() -> Vec<Collective>) {
         let mut programs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let profile = programs.entry(program.to_owned()).or_insert_with(|| ProgramProfile {

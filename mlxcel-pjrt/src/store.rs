@@ -200,7 +200,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
         for path in [pipe, device] {
             assert!(read(&path, &[1; SUM]).is_none());
-            // What was compiled takes its place.
+            // The compiled program replaces it.
             write(&path, &[1; SUM], b"program").unwrap();
             assert_eq!(read(&path, &[1; SUM]).unwrap(), b"program");
         }

@@ -127,7 +127,7 @@ fn every_kind_of_state_is_forked_and_restored() {
         decoder.context_length = 400;
         let model = load(checkpoint, &decoder, 8, 400);
         let (mut session, mut elsewhere) = (open(&model), open(&model));
-        // Within the first ring, at its end, and behind it; in front of the second length.
+        // Within the first ring, at its end, and behind it; before the second length.
         for split in [20, 64, 140, 250] {
             let original = session.open().unwrap();
             logits(&mut *session, original, &text[..split]);
@@ -135,7 +135,7 @@ fn every_kind_of_state_is_forked_and_restored() {
             let snapshot = session.snapshot(original).unwrap();
             let snapshot = Snapshot::from_bytes(&snapshot.to_bytes()).unwrap();
             let restored = elsewhere.restore(&snapshot).unwrap();
-            // The original goes on with something else first.
+            // The original continues with something else first.
             logits(&mut *session, original, &[9, 8, 7]);
             let whole = session.open().unwrap();
             let expected = logits(&mut *session, whole, &text[..split + 9]);

@@ -1,4 +1,4 @@
-//! Memory that the system does not give, wherever a model or the length of a sequence says how much: an error, and what was there
+//! Failed allocations, wherever a model or the length of a sequence determines the size: an error, and what was there
 //! stays. One test, so that nothing else in the process allocates meanwhile.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::panic, reason = "an allocator is not safe to write")]
 
@@ -77,7 +77,7 @@ fn use_all(folder: &Path, text: &[u32]) -> Vec<Result<Vec<f32>>> {
     let (begin, rest) = text.split_at(text.len() - 40);
     let mut answers = vec![logits(&mut *session, first, begin)];
     if answers[0].is_err() {
-        // What was fed stands, unless a program had begun.
+        // Fed tokens remain, unless a program had started.
         if session.state(first).unwrap().poisoned {
             return answers;
         }

@@ -128,7 +128,7 @@ pub(crate) struct Constrained {
     next: Arc<Slot>,
     /// What the sampler looks at: `next`, too.
     current: Arc<Mutex<Arc<Slot>>>,
-    /// Tokens that the text has to go on with.
+    /// Tokens that the text has to continue with.
     forced: VecDeque<TokenId>,
     complete: bool,
 }
@@ -179,7 +179,7 @@ impl Constrained {
         Ok(())
     }
 
-    /// The next token that the text has to go on with.
+    /// The next token that the text has to continue with.
     pub(crate) fn next_forced(&mut self) -> Option<TokenId> {
         self.forced.pop_front()
     }

@@ -84,7 +84,7 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// Ends the text and returns what was held back because the last token left a character incomplete.
+    /// Ends the text and returns the withheld text because the last token left a character incomplete.
     ///
     /// # Errors
     ///

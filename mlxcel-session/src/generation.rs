@@ -450,7 +450,7 @@ impl TextGeneration {
         Ok(token)
     }
 
-    /// Gives what was held back, at the end of the text.
+    /// Returns the withheld text, at the end of the text.
     fn flush(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.flushed, true) {
             let piece = match &mut self.detokenizer {

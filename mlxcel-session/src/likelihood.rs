@@ -140,7 +140,7 @@ impl Shared<'_> {
         Ok(scored)
     }
 
-    /// Scores a row on the base, which goes back afterwards or is given up.
+    /// Scores a row on the base sequence, which is rewound afterwards or closed.
     fn score_alone(&mut self, row: &[TokenId], rewinds: bool) -> Result<Vec<PositionResult>> {
         let base = self.base()?;
         let scored = self.scorer.score(base, row)?;

@@ -25,7 +25,7 @@ pub struct Model {
     /// Where a missing tokenizer was looked for.
     source: ModelSource,
     prefixes: Option<PrefixCache>,
-    /// What the checkpoint asks for.
+    /// The checkpoint's sampling defaults.
     sampling: Arc<SamplingParams>,
     #[cfg(feature = "structured")]
     vocabulary: crate::structured::Vocabulary,
@@ -267,7 +267,7 @@ impl Model {
         Conversation::restore(self.clone(), path.as_ref())
     }
 
-    /// The message that an answer becomes, with its reasoning apart where the template asks for that.
+    /// The message that an answer becomes, with separate reasoning if the template supports it.
     pub(crate) fn answer_message(&self, text: String, mut splitter: ReasoningSplitter) -> Message {
         let tokenizer = self.tokenizer.as_ref();
         if !tokenizer.is_some_and(Tokenizer::reads_reasoning) {

@@ -127,7 +127,7 @@ impl Model {
         let mut score = TextScore { tokens: tokens.to_vec(), logprobs: vec![None], top: vec![Vec::new()] };
         for Window { begin, scored, end } in windows(tokens.len(), context, options.stride)? {
             let sequence = scorer.session.open()?;
-            // The token in front of the first that is scored says what that one is worth.
+            // The token before the first that is scored says what that one is worth.
             scorer.extend(sequence, &tokens[begin..scored - 1])?;
             for position in scorer.score(sequence, &tokens[scored - 1..end])? {
                 score.logprobs.push(position.following);

@@ -7,7 +7,7 @@ use mlxcel_core::{Backend, Error, ErrorKind, Result};
 /// The environment variable that names the engine if the application does not.
 pub const BACKEND_VARIABLE: &str = "MLXCEL_BACKEND";
 
-/// An engine that this crate knows.
+/// An engine that this crate can re-export.
 struct Engine {
     name: &'static str,
     aliases: &'static [&'static str],

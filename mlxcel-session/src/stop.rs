@@ -56,7 +56,7 @@ impl StopStrings {
         given
     }
 
-    /// Ends the text; gives what was held back.
+    /// Ends the text; gives the withheld text.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -111,7 +111,7 @@ mod tests {
             let mut borders: Vec<usize> = cuts.into_iter().map(|cut| cut.min(chars.len())).collect();
             borders.extend([0, chars.len()]);
             borders.sort_unstable();
-            // What is given is never more than what a text that ends there leaves.
+            // The returned text never exceeds that of a text that ends there.
             let first_end = (0..=text.len())
                 .filter(|&end| text.is_char_boundary(end))
                 .find(|&end| stops.iter().any(|stop| text[..end].ends_with(stop.as_str())));

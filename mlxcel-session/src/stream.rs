@@ -117,7 +117,7 @@ impl<'a> TextStream<'a> {
         token
     }
 
-    /// Computes the prompt to where others may go on from it, and keeps that.
+    /// Computes the prompt to where others may continue from it, and keeps that.
     fn prepare(&mut self) -> Result<()> {
         let Some(Keeper { cache, engine, begun }) = &mut self.keeper else { return Ok(()) };
         let (info, rewind) = (engine.info(), self.session.capabilities().rewind);
@@ -267,7 +267,7 @@ impl Iterator for TextStream<'_> {
             match self.next_token() {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Some(Err(error)),
-                // What was held back becomes whole by the end.
+                // The withheld text becomes whole by the end.
                 None if self.text.is_empty() => return None,
                 None => {}
             }

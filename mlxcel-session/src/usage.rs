@@ -47,7 +47,7 @@ impl Usage {
         *phase += step.saturating_sub(compile);
     }
 
-    /// Counts a token that came by what was spent so far.
+    /// Counts a token with the time spent so far.
     pub(crate) fn count_token(&mut self) {
         self.generated_tokens += 1;
         self.time_to_first_token.get_or_insert(self.queued + self.prefill + self.compile);

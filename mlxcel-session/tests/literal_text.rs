@@ -218,7 +218,7 @@ fn prompts_without_control_token_text_encode_as_plain_text() {
     assert!(compared > 1300, "{compared}");
 }
 
-/// A conversation in which `say` says what is given.
+/// A conversation in which `say` has the given content.
 fn conversation(mut say: impl FnMut() -> String) -> (Vec<Message>, ChatOptions) {
     let call = json!([{"id": say(), "type": "function",
         "function": {"name": say(), "arguments": {say(): say(), "list": [say()]}}}]);

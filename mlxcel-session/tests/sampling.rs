@@ -18,7 +18,7 @@ fn model(sequences: usize) -> Model {
     Model::from_parts(backend.model().unwrap(), None)
 }
 
-/// Drawn by every step that there is, some of which look back at the text and at what was drawn.
+/// Uses every sampling step, including those that depend on earlier tokens and draws.
 fn options(seed: u64) -> Options {
     Options::new(24)
         .with_temperature(1.1)

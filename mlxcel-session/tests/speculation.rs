@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Knows the text, and is wrong in one of `wrong` tokens.
+/// Drafts the known text, with one wrong token in `wrong`.
 #[derive(Clone, Debug)]
 struct Replay {
     text: Arc<Vec<TokenId>>,

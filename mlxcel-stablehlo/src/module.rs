@@ -298,7 +298,7 @@ pub enum OpKind {
     /// `operand, value`: pads with the scalar `value` around and between elements; negative low and high padding
     /// removes elements.
     Pad {
-        /// Elements added in front of each dimension.
+        /// Elements added before each dimension.
         low: Vec<i64>,
         /// Elements added behind each dimension.
         high: Vec<i64>,

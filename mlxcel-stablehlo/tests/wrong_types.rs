@@ -74,7 +74,7 @@ fn tampered_result_types_of_every_operation_are_rejected() {
 #[test]
 fn a_wrong_element_type_is_rejected() {
     for (name, mut module, function, result) in one_of_each() {
-        // A conversion is the one operation that makes what it is asked for.
+        // A conversion is the only operation with an arbitrary result type.
         if name == "convert" || name == "bitcast_convert" {
             continue;
         }

@@ -40,7 +40,7 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Spread the model over so many devices, with the engine pjrt
+    /// Distribute the model over this many devices, with the engine pjrt
     #[arg(long, value_name = "N")]
     mesh: Option<usize>,
     #[command(flatten)]
@@ -109,7 +109,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Asks for a line where a person would see it.
+/// Prints a prompt for a line if standard error is a terminal.
 fn ask() -> io::Result<()> {
     if !io::stdin().is_terminal() {
         return Ok(());
@@ -141,7 +141,7 @@ impl Chat {
         self.answer(|conversation| conversation.say(line, &options))
     }
 
-    /// Prints the answer that `ask` asks for; where the context is full, says what can be done.
+    /// Prints the answer of `ask`; if the context is full, says what can be done.
     fn answer(
         &mut self,
         ask: impl FnOnce(&mut Conversation) -> SessionResult<TextStream<'_>>,
@@ -292,7 +292,7 @@ fn told(result: SessionResult<()>, done: &str) -> String {
     result.map_or_else(|error| one_line(&error), |()| done.to_owned())
 }
 
-/// Says what a person should know beside the answers.
+/// Prints a note on standard error.
 fn note(progress: &Progress, words: &str) {
     progress.close();
     // If standard error cannot be written either, there is nowhere to report.

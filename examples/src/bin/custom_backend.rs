@@ -67,7 +67,7 @@ impl Reading {
         held.extend_from_slice(tokens);
         self.stats.passes += 1;
         self.stats.tokens += tokens.len() as u64;
-        // How often each token comes in the text; it counts more, the more tokens in front of it are those here.
+        // How often each token comes in the text; it counts more if more of the preceding tokens match.
         let mut seen = vec![0.01f64; self.model.info.vocabulary_size];
         for (index, &next) in self.model.text.iter().enumerate() {
             let before = self.model.text[..index].iter().rev().zip(held.iter().rev()).take(8);

@@ -64,7 +64,7 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Spread the model over so many devices, with the engine pjrt
+    /// Distribute the model over this many devices, with the engine pjrt
     #[arg(long, value_name = "N")]
     mesh: Option<usize>,
     /// Which programs are ready before the text begins, for engines that compile: on-demand (what every text begins with), generation
@@ -101,7 +101,7 @@ struct Arguments {
     /// Write a text of the Lark grammar in FILE
     #[arg(long, value_name = "FILE", group = "form", conflicts_with = "ignore_eos")]
     grammar: Option<PathBuf>,
-    /// Write one of several texts: this one, or another for which it is given again
+    /// Write one of several texts: this one, or another per further use of the option
     #[arg(long, value_name = "TEXT", group = "form", conflicts_with = "ignore_eos")]
     choice: Vec<String>,
     /// Report the N most likely tokens beside each one, with --json

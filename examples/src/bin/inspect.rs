@@ -44,7 +44,8 @@ struct Arguments {
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
     #[arg(long)]
     trust_bundle: bool,
-    /// Also tell how the model is spread over so many devices of the PJRT plugin, and what its programs, which are compiled for that, move
+    /// Also report how the model is distributed over this many devices of the PJRT plugin, and the collectives of its programs,
+    /// which are compiled for that
     /// between them
     #[cfg(feature = "pjrt")]
     #[arg(long, value_name = "N", conflicts_with = "json")]

@@ -17,8 +17,8 @@ use mlxcel_session::{LoadOptions, ScoreOptions};
 use serde::Serialize;
 
 /// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each group.
-///
-/// Reads whatever opens, packed weights too. Interrupted work goes on where the same command is given again: files of weights that are
+/// Reads every checkpoint that opens, including quantized ones. Running the same command again resumes interrupted work: files
+/// of weights that are
 /// whole are kept in a hidden folder beside OUT.
 ///
 /// Exit status: 0; 2 for bad arguments or input; 1 for anything else (such as a full disk); then one line on standard error says
@@ -42,11 +42,11 @@ struct Arguments {
     /// Widths that differ by module, more for what matters more: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
     #[arg(long, value_name = "NAME")]
     recipe: Option<Recipe>,
-    /// Pack the modules whose path fits PATTERN, in which * stands for any text, affinely with so many bits; may be given more than
+    /// Pack the modules whose path fits PATTERN, in which * stands for any text, affinely with this many bits; may be given more than
     /// once, and the last that fits holds
     #[arg(long, value_name = "PATTERN=BITS[/GROUP]")]
     tensor: Vec<Override>,
-    /// The most megabytes of a file of weights; larger checkpoints are sharded. What was interrupted goes on after the last whole file
+    /// The most megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes after the last complete file
     #[arg(long, value_name = "MB")]
     shard_size: Option<u64>,
     /// Discard what another run left unfinished in the same place

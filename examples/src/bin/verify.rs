@@ -47,7 +47,7 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Spread the model over so many devices, with the engine pjrt
+    /// Distribute the model over this many devices, with the engine pjrt
     #[arg(long, value_name = "N")]
     mesh: Option<usize>,
     /// The Python that has transformers and torch; where it is not given, `python3` is asked, and goes without
@@ -55,7 +55,7 @@ struct Arguments {
     python: Option<PathBuf>,
 }
 
-/// What to say to a model when nothing is given: prose, code, numbers, and a text longer than a prefill chunk.
+/// The default prompts: prose, code, numbers, and a text longer than a prefill chunk.
 const PROMPTS: [&str; 4] = [
     "Tell me a story about a fox named Pip.",
     "fn main() {\n    let total: u64 = (1..=10).",
@@ -89,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         prompts.len()
     )?;
     let tolerance = Tolerance::of(arguments.precision);
-    // Who leads: transformers, which knows nothing of these engines, or else the first of them.
+    // The reference: transformers, which is independent of these engines, or else the first of them.
     let (leader, traces, followers) = match transformers(arguments, &prompts)? {
         Answer::Traces(traces) => ("transformers".to_owned(), traces, &engines[..]),
         Answer::NotAsked(why) => {
@@ -279,7 +279,7 @@ fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answe
     let Some(folder) = &arguments.model else {
         return Ok(Answer::NotAsked("the bundled model is not a folder".to_owned()));
     };
-    // Asked for by name, Python must answer; found by chance, it may have its reasons.
+    // If named explicitly, Python must run; if merely found, it may fail.
     let refusal = |why: String| match &arguments.python {
         Some(_) => Err(Failure::Finding(format!("ask transformers: {why}"))),
         None => Ok(Answer::NotAsked(why)),

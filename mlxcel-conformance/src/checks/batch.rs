@@ -44,7 +44,7 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
         step_together(subject, &mut *session, &mut walks, format_args!("turn {turn}"))?;
         step_together(subject, &mut *session, &mut walks, format_args!("turn {turn}, decoding"))?;
     }
-    // A long prompt comes in chunks of which only the last is asked for anything, beside the others' decoding.
+    // A long prompt in chunks, of which only the last wants a result, while others decode.
     if walks.len() == limit {
         let leaving = walks.remove(0);
         session.close(leaving.sequence)?;

@@ -189,7 +189,7 @@ pub fn sequences_are_limited(subject: &Subject<'_>) -> Outcome {
 pub fn drop_order_is_free(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(1, 4)?;
     let load = || subject.backend().load(subject.source(), subject.load_options());
-    // The model first: its session goes on, and closes after it.
+    // The model first: its session continues, and closes after it.
     let model = load()?;
     let mut session = model.open_session(&SessionOptions::default())?;
     drop(model);

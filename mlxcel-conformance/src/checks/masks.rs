@@ -70,7 +70,7 @@ pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
 pub fn stop_tokens_are_tokens(subject: &Subject<'_>) -> Outcome {
     let model = subject.model()?;
     let info = model.info();
-    // A model without any is asked for its first token.
+    // A model without stop tokens uses its first token.
     let stops = if info.stop_tokens.is_empty() { &[0][..] } else { &info.stop_tokens };
     for &stop in stops {
         let mut tokens = subject.tokens(1, 5)?;

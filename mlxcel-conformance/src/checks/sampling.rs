@@ -365,7 +365,7 @@ fn penalty_holds(
                 score(logit, count(&text), count(&text[given..]))
             })?;
         }
-        // Where the text itself does not say what is punished, the most likely token is put in front of it.
+        // If the text has no penalized token, the most likely token is prepended.
         let likely = subject.outlook(&text)?.token;
         let longer = [&[likely, likely], &text[..]].concat();
         for given in [0, 2] {

@@ -337,7 +337,7 @@ fn is_short(result: &Result<RowResult>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ResourceExhausted)
 }
 
-/// A sequence that there was no memory for is given up.
+/// A sequence without memory is closed.
 #[derive(Default)]
 pub(crate) struct ShortMemoryPoisons {
     poisoned: BTreeSet<SequenceId>,

@@ -38,7 +38,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    // A row is embedded as if nothing stood in front of it.
+    // A row is embedded as if it were the start of the sequence.
     ("hidden_states_forget", |reference| {
         Broken::new(reference)
             .with_twist(|| Box::new(Recompute(|_, own, pooling| Some((own.to_vec(), pooling)))))

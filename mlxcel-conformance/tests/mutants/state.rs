@@ -123,7 +123,7 @@ impl Twist for Rewinds {
 /// How many positions the rings of these mutants have.
 const RING: usize = 64;
 
-/// `tokens` as a ring of [`RING`] positions has them after `held` were written: what was overwritten is another token's.
+/// `tokens` as a ring of [`RING`] positions has them after `held` were written: overwritten positions hold other tokens.
 fn overwritten(mut tokens: Vec<TokenId>, held: usize) -> Vec<TokenId> {
     let lost = held.saturating_sub(RING).min(tokens.len());
     tokens[..lost].iter_mut().for_each(|token| *token = (*token + 1) % 64);
@@ -437,7 +437,7 @@ impl Twist for RestoreComputes {
     }
 }
 
-/// After a fault it goes on with what it thinks that it had.
+/// After a fault it continues with the state that it assumes.
 #[derive(Default)]
 struct ForgetsPoison {
     instead: BTreeMap<SequenceId, SequenceId>,

@@ -8,7 +8,7 @@ use crate::{
     Error, ErrorKind, InferenceSession, Result, RowResult, SampledToken, SequenceId, TokenId, TokenMask,
 };
 
-/// What a generation knows of tokens ahead of its text.
+/// Tokens ahead of a generation's text.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// The pending tokens with draft tokens behind them; empty where there are no draft tokens.

@@ -59,7 +59,7 @@ use crate::{
 pub struct Generation {
     options: GenerateOptions,
     choice: TokenChoice,
-    /// What the sequence held before, the prompt, and what was generated; kept whole because host samplers look back at it.
+    /// Earlier tokens of the sequence, the prompt, and generated tokens; all are kept because host samplers read them.
     tokens: Vec<TokenId>,
     /// How many of `tokens` were not generated here.
     prompt_length: usize,

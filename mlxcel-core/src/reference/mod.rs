@@ -216,7 +216,7 @@ impl ReferenceBackend {
         self.limits.as_ref().map_or_else(|| all.clone(), |most| all.limited_to(most))
     }
 
-    /// Refuses what was set on this value and cannot be.
+    /// Rejects invalid settings of this value.
     fn check(&self) -> Result<()> {
         if self.vocabulary < 2 || TokenId::try_from(self.vocabulary).is_err() {
             return Err(refused(

@@ -23,7 +23,7 @@ pub(super) const FIELDS: [SamplingField; 8] = [
 /// A token that may be drawn, and its weight relative to the most likely.
 type Candidate = (TokenId, f64);
 
-/// The token that `plan` chooses after `cache`, of those that `mask` allows; none where nothing is left to choose from.
+/// The token that `plan` chooses after `cache`, among those that `mask` allows; `None` if there are none.
 pub(super) fn choose(
     plan: &SamplingPlan,
     mask: Option<&TokenMask>,

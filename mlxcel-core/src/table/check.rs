@@ -62,7 +62,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Whether a row of so many tokens can be answered what it wants.
+    /// Whether a row of this many tokens can have its want.
     fn want(&self, want: &Want<'_>, tokens: usize) -> Result<()> {
         let claimed = self.capabilities;
         let check_top = |top: u16| Capabilities::require(top <= claimed.top_logprobs, STEP, "top_logprobs");
@@ -152,7 +152,7 @@ impl Checks<'_> {
     }
 }
 
-/// Whether a row of `tokens` tokens has one in front of its `drafts` draft tokens.
+/// Whether a row of `tokens` tokens has one before its `drafts` draft tokens.
 fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
     if drafts < tokens {
         return Ok(());

@@ -240,7 +240,7 @@ impl<'r, W> StepRow<'r, W> {
         self.answer = Some(answer);
     }
 
-    /// Whether its answer is the fault of what was computed, and not of what was asked.
+    /// Whether the error comes from the computation, not from the request.
     pub(super) fn is_fault(&self) -> bool {
         matches!(&self.answer, Some(Err(error)) if error.kind() == ErrorKind::Device)
     }

@@ -28,7 +28,7 @@ pub(crate) struct PassValues<'a, 'f> {
     pub(crate) positions: Value<'f>,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token before the padding.
     pub(crate) last: Value<'f>,
-    /// The tokens whose logits are wanted, as indices; all where none are given.
+    /// The indices of tokens whose logits are wanted; all if `None`.
     pub(crate) wanted: Option<Value<'f>>,
     /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim / 2]`.
     pub(crate) rotary: Vec<(&'a Rope, (Value<'f>, Value<'f>))>,

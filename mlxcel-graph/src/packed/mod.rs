@@ -204,7 +204,7 @@ pub(crate) fn reorder<'f>(b: &mut Builder<'f>, x: Value<'f>, order: Value<'f>) -
 }
 
 impl<'f> PackedWeight<'f> {
-    /// The dimensions in front of the matrices, and those of a matrix, where the parts are what the packing makes them.
+    /// The dimensions before the matrices, and those of a matrix, where the parts are what the packing makes them.
     fn check(&self, b: &Builder<'f>, op: &'static str, leading: usize) -> Result<(Vec<usize>, [usize; 2])> {
         let refuse = |detail: &str| Err(self.refusal(b, op, detail));
         let names: Vec<_> = operand_parts(&self.packing).collect();

@@ -18,16 +18,16 @@ use crate::{
     StateLayout, StepInputs, StepOutputs,
 };
 
-/// An executor that computes nothing and writes down what it is asked for.
+/// An executor that computes nothing and records its calls.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Record>>);
 
 #[derive(Default)]
 struct Record {
-    /// What was asked for, each once.
+    /// Requested programs, without duplicates.
     asked: BTreeSet<ProgramShape>,
     last: Option<ProgramShape>,
-    /// Of those, what was asked for together with others, and what was announced before anybody needed it.
+    /// Of those, programs requested together with others, and programs announced before they were needed.
     together: Vec<Vec<ProgramShape>>,
     announced: BTreeSet<ProgramShape>,
 }
@@ -125,13 +125,13 @@ fn with_chunks(
     }
 }
 
-/// What a row asks for, where that may be asked for.
+/// What a row wants, if that is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asks {
     Next,
     Every,
     Hidden(Pooling),
-    /// So many draft tokens, or as many as there are.
+    /// This many draft tokens, or as many as there are.
     Verify(usize),
 }
 
@@ -157,7 +157,7 @@ impl Driver {
         state.capacity - state.position
     }
 
-    /// Feeds tokens to the sequences named by index: how many of them, and what is asked for.
+    /// Feeds tokens to the sequences named by index: how many of them, and what is wanted.
     fn step(&mut self, rows: &[(usize, usize, Asks)]) {
         let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
         let fed: Vec<_> = rows
@@ -303,7 +303,7 @@ proptest! {
     }
 }
 
-/// Asks for every combination of rows at every length that can be reached.
+/// Requests every combination of rows at every reachable length.
 fn ask_for_everything(driver: &mut Driver, options: &GraphModelOptions, capacity: usize) {
     let chunks = Chunks::new(&options.chunks).chosen(capacity);
     let chunks: Vec<_> = chunks
@@ -459,7 +459,7 @@ fn programs_of_one_step_are_requested_together() {
     driver.step(&[(0, 300, Asks::Next), (1, 1, Asks::Next)]);
     let together = std::mem::take(&mut driver.asked.0.lock().unwrap().together);
     assert_eq!(together.iter().map(names).collect::<Vec<_>>(), [["128+1@256", "128@256", "16@640"]]);
-    // What is needed alone is asked for as its pass comes.
+    // Programs that are needed alone are requested at their pass.
     driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
     assert!(driver.asked.0.lock().unwrap().together.is_empty());
 }

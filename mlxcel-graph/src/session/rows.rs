@@ -14,10 +14,10 @@ pub(super) type Works<'r> = StepRows<'r, Stretch>;
 /// The part of a row that is fed now, rotated by the frequencies of the length that it ends with.
 ///
 /// A row is one stretch, unless it wants something of every position: what a position says depends on those before it alone, so such a row
-/// goes on in another stretch where other frequencies begin to hold.
+/// continues in another stretch where other frequencies begin to hold.
 #[derive(Debug, Default)]
 pub(super) struct Stretch {
-    /// Tokens in front of it that the sequence holds and its states do not, as far as they are still to be fed.
+    /// Preceding tokens of the sequence that its states lack and that still have to be fed.
     again: Vec<TokenId>,
     /// How many of the row's own tokens are still to be fed.
     own: usize,
@@ -48,7 +48,7 @@ pub(super) fn next_stretch(work: &Work<'_>) -> Option<usize> {
     (work.is_waiting() && work.work.left() == 0).then(|| work.remaining())
 }
 
-/// What is left to feed of a row's stretch; nothing once it has an answer.
+/// The tokens of a row's stretch that remain to be fed; none once it has a result.
 pub(super) fn pending(work: &Work<'_>) -> Pending {
     let remaining = if work.is_waiting() { work.work.left() } else { 0 };
     let wants = match wants(work) {
@@ -73,7 +73,7 @@ pub(super) fn wants_every(work: &Work<'_>) -> bool {
     matches!(wants(work), Wants::Every | Wants::EveryHidden)
 }
 
-/// The next `count` tokens of a row to feed: those in front of its own, and these.
+/// The next `count` tokens of a row to feed: those before its own, and these.
 pub(super) fn next_tokens<'w, 'r>(work: &'w Work<'r>, count: usize) -> (&'w [TokenId], &'r [TokenId]) {
     let again = &work.work.again[..count.min(work.work.again.len())];
     (again, work.next(count - again.len()))
@@ -85,7 +85,7 @@ fn ends_with(work: &Work<'_>, tokens: usize) -> bool {
 }
 
 /// Which of a pass's output rows a row needs the logits or hidden states of, if it feeds the next `tokens` there and its outputs
-/// are `outputs`: none of tokens in front of its own.
+/// are `outputs`: none of tokens before its own.
 pub(super) fn wanted_rows(
     work: &Work<'_>,
     tokens: usize,

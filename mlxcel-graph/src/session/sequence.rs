@@ -9,7 +9,7 @@ use crate::model::Shared;
 pub(super) struct Sequence<S> {
     /// How many tokens it holds.
     pub(super) position: usize,
-    /// How many of them its states hold. The others are computed in front of its next tokens.
+    /// How many of them its states hold. The others are computed before its next tokens.
     pub(super) computed: usize,
     /// The tokens, where states may have to be computed again.
     pub(super) tokens: Vec<TokenId>,
@@ -23,7 +23,7 @@ pub(super) struct Sequence<S> {
 pub(super) struct States<S> {
     pub(super) groups: Vec<S>,
     pub(super) length: usize,
-    /// How many positions have been written since they were allocated, padding and what was rewound included.
+    /// How many positions have been written since they were allocated, including padding and rewound positions.
     pub(super) written: usize,
     /// In how many passes since their length last changed a shorter one would have done for this sequence.
     pub(super) spare: u32,
@@ -43,7 +43,7 @@ impl<S> Sequence<S> {
         (self.computed, self.states.as_ref().map_or(0, |states| states.length))
     }
 
-    /// Forgets what was computed in another epoch than `epoch`.
+    /// Discards what was computed in an epoch other than `epoch`.
     pub(super) fn enter(&mut self, epoch: usize) {
         if self.epoch != epoch {
             self.epoch = epoch;

@@ -12,7 +12,7 @@ use mlxcel_models::Checkpoint;
 
 use super::staging::{OPERATION, Staging};
 
-/// About how many bytes are put into panels at a time.
+/// The approximate number of bytes packed into panels at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Writes the `weights` of `checkpoint` to the file at `path`, in the layouts of `layouts`; calls `wrote` with each block's size.

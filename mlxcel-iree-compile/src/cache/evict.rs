@@ -11,7 +11,7 @@ use super::lock::Lock;
 /// What the names of files begin with that are being written.
 pub(super) const PART: &str = ".part-";
 
-/// What was used this recently is in use: a model that is being opened takes several entries, one after the other.
+/// Entries used this recently count as in use: opening a model reads several entries in succession.
 const IN_USE: Duration = Duration::from_secs(60);
 
 /// The age at which a part or a lock counts as abandoned: its process was killed.

@@ -131,7 +131,7 @@ pub(super) fn generate(root: &Path, names: &BTreeSet<String>) -> Result<String> 
     Ok(link_names(&text, names))
 }
 
-/// Gives functions the names that they have in the archive, which a distribution of IREE knows nothing of.
+/// Gives functions their names in the archive, which differ from those in a distribution of IREE.
 fn link_names(bindings: &str, names: &BTreeSet<String>) -> String {
     let mut text = String::new();
     for line in bindings.lines() {

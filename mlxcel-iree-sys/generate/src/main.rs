@@ -85,7 +85,7 @@ fn generate(upstream: &Path, out: &Path) -> Result<()> {
     write(&out.join("src/bindings.rs"), &bindings)
 }
 
-/// Writes a file; one that says the same keeps its date, by which builds know it.
+/// Writes a file; an unchanged one keeps its modification time, so that builds do not repeat.
 fn write(file: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(file).is_ok_and(|found| found == text) {
         return Ok(());

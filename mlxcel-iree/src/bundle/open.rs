@@ -120,7 +120,7 @@ impl Bundle {
         Ok(())
     }
 
-    /// The options of a model over these programs that does what `options` asks for.
+    /// The options of a model with these programs that satisfies `options`.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ fn check_device(target: &Target, backends: &CompileBackends, device: &DeviceDesc
     let resolved =
         resolve(target, backends).map_err(|error| refused("the target is unknown").with_source(error))?;
     resolved.check_device(device)?;
-    // What the target's name means is for the reader to know; what code was allowed to use, for the writer.
+    // The reader resolves the target's name; the writer records the features that code may use.
     let has = |feature: &str| {
         device.processor.as_ref().is_none_or(|processor| processor.features().any(|known| known == feature))
     };

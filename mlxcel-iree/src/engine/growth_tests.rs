@@ -72,7 +72,7 @@ fn grows_twice(kv_cache: KvCacheType, cache: &Path) {
         assert_same(&feed(&mut *session, sequence, &text[start..end]), &expected, &what);
         // Of a cache whole pages take memory that were written to, and no more than it has.
         sizes.push((end, session.stats().kv_bytes, reference.stats().kv_bytes));
-        // Where the cache is about to grow it goes on in a copy.
+        // Before the cache grows, it continues in a copy.
         if [47, 112].contains(&end) {
             let copy = match end {
                 47 => session.fork(sequence).unwrap(),

@@ -18,7 +18,7 @@ fn models() -> [PathBuf; 2] {
     [root.join("examples/models/storyteller"), root.join("fixtures/storyteller-4bit")]
 }
 
-/// The bits of the logits that each row asks for.
+/// The bits of the logits that each row wants.
 fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Vec<Vec<Vec<u32>>> {
     let mut out = StepOutput::default();
     session.step(rows, &Control::default(), &mut out).unwrap();
@@ -32,7 +32,7 @@ fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Vec<Vec<Vec<u32
     results.collect()
 }
 
-/// A sequence that holds so many tokens of the text, computed in chunks of at most `chunk`.
+/// A sequence that holds this many tokens of the text, computed in chunks of at most `chunk`.
 fn sequence(session: &mut dyn InferenceSession, tokens: usize, chunk: usize) -> SequenceId {
     let sequence = session.open().unwrap();
     for chunk in TEXT[..tokens].chunks(chunk) {

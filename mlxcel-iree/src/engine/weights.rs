@@ -48,7 +48,7 @@ pub(crate) struct LaidOutWeights {
     pub(crate) places: Places,
 }
 
-/// The weights of a model where they lie laid out already. On the processor nothing is copied, and processes share the pages.
+/// The weights of a model that are already laid out. On the CPU nothing is copied, and processes share the pages.
 ///
 /// # Errors
 ///

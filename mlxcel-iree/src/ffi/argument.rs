@@ -158,7 +158,7 @@ impl List {
 
     /// Appends a tensor.
     fn push(&self, view: &View) -> Result<()> {
-        // SAFETY: list and view are live, and nobody else uses the list, which is not shared; it retains the view. The reference
+        // SAFETY: list and view are live, and nothing else uses the list, which is not shared; it retains the view. The reference
         // that is made here is moved into the list, which leaves a null one to release, or, when that fails, released. The
         // status is that of the call.
         unsafe {

@@ -45,7 +45,7 @@ impl Buffer {
         unsafe { sys::iree_hal_buffer_byte_length(self.raw.as_ptr()) }
     }
 
-    /// Whether it is memory that must not be written: what was imported in place, and a result that is such an argument.
+    /// Whether it is memory that must not be written: memory imported in place, and a result that is such an argument.
     pub(crate) fn is_read_only(&self) -> bool {
         // SAFETY: the buffer is live, and nobody changes this field of it.
         let access = unsafe { (*self.raw.as_ptr()).allowed_access };

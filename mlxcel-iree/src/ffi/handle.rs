@@ -64,7 +64,7 @@ pub(super) struct Handle<T: Object>(NonNull<T>);
 // with the object from several threads is decided by each use; the wrappers above keep what IREE calls
 // thread-compatible (contexts, lists) to one thread at a time.
 unsafe impl<T: Object> Send for Handle<T> {}
-// SAFETY: a shared handle counts a reference more, which is atomic, or yields the pointer; what is done with that is each use's to
+// SAFETY: a shared handle counts a reference more, which is atomic, or yields the pointer; each use has to
 // make sound.
 unsafe impl<T: Object> Sync for Handle<T> {}
 

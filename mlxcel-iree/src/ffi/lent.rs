@@ -86,7 +86,7 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    // None of the three goes on before all have one.
+                    // None of the three continues before all have one.
                     lender.with(|| Ok(1), |_| together.wait()).unwrap();
                 });
             }

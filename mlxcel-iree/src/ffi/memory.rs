@@ -43,7 +43,7 @@ impl HostMemory {
         Ok(Self::Heap { bytes, start, len })
     }
 
-    /// `len` zeroed bytes that are about to be written, all of them: large ones are asked for in huge pages, which
+    /// `len` zeroed bytes that are about to be written, all of them: large ones are allocated in huge pages, which
     /// saves most of the page faults now and most of the address translation in every later pass over them.
     pub(crate) fn for_filling(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;

@@ -90,7 +90,7 @@ impl Profiling {
         Ok(std::mem::take(&mut lock(&self.state).events))
     }
 
-    /// Waits until what was submitted to the device is done: such as freeing memory, which is asynchronous otherwise.
+    /// Waits until submitted work of the device is done, such as freeing memory, which is asynchronous otherwise.
     fn drain(&self) -> Result<()> {
         const ANY_QUEUE: sys::iree_hal_queue_affinity_t = sys::iree_hal_queue_affinity_t::MAX;
         // SAFETY: device and semaphore are live for the calls, and the semaphore is ours; both lists are read during the
@@ -131,7 +131,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The object that the runtime is given. It begins as every object of the runtime does: with a count and a table.
+/// The object that is passed to the runtime. It begins as every object of the runtime does: with a count and a table.
 #[repr(C)]
 struct Sink {
     resource: sys::iree_hal_resource_t,
@@ -156,7 +156,7 @@ impl Sink {
     }
 }
 
-/// Frees the sink when its last reference is given back.
+/// Frees the sink when its last reference is released.
 unsafe extern "C" fn destroy(sink: *mut sys::iree_hal_profile_sink_t) {
     // SAFETY: the pointer is that of `create`, and this is called once, when the last reference is released.
     drop(unsafe { Box::from_raw(sink.cast::<Sink>()) });

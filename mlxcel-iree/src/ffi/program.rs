@@ -111,7 +111,7 @@ impl Program {
     }
 }
 
-/// Held while executables are loaded: for each of them IREE clears what it knows of the processor and asks the processor again,
+/// Held while executables are loaded: for each of them IREE clears and queries the processor's features again,
 /// without a lock, so an executable that another thread loads meanwhile may find that the processor has no features.
 static LOADING: Mutex<()> = Mutex::new(());
 
@@ -246,7 +246,7 @@ impl Function {
         let inputs = input_list(device, constants, arguments).map_err(before)?;
         let outputs = List::with_capacity(self.results).map_err(before)?;
         let call = |context: &Handle<sys::iree_vm_context_t>| {
-            // SAFETY: context, function and lists are live, and nobody else uses them during the call: the context is
+            // SAFETY: context, function and lists are live, and nothing else uses them during the call: the context is
             // lent to this call alone, the lists are local. The call returns when the results are there. The program's own code checks
             // the number, shapes and types of its arguments. The status is that of the call.
             unsafe {

@@ -19,10 +19,10 @@ impl fmt::Display for RuntimeFailure {
 
 impl std::error::Error for RuntimeFailure {}
 
-/// Turns a status into a result; `operation` says what was attempted.
+/// Converts a status into a result; `operation` names the attempt.
 ///
 /// # Safety
-/// `status` was returned by an IREE call, and nobody else consumes it.
+/// `status` was returned by an IREE call, and nothing else consumes it.
 pub(super) unsafe fn check(status: sys::iree_status_t, operation: &'static str) -> Result<()> {
     // SAFETY: the caller's promise is this function's.
     unsafe { check_as(status, operation, kind_of_code) }

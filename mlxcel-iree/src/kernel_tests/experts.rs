@@ -200,7 +200,7 @@ fn sums(Case { given, weights, .. }: &Case) -> Vec<Vec<(f64, f64)>> {
     LAYERS.iter().zip(weights).map(layer).collect()
 }
 
-/// Holds what was computed against what was wanted, and empty blocks to zeros. Beside rounding, elements of packed layers may be off
+/// Compares results with expectations, and empty blocks with zeros. Besides rounding, elements of packed layers may be off
 /// by `packed` of their terms.
 fn check(got: &[Vec<f32>], wanted: &[Vec<(f64, f64)>], packed: f64, described: &str) {
     for ((layer, got), wanted) in LAYERS.iter().zip(got).zip(wanted) {

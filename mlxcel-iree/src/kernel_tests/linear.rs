@@ -135,7 +135,7 @@ pub(super) fn computed(
 }
 
 /// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`: roundings of as many
-/// partial sums, each about as large as the sum of so many terms of either sign, in any order.
+/// partial sums, each about as large as the sum of this many terms of either sign, in any order.
 pub(super) fn rounding(terms: usize, size: f64) -> f64 {
     f64::from(f32::EPSILON) * (4.0 + 2.0 * (terms as f64).sqrt()) * size
 }

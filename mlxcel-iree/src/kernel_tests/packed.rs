@@ -40,7 +40,7 @@ pub(super) fn floats(element: ElementType, shape: &[usize], values: &[f32]) -> T
 pub(super) struct Example {
     pub(super) packing: Packing,
     pub(super) parts: Vec<Tensor>,
-    /// What it decodes to: rows of so many inputs.
+    /// What it decodes to: rows of this many inputs.
     pub(super) values: Vec<f32>,
 }
 

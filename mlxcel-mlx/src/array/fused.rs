@@ -24,11 +24,11 @@ pub(crate) struct Rope<'a> {
     pub(crate) dims: usize,
     /// Whether neighbours turn together, and not the halves.
     pub(crate) traditional: bool,
-    /// The base of the angles' wavelengths; none where `freqs` are given.
+    /// The base of the angles' wavelengths; `None` if `freqs` are set.
     pub(crate) base: Option<f32>,
     /// What positions are multiplied with.
     pub(crate) scale: f32,
-    /// `dims / 2` divisors of the position, in float32; none where `base` is given.
+    /// `dims / 2` divisors of the position, in float32; `None` if `base` is set.
     pub(crate) freqs: Option<&'a Array>,
 }
 

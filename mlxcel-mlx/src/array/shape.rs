@@ -22,7 +22,7 @@ impl Array {
         Self::made(sys::broadcast_to(self.tensor(), &sizes(shape, OPERATION)?), OPERATION)
     }
 
-    /// The elements one behind the other in memory that holds nothing else: what is kept of a larger array that is not.
+    /// The elements consecutively in memory that holds nothing else: what is kept of a larger array that is not.
     pub(crate) fn contiguous(&self) -> Result<Self> {
         Self::made(sys::contiguous(self.tensor()), "copy an array")
     }

@@ -46,7 +46,7 @@ pub(super) enum Order {
     /// The last key is of the last query's position, those before it of the positions before, and each query sees its own position
     /// and those before.
     Causal,
-    /// Likewise, and of those before only so many that there are this many with its own.
+    /// Likewise, limited to this many positions including its own.
     Window(usize),
 }
 

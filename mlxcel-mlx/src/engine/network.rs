@@ -102,7 +102,7 @@ impl Network {
         })
     }
 
-    /// What is wanted of `tokens`, those of all spans one behind the other, and each span's states after its positions. Of the
+    /// The wanted results of `tokens` (those of all spans, consecutively), and each span's states after its positions. Of the
     /// wanted tokens, those in front give logits and the last `hidden` give their hidden states.
     pub(super) fn run(
         &self,
@@ -147,7 +147,7 @@ impl Network {
         self.decoder.hidden_size
     }
 
-    /// The bytes that [`run`](Self::run) sends to the device for so many tokens, besides these.
+    /// The bytes that [`run`](Self::run) sends to the device for this many tokens, besides these.
     pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
         let positions =
             if self.decoder.embedding.positions.is_some() { tokens * size_of::<u32>() } else { 0 };
@@ -176,7 +176,7 @@ fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
     groups
 }
 
-/// The error for a decoder that asks for what its description does not have.
+/// The error for a decoder that uses something that its description lacks.
 pub(super) fn inconsistent(what: &'static str) -> Error {
     Error::new(ErrorKind::Internal, "step", what)
 }

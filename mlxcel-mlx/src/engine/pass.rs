@@ -86,7 +86,7 @@ impl Sources {
     }
 }
 
-/// The spans of `rows`, whose `tokens` lie one behind the other.
+/// The spans of `rows`, whose `tokens` lie consecutively.
 fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
     let lay = |start: &mut usize, row: &RowRequest| {
         let span =
@@ -136,7 +136,7 @@ impl Pass {
     }
 }
 
-/// Adds what `rows` want of `logits` to `parts`, and gives the tokens that are chosen.
+/// Adds the results that `rows` want from `logits` to `parts`, and returns the chosen tokens.
 fn read_out(
     compute: Compute,
     rows: &[RowRequest],
@@ -190,7 +190,7 @@ fn pool(rows: &[RowRequest], spans: &[Span], hidden: &Array, parts: &mut Vec<Arr
 }
 
 /// Chooses the tokens of the rows that want one, of `logits` with a row for each, and adds them to `parts` with their log
-/// probabilities and what else is wanted of them.
+/// probabilities and whatever else they want.
 fn choose(
     compute: Compute,
     rows: &[RowRequest],
@@ -231,7 +231,7 @@ fn push_top(compute: Compute, logits: &Array, count: u16, parts: &mut Vec<Array>
     Ok(())
 }
 
-/// The bits of an array of 32-bit elements, one behind the other.
+/// The bits of an array of 32-bit elements, consecutively.
 fn words(array: &Array) -> Result<Array> {
     array.reshape(&[array.len()])?.reinterpret(DType::U32)
 }

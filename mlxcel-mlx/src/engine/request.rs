@@ -34,7 +34,7 @@ pub(super) enum Output {
     Logits,
     /// The tokens that follow the row's last tokens, as many as there are choices.
     Tokens(Vec<Choice>),
-    /// The logits after so many of the row's last tokens.
+    /// The logits after this many of the row's last tokens.
     LogitsEach(usize),
     /// Results at each of the row's tokens.
     Every {

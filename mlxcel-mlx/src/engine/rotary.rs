@@ -42,7 +42,7 @@ impl Rotary {
         Ok(Self::Fused { dims: *rotary_dim, freqs: Array::from_slice(&divisors, &[divisors.len()])? })
     }
 
-    /// The bytes that [`at`](Self::at) sends to the device for so many tokens.
+    /// The bytes that [`at`](Self::at) sends to the device for this many tokens.
     pub(super) fn uploaded_bytes(&self, tokens: usize) -> usize {
         match self {
             Self::Tables(rope) => tokens * rope.rotary_dim * size_of::<f32>(),

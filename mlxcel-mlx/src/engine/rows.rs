@@ -6,7 +6,7 @@ use mlxcel_core::{Pooling, SamplingField, SamplingPlan, StepRow, TokenId, Want};
 
 use super::request::{Choice, Occurrence, Output};
 
-/// What is wanted after the next `count` tokens of a row, whose sequence holds `held` in front of those.
+/// What is wanted after the next `count` tokens of a row, whose sequence holds `held` before those.
 pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Output {
     match row.want() {
         Want::EveryPosition { top } => Output::Every { top, following: row.following(count) },

@@ -136,7 +136,7 @@ fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Arra
     reached.greater(&target)?.astype(DType::F32)?.argmax(-1, true)
 }
 
-/// Which tokens top-k and top-p keep; none where neither is asked for.
+/// Which tokens top-k and top-p keep; `None` if neither is set.
 fn likeliest(
     scores: &Array,
     params: &SamplingParams,

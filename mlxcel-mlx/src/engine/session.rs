@@ -81,7 +81,7 @@ impl MlxSession {
         Ok(Outlook { epoch, start, position, length })
     }
 
-    /// How many tokens a row feeds before its answer, or before it goes on with others.
+    /// How many tokens a row feeds before its answer, or before it continues with others.
     fn remaining(&self, row: &StepRow<'_>) -> usize {
         match self.outlook(row) {
             Ok(outlook) if row.remaining() > 0 && outlook.is_behind() => outlook.position - outlook.start,

@@ -49,7 +49,7 @@ pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: us
         })
 }
 
-/// The bytes in front of what the cache holds, in a snapshot of `position` tokens; none where they are too many to count.
+/// The bytes before what the cache holds, in a snapshot of `position` tokens; `None` on overflow.
 pub(super) fn words(position: usize) -> Option<usize> {
     position.checked_add(2)?.checked_mul(WORD)
 }

@@ -92,7 +92,7 @@ impl Layout {
         self.groups.iter().flat_map(|group| std::iter::repeat_n(&group.state, group.layers))
     }
 
-    /// The bytes that [`States::read`] gives; none where they are too many to count.
+    /// The bytes that [`States::read`] gives; `None` on overflow.
     pub(super) fn kept_bytes(&self, position: usize) -> Option<usize> {
         self.layers().try_fold(0usize, |sum, layer| {
             let bytes = layer.shapes(position).iter().try_fold(0usize, |sum, shape| {

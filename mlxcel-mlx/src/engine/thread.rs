@@ -20,7 +20,7 @@ pub(super) struct Engine {
     caches: HashMap<CacheId, States>,
     /// Caches lost in a look-ahead pass, with the error.
     lost: HashMap<CacheId, Error>,
-    /// Passes that were begun before anybody asked for them, each over other caches.
+    /// Passes started ahead of their request, each over different caches.
     ahead: Vec<Ahead>,
     faults: Option<Faults>,
 }
@@ -75,7 +75,7 @@ impl Engine {
         self.network.weights.bytes
     }
 
-    /// The most bytes that the payload of a snapshot has, of a sequence of `capacity` tokens; none where they are too many to count.
+    /// The most bytes that the payload of a snapshot has, of a sequence of `capacity` tokens; `None` on overflow.
     pub(super) fn snapshot_bytes(&self, capacity: usize) -> Option<u64> {
         let states = self.network.layout.kept_bytes(capacity)?;
         u64::try_from(states.checked_add(snapshot::words(capacity)?)?).ok()
@@ -179,7 +179,7 @@ impl Engine {
 
     /// Puts the caches of a pass in place and has the device begin with it.
     ///
-    /// An array is written to in place if nobody else has a handle on it, so the caches of before must be gone by then.
+    /// An array is written to in place if nothing else has a handle on it, so the caches of before must be gone by then.
     fn start(&mut self, rows: &[RowRequest], pass: Pass) -> Result<Option<Results>> {
         self.caches.extend(cache_ids(rows).zip(pass.states));
         let caches = cache_ids(rows).filter_map(|cache| self.caches.get(&cache));
@@ -242,7 +242,7 @@ impl Engine {
             self.take_back(&[row.cache]);
             self.caches.remove(&row.cache);
         }
-        // What was begun ahead was begun with these tokens.
+        // The look-ahead pass was started with these tokens.
         let tokens = answers.iter().filter_map(|answer| match answer {
             Ok(RowResult::Token(token)) => Some(token.token),
             _ => None,
@@ -275,7 +275,7 @@ impl Engine {
             && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
     }
 
-    /// Throws away what was begun ahead over any of these caches. Positions that it wrote are written again; recurrent states
+    /// Discards look-ahead passes over any of these caches. Positions that it wrote are written again; recurrent states
     /// become what they were.
     fn take_back(&mut self, caches: &[CacheId]) {
         let (taken, kept) = std::mem::take(&mut self.ahead)
@@ -291,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// [`take_back`](Self::take_back) for a cache that is about to be read, where what was begun shows in it.
+    /// [`take_back`](Self::take_back) for a cache that is about to be read, if the look-ahead pass changed it.
     fn take_back_recurrent(&mut self, cache: CacheId) {
         if self.network.layout.is_recurrent() {
             self.take_back(&[cache]);

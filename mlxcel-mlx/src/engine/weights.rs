@@ -46,7 +46,7 @@ pub(super) struct Weights {
 #[derive(Debug)]
 struct Loaded {
     weight: Weight,
-    /// What is made of it when it is first used.
+    /// The array, created on first use.
     derived: OnceCell<(Derived, Array)>,
 }
 
@@ -117,7 +117,7 @@ impl Weights {
         }
     }
 
-    /// What is made of such a weight, computed when it is first asked for.
+    /// The array of such a weight, computed on first use.
     pub(super) fn derived(&self, weight: WeightId, derived: Derived) -> Result<Array> {
         let loaded = self.loaded(weight)?;
         match loaded.derived.get() {
@@ -173,8 +173,8 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
     Ok(Weight::Dense(expanded))
 }
 
-/// A weight that the checkpoint has packed: as it is, or with other scales and biases, where MLX's kernels know its codes; else its
-/// values where that is asked for.
+/// A weight that the checkpoint stores packed: unchanged or in MLX's affine mode if MLX has kernels for its codes, else expanded if
+/// requested.
 fn load_packed(
     checkpoint: &Arc<Checkpoint>,
     weight: &WeightRef,

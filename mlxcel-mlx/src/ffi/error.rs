@@ -19,7 +19,7 @@ impl std::error::Error for MlxFailure {}
 /// What a bridged function answers.
 pub(crate) type Caught<T> = std::result::Result<T, cxx::Exception>;
 
-/// Turns what a bridged function answers into a result; `operation` says what was attempted.
+/// Converts the return value of a bridged function into a result; `operation` names the attempt.
 pub(crate) fn check<T>(answer: Caught<T>, operation: &'static str) -> Result<T> {
     answer.map_err(|exception| describe(exception.what(), operation))
 }

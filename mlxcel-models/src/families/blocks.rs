@@ -27,7 +27,7 @@ pub(super) fn pre_norm(norm: Norm, operation: impl Into<Operation>) -> Block {
     Block { norm_before: Some(norm), operation: operation.into(), norm_after: None, residual_scale: 1.0 }
 }
 
-/// An operation in front of a norm.
+/// An operation before a norm.
 pub(super) fn post_norm(operation: impl Into<Operation>, norm: Norm) -> Block {
     Block { norm_before: None, operation: operation.into(), norm_after: Some(norm), residual_scale: 1.0 }
 }
@@ -37,7 +37,7 @@ pub(super) fn between_norms(before: Norm, operation: impl Into<Operation>, after
     Block { norm_after: Some(after), ..pre_norm(before, operation) }
 }
 
-/// Blocks of which each reads what the one before left.
+/// Sequential blocks, each reading the output of the previous one.
 pub(super) fn sequential(blocks: impl Into<Vec<Block>>) -> Layer {
     Layer { blocks: blocks.into(), arrangement: Arrangement::Sequential }
 }

@@ -175,7 +175,7 @@ impl AttentionSettings {
         })
     }
 
-    /// What latents are projected with to keys and to values: of each head one behind the other in `kv_b_proj`, or two stacks of
+    /// What latents are projected with to keys and to values: of each head consecutively in `kv_b_proj`, or two stacks of
     /// matrices as mlx-lm converts them, of which that for keys is the other way round.
     fn ups(&self, roles: &Roles<'_>, module: &str) -> Result<[HeadLinear; 2]> {
         let &Self { heads, plain_dim, value_dim, rank, .. } = self;

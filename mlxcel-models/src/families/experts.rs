@@ -253,7 +253,7 @@ impl Roles<'_> {
     }
 }
 
-/// Gates and up projections of experts that have one behind the other: `[experts, 2 · width, …]`.
+/// Gates and up projections of experts that have consecutively: `[experts, 2 · width, …]`.
 pub(super) fn halves(fused: &WeightRef, width: usize) -> [WeightRef; 2] {
     [0, width]
         .map(|start| fused.clone().select(Selection { axis: 1, start, run: width, stride: width, runs: 1 }))

@@ -13,7 +13,7 @@ use crate::packing::formats::{dense, has_matrix, matrix, mxfp4};
 
 pub(super) const OPERATION: &str = "describe decoder";
 
-/// A checkpoint whose tensors are given roles, and the table of those that have one.
+/// A checkpoint whose tensors get roles, and the table of those that have one.
 pub(super) struct Roles<'a> {
     checkpoint: &'a Checkpoint,
     text: TextModel<'a>,

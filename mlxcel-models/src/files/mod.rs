@@ -169,7 +169,7 @@ pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
         options.custom_flags(flags.bits().cast_signed());
     }
     let file = options.open(path)?;
-    // What was looked at before may have been replaced.
+    // The file checked earlier may have been replaced.
     Ok(file.metadata()?.is_file().then_some(file))
 }
 

@@ -50,7 +50,7 @@ impl<'a> Cursor<'a> {
         self.u64().and_then(|size| usize::try_from(size).ok())
     }
 
-    /// Where a text lies, whose length stands in front of it.
+    /// Where a text lies, whose length stands before it.
     pub(super) fn text(&mut self) -> Option<Range<usize>> {
         let length = self.size()?;
         self.range(length)

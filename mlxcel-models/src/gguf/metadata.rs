@@ -134,7 +134,7 @@ impl<'a> Metadata<'a> {
         self.corrupt(key, format!("the value should be {expected}"))
     }
 
-    /// The error for a key whose value makes no sense.
+    /// The error for a key whose value is invalid.
     pub(super) fn corrupt(&self, key: &str, message: String) -> Error {
         Error::new(ErrorKind::Corrupt, OPERATION, message)
             .with_context("key", key.escape_debug())

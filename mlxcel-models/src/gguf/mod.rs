@@ -51,7 +51,7 @@ struct Part {
 }
 
 impl Gguf {
-    /// Maps the files of a model and reads what stands in front of their tensors.
+    /// Maps the files of a model and reads what stands before their tensors.
     pub(crate) fn open(place: Place) -> Result<Self> {
         let first = Part::open(&place, place.first())?;
         let mut this = Self { place, parts: vec![first], index: HashMap::new() };

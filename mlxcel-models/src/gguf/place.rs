@@ -23,7 +23,7 @@ type Embedded = &'static [(&'static str, &'static [u8])];
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     root: Root,
-    /// What was named to open the model.
+    /// The path that was passed to open the model.
     path: Option<PathBuf>,
     /// The files that the model is split into.
     names: Vec<String>,
@@ -112,7 +112,7 @@ impl Place {
         self.names.first().map(String::as_str).unwrap_or_default()
     }
 
-    /// What was named to open the model: one of its files, or the folder.
+    /// The path that was passed to open the model: one of its files, or the folder.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }

@@ -130,7 +130,7 @@ pub(super) fn number(kind: Kind, bytes: &[u8]) -> Option<f64> {
     }
 }
 
-/// The values of an array that are no texts, one behind the other.
+/// The values of an array that are no texts, consecutively.
 pub(super) fn each(kind: Kind, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.chunks_exact(kind.width().unwrap_or(usize::MAX))
 }

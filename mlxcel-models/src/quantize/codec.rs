@@ -77,12 +77,12 @@ impl Codec {
         self.scheme.mode == Mode::Affine
     }
 
-    /// Bytes of codes for so many values.
+    /// Bytes of codes for this many values.
     pub(super) fn code_bytes(&self, values: usize) -> usize {
         values / 8 * self.scheme.bits
     }
 
-    /// Bytes of scales, and as many of biases if there are any, for so many values.
+    /// Bytes of scales, and as many of biases if there are any, for this many values.
     pub(super) fn scale_bytes(&self, values: usize) -> usize {
         values / self.scheme.group_size * if self.has_biases() { self.scales.bytes() } else { 1 }
     }

@@ -32,8 +32,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Begins a folder that will stand at `destination`, where nothing stands yet, or goes on with it. `identity` says what is written;
-    /// with `restart`, what was written before is removed.
+    /// Starts or resumes a folder that will be moved to `destination`, which must not exist. `identity` describes the content;
+    /// `restart` removes what was written before.
     pub(super) fn begin(destination: &Path, identity: &str, restart: bool) -> Result<Self> {
         let name = destination.file_name().ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, OPERATION, "this is not a valid folder name")
@@ -102,7 +102,7 @@ impl Folder {
             .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
     }
 
-    /// What was said of the file `name` when it was whole; `None` where it is not there.
+    /// The record of the complete file `name`; `None` where it is not there.
     pub(super) fn finished(&self, name: &str) -> Option<Vec<u8>> {
         self.folder.join(name).is_file().then(|| fs::read(self.note(name)).ok()).flatten()
     }

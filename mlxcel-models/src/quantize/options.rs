@@ -12,7 +12,7 @@ use crate::packing::formats::{Mode, Scheme};
 /// The most bytes of a file by default, as mlx-lm has it.
 const SHARD_BYTES: u64 = 5 << 30;
 
-/// The least that may be asked for.
+/// The minimum.
 const LEAST_SHARD_BYTES: u64 = 1 << 16;
 
 /// Called with the number of processed bytes of the weights, and the total.

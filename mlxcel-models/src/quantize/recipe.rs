@@ -53,7 +53,7 @@ impl Recipe {
         if self == Self::Mixed3And4 { 4 } else { 6 }
     }
 
-    /// Bits of a module of a model with so many layers.
+    /// Bits of a module of a model with this many layers.
     fn bits_of(self, module: &str, layers: usize) -> usize {
         let layer = module.split('.').find_map(|part| part.parse::<usize>().ok()).unwrap_or(0);
         let edge = layers / 8;

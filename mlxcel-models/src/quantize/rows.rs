@@ -98,7 +98,7 @@ impl Rows {
 /// The values of a weight as elements of `element`, a type of floats, in the order of its shape.
 pub(crate) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
     const OPERATION: &str = "expand weight";
-    /// So many values are converted at a time.
+    /// This many values are converted at a time.
     const BLOCK: usize = 1 << 16;
     let unsupported = || {
         Error::unsupported(OPERATION, "weights are expanded from packed ones and floats, to floats")

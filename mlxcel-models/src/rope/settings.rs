@@ -31,7 +31,7 @@ pub(crate) struct RopeSettings<'a> {
     pub(crate) partial: Partial,
     /// Whether adjacent elements are pairs.
     pub(crate) interleaved: bool,
-    /// Which kinds of scaling the family knows.
+    /// The kinds of scaling that the family supports.
     pub(crate) kinds: Kinds,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Partial {
     },
 }
 
-/// Which kinds of scaling a family knows.
+/// The kinds of scaling that a family supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kinds {
     /// All types.

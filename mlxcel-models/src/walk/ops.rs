@@ -114,7 +114,7 @@ pub trait Ops {
     /// Elements `start..end` of the last dimension.
     fn slice(&mut self, x: &Self::Value, start: usize, end: usize) -> Result<Self::Value, Self::Error>;
 
-    /// Values one behind the other along the last dimension.
+    /// Values consecutively along the last dimension.
     fn concatenate(&mut self, values: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
     /// Of `[tokens, heads, width]`, elements `2i` and `2i + 1` of the first `rotary_dim` go to `i` and `i + rotary_dim / 2`: what
@@ -128,7 +128,7 @@ pub trait Ops {
         scale: &PositionScale,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Only the tokens whose logits are wanted; asked for once the last mixer is through, so that what follows is not
+    /// Only the tokens whose logits are wanted; requested after the last mixer, so that the remainder is not
     /// computed for the others.
     fn select(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 

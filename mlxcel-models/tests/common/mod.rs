@@ -97,7 +97,7 @@ impl Draft {
         self
     }
 
-    /// Takes tensors out: these, one behind the other, are the bytes of one.
+    /// Takes tensors out: these, consecutively, are the bytes of one.
     pub(crate) fn taken(&mut self, names: impl IntoIterator<Item = String>) -> Vec<u8> {
         let bytes = |name: String| self.tensors.remove(&name).unwrap_or_else(|| panic!("{name}")).2;
         names.into_iter().flat_map(bytes).collect()

@@ -1,4 +1,4 @@
-//! The entry point by which PJRT runs a module: `main`, with what a plugin has to know of each argument.
+//! The entry point by which PJRT runs a module: `main`, with the attributes that a plugin needs for each argument.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::{ElementType, Module, Printer, TensorType};

@@ -48,7 +48,7 @@ impl MeshDevices {
         self.devices.len()
     }
 
-    /// Copies a tensor whose bytes are at hand to the devices, to each the part that is its.
+    /// Copies a tensor whose bytes are at hand to the devices, each getting its part.
     pub(crate) fn upload(&self, ty: &TensorType, sharding: Sharding, bytes: &[u8]) -> Result<Vec<Buffer>> {
         let Sharding::Split(dimension) = sharding else {
             return self.devices.iter().map(|&device| self.client.upload(device, ty, bytes, &[])).collect();

@@ -1,4 +1,4 @@
-//! Where a plugin is at hand: what is updated in place, what is spread, and what goes wrong.
+//! Tests with a plugin: updates in place, sharding, and errors.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn tokens(engine: &PjrtBackend, name: &str) -> Vec<u32> {
     session.generate_greedy(&[12, 7, 3, 40, 41, 9], &GenerateOptions::new(12)).unwrap().tokens
 }
 
-/// An executor of a fixture on so many devices, and its program for one decoding row.
+/// An executor of a fixture on this many devices, and its program for one decoding row.
 fn executor(engine: &PjrtBackend, name: &str, devices: usize) -> (PjrtExecutor, ProgramWriter, ProgramShape) {
     let checkpoint = Checkpoint::open(fixture(name)).unwrap();
     let decoder = checkpoint.decoder().unwrap();
@@ -66,7 +66,7 @@ fn caches_are_updated_in_place() {
                 .unwrap();
             assert_eq!(addresses(&states), before, "{devices} devices, position {position}");
         }
-        // A cache that went into a program is not there any more, and what was written is.
+        // A donated cache is gone, and its update is there.
         let written = executor.read(&writer.layouts[0], &states[0], shape.length, 3).unwrap();
         assert!(written.chunks_exact(4).filter(|bytes| **bytes != [0; 4]).count() > written.len() / 8);
     }

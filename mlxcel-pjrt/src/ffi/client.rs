@@ -1,4 +1,4 @@
-//! A client: what a plugin knows of its devices, and the memory on them.
+//! A client: a plugin's devices and their memory.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
@@ -35,7 +35,7 @@ impl Drop for Inner {
     }
 }
 
-/// Whether `bytes` hold a tensor of this type with so many bytes from one index of each dimension to the next; dense and row-major where
+/// Whether `bytes` hold a tensor of this type with this many bytes from one index of each dimension to the next; dense and row-major where
 /// no strides are given.
 fn hold(bytes: &[u8], strides: &[usize], ty: &TensorType) -> bool {
     if strides.is_empty() {
@@ -49,7 +49,7 @@ fn hold(bytes: &[u8], strides: &[usize], ty: &TensorType) -> bool {
 
 impl Client {
     /// Asks the plugin for a client. `options` are the plugin's own.
-    /// Fails for an option that the plugin does not know and devices that are not there.
+    /// Fails for unknown options and missing devices.
     fn open(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
         const OPERATION: &str = "open PJRT client";
         let named = named::to_plugin(options);
@@ -59,7 +59,7 @@ impl Client {
         let mut inner = Inner { plugin: plugin.clone(), raw: arguments.client, devices: Vec::new() };
         let mut arguments = sys::ClientDevices { client: inner.raw, ..Default::default() };
         plugin.call(plugin.api().client_addressable_devices, &mut arguments, OPERATION)?;
-        // SAFETY: the list is the client's, of so many devices.
+        // SAFETY: the list is the client's, of this many devices.
         inner.devices = unsafe { named::list(arguments.devices, arguments.count) }.to_vec();
         Ok(Self(Arc::new(inner)))
     }

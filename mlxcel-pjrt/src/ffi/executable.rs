@@ -138,7 +138,7 @@ impl Executable {
     }
 
     /// Runs the program on `arguments`, a list for each device; gives the results of each, of these types on a device. Arguments that the
-    /// program takes over are given up. The results may still be being computed: reading them waits.
+    /// program takes over are consumed. The results may still be being computed: reading them waits.
     pub(crate) fn run(&self, arguments: &[Vec<&Buffer>], results: &[TensorType]) -> Result<Vec<Vec<Buffer>>> {
         const OPERATION: &str = "run program";
         let takes = arguments.first().map_or(0, Vec::len);

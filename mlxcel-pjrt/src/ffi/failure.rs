@@ -36,7 +36,7 @@ impl sys::Api {
     /// Turns what a call answered into a result; `otherwise` is the kind of a failure whose code says nothing more precise.
     ///
     /// # Safety
-    /// `error` was returned by a call of this plugin, and nobody else consumes it.
+    /// `error` was returned by a call of this plugin, and nothing else consumes it.
     pub(super) unsafe fn check(
         &self,
         error: *mut sys::Error,
@@ -49,7 +49,7 @@ impl sys::Api {
         }
         let mut code = sys::ErrorGetCode { error, ..Default::default() };
         if let Some(get_code) = self.error_get_code {
-            // SAFETY: the error is live by the caller's promise; an error in asking for the code is given back at once.
+            // SAFETY: the error is live by the caller's promise; an error in asking for the code is released at once.
             unsafe {
                 let failure = get_code(&mut code);
                 if !failure.is_null() && failure != error {

@@ -17,9 +17,9 @@ const LONGEST_SOURCES: usize = 1 << 20;
 /// Where a checkpoint keeps named templates beside the default one.
 const FOLDER: &str = "additional_chat_templates";
 
-/// The template that is used where no other is asked for.
+/// The default template.
 const DEFAULT: &str = "default";
-/// The template that is used where `tools` are given, if the checkpoint has it.
+/// The template for requests with `tools`, if the checkpoint has it.
 const TOOL_USE: &str = "tool_use";
 
 /// A checkpoint's chat template: a Jinja program that renders a conversation in the format the model was trained on.
@@ -59,7 +59,7 @@ pub(crate) struct Rendered {
     pub(crate) origins: Origins,
 }
 
-/// What marks the end of the message that goes on, as in transformers: a template may trim the space at its end.
+/// The marker at the end of a message to continue, as in transformers: a template may trim the space at its end.
 const END_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// The names of a message's reasoning; transformers gives it to templates by the first two.

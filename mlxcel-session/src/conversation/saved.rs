@@ -161,7 +161,7 @@ impl Saved {
         };
         let wanted = model.filter(|_| refused.is_none());
         let Some((_, claimed)) = wanted else {
-            // What was said counts where the file is whole, and so does of which model it is.
+            // The messages are valid if the file is complete, and so is the model's identity.
             parts.pass()?;
             parts.finish()?;
             return refused.map_or(json, Err);
@@ -218,7 +218,7 @@ fn open(path: &Path) -> Result<(File, u64)> {
 struct Parts<'a> {
     path: &'a Path,
     file: File,
-    /// The bytes in front of the sum that were not read.
+    /// The bytes before the sum that were not read.
     left: u64,
     sum: Sha256,
 }
@@ -298,7 +298,7 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
-    /// Fails unless all was read and is what was written.
+    /// Fails unless everything was read and matches the checksum.
     fn finish(mut self) -> Result<()> {
         let found = std::mem::take(&mut self.sum).finalize();
         let broken = self.broken();

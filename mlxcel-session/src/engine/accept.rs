@@ -8,7 +8,7 @@ use super::channel::Item;
 use super::scheduler::{Running, Scheduler};
 use crate::TextGeneration;
 
-/// So many logits are drawn from on one thread in less time than others need to begin.
+/// Sampling this many logits on one thread takes less time than starting other threads.
 const FEW_LOGITS: usize = 1 << 16;
 
 /// The result of a row of the request at `index`, which had so many tokens.
@@ -80,7 +80,7 @@ impl Scheduler {
         let Running { entry, sequence, .. } = &mut self.running[index];
         let state = self.session.state(*sequence).ok().filter(|state| !state.poisoned);
         let room = state.map_or(0, |state| state.remaining());
-        // What was computed before it stopped stays.
+        // Tokens computed before the stop remain.
         if let Some(state) = state {
             entry.generation.set_computed(state.position);
             if let Err(error) = entry.generation.rewind(&mut *self.session, *sequence) {

@@ -55,7 +55,7 @@ impl EngineOptions {
         self
     }
 
-    /// What they come to with an engine.
+    /// The resolved options for an engine.
     pub(super) fn limits(&self, capabilities: &Capabilities) -> Result<Limits> {
         let refuse = |field: &'static str, value: usize, message: &'static str| {
             Error::new(ErrorKind::InvalidInput, "start engine", message)

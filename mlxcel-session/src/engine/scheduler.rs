@@ -53,7 +53,7 @@ pub(super) enum Turn {
     Empty,
 }
 
-/// Drives the requests of an engine through one session; a turn is a step and all that comes with it.
+/// Drives the requests of an engine through one session; a turn is a step with its preparation and results.
 pub(super) struct Scheduler {
     pub(super) running: Vec<Running>,
     /// By priority, then by arrival.

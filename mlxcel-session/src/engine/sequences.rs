@@ -88,7 +88,7 @@ impl Scheduler {
         branch.filter(|&branch| branch > computed)
     }
 
-    /// Keeps what the request at `index` has computed, if it has come to its branch.
+    /// Stores the prefix that the request at `index` has computed, if it has reached its branch point.
     pub(super) fn keep_branch(&mut self, index: usize) {
         let Running { entry, sequence, branch, .. } = &mut self.running[index];
         let tokens = entry.generation.tokens();

@@ -101,7 +101,7 @@ impl RequestStream {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(_))) => {}
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                // What was held back becomes whole by the end.
+                // The withheld text becomes whole by the end.
                 Poll::Ready(None) if self.text.is_empty() => return Poll::Ready(None),
                 Poll::Ready(None) => {}
             }
@@ -253,7 +253,7 @@ impl Iterator for RequestStream {
             match self.next_token() {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Some(Err(error)),
-                // What was held back becomes whole by the end.
+                // The withheld text becomes whole by the end.
                 None if self.text.is_empty() => return None,
                 None => {}
             }

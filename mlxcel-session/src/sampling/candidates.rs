@@ -146,7 +146,7 @@ impl Candidates {
         self.list.binary_search_by_key(&token, |candidate| candidate.token).ok()
     }
 
-    /// Ends the changes of logits: what was removed is gone, infinitely large scores leave nothing beside them, and every score
+    /// Ends the changes of logits: removed tokens are dropped, infinite scores exclude all others, and every score
     /// is finite.
     ///
     /// # Errors

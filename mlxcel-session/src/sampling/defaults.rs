@@ -40,7 +40,7 @@ impl GenerationConfig {
     }
 }
 
-/// The sampling that `source` asks for; greedy where it says nothing.
+/// The sampling defaults of `source`; greedy if it has none.
 ///
 /// # Errors
 ///

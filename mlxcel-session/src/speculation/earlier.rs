@@ -60,7 +60,7 @@ impl Drafter for EarlierTexts {
     }
 }
 
-/// Texts one behind the other, and the automaton of all their parts.
+/// Texts consecutively, and the automaton of all their parts.
 struct Texts {
     most: usize,
     tokens: Vec<TokenId>,

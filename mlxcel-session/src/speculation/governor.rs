@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The numbers of draft tokens that are tried: with the token in front of them they fill the rows that engines have programs for.
+/// The numbers of draft tokens that are tried: with the token before them they fill the rows that engines have programs for.
 const WIDTHS: [usize; 4] = [1, 3, 7, 15];
 
 /// The fraction of the time that rejected draft tokens may cost.
@@ -16,7 +16,7 @@ const WEIGHT: f64 = 0.2;
 struct Mean(f64);
 
 impl Mean {
-    /// Of what was measured; a measurement that something else disturbed counts little.
+    /// Running mean of measurements; outliers have little weight.
     fn add(mean: &mut Option<Self>, value: f64) {
         match mean {
             None => *mean = Some(Self(value)),
@@ -97,7 +97,7 @@ impl Record {
         self.verified = self.verified * keep + verified;
     }
 
-    /// The expected number of tokens from a pass with so many draft tokens.
+    /// The expected number of tokens from a pass with this many draft tokens.
     fn tokens(&self, width: usize) -> f64 {
         let rate = self.rate();
         (1.0 - rate.powi(width as i32 + 1)) / (1.0 - rate)

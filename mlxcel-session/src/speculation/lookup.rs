@@ -69,7 +69,7 @@ impl Drafter for Lookup {
         }
         let found = (self.least..=LONGEST).rev().find_map(|length| self.followers.get(&run(tokens, length)?));
         let Some(&start) = found else { return Ok(Vec::new()) };
-        // A text that repeats itself goes on repeating.
+        // A text that repeats itself continues repeating.
         let period = tokens.len() - start;
         Ok((0..most).map(|index| tokens[start + index % period]).collect())
     }

@@ -55,7 +55,7 @@ pub trait DraftSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it knows other tokens than the model.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its vocabulary differs from the model's.
     fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>>;
 
     /// Learns from a finished text, prompt included. Does nothing by default.

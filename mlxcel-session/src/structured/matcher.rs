@@ -15,7 +15,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// At the beginning of a text of a model with so many tokens.
+    /// At the beginning of a text of a model with this many tokens.
     pub(super) fn new(matcher: Matcher, vocabulary: usize) -> Result<Self> {
         let mut this = Self { matcher, vocabulary, first: None };
         let nothing = || {
@@ -32,7 +32,7 @@ impl Follower {
     }
 }
 
-/// What became of a text. A matcher that failed knows nothing but the words of its failure.
+/// The state of a text. A failed matcher only keeps its error message.
 fn failed(fault: &anyhow::Error) -> Error {
     let said = fault.to_string();
     let said = said.strip_suffix(" <non-verbose/>").unwrap_or(&said).to_owned();

@@ -61,7 +61,7 @@ struct Env {
     tokenizer: Tokenizer,
 }
 
-/// What stands in front of a text that is cut in the middle of another: no token but that of the byte has it.
+/// The prefix of a text that is cut out of another: no token but that of the byte has it.
 const MARK: &str = "\u{2}";
 
 impl Env {
@@ -99,7 +99,7 @@ impl Env {
         if same(&tokens, text.as_bytes()) {
             return Some(tokens);
         }
-        // Many tokenizers put a space in front of a text.
+        // Many tokenizers put a space before a text.
         let tokens = self.tokenizer.encode(&format!("{MARK}{text}"), false).ok()?;
         let mark = tokens.iter().position(|&token| self.trie.token(token).ends_with(MARK.as_bytes()))?;
         let tokens = &tokens[mark + 1..];

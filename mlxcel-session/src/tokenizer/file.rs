@@ -152,7 +152,7 @@ impl Checked {
         Ok([&self.frame.before, &*ids, &self.frame.after].concat())
     }
 
-    /// The tokens in front of a text.
+    /// The tokens before a text.
     pub(super) fn before(&self) -> &[TokenId] {
         &self.frame.before
     }

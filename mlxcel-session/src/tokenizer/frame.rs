@@ -36,7 +36,7 @@ impl Frame {
             Ok((frame, 1))
         })?;
         for step in steps.steps {
-            // Each puts its tokens around what the one before made.
+            // Each adds its tokens around the output of the previous one.
             frame.before.splice(0..0, step.before);
             frame.after.extend(step.after);
         }

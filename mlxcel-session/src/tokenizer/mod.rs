@@ -83,7 +83,7 @@ impl Tokenizer {
         self.0.tokenizer.encode(text, add_special_tokens)
     }
 
-    /// The special tokens added in front of a text.
+    /// The special tokens added before a text.
     pub fn tokens_before(&self) -> &[TokenId] {
         self.0.tokenizer.before()
     }

@@ -16,7 +16,7 @@ const LONGEST_PATTERN: usize = 16 << 10;
 /// How long a text may be that is put before each part of another, in bytes.
 const LONGEST_PREFIX: usize = 64;
 
-/// What a section asks for: its steps, and how many times as long they can make a text.
+/// The steps of a section, and the factor by which they can lengthen a text.
 pub(super) struct Steps<T> {
     pub(super) steps: Vec<T>,
     pub(super) growth: usize,

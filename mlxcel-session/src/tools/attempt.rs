@@ -45,7 +45,7 @@ enum Kind {
 
 #[derive(Clone, Debug)]
 enum Expected {
-    /// This text, with any space in front of its characters.
+    /// This text, with any space before its characters.
     Literal(&'static str),
     /// A bare name.
     Name,

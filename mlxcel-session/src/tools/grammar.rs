@@ -38,7 +38,7 @@ impl Tools {
         let mut rules = if !auto {
             format!("start: {} calls\n", self.literal(&begin))
         } else {
-            // The mark is in front of them.
+            // The mark is before them.
             let rest = self.literal(begin.strip_prefix(trigger).unwrap_or_default());
             if self.token(trigger).is_some() {
                 format!("start: TEXT? {} {rest} calls | TEXT?\nTEXT: /(?s:.+)/\n", self.literal(trigger))

@@ -93,7 +93,7 @@ impl ToolParser {
         self.read(false)
     }
 
-    /// Ends the answer and returns what was held back.
+    /// Ends the answer and returns the withheld text.
     pub fn finish(&mut self) -> Vec<ToolPart> {
         if let Some(channels) = &mut self.channels {
             let read = channels.finish();
@@ -135,7 +135,7 @@ impl ToolParser {
         merge(parts)
     }
 
-    /// The attempt to go on with, in front of which all text is given; none where no call can begin yet.
+    /// The attempt to continue with, after all text before it was returned; `None` if no call can start yet.
     fn begin(
         &mut self,
         held: &str,

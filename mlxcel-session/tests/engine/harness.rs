@@ -15,12 +15,12 @@ use mlxcel_session::{
     Result, SessionStats, TokenId,
 };
 
-/// The reference engine with so many sequences and no stop token: its texts are as long as they are asked to be.
+/// The reference engine with this many sequences and no stop token: its texts always reach the token limit.
 pub fn reference(sequences: usize) -> Model {
     endless(&ReferenceBackend::new(), sequences)
 }
 
-/// `backend` with so many sequences and no stop token.
+/// `backend` with this many sequences and no stop token.
 pub fn endless(backend: &ReferenceBackend, sequences: usize) -> Model {
     let backend = backend.clone().with_stop_tokens([]);
     let options = LoadOptions::default().with_sequences(sequences);

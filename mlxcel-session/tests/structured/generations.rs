@@ -63,7 +63,7 @@ fn forced_tokens_share_a_row_and_stream_one_by_one() {
     assert!(rows.len() < told.len(), "{rows:?} for {} tokens", told.len());
 }
 
-/// Knows a text that follows a prompt, and is wrong in one of three tokens.
+/// Drafts a known text, with one wrong token in three.
 #[derive(Clone, Debug)]
 struct Replay {
     prompt: usize,

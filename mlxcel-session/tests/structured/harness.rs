@@ -48,7 +48,7 @@ fn mix(value: u64) -> u64 {
 
 /// An engine whose logits are a random function of the last token and the position. Tokens that end something are more likely
 /// than others, for
-/// texts to come to an end.
+/// texts to end.
 #[derive(Clone)]
 pub struct Random {
     info: ModelInfo,

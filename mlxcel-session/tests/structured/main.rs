@@ -1,4 +1,4 @@
-//! Texts that follow grammars, from a model that knows nothing: its logits are drawn by chance.
+//! Generation under grammars, with a model of random logits.
 #![allow(clippy::panic, clippy::print_stdout, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod bounds;

@@ -10,7 +10,7 @@ use crate::harness::{Chance, Random};
 
 const SIZE: usize = 128_000;
 
-/// A byte-level tokenizer of so many tokens: bytes, numbers, spaces, marks, and words by their letters' chances.
+/// A byte-level tokenizer of this many tokens: bytes, numbers, spaces, marks, and words by their letters' chances.
 fn large(folder: &std::path::Path) -> Tokenizer {
     let letter = |byte: u8| match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
@@ -56,7 +56,7 @@ fn large(folder: &std::path::Path) -> Tokenizer {
     Tokenizer::open(folder).unwrap()
 }
 
-/// Follows a text by chance, and gives how long each mask took.
+/// Samples a random text, and returns the time of each mask.
 fn follow(constraint: &mut dyn Constraint, chance: &mut Chance, most: usize, end: u32) -> Vec<Duration> {
     let mut times = Vec::new();
     while times.len() < most && !constraint.is_complete() {

@@ -1,4 +1,4 @@
-//! Calls of tools: what the grammar of a style admits comes back from its parser, and nothing is lost.
+//! Tool calls: the parser returns what the grammar of a style admits, without loss.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Chance, Random, hot, storyteller};
 
-/// A template that spells what the published ones of a style spell, and the special tokens that come with it.
+/// A template with the text of a style's published templates, and its special tokens.
 const STYLES: [(&str, &str, &[&str]); 10] = [
     ("gpt-oss", "<|channel|><|message|>{{ tools }}", &["<|channel|>", "<|constrain|>", "<|message|>"]),
     ("deepseek-v3", "<｜tool▁calls▁begin｜>```json", &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"]),
@@ -304,7 +304,7 @@ fn invalid_tools_are_rejected() {
     let tools = Tools::new(&tokenizer, definitions()).unwrap();
     assert!(tools.clone().with_choice(ToolChoice::Named("other".to_owned())).is_err());
     assert!(Tools::new(&tokenizer, []).unwrap().with_choice(ToolChoice::Required).is_err());
-    // A template that knows no tools is helped by a system message.
+    // A template without tools gets a system message.
     let mut messages = vec![Message::user("x")];
     tools.offer(&mut messages, &mut Options::new(1)).unwrap();
     assert!(messages[0].role == "system" && messages[0].content.contains("get_weather"));

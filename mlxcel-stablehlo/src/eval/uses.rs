@@ -8,7 +8,7 @@ use crate::module::OpKind;
 pub(super) struct Uses {
     /// How many operands and results name the value, of operations that are needed themselves.
     pub(super) count: Vec<usize>,
-    /// Whether every use ends in the same step, so that the value can be computed on the way there.
+    /// Whether every use is in the same step, so that the value can be computed inside it.
     pub(super) single: Vec<bool>,
 }
 

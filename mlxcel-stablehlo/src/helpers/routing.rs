@@ -66,7 +66,7 @@ impl<'f> Builder<'f> {
         let results = self.composite(crate::composites::TOP_K, &[x], &attributes, |b, args| {
             let x = args[0];
             let element = b.ty(x).element;
-            // Entry (t, e, f): does f stand in front of e?
+            // Entry (t, e, f): does f stand before e?
             let shape = [rows, count, count];
             let this = b.expand(x, &shape, &[2])?;
             let other = b.expand(x, &shape, &[1])?;
@@ -85,7 +85,7 @@ impl<'f> Builder<'f> {
             let here = b.compare(rank, places, Comparison::Equal)?;
             let numbers = b.iota(TensorType::new(ElementType::I32, shape), 2)?;
             let indices = b.sum_where(here, numbers, 2)?;
-            // Not a number is in front of none and behind none, so that places may have several or none.
+            // Not a number is before none and behind none, so that places may have several or none.
             let (least, most) = (b.scalar(0i32)?, b.scalar(i32::try_from(count - 1).unwrap_or(i32::MAX))?);
             let indices = b.clamp(least, indices, most)?;
             let x = b.convert(x, ElementType::F32)?;
@@ -149,7 +149,7 @@ impl<'f> Builder<'f> {
         let same_earlier = self.and(same, earlier)?;
         let place = self.count(same_earlier, 1)?;
 
-        // The blocks of each expert, and those in front of its own, [expert, other].
+        // The blocks of each expert, and those before its own, [expert, other].
         let of_expert = [experts, count];
         let (e, id) = (self.iota(numbers(&of_expert), 0)?, self.expand(ids, &of_expert, &[0])?);
         let chosen = self.compare(e, id, Comparison::Equal)?;

@@ -24,7 +24,7 @@ pub use verify::results as verify;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{ElementType, TensorType};
 
-/// An operation with its operands at hand, to speak of in errors. Operands beyond the names are numbered by the last.
+/// An operation with its operands, for error messages. Operands beyond the names are numbered by the last.
 struct Site<'a> {
     op: &'a str,
     names: &'a [&'a str],

@@ -79,7 +79,7 @@ fn evaluable(decisions: &[u32]) -> Module {
     module
 }
 
-/// Whether the specification leaves no choice: a comparator that does not order what it is given sorts it in no certain
+/// Whether the specification leaves no choice: a comparator without a consistent order sorts in no defined
 /// way.
 fn is_determined(op: &Op, operands: &[&Array]) -> bool {
     let [comparator] = op.regions.as_slice() else { return true };
@@ -123,7 +123,7 @@ proptest! {
     }
 
     /// What is not returned is joined with what reads it, moved, and updated in place: the results stay the same, with
-    /// any number of threads, and with inputs that are given up.
+    /// any number of threads, and with donated inputs.
     #[test]
     fn results_do_not_depend_on_other_outputs(
         decisions in prop::collection::vec(any::<u32>(), 1..300),

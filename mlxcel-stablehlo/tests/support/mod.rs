@@ -81,7 +81,7 @@ fn run(compiler: &Path, arguments: &[&str], text: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// The beginning of a compiler's words: it goes on to print whole programs.
+/// The beginning of a compiler's output, which contains whole programs.
 pub fn first_lines(text: &str) -> String {
     text.lines().take(4).map(|line| line.chars().take(300).collect::<String>() + "\n").collect()
 }

@@ -43,7 +43,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours and is given back once.
+        // SAFETY: the reference is ours and is released once.
         unsafe { other::iree_vm_instance_release(self.0) }
     }
 }

@@ -51,7 +51,7 @@ impl Format {
     }
 }
 
-/// Cancels what a client has asked for when it leaves, which drops the future that answers it.
+/// Cancels the request of a client that disconnects, which drops the future of its response.
 struct CancelledOnDrop(CancelToken);
 
 impl Drop for CancelledOnDrop {

@@ -38,7 +38,7 @@ use connections::{Answering, Limited};
 ///
 /// The first line on standard output is the address, such as `http://127.0.0.1:8080`. SIGINT and SIGTERM end it: it takes no
 /// more requests and
-/// lets those that run come to their end.
+/// lets those that run finish.
 #[derive(Parser)]
 #[command(name = "server", version)]
 struct Arguments {
@@ -64,7 +64,7 @@ struct Arguments {
     /// How many threads compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Spread the model over so many devices, with the engine pjrt
+    /// Distribute the model over this many devices, with the engine pjrt
     #[arg(long, value_name = "N")]
     mesh: Option<usize>,
     /// The address to listen on. Others than those of this machine itself let anyone on the network in: give --api-key then
@@ -85,7 +85,7 @@ struct Arguments {
     /// How many requests may wait; a further one is refused with status 429
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
-    /// The most tokens of an answer, whatever a request asks for; defaults to the context
+    /// The maximum number of tokens of an answer; defaults to the context
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
     /// The most seconds that a request may take, waiting included
@@ -166,7 +166,7 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
         let Ok(folder) = model.canonicalize() else { return Some(model.display().to_string()) };
         Some(folder.file_name()?.to_string_lossy().into_owned())
     });
-    // What the checkpoint asks for; where it does not ask for draws, OpenAI's default.
+    // The checkpoint's sampling settings; OpenAI's defaults if it has none.
     let mut sampling = model.default_sampling().clone();
     if sampling.temperature == 0.0 {
         sampling.temperature = 1.0;
@@ -209,7 +209,7 @@ async fn serve(
     let ended = match ended {
         Some(ended) => ended,
         None => {
-            // Requests that run come to their end; what is late is cancelled, which ends its answer too.
+            // Requests that run finish; what is late is cancelled, which ends its answer too.
             let engine = app.engine.clone();
             let shutdown = tokio::task::spawn_blocking(move || engine.shutdown(grace));
             let _ = shutdown.await;

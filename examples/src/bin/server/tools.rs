@@ -103,7 +103,7 @@ impl CalledTools {
         }
     }
 
-    /// What was held back until the end.
+    /// The withheld text until the end.
     pub(crate) fn last_deltas(&mut self) -> Vec<Value> {
         let parts = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
         self.of_parts(parts)

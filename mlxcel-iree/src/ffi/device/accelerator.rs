@@ -91,7 +91,7 @@ pub(super) fn open(driver: Driver) -> Result<Handle<sys::iree_hal_device_t>> {
     device.map_err(|error| explain(driver, error))
 }
 
-/// The way out, in front of IREE's own words.
+/// The remedy, followed by IREE's message.
 fn explain(driver: Driver, error: Error) -> Error {
     let needs = match driver {
         Driver::Cuda => "an NVIDIA GPU and NVIDIA's driver (libcuda)",

@@ -1,6 +1,6 @@
 //! The operations of a decoder's walk, on arrays of MLX.
 //!
-//! Rows of a pass lie one behind the other and are not padded. What looks at other positions (attention, convolutions,
+//! Rows of a pass lie consecutively and are not padded. What looks at other positions (attention, convolutions,
 //! recurrences) goes row by row over the states of each; everything else takes the tokens of all rows at once.
 
 mod attention;

@@ -209,7 +209,7 @@ fn at_end(from_start: &Array) -> Result<Array> {
     from_start.slice_axis(1, tokens - 1, tokens)
 }
 
-/// The outputs of chunks (`[tokens, heads, width]`) one behind the other.
+/// The outputs of chunks (`[tokens, heads, width]`) consecutively.
 fn joined(outputs: &[Array]) -> Result<Array> {
     match outputs {
         [only] => Ok(only.clone()),

@@ -16,7 +16,7 @@ struct Fixture {
     cases: Vec<Case>,
 }
 
-/// Logits, and the tokens of the sequence in front of them.
+/// Logits, and the tokens of the sequence before them.
 #[derive(Deserialize)]
 struct Vector {
     logits: Vec<f32>,

@@ -201,7 +201,7 @@ impl Gptq {
         done.ok_or_else(|| differs(tensor, location))
     }
 
-    /// Sorts the codes of rows of so many words by the groups of their columns.
+    /// Sorts the codes of rows of this many words by the groups of their columns.
     fn sort(&self, groups: &[u8], words: usize, out: &mut [u8]) {
         let order = stream::order(groups);
         let mut scratch = vec![0; order.len()];

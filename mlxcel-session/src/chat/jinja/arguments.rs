@@ -61,7 +61,7 @@ impl Value<'_> {
         }
     }
 
-    /// The argument, where it is given and not none.
+    /// The argument, if it is given and not none.
     pub(super) fn given(&self) -> Option<&Self> {
         (!matches!(self, Self::Undefined | Self::None)).then_some(self)
     }

@@ -87,7 +87,7 @@ impl<'a> Evaluator<'a> {
         result
     }
 
-    /// Says which line runs, for faults that do not know theirs.
+    /// Records the current line, for errors without one.
     pub(super) fn at(&mut self, line: u32) {
         self.line = line;
     }

@@ -75,7 +75,7 @@ impl<'s> Lexer<'s> {
         Err(Fault::at(self.line, message))
     }
 
-    /// Goes on by `length` bytes.
+    /// Continues by `length` bytes.
     fn skip(&mut self, length: usize) -> &'s str {
         let (before, after) = self.rest.split_at(length);
         self.line += before.matches('\n').count() as u32;

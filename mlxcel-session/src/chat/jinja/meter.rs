@@ -28,7 +28,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// The budgets of a rendering that is given `input` bytes.
+    /// The budgets of a rendering with `input` bytes of input.
     pub(super) fn new(input: usize) -> Rc<Self> {
         let memory = MEMORY.saturating_add(input.saturating_mul(4));
         let work = WORK.saturating_add(input as u64);

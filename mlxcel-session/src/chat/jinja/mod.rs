@@ -89,7 +89,7 @@ impl Template {
     }
 }
 
-/// Roles that templates know. Some write them into a control token, such as `<|user|>`; other roles are given texts like any.
+/// Roles that templates support. Some write them into a control token, such as `<|user|>`; other roles are given texts like any.
 const ROLES: [&str; 13] = [
     "system",
     "developer",

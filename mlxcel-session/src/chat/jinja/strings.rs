@@ -55,7 +55,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// `text.strip(characters)`, on the sides that are asked for; spaces where no characters are given.
+    /// `text.strip(characters)`, on the selected sides; whitespace by default.
     pub(super) fn strip(
         &self,
         text: &Text<'a>,
@@ -109,7 +109,7 @@ impl<'a> Evaluator<'a> {
         Ok(out.finish())
     }
 
-    /// `text.split(separator, count)`, from either end; at spaces where no separator is given.
+    /// `text.split(separator, count)`, from either end; at whitespace by default.
     pub(super) fn split(
         &self,
         text: &Text<'a>,
@@ -249,7 +249,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// What a text is filled up with, and what separates others, where nothing else is asked for.
+/// The default fill character and separator.
 pub(super) const SPACE: Text<'static> = Text::Borrowed(" ", Origin::Template);
 
 /// What numbers are filled up with.

@@ -8,7 +8,7 @@ use super::fault::{Fault, Result};
 use super::meter::{Charge, DictBuilder, ListBuilder, Meter};
 use super::origin::{Origin, Origins};
 
-/// A value. Texts and containers are shared, and know what they take of the budget.
+/// A value. Strings and containers are shared and track their part of the budget.
 #[derive(Clone, Debug)]
 pub(super) enum Value<'a> {
     Undefined,

@@ -53,7 +53,7 @@ impl Default for Channels {
 }
 
 impl Channels {
-    /// After `prompt`, which may end within a header, or within a message that goes on.
+    /// After `prompt`, which may end within a header, or within a message that continues.
     pub(super) fn after(tokenizer: &Tokenizer, prompt: &[TokenId]) -> Result<Self> {
         let mut channels = Self::default();
         let ids = MARKS.map(|mark| tokenizer.token_id(mark));

@@ -157,7 +157,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Ends the output and returns what was held back.
+    /// Ends the output and returns the withheld text.
     pub fn finish(&mut self) -> Vec<AnswerPart> {
         match &mut self.0 {
             State::Plain => Vec::new(),

@@ -124,7 +124,7 @@ impl<'a> Blobs<'a> {
         }
     }
 
-    /// Goes on until the file has all its bytes. A request that is dropped after bytes came does not count as failed.
+    /// Continues until the file has all its bytes. A request that is dropped after bytes came does not count as failed.
     fn complete(
         &self,
         file: &str,

@@ -216,7 +216,7 @@ impl<'a> Client<'a> {
         if let Some(words) = text(&response, "x-error-message") {
             error = error.with_context("hub", words.chars().take(200).collect::<String>());
         }
-        // An address of a storage is valid for a while, and another one comes with the next request.
+        // Storage URLs expire, and the next request gets a new one.
         let passing =
             status.is_server_error() || status.as_u16() == 429 || (!is_hub && status.as_u16() == 403);
         Err(if passing { Failure::Passing(error) } else { Failure::Final(error) })

@@ -191,7 +191,7 @@ fn listing(now: &Behaviour) -> Value {
     json!({"id": REPO, "sha": COMMIT, "siblings": siblings.collect::<Vec<_>>(), "gated": false})
 }
 
-/// A file's content, or the range of it that was asked for.
+/// A file's content, or the requested range.
 fn body(
     stream: &mut TcpStream,
     content: &[u8],

@@ -27,7 +27,7 @@ impl DryStep {
         self.breakers.binary_search(&token).is_ok()
     }
 
-    /// The longest repetition that each token would go on with.
+    /// The longest repetition that each token would continue with.
     fn repetitions(&self, tokens: &[TokenId]) -> BTreeMap<TokenId, usize> {
         let least = self.params.allowed_length as usize;
         let mut longest = BTreeMap::new();

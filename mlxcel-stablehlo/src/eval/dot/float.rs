@@ -75,7 +75,7 @@ impl Task<'_> {
     }
 }
 
-/// How the result is laid out.
+/// The layout of the result.
 #[derive(Clone, Copy)]
 struct Output {
     m: usize,
