@@ -1,5 +1,5 @@
-//! What SECURITY.md promises is held by tests that it names, as `folder/file.rs::name`: each is there, and each line of its last table
-//! has one.
+//! The regression tests that SECURITY.md names, as `folder/file.rs::name`: each exists, and each line of the table of fixed
+//! vulnerabilities has one.
 
 use std::fs;
 
@@ -9,27 +9,30 @@ use crate::workspace::Workspace;
 
 const FILE: &str = "SECURITY.md";
 
-/// Names of tests that are not there, and lines that name none.
+/// Named tests that do not exist, and lines without tests.
 pub(super) fn defects(workspace: &Workspace) -> Result<Vec<String>> {
     let text = fs::read_to_string(workspace.root().join(FILE)).context("reading SECURITY.md")?;
     let mut defects = Vec::new();
+    if lines(&text).next().is_none() {
+        defects.push(format!("{FILE} has no table of vulnerabilities with their regression tests"));
+    }
     for (line, tests) in lines(&text) {
         if tests.is_empty() {
-            defects.push(format!("{FILE}: no test is named for: {line}"));
+            defects.push(format!("{FILE} names no test for: {line}"));
         }
         for (file, name) in tests {
             let source = fs::read_to_string(workspace.root().join(file)).unwrap_or_default();
             if !source.contains(&format!("fn {name}(")) {
-                defects.push(format!("{FILE} names {file}::{name}, which is not there"));
+                defects.push(format!("{FILE} names {file}::{name}, which does not exist"));
             }
         }
     }
     Ok(defects)
 }
 
-/// The lines of the table of what fell, each with the tests that it names: their files and names.
+/// The lines of the table of vulnerabilities, each with the files and names of its tests.
 fn lines(text: &str) -> impl Iterator<Item = (&str, Vec<(&str, &str)>)> {
-    let table = text.lines().skip_while(|line| *line != "| what fell | held by |").skip(2);
+    let table = text.lines().skip_while(|line| *line != "| vulnerability | regression tests |").skip(2);
     table.take_while(|line| line.starts_with('|')).filter_map(|line| {
         let (what, held_by) = line.trim_matches('|').split_once('|')?;
         let names = held_by.split('`').skip(1).step_by(2);
@@ -48,7 +51,7 @@ mod tests {
 
     #[test]
     fn test_paths_are_read_from_the_table() {
-        let text = "| input | trusted |\n|---|---|\n| x | `a.rs::b` |\n\n| what fell | held by |\n|---|---|\n\
+        let text = "| input | trusted |\n|---|---|\n| x | `a.rs::b` |\n\n| vulnerability | regression tests |\n|---|---|\n\
                     | one | `a/b.rs::c`, `d.rs::e` |\n| two | nothing |\n\nEnd `f.rs::g`.";
         let found: Vec<_> = lines(text).collect();
         assert_eq!(found, [("one", vec![("a/b.rs", "c"), ("d.rs", "e")]), ("two", vec![])]);
