@@ -195,7 +195,7 @@ impl EngineOptions<'_> {
         match asked.iter().find(|(option, is_asked, _)| *is_asked && unknown.contains(option)) {
             None => Ok(()),
             Some((option, _, by)) => {
-                Err(Failure::Usage(format!("{option} is for {by}, and this is {engine}")))
+                Err(Failure::Usage(format!("{option} is an option of {by}, but the engine is {engine}")))
             }
         }
     }

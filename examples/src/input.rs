@@ -52,7 +52,7 @@ fn whole(input: impl Read) -> Result<String, String> {
 
 fn checked(bytes: Vec<u8>) -> Result<String, String> {
     if bytes.len() > LONGEST {
-        return Err(format!("there are more than {LONGEST} bytes of it"));
+        return Err(format!("it exceeds {LONGEST} bytes"));
     }
     String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8 ({})", error.utf8_error()))
 }

@@ -187,7 +187,7 @@ impl Inspection {
         let decoder = checkpoint.decoder()?;
         let capacity = capacity.unwrap_or(decoder.context_length);
         if capacity > decoder.context_length {
-            let message = "the model has no room for so many positions";
+            let message = "the model does not have this many positions";
             return Err(Error::new(ErrorKind::InvalidInput, "inspect", message)
                 .with_context("capacity", capacity)
                 .with_context("limit", decoder.context_length));

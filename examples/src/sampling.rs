@@ -169,13 +169,13 @@ impl SamplingArguments {
 
 fn bias(text: &str) -> Result<(TokenId, f32), String> {
     let (token, bias) = text.split_once('=').ok_or("it must be a token id, an equals sign and a number")?;
-    let token = token.trim().parse().map_err(|_| "a token id is a whole number")?;
-    Ok((token, bias.trim().parse().map_err(|_| "a bias is a number")?))
+    let token = token.trim().parse().map_err(|_| "a token id must be an integer")?;
+    Ok((token, bias.trim().parse().map_err(|_| "a bias must be a number")?))
 }
 
 fn seed(text: &str) -> Result<Seed, String> {
     match text {
         "random" => Ok(Seed::Random),
-        text => text.parse().map(Seed::Fixed).map_err(|_| "a seed is a whole number, or `random`".to_owned()),
+        text => text.parse().map(Seed::Fixed).map_err(|_| "a seed must be an integer or `random`".to_owned()),
     }
 }

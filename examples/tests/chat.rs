@@ -111,7 +111,7 @@ fn a_saved_conversation_resumes() {
     let question = "Tell me a story about a duck named Nell.";
     let lines = format!("{question}\n/save {saved}\n/keep {kept}\nWhat did Nell find?\n");
     let (status, answers, notes) = chat(&[], lines.as_bytes());
-    assert_eq!((status, notes.as_str()), (Some(0), "note: saved\nnote: saved with what was computed\n"));
+    assert_eq!((status, notes.as_str()), (Some(0), "note: saved\nnote: saved with its KV cache\n"));
     let second = answers.lines().nth(1).unwrap();
     for file in [saved, kept] {
         let (status, answers, notes) = chat(&[], format!("/load {file}\nWhat did Nell find?\n").as_bytes());

@@ -31,7 +31,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String> {
     for path in WRITTEN {
         files += compare(&workspace.root().join(CRATE), fresh.path(), Path::new(path))?;
     }
-    Ok(format!("{files} files are what the headers give"))
+    Ok(format!("{files} files are up to date"))
 }
 
 /// A command that runs the generator.
@@ -62,7 +62,7 @@ fn compare(kept: &Path, fresh: &Path, path: &Path) -> Result<usize> {
     if !fresh_at.is_dir() {
         let read = |file: &Path| fs::read(file).with_context(|| format!("reading {}", file.display()));
         if read(&kept_at)? != read(&fresh_at)? {
-            bail!("{} is not what the headers give: run `cargo xtask generate`", kept_at.display());
+            bail!("{} is outdated: run `cargo xtask generate`", kept_at.display());
         }
         return Ok(1);
     }
@@ -74,7 +74,7 @@ fn compare(kept: &Path, fresh: &Path, path: &Path) -> Result<usize> {
     };
     let fresh_names = names(&fresh_at)?;
     if names(&kept_at)? != fresh_names {
-        bail!("{} has other files than generated ones: run `cargo xtask generate`", kept_at.display());
+        bail!("{} has files that are not generated: run `cargo xtask generate`", kept_at.display());
     }
     fresh_names.into_iter().map(|name| compare(kept, fresh, &path.join(name))).sum()
 }

@@ -68,7 +68,9 @@ impl Line {
             return Ok(Self::Prompt { prompt: text });
         }
         serde_json::from_str(&text).map_err(|_| {
-            Failure::Usage(format!("line {number} is no object with `prompt`, a text, or `messages`, a list"))
+            Failure::Usage(format!(
+                "line {number} is not an object with the string `prompt` or the list `messages`"
+            ))
         })
     }
 

@@ -100,7 +100,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     match (&arguments.inspect, &arguments.out) {
         (Some(folder), _) => run_inspect(arguments, folder),
         (None, Some(folder)) => run_write(arguments, folder),
-        (None, None) => Err(Failure::Usage("give the folder to write as --out DIR".to_owned())),
+        (None, None) => Err(Failure::Usage("pass the folder to write with --out DIR".to_owned())),
     }
 }
 

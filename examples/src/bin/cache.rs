@@ -129,7 +129,7 @@ fn verify(cache: &Cache, remove: bool, mut output: Output, json: bool) -> Result
     let count = output.entries.len();
     output.print(json)?;
     if damaged > 0 {
-        return Err(Failure::Finding(format!("{damaged} of {count} programs are damaged")));
+        return Err(Failure::Finding(format!("{damaged} of {count} programs are corrupt")));
     }
     Ok(())
 }

@@ -168,10 +168,10 @@ impl Chat {
         };
         let forgotten = conversation.forgotten_turns() - before;
         if forgotten > 0 {
-            note(&self.progress, &format!("the context is full, and turns were forgotten: {forgotten}"));
+            note(&self.progress, &format!("the context is full: {forgotten} turns were dropped"));
         }
         if ended == Some(FinishReason::Length) && tokens < self.options.max_tokens {
-            note(&self.progress, "the context is full, and the answer is cut; /forget makes room");
+            note(&self.progress, "the context is full and the answer is truncated; /forget makes room");
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Chat {
                 self.conversation().undo().map(|message| format!("taken back: {}", message.content))
             }
             ("/forget", "") => {
-                self.conversation().forget_oldest_turn().then(|| "the oldest turn is forgotten".to_owned())
+                self.conversation().forget_oldest_turn().then(|| "the oldest turn was dropped".to_owned())
             }
             ("/retry", "") => None,
             ("/reset", "") => {
@@ -226,7 +226,7 @@ impl Chat {
             }
             ("/save", file) if !file.is_empty() => Some(told(self.conversation().save(file), "saved")),
             ("/keep", file) if !file.is_empty() => {
-                Some(told(self.conversation().save_with_cache(file), "saved with what was computed"))
+                Some(told(self.conversation().save_with_cache(file), "saved with its KV cache"))
             }
             ("/load", file) if !file.is_empty() => {
                 let restored = self.model.restore_conversation(file);
@@ -234,7 +234,7 @@ impl Chat {
                 Some(told(restored, "loaded"))
             }
             _ => {
-                note(&self.progress, &format!("'{name}' is not a command like this; /help lists them"));
+                note(&self.progress, &format!("unknown command '{name}'; /help lists the commands"));
                 return Ok(());
             }
         };

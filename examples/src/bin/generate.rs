@@ -221,7 +221,7 @@ fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
         (Some(text), _) => text.to_owned(),
         (None, None) => bundled::PROMPT.to_owned(),
         (None, Some(_)) => {
-            return Err(Failure::Usage("give the prompt as --prompt TEXT or --tokens IDS".to_owned()));
+            return Err(Failure::Usage("pass a prompt with --prompt TEXT or --tokens IDS".to_owned()));
         }
     };
     if text.is_empty() {
@@ -231,7 +231,7 @@ fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
 }
 
 fn token_id(text: &str) -> Result<TokenId, String> {
-    text.trim().parse().map_err(|_| "a token id is a whole number".to_owned())
+    text.trim().parse().map_err(|_| "a token id must be an integer".to_owned())
 }
 
 fn load_options(arguments: &Arguments, progress: &Progress) -> LoadOptions {
@@ -291,7 +291,7 @@ fn start(
 fn grammar(arguments: &Arguments) -> Result<Option<Grammar>, Failure> {
     Ok(if let Some(path) = &arguments.json_schema {
         let schema: serde_json::Value = serde_json::from_str(&input::file(path)?)
-            .map_err(|error| Failure::Usage(format!("{} is no JSON: {error}", path.display())))?;
+            .map_err(|error| Failure::Usage(format!("{} is not JSON: {error}", path.display())))?;
         Some(Grammar::json_schema(schema))
     } else if let Some(expression) = &arguments.regex {
         Some(Grammar::regex(expression))

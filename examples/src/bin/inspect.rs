@@ -56,7 +56,7 @@ struct Arguments {
 }
 
 fn cache_type(name: &str) -> Result<CacheType, String> {
-    CacheType::named(name).ok_or_else(|| "f32, bf16, f16 and int8 are known".to_owned())
+    CacheType::named(name).ok_or_else(|| "use f32, bf16, f16 or int8".to_owned())
 }
 
 fn main() -> ExitCode {

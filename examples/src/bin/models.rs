@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cache = arguments.dir.clone().map(HubCache::at).or_else(HubCache::from_env);
     let cache =
-        cache.ok_or_else(|| Failure::Usage("there is no home folder; give the cache as --dir".to_owned()))?;
+        cache.ok_or_else(|| Failure::Usage("no home folder found; pass the cache with --dir".to_owned()))?;
     let progress = Progress::new();
     let mut models = Vec::new();
     for snapshot in cache.snapshots()? {

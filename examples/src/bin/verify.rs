@@ -93,10 +93,10 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (leader, traces, followers) = match transformers(arguments, &prompts)? {
         Answer::Traces(traces) => ("transformers".to_owned(), traces, &engines[..]),
         Answer::NotAsked(why) => {
-            writeln!(out, "transformers is left out: {why}")?;
+            writeln!(out, "transformers was skipped: {why}")?;
             let (name, model) = &engines[0];
             if engines.len() == 1 {
-                let alone = format!("there is nothing to compare {name} with");
+                let alone = format!("there is no second engine to compare {name} with");
                 return Err(Failure::Usage(alone));
             }
             let traces = prompts.iter().map(|prompt| Trace::of(&**model, prompt, steps));
@@ -156,7 +156,7 @@ fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> 
         engines.push((engine.backend.name().to_owned(), engine.backend.load(source, &load)?));
     }
     if engines.is_empty() {
-        return Err(Failure::Usage("no engine that is compiled in has a plugin here".to_owned()));
+        return Err(Failure::Usage("none of the compiled-in engines has its plugin here".to_owned()));
     }
     Ok(engines)
 }
@@ -177,7 +177,7 @@ fn prompts(
     }
     let Some(tokenizer) = Tokenizer::from_source(source)? else {
         if !arguments.prompt.is_empty() {
-            return Err(Failure::Usage("this checkpoint has no tokenizer to read a prompt with".to_owned()));
+            return Err(Failure::Usage("this checkpoint has no tokenizer for the prompt".to_owned()));
         }
         // Arbitrary tokens of the vocabulary, in strides that have no factor in common with its size.
         let vocabulary = model.info().vocabulary_size as u64;
@@ -305,7 +305,7 @@ fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answe
     }
     let output = match child.wait_with_output() {
         Ok(output) => output,
-        Err(error) => return refusal(format!("{} gave no answer: {error}", program.display())),
+        Err(error) => return refusal(format!("{} returned no result: {error}", program.display())),
     };
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
@@ -316,8 +316,8 @@ fn transformers(arguments: &Arguments, prompts: &[Vec<TokenId>]) -> Result<Answe
         Ok(said) if said.len() == prompts.len() => {
             Ok(Answer::Traces(said.into_iter().map(Said::trace).collect()))
         }
-        Ok(_) => refusal("it answered other prompts than it was asked".to_owned()),
-        Err(error) => refusal(format!("its answer was not understood: {error}")),
+        Ok(_) => refusal("it returned results for other prompts".to_owned()),
+        Err(error) => refusal(format!("its result could not be parsed: {error}")),
     }
 }
 

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!();
     if !story.contains("Pip") {
-        return Err(format!("that was no story about Pip: {story:?}").into());
+        return Err(format!("the text is not a story about Pip: {story:?}").into());
     }
     Ok(())
 }

@@ -196,7 +196,7 @@ fn dependency_defects(metadata: &Metadata) -> Vec<String> {
     let mut defects = Vec::new();
     for package in metadata.workspace_packages() {
         let Some(from) = rule(&package.name) else {
-            defects.push(format!("{} has no place in the architecture's table ({})", package.name, file!()));
+            defects.push(format!("{} is missing in the architecture's table ({})", package.name, file!()));
             continue;
         };
         for dependency in &package.dependencies {
@@ -213,8 +213,7 @@ fn arrow_defect(from: &Rule, to: &Rule, kind: DependencyKind) -> Option<String> 
         DependencyKind::Development => to.layer <= from.layer,
         _ => from.may_use.contains(&to.name),
     };
-    (!allowed)
-        .then(|| format!("{} depends on {}: no arrow of the architecture goes there", from.name, to.name))
+    (!allowed).then(|| format!("{} depends on {}, which the architecture does not allow", from.name, to.name))
 }
 
 /// Every root of the package must rule unsafe code out; the compiler enforces it from there on.
@@ -245,7 +244,7 @@ fn unsafe_defects(package: &Package) -> Result<Vec<String>> {
                 if !places.iter().any(|place| granted.starts_with(place)) {
                     let granted = granted.display();
                     defects.push(format!(
-                        "{}: module {granted} has leave for unsafe code, which is for {} only",
+                        "{}: module {granted} allows unsafe code, which only {} may",
                         package.name,
                         places.join(", ")
                     ));

@@ -63,7 +63,7 @@ fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
     // Another device that JAX might find is not what the oracle was computed for.
     let said = process::output(run.env("JAX_PLATFORMS", "cpu"))?;
     match said.trim() {
-        "" => bail!("the script compared nothing"),
+        "" => bail!("the script made no comparison"),
         said => Ok(said.to_owned()),
     }
 }

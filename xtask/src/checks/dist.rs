@@ -66,7 +66,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
             bail!("no test ran");
         }
     }
-    Ok(format!("{total}; {refused} wrong environments refused"))
+    Ok(format!("{total}; {refused} wrong environments rejected"))
 }
 
 /// The engine with these features must not have the crate `unwanted` below it.

@@ -132,7 +132,7 @@ impl External {
         native.sort_unstable();
         native.dedup();
         if !native.is_empty() {
-            bail!("{} depends on what needs a native toolchain: {}", self.name, native.join(", "));
+            bail!("{} has dependencies that need a native toolchain: {}", self.name, native.join(", "));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A check that is not made for want of something that continuous integration could have: an error there.
 pub(super) fn left_out(reason: String) -> Result<Done> {
     if in_ci() {
-        bail!("{reason}; in continuous integration nothing is left out that could be there");
+        bail!("{reason}; continuous integration may not skip it");
     }
     Ok(Done::Unchecked(reason))
 }
@@ -35,7 +35,7 @@ pub(super) fn fetched_by_rustup(arguments: &[&str]) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if reaches_rust_server(|name| std::env::var_os(name)) => Err(error),
         Err(error) => {
-            eprintln!("{error:#}; its server is out of reach");
+            eprintln!("{error:#}; its server is unreachable");
             Ok(false)
         }
     }

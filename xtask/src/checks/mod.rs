@@ -152,7 +152,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             continue;
         }
         if arguments.only.is_empty() && check.is_apart() {
-            let reason = format!("takes long, and has a job of its own: --only {}", check.name());
+            let reason = format!("takes long and has its own job: --only {}", check.name());
             outcomes.push(Outcome { check, result: Ok(Done::Unchecked(reason)), time: Duration::ZERO });
             continue;
         }
@@ -182,7 +182,7 @@ fn report(outcomes: &[Outcome]) -> Result<()> {
         .map(|outcome| outcome.check.name())
         .collect();
     if !unchecked.is_empty() {
-        eprintln!("not run, or not in full: {}", unchecked.join(", "));
+        eprintln!("not run, or not completely: {}", unchecked.join(", "));
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));

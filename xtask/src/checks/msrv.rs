@@ -35,18 +35,17 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         }
     }
     if demanding > 0 {
-        bail!("{demanding} packages do not keep to Rust {promised}");
+        bail!("{demanding} packages need a newer Rust than {promised}");
     }
     let packages = metadata.packages.len();
     if !is_installed(&promised) && !install(&promised)? {
         return Ok(Done::Unchecked(format!(
-            "nothing was compiled with Rust {promised}, which is not installed (`rustup toolchain install {promised}`); all {packages} packages ask for \
-             that or older"
+            "Rust {promised} is not installed (`rustup toolchain install {promised}`), so nothing was compiled with it; all {packages} packages declare it or an older version"
         )));
     }
     compile_with(workspace, &promised)?;
     Ok(Done::Checked(format!(
-        "Rust {promised} compiles the workspace, and {packages} packages ask for that or older"
+        "Rust {promised} compiles the workspace, and all {packages} packages declare it or an older version"
     )))
 }
 

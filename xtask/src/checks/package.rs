@@ -31,7 +31,7 @@ pub(super) fn check(workspace: &Workspace, packages: &SharedPackages) -> Result<
     let counts = prove(workspace, &target, &used)?;
     let (number, largest) = (packages.unpacked.len(), packages.largest as f64 / 1e6);
     Ok(format!(
-        "{number} packages of at most {largest:.1} MB; {PACKAGE} on those of {}: {counts}",
+        "{number} packages of at most {largest:.1} MB; {PACKAGE} with {}: {counts}",
         PUBLISHED.join(" and ")
     ))
 }

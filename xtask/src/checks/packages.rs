@@ -95,7 +95,7 @@ impl Packages {
         let archive = self.folder.join("package").join(format!("{name}.crate"));
         let bytes = archive.metadata().with_context(|| format!("reading {}", archive.display()))?.len();
         if bytes > MOST_BYTES {
-            bail!("it has {bytes} bytes, and crates.io takes {MOST_BYTES} at most");
+            bail!("it has {bytes} bytes; crates.io accepts at most {MOST_BYTES}");
         }
         self.largest = self.largest.max(bytes);
         // With the time of unpacking: cargo gives every file the same, and would not see that one has changed.

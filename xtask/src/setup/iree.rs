@@ -62,7 +62,7 @@ pub(super) fn unpack(workspace: &Workspace) -> Result<bool> {
     let found = digest(&upstream, &files)?;
     if found != SHA256 {
         bail!(
-            "the sources of IREE in {} are not those of the release: their sum is {found}, and {SHA256} is expected; delete \
+            "the sources of IREE in {} are not those of the release: their checksum is {found}, expected {SHA256}; delete \
              that folder and run `cargo xtask setup` again",
             upstream.display()
         );

@@ -32,7 +32,7 @@ impl ApiError {
 
     /// A field that this server does not support.
     pub(crate) fn unsupported(param: &str, what: &str) -> Self {
-        let mut error = Self::invalid(param, format!("{what}: this server does not support it"));
+        let mut error = Self::invalid(param, format!("{what}: not supported by this server"));
         error.body.code = Some("unsupported");
         error
     }

@@ -127,7 +127,7 @@ impl Fields {
         for (token, &bias) in self.logit_bias.iter().flatten() {
             let token: TokenId = token
                 .parse()
-                .map_err(|_| ApiError::invalid("logit_bias", "the keys of logit_bias are token ids"))?;
+                .map_err(|_| ApiError::invalid("logit_bias", "the keys of logit_bias must be token ids"))?;
             sampling.logit_bias.push((token, bias));
         }
         if let Some(grammar) = self.grammar()? {
@@ -154,11 +154,11 @@ impl Fields {
             }
             Some("json_schema") => Err(ApiError::invalid(
                 "response_format",
-                "json_schema has an object, schema, with the JSON schema",
+                "json_schema must contain an object `schema` with the JSON schema",
             )),
             _ => Err(ApiError::invalid(
                 "response_format",
-                "the type of response_format is text, json_object or json_schema",
+                "the type of response_format must be text, json_object or json_schema",
             )),
         }
     }

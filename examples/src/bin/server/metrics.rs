@@ -33,9 +33,13 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response {
 fn text(app: &App) -> String {
     let stats = app.engine.stats();
     let mut page = Page(String::new());
-    page.gauge("requests_queued", "Requests that wait for a sequence.", stats.queued as f64);
-    page.gauge("requests_running", "Requests that have a sequence.", stats.running as f64);
-    page.gauge("requests_paused", "Running requests whose readers are behind.", stats.paused as f64);
+    page.gauge("requests_queued", "Queued requests.", stats.queued as f64);
+    page.gauge("requests_running", "Running requests.", stats.running as f64);
+    page.gauge(
+        "requests_paused",
+        "Running requests that are paused because their readers are slow.",
+        stats.paused as f64,
+    );
     page.gauge("kv_cache_bytes", "Bytes of the open sequences.", stats.kv_bytes as f64);
     let requests = [
         ("submitted", stats.submitted),
@@ -47,30 +51,38 @@ fn text(app: &App) -> String {
         ("preempted", stats.preempted),
         ("retried", stats.retried),
     ];
-    page.head("requests_total", "Requests by what became of them.", "counter");
+    page.head("requests_total", "Requests by outcome.", "counter");
     for (what, value) in requests {
         page.value("requests_total", &format!("{{event=\"{what}\"}}"), value as f64);
     }
     page.counter("prompt_tokens_total", "Tokens of prompts.", stats.prompt_tokens as f64);
     page.counter(
         "prompt_tokens_reused_total",
-        "Tokens of prompts that were computed before.",
+        "Prompt tokens reused from prefixes.",
         stats.reused_tokens as f64,
     );
-    page.counter("generated_tokens_total", "Tokens that were generated.", stats.generated_tokens as f64);
-    page.counter("computed_tokens_total", "Tokens that were computed.", stats.computed_tokens as f64);
+    page.counter("generated_tokens_total", "Generated tokens.", stats.generated_tokens as f64);
+    page.counter("computed_tokens_total", "Computed tokens.", stats.computed_tokens as f64);
     page.counter("steps_total", "Steps.", stats.steps as f64);
     page.counter("passes_total", "Passes over the weights.", stats.passes as f64);
     page.counter("step_seconds_total", "Time in steps.", stats.step_time.as_secs_f64());
-    page.counter("compile_seconds_total", "Time of compiling in steps.", stats.compile_time.as_secs_f64());
+    page.counter(
+        "compile_seconds_total",
+        "Time spent compiling during steps.",
+        stats.compile_time.as_secs_f64(),
+    );
     page.gauge("longest_wait_seconds", "The longest wait for a sequence.", stats.longest_wait.as_secs_f64());
     if let Some(cache) = app.engine.model().prefix_cache() {
         let stats = cache.stats();
-        page.gauge("prefix_cache_bytes", "Bytes of kept prefixes.", stats.bytes as f64);
-        page.counter("prefix_cache_hits_total", "Prompts that began as a kept prefix.", stats.hits as f64);
-        page.counter("prefix_cache_misses_total", "Prompts that did not.", stats.misses as f64);
+        page.gauge("prefix_cache_bytes", "Bytes of cached prefixes.", stats.bytes as f64);
+        page.counter("prefix_cache_hits_total", "Prompts that matched a cached prefix.", stats.hits as f64);
+        page.counter(
+            "prefix_cache_misses_total",
+            "Prompts that matched no cached prefix.",
+            stats.misses as f64,
+        );
     }
-    page.head("http_requests_total", "Answers by path and status.", "counter");
+    page.head("http_requests_total", "Responses by path and status.", "counter");
     for ((path, status), &value) in &*app.served.0.lock().unwrap_or_else(PoisonError::into_inner) {
         page.value("http_requests_total", &format!("{{path=\"{path}\",status=\"{status}\"}}"), value as f64);
     }

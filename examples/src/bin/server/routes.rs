@@ -57,18 +57,21 @@ impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Body<T> {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         if !is_json(&request) {
-            let message = "the Content-Type of the body has to be application/json";
+            let message = "the Content-Type must be application/json";
             return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let Ok(body) = tokio::time::timeout(BODY_TIME, Bytes::from_request(request, app)).await else {
-            return Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"));
+            return Err(ApiError::with_status(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time",
+            ));
         };
         let body =
             body.map_err(|rejection| ApiError::with_status(rejection.status(), rejection.body_text()))?;
         let bytes = body.len().clamp(1, PARSED_AT_ONCE) as u32;
         let room = Arc::clone(&app.parsing).acquire_many_owned(bytes).await;
         let room = room.map_err(|error| {
-            Error::new(ErrorKind::Internal, "read request", "nothing is parsed any more").with_source(error)
+            Error::new(ErrorKind::Internal, "read request", "the server is shutting down").with_source(error)
         })?;
         match Json::from_bytes(&body) {
             Ok(Json(body)) => Ok(Self(body, room)),
@@ -123,7 +126,7 @@ async fn model(
     if name == app.name {
         return Ok(Json(describe(&app)));
     }
-    Err(ApiError::with_status(StatusCode::NOT_FOUND, format!("there is no model {name:?} here")))
+    Err(ApiError::with_status(StatusCode::NOT_FOUND, format!("the model {name:?} does not exist")))
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
@@ -137,9 +140,9 @@ async fn health(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn nothing() -> ApiError {
-    ApiError::with_status(StatusCode::NOT_FOUND, "there is nothing at this path")
+    ApiError::with_status(StatusCode::NOT_FOUND, "this path does not exist")
 }
 
 async fn wrong_method() -> ApiError {
-    ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, "this path is not for this method")
+    ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not support the method")
 }

@@ -39,7 +39,7 @@ impl ToolFields {
                 _ => {
                     return Err(ApiError::invalid(
                         "tool_choice",
-                        "tool_choice is auto, none, required or a tool",
+                        "tool_choice must be auto, none, required or a tool",
                     ));
                 }
             },

@@ -124,7 +124,7 @@ fn refuses(script: &Path, out: &Path, case: &Case<'_>) -> Result<()> {
     command.envs(case.variable);
     let output = command.stdin(Stdio::null()).output().context("starting the build script")?;
     if output.status.success() {
-        bail!("the build script took it");
+        bail!("the build script accepted it");
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let errors: String = said.lines().filter_map(|line| line.strip_prefix("cargo::error=")).collect();

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let question = Message::user("Tell me a story about a fox named Pip.");
             let story: String = model.chat(&[question], &Options::new(32))?.collect::<Result<_, _>>()?;
             println!("{story}");
-            if story.contains("Pip") { Ok(()) } else { Err("that was no story about Pip".into()) }
+            if story.contains("Pip") { Ok(()) } else { Err("the text is not a story about Pip".into()) }
         }
         _ => Err("usage: with-bundle write MODEL BUNDLE, or with-bundle run BUNDLE".into()),
     }
