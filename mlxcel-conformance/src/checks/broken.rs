@@ -12,7 +12,7 @@ use crate::subject::Subject;
 /// With NaN logits, every want returns an error of the kind [`Device`](ErrorKind::Device) and poisons the sequence: no
 /// token, no probability and no logits are returned.
 ///
-/// Kills: `chooses_among_no_numbers`, `shows_what_is_no_number`.
+/// Kills: `samples_from_nan`, `returns_nan_logits`.
 pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
     let model = subject.broken_model()?.ok_or_else(|| Failure::new("the subject has no such weights"))?;
     let vocabulary = model.info().vocabulary_size;

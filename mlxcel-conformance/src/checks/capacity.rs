@@ -26,7 +26,7 @@ pub fn fills_exactly(subject: &Subject<'_>) -> Outcome {
 
 /// One token beyond the capacity is rejected before any work, and the sequence is unchanged.
 ///
-/// Kills: `capacity_one_beyond`, `fills_up_before_it_refuses`, `drops_what_does_not_fit`.
+/// Kills: `capacity_one_beyond`, `fills_up_before_rejecting`, `truncates_rows_at_the_capacity`.
 pub fn one_beyond_is_refused(subject: &Subject<'_>) -> Outcome {
     let capacity = 12;
     let model = subject.model()?;

@@ -68,7 +68,7 @@ pub fn duplicate_rows_are_refused(subject: &Subject<'_>) -> Outcome {
 
 /// An invalid row returns its error, and valid rows of the same step run.
 ///
-/// Kills: `one_bad_row_fails_all`, `takes_bad_rows_out`.
+/// Kills: `one_bad_row_fails_all`, `omits_bad_rows`.
 pub fn bad_rows_harm_no_others(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let plan = SamplingPlan::greedy();

@@ -25,7 +25,7 @@ fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usi
 
 /// A fork continues as its source would, also from an empty sequence. Needs two sequences.
 ///
-/// Kills: `fork_forgets_a_token`, `fork_loses_what_wrapped`.
+/// Kills: `fork_forgets_a_token`, `fork_loses_wrapped_positions`.
 pub fn fork_continues(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     for length in [0, 1, 9, subject.long()?] {

@@ -45,7 +45,7 @@ fn same(subject: &Subject<'_>, state: &[f32], expected: &[f32], what: impl std::
 
 /// A pooled state has the claimed number of elements, all finite, and differs between texts. Needs hidden states.
 ///
-/// Kills: `cuts_hidden_states`, `knows_one_hidden_state`.
+/// Kills: `cuts_hidden_states`, `returns_one_hidden_state`.
 pub fn hidden_states_are_complete(subject: &Subject<'_>) -> Outcome {
     let claimed = subject.model()?.capabilities().hidden_states;
     let mut session = subject.session()?;
@@ -91,7 +91,7 @@ pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
 /// The mean is over the states of the row's own tokens, equal to those computed step by step, also over several chunks
 /// and after earlier tokens of the sequence. Needs hidden states.
 ///
-/// Kills: `means_are_last`, `means_count_what_was_held`.
+/// Kills: `means_are_last`, `means_include_earlier_tokens`.
 pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
     let text = subject.tokens(7, subject.length(70)?)?;
     let mut session = subject.session()?;

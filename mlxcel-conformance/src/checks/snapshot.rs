@@ -8,7 +8,7 @@ use crate::subject::Subject;
 
 /// A restored sequence continues as the original, also via bytes and from an empty sequence.
 ///
-/// Kills: `snapshot_forgets_a_token`, `snapshot_is_an_alias`, `snapshot_loses_what_wrapped`.
+/// Kills: `snapshot_forgets_a_token`, `snapshot_is_an_alias`, `snapshot_loses_wrapped_positions`.
 pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     for length in [0, 1, 9, subject.long()?] {
@@ -59,7 +59,7 @@ pub fn snapshot_outlives_its_session(subject: &Subject<'_>) -> Outcome {
 
 /// A snapshot of another engine or model, or longer than the session's capacity, is rejected.
 ///
-/// Kills: `restores_anything`, `restores_what_is_too_long`.
+/// Kills: `restores_anything`, `restores_oversized_snapshots`.
 pub fn snapshot_rejects_foreign(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;
@@ -107,7 +107,7 @@ pub fn snapshot_rejects_other_models(subject: &Subject<'_>) -> Outcome {
 
 /// A snapshot with a truncated or extended payload, or with a wrong position, is corrupt.
 ///
-/// Kills: `restores_damage`.
+/// Kills: `restores_corrupt_snapshots`.
 pub fn snapshot_rejects_corruption(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;

@@ -13,7 +13,7 @@ use crate::subject::Subject;
 /// Every unclaimed operation, want and sampling field returns `Unsupported` and changes nothing; a plan for the host
 /// never runs on the device.
 ///
-/// Kills: `does_what_it_does_not_claim`, `samples_for_the_host`.
+/// Kills: `performs_unclaimed_operations`, `samples_for_the_host`.
 pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let model = subject.model()?;
     let vocabulary = model.info().vocabulary_size;

@@ -25,7 +25,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    ("chooses_among_no_numbers", |reference| {
+    ("samples_from_nan", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Unrefuses(|want| {
                 let chosen = RowResult::Token(SampledToken::new(0, f32::NAN));
@@ -33,7 +33,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    ("shows_what_is_no_number", |reference| {
+    ("returns_nan_logits", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Unrefuses(|want| {
                 matches!(want, Want::Logits).then(|| RowResult::Logits(vec![f32::NAN; 64]))

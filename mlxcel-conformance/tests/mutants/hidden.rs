@@ -15,7 +15,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    ("knows_one_hidden_state", |reference| {
+    ("returns_one_hidden_state", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
                 if let RowResult::Hidden(state) = result {
@@ -31,7 +31,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
-    ("means_count_what_was_held", |reference| {
+    ("means_include_earlier_tokens", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Recompute(|held, _, pooling| {
                 (pooling == Pooling::Mean).then(|| (held.to_vec(), Pooling::Mean))

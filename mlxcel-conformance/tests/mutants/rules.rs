@@ -64,7 +64,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| 3 * most);
         })
     }),
-    ("does_what_it_does_not_claim", |reference| {
+    ("performs_unclaimed_operations", |reference| {
         Broken::new(reference).with_claims(|claimed| {
             (claimed.rewind, claimed.every_position, claimed.token_masks) = (false, false, false);
             claimed.hidden_states = None;
@@ -83,14 +83,14 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     }),
     ("miscounts_tokens", |reference| stepping!(reference, Miscounts(|stats| stats.tokens = stats.passes))),
     ("stats_fall", |reference| stepping!(reference, StatsFall::default())),
-    ("fills_up_before_it_refuses", |reference| stepping!(reference, Overfull { refuses: true })),
-    ("drops_what_does_not_fit", |reference| stepping!(reference, Overfull { refuses: false })),
+    ("fills_up_before_rejecting", |reference| stepping!(reference, Overfull { refuses: true })),
+    ("truncates_rows_at_the_capacity", |reference| stepping!(reference, Overfull { refuses: false })),
     ("accepts_no_rows", |reference| stepping!(reference, AcceptsNoRows)),
     ("accepts_empty_rows", |reference| stepping!(reference, AcceptsEmptyRows)),
     ("wraps_tokens", |reference| stepping!(reference, WrapsTokens)),
     ("accepts_duplicates", |reference| stepping!(reference, AcceptsDuplicates)),
     ("one_bad_row_fails_all", |reference| stepping!(reference, BadRows { fail_all: true })),
-    ("takes_bad_rows_out", |reference| stepping!(reference, BadRows { fail_all: false })),
+    ("omits_bad_rows", |reference| stepping!(reference, BadRows { fail_all: false })),
     ("own_prefill_drops_a_token", |reference| stepping!(reference, OwnPrefill)),
     ("own_decode_answers_in_reverse", |reference| stepping!(reference, OwnDecode)),
     ("ignores_cancel", |reference| stepping!(reference, IgnoresCancel)),

@@ -20,8 +20,10 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
         Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|to, held| (to + 1).min(held))))
     }),
     ("rewinds_a_window", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsWindow))),
-    ("fork_loses_what_wrapped", |reference| Broken::new(reference).with_twist(|| Box::new(ForkLosesWrapped))),
-    ("snapshot_loses_what_wrapped", |reference| {
+    ("fork_loses_wrapped_positions", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(ForkLosesWrapped))
+    }),
+    ("snapshot_loses_wrapped_positions", |reference| {
         Broken::new(reference).with_twist(|| Box::new(RestoreLosesWrapped))
     }),
     ("windows_grow", |reference| Broken::new(reference).with_twist(|| Box::new(WindowsGrow::default()))),
@@ -47,10 +49,12 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
         Broken::new(reference).with_twist(|| Box::new(SnapshotHandle::default()))
     }),
     ("restores_anything", |reference| Broken::new(reference).with_twist(|| Box::new(RestoresAnything))),
-    ("restores_what_is_too_long", |reference| {
+    ("restores_oversized_snapshots", |reference| {
         Broken::new(reference).with_twist(|| Box::new(RestoresTooLong))
     }),
-    ("restores_damage", |reference| Broken::new(reference).with_twist(|| Box::new(RestoresDamage))),
+    ("restores_corrupt_snapshots", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(RestoresDamage))
+    }),
     ("restore_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(RestoreComputes))),
     ("forgets_poison", |reference| Broken::new(reference).with_twist(|| Box::new(ForgetsPoison::default()))),
 ];
