@@ -1,11 +1,9 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
-//! `setup` provisions what the engines are built and run with, `demo` lets the bundled model tell a story, `bench`
-//! measures, `fuzz` looks for hostile inputs, `sanitize` looks for misuse of memory, `aarch64` runs tests on
-//! emulated processors, `generate` makes bindings anew, `size` tells how large programs are, `release-notes` checks a
-//! tag, `test` runs every check that
-//! continuous integration runs. They need Rust, a C++ compiler and Python 3
-//! with pip, and nothing else.
+//! `setup` provisions the native toolchain, `demo` lets the bundled model tell a story, `bench` measures, `fuzz` searches
+//! for inputs that break readers, `sanitize` runs sanitizers, `aarch64` runs tests on emulated processors, `generate`
+//! regenerates bindings, `size` measures binary size, `release-notes` checks a tag, and `test` runs every check of
+//! continuous integration. They need only Rust, a C++ compiler and Python 3 with pip.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -41,11 +39,11 @@ struct Arguments {
 enum Task {
     /// Unpack the sources of IREE's runtime, and provision the IREE compiler and MLX into .toolchain/
     Setup(setup::Arguments),
-    /// Let the bundled model tell a story through the IREE engine
+    /// Generate a story with the bundled model and the IREE engine
     Demo(demo::Arguments),
-    /// Measure an engine beside other programs
+    /// Compare engines with other programs
     Bench(bench::Arguments),
-    /// Run hostile inputs through everything that reads untrusted files
+    /// Fuzz everything that reads untrusted files
     Fuzz(fuzz::Arguments),
     /// Run the tests of what talks to C and C++ under the address and the leak sanitizer, and those of many threads under the
     /// thread sanitizer

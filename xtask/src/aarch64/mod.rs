@@ -1,7 +1,7 @@
-//! `aarch64`: the tests of what depends on the instruction set, built for 64-bit Arm and run on an emulated processor.
+//! `aarch64`: tests that depend on the instruction set, built for 64-bit Arm and run on emulated processors.
 //!
-//! The engines' kernels differ by the processor's features, so their tests run on several that have more and fewer of them. Tests start
-//! this machine's IREE compiler, which runs beside the emulator at full speed; such as start themselves are not among these.
+//! Kernels depend on the processor's features, so their tests run on several processors. Tests start this machine's IREE compiler, which
+//! runs natively; tests that start programs built for 64-bit Arm are not included.
 
 mod toolchain;
 
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Run only these tests; may be repeated
     #[arg(long, value_enum)]
     only: Vec<Selection>,
-    /// The emulated processor, as `qemu-aarch64 -cpu help` names it, in place of the usual ones; may be repeated
+    /// The emulated processor, from the list of `qemu-aarch64 -cpu help`, instead of the default ones; may be repeated
     #[arg(long)]
     cpu: Vec<String>,
 }
@@ -32,17 +32,17 @@ enum Selection {
     Libraries,
     /// The kernels of the IREE engine
     Kernels,
-    /// Transformers' results, on the portable and the IREE engine
+    /// Recorded outputs of transformers, on the portable and the IREE engine
     Oracles,
 }
 
-/// Has dot products, matrix products and bfloat16.
+/// Has int8 dot products, int8 matrix products and bfloat16.
 const MOST: &str = "max,pauth-impdef=on";
 
-/// Has dot products of bytes.
+/// Has int8 dot products.
 const DOT_PRODUCTS: &str = "neoverse-n1";
 
-/// Has NEON alone.
+/// Has only NEON.
 const LEAST: &str = "cortex-a72";
 
 impl Selection {
@@ -59,7 +59,7 @@ impl Selection {
         }
     }
 
-    /// What the names of tests begin with; all tests if there is none.
+    /// Prefixes of test names; all tests if empty.
     fn names(self) -> &'static [&'static str] {
         match self {
             Self::Libraries => &[],
@@ -68,7 +68,7 @@ impl Selection {
         }
     }
 
-    /// The processors that make a difference to these tests.
+    /// The processors to run these tests on.
     fn cpus(self) -> &'static [&'static str] {
         match self {
             Self::Libraries | Self::Oracles => &[MOST],

@@ -1,9 +1,9 @@
-//! What builds for 64-bit Arm and runs it: a C compiler, an emulator, and a Rust standard library.
+//! The toolchain for 64-bit Arm: a C compiler, an emulator, and a Rust standard library.
 //!
 //! Compiler and emulator are packages of Debian and Ubuntu. The standard library is rustup's if the toolchain has the target;
 //! else Debian's own
-//! Rust is used, whose standard library for 64-bit Arm is unpacked into `.toolchain/aarch64/` and not installed: that would bring in
-//! system libraries of another architecture.
+//! Rust is used, whose standard library for 64-bit Arm is unpacked into `.toolchain/aarch64/` instead of installed, which would
+//! pull in system libraries of another architecture.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,14 +22,14 @@ const COMPILER: &str = "aarch64-linux-gnu-gcc";
 
 const EMULATOR: &str = "qemu-aarch64";
 
-/// Where the packages have the C library.
+/// The folder of the C library in the packages.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
 /// Packages with the compilers, the C library and the emulator.
 const PACKAGES: [&str; 4] =
     ["gcc-aarch64-linux-gnu", "g++-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
 
-/// Packages with Debian's Rust in a version that this repository builds with.
+/// Packages with a version of Debian's Rust that builds this repository.
 const RUST_PACKAGES: [&str; 3] = ["rustc-web", "cargo-web", "libstd-rust-web-dev"];
 
 const STANDARD_LIBRARY: &str = "libstd-rust-web-dev:arm64";
@@ -37,12 +37,12 @@ const STANDARD_LIBRARY: &str = "libstd-rust-web-dev:arm64";
 /// A provisioned toolchain.
 pub(super) struct Toolchain {
     cargo: OsString,
-    /// Debian's compiler, and the folder with the standard library for it; none where those of rustup are used.
+    /// Debian's compiler, and the folder with its standard library; `None` if rustup's are used.
     packaged: Option<(PathBuf, PathBuf)>,
 }
 
 impl Toolchain {
-    /// Finds what is there and installs what is not, as far as this process may.
+    /// Finds the tools, and installs missing ones if this process may.
     pub(super) fn provision(workspace: &Workspace) -> Result<Self> {
         if cfg!(target_arch = "aarch64") {
             bail!("this machine is 64-bit Arm itself: `cargo xtask test` runs all tests on it");
@@ -68,7 +68,7 @@ impl Toolchain {
 
     /// `cargo test` with these arguments for the target, on an emulated processor.
     ///
-    /// Builds lie in a folder of their own: another compiler may have made those for this machine.
+    /// Builds use a separate target folder, because builds for this machine may use another compiler.
     pub(super) fn test(&self, workspace: &Workspace, arguments: &[&str], cpu: &str) -> Command {
         let variable =
             |name: &str| format!("CARGO_TARGET_{}_{name}", TARGET.to_uppercase().replace('-', "_"));
@@ -83,7 +83,7 @@ impl Toolchain {
             .env(variable("RUNNER"), format!("{EMULATOR} -cpu {cpu} -L {LIBRARIES}"));
         if let Some((rustc, root)) = &self.packaged {
             let flags = format!("--sysroot\u{1f}{}", root.display());
-            // What the cargo that runs us has set names the other toolchain.
+            // These variables of the calling cargo name another toolchain.
             command
                 .env("RUSTC", rustc)
                 .env("CARGO_ENCODED_RUSTFLAGS", flags)
@@ -94,7 +94,7 @@ impl Toolchain {
     }
 }
 
-/// Whether a compiler, with its own folder or this one, has what programs for the target are linked with.
+/// Whether a compiler, with its own or this sysroot, has the standard library of the target.
 fn has_standard_library(rustc: &Path, sysroot: Option<&Path>) -> bool {
     let mut command = Command::new(rustc);
     command.args(["--print", "target-libdir", "--target", TARGET]);
@@ -108,10 +108,10 @@ fn has_standard_library(rustc: &Path, sysroot: Option<&Path>) -> bool {
     folder.is_ok_and(|folder| folder.is_dir()) && sysroot.is_none_or(of_this_version)
 }
 
-/// The file with the version of the compiler that an unpacked standard library is for.
+/// The file with the compiler version of an unpacked standard library.
 const VERSION: &str = "version";
 
-/// Installs packages, or says how.
+/// Installs packages, or fails with the command to run.
 fn install(packages: &[&str]) -> Result<()> {
     let words = [&["install", "--yes", "--no-install-recommends"], packages].concat();
     let by_hand = format!("`apt-get update && apt-get {}` as root", words.join(" "));
@@ -128,9 +128,9 @@ fn install(packages: &[&str]) -> Result<()> {
         .with_context(|| format!("installing what builds for 64-bit Arm; by hand: {by_hand}"))
 }
 
-/// Unpacks Debian's Rust standard library for the target into a folder, where `--sysroot` finds it.
+/// Unpacks Debian's Rust standard library for the target into a folder for `--sysroot`.
 ///
-/// The packages are of an architecture that the system does not have, so apt is given lists of its own.
+/// The system does not have the packages' architecture, so apt uses separate package lists.
 fn unpack_standard_library(root: &Path) -> Result<()> {
     let parent = root.parent().context("the toolchain has no folder")?;
     let folder = tempfile::tempdir_in(parent).context("making a folder beside the toolchain")?;
