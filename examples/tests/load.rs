@@ -20,7 +20,7 @@ const THREADS: usize = 16;
 /// Sessions after which memory is what it will be.
 const WARM: usize = 100;
 
-/// What is done in a session is one of this many things.
+/// The number of different uses of a session.
 const SCRIPTS: usize = 12;
 
 /// How many tokens are generated.
@@ -158,7 +158,7 @@ fn hold(engine: &dyn Backend, sessions: usize) {
         grown >> 10
     );
     assert_eq!(whole + cancelled, sessions);
-    // A session holds half a megabyte; the heaps of this many threads come and go by some.
+    // A session holds half a megabyte; the heaps of the threads vary by some.
     assert!(grown <= 16 << 20, "{}: {grown} bytes more after {sessions} sessions", engine.name());
 }
 

@@ -26,7 +26,7 @@ impl LogitsSampler for Host {
 
 type Ran = (Vec<SampledToken>, Option<FinishReason>, usize);
 
-/// Generates after `prompt`, with calling `draft` before each row; also returns the number of passes.
+/// Generates after `prompt`, calling `draft` before each row; also returns the number of passes.
 fn run(
     model: &dyn Model,
     prompt: &[TokenId],

@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(shortened(&[(2, 16)], Last), Some(vec![(2, 2)]));
         assert_eq!(shortened(&[(5, 16)], Every), Some(vec![(5, 8)]));
         assert_eq!(shortened(&[(3, 16), (1, 1), (1, 1)], Last), Some(vec![(3, 4), (1, 4), (1, 4)]));
-        // No program has this many rows of that room, or gives hidden states; or nothing is gained.
+        // No program has this many rows of that size or returns hidden states, or nothing is gained.
         assert_eq!(shortened(&[(5, 16), (1, 1), (1, 1)], Last), None);
         assert_eq!(shortened(&[(5, 16)], Hidden), None);
         assert_eq!(shortened(&[(9, 16)], Last), None);

@@ -42,7 +42,7 @@ struct Arguments {
     /// Widths that differ by module, more for what matters more: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
     #[arg(long, value_name = "NAME")]
     recipe: Option<Recipe>,
-    /// Pack the modules whose path fits PATTERN, in which * stands for any text, affinely with this many bits; may be given more than
+    /// Pack the modules whose path fits PATTERN, in which * matches any text, in affine mode with this many bits; may be given more than
     /// once, and the last that fits holds
     #[arg(long, value_name = "PATTERN=BITS[/GROUP]")]
     tensor: Vec<Override>,

@@ -279,7 +279,7 @@ impl<'a> Evaluator<'a> {
         Ok(list.finish())
     }
 
-    /// `batch(size)`, lists of this many items, or `slice(count)`, so many lists.
+    /// `batch(size)`, lists of `size` items, or `slice(count)`, `count` lists.
     fn parts(&self, name: &str, value: &Value<'a>, values: &Values<'a>) -> Result<Value<'a>> {
         let [size, fill] = values.take(name, ["size", "fill_with"])?;
         let size = size.count_or(0)?;
