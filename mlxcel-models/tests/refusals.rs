@@ -25,7 +25,7 @@ fn assert_refused(error: &Error, kind: ErrorKind, file: &str, words: &str) {
 fn a_missing_folder_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let error = Checkpoint::open(folder.path().join("absent")).unwrap_err();
-    assert_refused(&error, ErrorKind::NotFound, "absent", "no such folder");
+    assert_refused(&error, ErrorKind::NotFound, "absent", "the folder does not exist");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_file_instead_of_a_folder_is_rejected() {
 fn a_folder_without_config_is_rejected() {
     let written = Draft::llama().write();
     written.remove("config.json");
-    assert_refused(&written.refusal(), ErrorKind::NotFound, "config.json", "no config.json");
+    assert_refused(&written.refusal(), ErrorKind::NotFound, "config.json", "config.json is missing");
     fs::create_dir(written.path("config.json")).unwrap();
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "regular file");
 }
@@ -81,7 +81,7 @@ fn oversized_settings_are_rejected() {
     fs::File::create(written.path("config.json")).unwrap().set_len(200 << 20).unwrap();
     assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "implausible");
     written.put("config.json", format!("[{}0]", "{\"\":0},".repeat(1 << 20)).as_bytes());
-    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "more values");
+    assert_refused(&written.refusal(), ErrorKind::Corrupt, "config.json", "more JSON values");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn an_unknown_or_missing_model_type_is_rejected() {
     let error = Draft::llama().unset("model_type").write().refusal();
     assert_refused(&error, ErrorKind::Corrupt, "config.json", "missing");
     let error = Draft::llama().set("model_type", json!(7)).write().refusal();
-    assert_refused(&error, ErrorKind::Corrupt, "config.json", "should be a text");
+    assert_refused(&error, ErrorKind::Corrupt, "config.json", "should be a string");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn embedded_files_are_validated_alike() {
     let error = Checkpoint::from_files(FILES).unwrap_err();
     assert_refused(&error, ErrorKind::NotFound, "model.safetensors (embedded)", "neither");
     let error = Checkpoint::from_files(&[]).unwrap_err();
-    assert_refused(&error, ErrorKind::NotFound, "config.json (embedded)", "no config.json");
+    assert_refused(&error, ErrorKind::NotFound, "config.json (embedded)", "config.json is missing");
 }
 
 proptest! {

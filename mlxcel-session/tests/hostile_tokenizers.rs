@@ -287,7 +287,7 @@ fn special_tokens_are_added_around_a_text() {
     );
     refused(
         &with(bpe(), "post_processor", json!({"type": "BertProcessing", "sep": [], "cls": []})),
-        "no number",
+        "not a number",
     );
     let unequal =
         template(json!([special, a]), json!({"<x>": {"id": "<x>", "ids": [1, 2], "tokens": ["x"]}}));
@@ -328,7 +328,7 @@ fn deep_or_numerous_tokenizer_steps_are_rejected() {
         refused(&with(bpe(), section, many), "more than 256");
         refused(&with(bpe(), section, json!({"type": "Nobody's\u{1b}[2J"})), "is not known");
         refused(&with(bpe(), section, json!({"type": "Sequence"})), "has no");
-        refused(&with(bpe(), section, json!([])), "no text 'type'");
+        refused(&with(bpe(), section, json!([])), "no string 'type'");
         refused(&with(bpe(), section, json!(vec![json!([]); 2 << 20])), "longer than");
     }
 }

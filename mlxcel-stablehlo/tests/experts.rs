@@ -218,7 +218,7 @@ fn mismatched_operands_are_rejected_by_name() {
         (ErrorKind::Attribute, "k is 5, and rows have 4", |b, v| Ok(b.top_k(v[5], 5)?.0)),
         (ErrorKind::Element, "x must be of floats", |b, v| Ok(b.top_k(v[6], 1)?.0)),
         (ErrorKind::Element, "ids must be of i32", |b, v| Ok(b.group_by_expert(v[5], 4, 2)?.pairs)),
-        (ErrorKind::Attribute, "one expert at least", |b, v| Ok(b.group_by_expert(v[6], 0, 2)?.pairs)),
+        (ErrorKind::Attribute, "at least one expert", |b, v| Ok(b.group_by_expert(v[6], 0, 2)?.pairs)),
     ];
     for (kind, says, misuse) in misuses {
         let error = ModuleBuilder::new("misuse")

@@ -244,6 +244,6 @@ fn hand_edited_modules_are_verified() {
             };
             name.clear();
         })
-        .contains("is not words with points between them")
+        .contains("must be words separated by dots")
     );
 }

@@ -224,7 +224,7 @@ fn mismatched_operands_are_rejected_by_name() {
             w.packing.group_size = 48;
             packed_linear(b, v[0], &w, None, ElementType::F32)
         }),
-        ("codes at least", |b, v, mut w| {
+        ("must have codes", |b, v, mut w| {
             w.parts.clear();
             packed_linear(b, v[0], &w, None, ElementType::F32)
         }),

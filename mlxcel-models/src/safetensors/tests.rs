@@ -124,7 +124,7 @@ fn files_that_are_not_safetensors_are_recognized() {
     let error = refusal(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
     assert!(error.message().contains("git lfs pull"), "{error}");
     let error = refusal(b"<!DOCTYPE html><html></html>");
-    assert!(error.message().contains("no safetensors file"), "{error}");
+    assert!(error.message().contains("not a safetensors file"), "{error}");
     for header in [&b"not json"[..], b"[]", b"{\"a\": 1}", b"{\"a\": {\"dtype\": \"F32\"}}", b"\xff\xfe", b""]
     {
         let error = refusal(&raw(header, 4));

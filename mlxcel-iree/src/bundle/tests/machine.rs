@@ -261,7 +261,7 @@ fn manifests_with_missing_files_are_rejected() {
     // Programs that sessions would need and that are not there.
     let bundle = copy(written());
     edit(bundle.path(), "\"every_position\": false", "\"every_position\": true");
-    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a program", "64@256 every position"]);
+    assert_refused(bundle.path(), ErrorKind::Corrupt, &["lacks a required program", "64@256 every position"]);
 }
 
 #[test]
