@@ -145,7 +145,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Refuses to publish what does not convince.
 fn expect_published(rounds: usize, with_peer: bool) -> Result<()> {
     if rounds < PUBLISHED_ROUNDS {
-        bail!("--docs publishes medians of at least {PUBLISHED_ROUNDS} rounds, and this is {rounds}; noise is larger than most differences");
+        bail!(
+            "--docs publishes medians of at least {PUBLISHED_ROUNDS} rounds, and this is {rounds}; noise is larger than most differences"
+        );
     }
     if !with_peer {
         bail!("--docs publishes comparisons, and no peer is measured: name llama-cpp or candle as --peers");
