@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(next().as_deref(), Some(""));
         assert_eq!((next().as_deref(), next()), (Some("two"), None));
         let Err(Failure::Usage(endless)) = text(std::io::repeat(0)) else { panic!("taken") };
-        assert!(endless.contains("more than"), "{endless}");
+        assert!(endless.contains("exceeds"), "{endless}");
         let endless = line(std::io::BufReader::new(std::io::repeat(b'a')));
         assert!(matches!(endless, Err(Failure::Usage(_))));
     }

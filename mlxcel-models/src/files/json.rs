@@ -69,7 +69,7 @@ mod tests {
             let text = format!("[{}0]", part.repeat(400_000 / part.len()));
             let error = parse(&text).unwrap_err();
             assert_eq!((error.kind(), error.context("path")), (ErrorKind::Corrupt, Some("config.json")));
-            assert!(error.message().contains("more values"), "{error}");
+            assert!(error.message().contains("more JSON values"), "{error}");
         }
     }
 
