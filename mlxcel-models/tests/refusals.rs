@@ -243,7 +243,12 @@ fn an_invalid_index_is_rejected() {
     for content in ["", "[]", "{}", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": 1}}"] {
         let written = Draft::llama().write_sharded();
         written.put("model.safetensors.index.json", content.as_bytes());
-        assert_refused(&written.refusal(), ErrorKind::Corrupt, "model.safetensors.index.json", "not a weight index");
+        assert_refused(
+            &written.refusal(),
+            ErrorKind::Corrupt,
+            "model.safetensors.index.json",
+            "not a weight index",
+        );
     }
 }
 

@@ -181,6 +181,6 @@ mod tests {
         assert!(path_of(&incomplete).ends_with(COMMIT));
         let error = locate_in("org/other".into(), Some(&cache), |_| Ok(None)).unwrap_err();
         assert_eq!((error.kind(), error.context("name")), (ErrorKind::NotFound, Some("org/other")));
-        assert!(error.message().contains("no such folder"), "{error}");
+        assert!(error.message().contains("the folder does not exist"), "{error}");
     }
 }
