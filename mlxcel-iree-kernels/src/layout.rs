@@ -238,7 +238,10 @@ impl Packer {
         for (source, target) in sources.zip(targets.by_ref()) {
             match (self.unit, self.lanes) {
                 (Unit::Byte, _) => self.rest(source, target, 0, 1, |_| {}),
-                (Unit::Planes(planes), _) => self.planes(source, target, planes),
+                (Unit::Planes(Planes { low: 2, high: 0 }), _) => self.planes::<2, 0>(source, target),
+                (Unit::Planes(Planes { low: 2, .. }), _) => self.planes::<2, 1>(source, target),
+                (Unit::Planes(Planes { high: 1, .. }), _) => self.planes::<4, 1>(source, target),
+                (Unit::Planes(_), _) => self.planes::<4, 2>(source, target),
                 (Unit::Half, 4) => self.halves::<1>(source, target),
                 (Unit::Half, 8) => self.halves::<2>(source, target),
                 (Unit::Half, _) => self.halves::<4>(source, target),
@@ -294,16 +297,18 @@ impl Packer {
         self.rest(source, target, blocks * BLOCK, 2, |_| {});
     }
 
-    /// One panel of codes in units of several words.
-    fn planes(&self, source: &[u8], target: &mut [u8], planes: Planes) {
-        let (words, lanes) = (planes.words(), self.lanes);
+    /// One panel of codes in units of several words, whose lower `LOW` bits are in one plane and the other `HIGH` in another.
+    ///
+    /// The planes are constants, which makes every shift and mask one.
+    fn planes<const LOW: usize, const HIGH: usize>(&self, source: &[u8], target: &mut [u8]) {
+        let (words, lanes) = (Planes { low: LOW, high: HIGH }.words(), self.lanes);
         let mut unit = [0; MOST_WORDS];
         for (index, target) in target.chunks_exact_mut(words * lanes * 4).enumerate() {
             let (target, _) = target.as_chunks_mut::<4>();
             for lane in 0..lanes {
                 let stored = source.get(lane * self.row_bytes + index * words * 4..);
                 let stored = stored.and_then(|rest| rest.get(..words * 4)).unwrap_or_default();
-                split(stored, planes, &mut unit);
+                split::<LOW, HIGH>(stored, &mut unit);
                 for (word, target) in unit.iter().zip(target[lane..].iter_mut().step_by(lanes)) {
                     *target = word.to_le_bytes();
                 }
@@ -336,8 +341,9 @@ impl Packer {
 const MOST_WORDS: usize = 5;
 
 /// The words of a unit whose codes are the stream of bits `stored`.
-fn split(stored: &[u8], planes: Planes, words: &mut [u32; MOST_WORDS]) {
+fn split<const LOW: usize, const HIGH: usize>(stored: &[u8], words: &mut [u32; MOST_WORDS]) {
     *words = [0; MOST_WORDS];
+    let planes = Planes { low: LOW, high: HIGH };
     let bits = planes.low + planes.high;
     let last = planes.words() - 1;
     for (eight, stored) in stored.chunks_exact(bits).enumerate() {
