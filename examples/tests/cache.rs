@@ -87,7 +87,7 @@ fn corrupt_programs_are_found_and_removed() {
     bytes[middle] ^= 1;
     fs::write(&path, bytes).unwrap();
     let (status, out, err) = cache(folder.path(), &["verify"]);
-    assert_eq!((status, err.trim()), (1, "error: 1 of 2 programs are damaged"));
+    assert_eq!((status, err.trim()), (1, "error: 1 of 2 programs are corrupt"));
     assert!(out.contains("damaged: verify a compiled program: its checksum is wrong"), "{out}");
     let (status, out, _) = cache(folder.path(), &["verify", "--remove", "--json"]);
     assert_eq!(status, 1);

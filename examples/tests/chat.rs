@@ -62,7 +62,7 @@ fn drop_oldest_removes_turns_and_a_line_beyond_the_context_is_an_error() {
     assert_eq!(status, Some(1), "{notes}");
     assert_eq!(answers.lines().count(), 3, "{answers}");
     let notes: Vec<&str> = notes.lines().collect();
-    assert!(notes.contains(&"note: the context is full, and turns were forgotten: 1"), "{notes:?}");
+    assert!(notes.contains(&"note: the context is full: 1 turns were dropped"), "{notes:?}");
     assert!(
         notes
             .iter()
@@ -96,7 +96,7 @@ fn commands_undo_branch_and_show_turns() {
         &format!("note: taken back: {question}"),
         "note: this is branch 1",
         "note: there are branches from 1 to 2",
-        "note: '/nonsense' is not a command like this; /help lists them",
+        "note: unknown command '/nonsense'; /help lists the commands",
         "note: the instructions are set",
         "note: everything is forgotten",
     ];

@@ -85,7 +85,7 @@ fn requantizing_a_quantized_checkpoint_works_with_a_note() {
     assert!(lines.contains("e2m1/32 e8m0"), "{lines}");
 
     for (arguments, words) in [
-        (["--recipe", "mixed"], "there is no recipe 'mixed'"),
+        (["--recipe", "mixed"], "the recipe 'mixed' does not exist"),
         (["--tensor", "lm_head"], "PATTERN=BITS"),
         (["--bits", "7"], "2, 3, 4, 5, 6, 8"),
         (["--mode", "int4"], "mxfp4"),

@@ -60,7 +60,7 @@ fn python_in_the_working_directory_is_not_started() {
     command.arg(Fixture::named("llama").path).env("PATH", ".::").current_dir(folder.path());
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("transformers is left out: there is no python3"), "{said}");
+    assert!(said.contains("transformers was skipped: there is no python3"), "{said}");
     assert!(!folder.path().join("mark").exists());
 }
 
