@@ -134,12 +134,12 @@ impl IreeBackend {
     }
 }
 
+/// The schedules that differ from one in a single choice.
+type Alternatives = fn(Schedule) -> Vec<Schedule>;
+
 /// Numbers of rows, and what schedules for them can differ in.
-fn comparisons(
-    instructions: &Instructions,
-    weights: &TrialWeights,
-) -> Vec<(usize, fn(Schedule) -> Vec<Schedule>)> {
-    let mut comparisons: Vec<(usize, fn(Schedule) -> Vec<Schedule>)> = Vec::new();
+fn comparisons(instructions: &Instructions, weights: &TrialWeights) -> Vec<(usize, Alternatives)> {
+    let mut comparisons: Vec<(usize, Alternatives)> = Vec::new();
     // First, since it decides how much arithmetic there is to wait for. Arm multiplies matrices of bfloat16, which no float32 keeps up with.
     if weights.is_bf16() && instructions.bf16_dot && instructions.set != VectorSet::Neon {
         comparisons.push((128, |schedule| {

@@ -214,7 +214,7 @@ fn mismatched_operands_are_rejected_by_name() {
     let misuses: [(&str, Misuse); 7] = [
         ("x must be [.., K]", |b, v, w| packed_linear(b, v[4], &w, None, ElementType::F32)),
         ("x, bias and the result (i32)", |b, v, w| packed_linear(b, v[0], &w, None, ElementType::I32)),
-        ("not those of [5, 64] packed as u4/32 bf16 + bf16", |b, v, mut w| {
+        ("do not match [5, 64] packed as u4/32 bf16 + bf16", |b, v, mut w| {
             w.parts.swap(0, 1);
             w.parts[0] = v[1];
             w.parts[1] = v[0];
