@@ -491,7 +491,10 @@ fn a_profile_lists_every_pass() {
 fn an_engine_that_is_not_profiled_says_so() {
     let run = generate(&["--backend", "portable", "--profile"]);
     assert_eq!(run.status, 2);
-    assert_eq!(run.err, "error: --profile is an option of the engines iree and pjrt, but the engine is portable\n");
+    assert_eq!(
+        run.err,
+        "error: --profile is an option of the engines iree and pjrt, but the engine is portable\n"
+    );
 }
 
 #[test]

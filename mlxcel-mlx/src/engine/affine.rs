@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn zeros_become_biases() {
-        let scales: &[f32] = &[0.5, 1.0009765625];
+        let scales: &[f32] = &[0.5, 1.0 + 1.0 / 1024.0];
         let halves = [(Part::Scales, DType::F16, scales)];
         let symmetric = parameters("u4-8/32 f16", None, &halves);
         assert_eq!(symmetric.biases.dtype().unwrap(), DType::F16, "times a power of two");
@@ -115,7 +115,7 @@ mod tests {
         let with_zeros = [halves[0], (Part::Offsets, DType::U8, zeros)];
         let exact = parameters("u4/64 f16 - u8*scale", None, &with_zeros);
         assert_eq!((exact.scales.dtype().unwrap(), values(&exact.scales)), (DType::F32, scales.to_vec()));
-        assert_eq!(values(&exact.biases), [-1.5, -13.0126953125]);
+        assert_eq!(values(&exact.biases), [-1.5, -13.0 * (1.0 + 1.0 / 1024.0)]);
         let rounded = parameters("u4/64 f16 - u8*scale", Some(DType::F16), &with_zeros);
         assert_eq!(
             (rounded.biases.dtype().unwrap(), values(&rounded.biases)),
