@@ -9,8 +9,8 @@ use mlxcel_models::Checkpoint;
 use mlxcel_models::quantize::{QuantizeOptions, quantize};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use serde_json::{Map, Value, json};
 
+use crate::safetensors;
 use crate::shapes::Shapes;
 
 impl Shapes {
@@ -43,19 +43,9 @@ impl Shapes {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        let mut header = Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
-        let mut at = 0;
-        for (name, shape) in self.tensors() {
-            let end = at + 2 * shape.iter().product::<usize>();
-            header.insert(name, json!({"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}));
-            at = end;
-        }
-        let mut text = Value::Object(header).to_string();
-        text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(64) - text.len()));
-
         let mut file = BufWriter::new(File::create(path)?);
-        file.write_all(&(text.len() as u64).to_le_bytes())?;
-        file.write_all(text.as_bytes())?;
+        let described = self.tensors().into_iter().map(|(name, shape)| (name, "BF16", shape));
+        file.write_all(&safetensors::header(described))?;
         let values = random_values();
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let (mut indices, mut block) = (vec![0; 1 << 16], Vec::with_capacity(1 << 17));

@@ -15,6 +15,7 @@ mod peers;
 mod pjrt;
 mod report;
 mod requests;
+mod safetensors;
 mod serve;
 mod shapes;
 mod speculation;

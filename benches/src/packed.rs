@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::safetensors;
 use crate::shapes::Shapes;
 
 /// Inputs that share a scale.
@@ -144,30 +145,13 @@ impl Shapes {
     }
 }
 
-fn bytes(kind: &str, shape: &[usize]) -> usize {
-    let width = match kind {
-        "I32" | "U32" | "F32" => 4,
-        "F8_E4M3" => 1,
-        _ => 2,
-    };
-    width * shape.iter().product::<usize>()
-}
-
 fn write(path: &Path, tensors: &[Tensor]) -> Result<()> {
-    let (mut header, mut at) = (Map::new(), 0);
-    for (name, kind, shape, _) in tensors {
-        let end = at + bytes(kind, shape);
-        header.insert(name.clone(), json!({"dtype": kind, "shape": shape, "data_offsets": [at, end]}));
-        at = end;
-    }
-    let mut text = Value::Object(header).to_string();
-    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(64) - text.len()));
     let mut file = BufWriter::new(File::create(path)?);
-    file.write_all(&(text.len() as u64).to_le_bytes())?;
-    file.write_all(text.as_bytes())?;
+    let described = tensors.iter().map(|(name, kind, shape, _)| (name.clone(), *kind, shape.as_slice()));
+    file.write_all(&safetensors::header(described))?;
     let mut random = ChaCha8Rng::seed_from_u64(0);
     for (_, kind, shape, fill) in tensors {
-        fill.write(bytes(kind, shape), &mut random, &mut file)?;
+        fill.write(safetensors::bytes(kind, shape), &mut random, &mut file)?;
     }
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     Ok(())

@@ -108,14 +108,21 @@ pub(crate) struct Arguments {
     docs: Option<PathBuf>,
 }
 
+impl Arguments {
+    fn rounds(&self) -> usize {
+        if self.quick { 1 } else { self.rounds }
+    }
+}
+
 /// Runs the suite, prints tables, and writes the numbers and the plot.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (results, path) = match &arguments.show {
         Some(path) => (Results::read(path)?, path.clone()),
         None => {
             if arguments.docs.is_some() {
-                let rounds = if arguments.quick { 1 } else { arguments.rounds };
-                expect_published(rounds, arguments.llama_cpp.is_some() || arguments.candle.is_some())?;
+                // Before an hour of measurements, not after it.
+                let peers = [&arguments.llama_cpp, &arguments.candle, &arguments.packages];
+                expect_published(arguments.rounds(), peers.into_iter().any(Option::is_some))?;
             }
             let results = measure(arguments)?;
             let path = arguments.folder.join(format!("cpu-{}.json", results.model));
@@ -124,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     if arguments.docs.is_some() {
-        expect_published(results.rounds, results.contestants.iter().any(|one| one.program != Program::Iree))?;
+        expect_published(results.rounds, results.contestants.iter().any(|contestant| !contestant.ours()))?;
     }
     let text = format!("{}\n{}", table::table(&results), targets::table(&results));
     println!("\n{text}");
@@ -150,14 +157,16 @@ fn expect_published(rounds: usize, with_peer: bool) -> Result<()> {
         );
     }
     if !with_peer {
-        bail!("--docs publishes comparisons, and no peer is measured: name llama-cpp or candle as --peers");
+        bail!(
+            "--docs publishes comparisons, and no peer is measured: name llama-cpp, candle or mlx-lm as --peers"
+        );
     }
     Ok(())
 }
 
 fn measure(arguments: &Arguments) -> Result<Results> {
     let plan = plan(arguments)?;
-    let rounds = if arguments.quick { 1 } else { arguments.rounds };
+    let rounds = arguments.rounds();
     let shapes = arguments.model.shapes();
     let checkpoint =
         fs::canonicalize(shapes.provide(&arguments.folder)?).context("finding the checkpoint")?;

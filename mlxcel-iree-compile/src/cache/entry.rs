@@ -1,13 +1,14 @@
 //! The file of one artifact: a header that says what it is and how long, with a checksum, a label for people, the artifact.
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
+use super::evict::PART;
 use super::key::{Key, ProgramSum};
 
 /// The first bytes of every entry; the last of them is the version of the layout.
@@ -116,6 +117,16 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a regular file"))
 }
 
+/// Writes a small file below the cache's folder: readers see the old text or the new one.
+pub(super) fn write_text(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
 /// The key of the entry at `path`, if it is all there; what is wrong with it, if it is not.
 pub(super) fn verify(path: &Path) -> io::Result<Result<Key, &'static str>> {
     let mut bytes = Vec::new();
@@ -170,7 +181,7 @@ pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Re
     header.extend_from_slice(label.as_bytes());
     let checksum = Sha256::new().chain_update(&header).chain_update(content.artifact).finalize();
 
-    let mut file = tempfile::Builder::new().prefix(super::evict::PART).tempfile_in(folder)?;
+    let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
     file.write_all(MAGIC)?;
     file.write_all(&checksum)?;
     file.write_all(&header)?;

@@ -2,13 +2,12 @@
 //! of megabytes.
 
 use std::fs::{self, Metadata};
-use std::io::{self, Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mlxcel_iree_target::{Revision, from_hex, hex};
 
-use super::evict::PART;
 use super::key::Parts;
 use super::{Cache, entry};
 use crate::compiler::{Compiler, Identity};
@@ -35,15 +34,9 @@ impl Cache {
     /// Notes what the compiler is.
     pub(crate) fn note_identity(&self, compiler: &Compiler, identity: &Identity) {
         let Some(note) = self.note(compiler) else { return };
-        let written = note.parent().map_or(Ok(()), |folder| {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
-            writeln!(file, "{}\n{}", identity.revision, hex(&identity.checksum))?;
-            file.persist(&note).map_err(|error| error.error)?;
-            Ok::<(), io::Error>(())
-        });
+        let text = format!("{}\n{}\n", identity.revision, hex(&identity.checksum));
         // The record is an optimisation; an unwritable folder is reported where artifacts are stored.
-        if let Err(error) = written {
+        if let Err(error) = entry::write_text(&note, &text) {
             tracing::debug!(note = %note.display(), %error, "the compiler's identity could not be recorded");
         }
     }

@@ -1,14 +1,13 @@
 //! Measured schedules of kernels, kept beside the programs that are written by them.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, Result};
 use mlxcel_iree_kernels::Schedule;
 use mlxcel_iree_target::{ResolvedTarget, hex};
 
-use super::evict::PART;
 use super::key::Parts;
 use super::{Cache, entry};
 use crate::trial::TrialWeights;
@@ -50,15 +49,9 @@ impl Cache {
     ) -> Result<bool> {
         let Some(folder) = &self.folder else { return Ok(false) };
         let path = schedule_path(folder, target, weights);
-        let write = || {
-            let folder = path.parent().unwrap_or(folder);
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
-            writeln!(file, "{schedule}")?;
-            file.persist(&path).map_err(|error| error.error)?;
-            Ok(())
-        };
-        write().map(|()| true).map_err(|error| Error::io("keep a kernel schedule in the cache", &path, error))
+        entry::write_text(&path, &format!("{schedule}\n"))
+            .map_err(|error| Error::io("keep a kernel schedule in the cache", &path, error))?;
+        Ok(true)
     }
 
     /// Removes all schedules.
