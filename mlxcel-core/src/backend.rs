@@ -137,7 +137,8 @@ impl FromStr for Precision {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prepare {
-    /// Only the programs that every generation starts with; others are compiled on first use. Loads fastest.
+    /// Only the programs that a short prompt and the text after it need. Those for longer prompts are compiled in the
+    /// background or on first use, others on first use. Loads fastest.
     #[default]
     OnDemand,
     /// Every program that generation with these options can use, for all batch sizes and lengths, with results at the

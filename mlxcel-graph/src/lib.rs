@@ -44,6 +44,7 @@ pub use faulty::FaultyExecutor;
 pub use model::{GraphModel, GraphModelOptions, IndependentRows, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
+pub use reachable::PreparedPrograms;
 pub use session::GraphSession;
 pub use shape::{LengthSteps, Lengths, Outputs, ProgramShape};
 pub use signature::{

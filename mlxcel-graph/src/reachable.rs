@@ -8,6 +8,16 @@ use crate::plan::Chunks;
 use crate::shape::{Outputs, ProgramShape};
 use crate::state::bounded_room;
 
+/// The programs that are compiled without waiting for a step to need them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedPrograms {
+    /// Those that loading waits for.
+    pub at_load: Vec<ProgramShape>,
+    /// Those compiled in the background while the model is already used, most urgent first; engines without background
+    /// compilation compile them at load.
+    pub in_background: Vec<ProgramShape>,
+}
+
 impl GraphModelOptions {
     /// The programs that every generation of `decoder` starts with: a prompt chunk of each size, the largest first, and
     /// a decoding row, in the smallest KV-length bucket.
@@ -28,20 +38,26 @@ impl GraphModelOptions {
         Ok(sizes.map(shape).collect())
     }
 
-    /// The programs to compile while loading a model of `decoder`.
+    /// The programs to compile for a model of `decoder` before they are needed. With [`Prepare::OnDemand`] loading waits for
+    /// the smallest prompt chunk and a decoding row, which are enough for any prompt up to the size of that chunk.
     ///
     /// # Errors
     ///
     /// The errors of [`programs`](Self::programs).
-    pub fn prepared_programs(&self, decoder: &Decoder, prepare: Prepare) -> Result<Vec<ProgramShape>> {
-        match prepare {
+    pub fn prepared_programs(&self, decoder: &Decoder, prepare: Prepare) -> Result<PreparedPrograms> {
+        let at_load = match prepare {
             Prepare::Generation => {
                 Self { every_position: false, verification: false, hidden_states: false, ..self.clone() }
-                    .programs(decoder)
+                    .programs(decoder)?
             }
-            Prepare::Everything => self.programs(decoder),
-            _ => self.first_programs(decoder),
-        }
+            Prepare::Everything => self.programs(decoder)?,
+            _ => {
+                let mut in_background = self.first_programs(decoder)?;
+                let at_load = in_background.split_off(in_background.len().saturating_sub(2));
+                return Ok(PreparedPrograms { at_load, in_background });
+            }
+        };
+        Ok(PreparedPrograms { at_load, in_background: Vec::new() })
     }
 
     /// Every program that sessions with these options can use, each once, shorter ones first.

@@ -8,8 +8,8 @@ use mlxcel_core::{
     Backend, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Precision, Result,
 };
 use mlxcel_graph::{
-    Executor, FaultyExecutor, GraphModel, GraphModelOptions, KvCacheType, ProgramShape, ProgramWriter,
-    model_info,
+    Executor, FaultyExecutor, GraphModel, GraphModelOptions, KvCacheType, PreparedPrograms, ProgramShape,
+    ProgramWriter, model_info,
 };
 use mlxcel_models::{Checkpoint, Decoder, ElementType, FeatureSet};
 
@@ -206,14 +206,16 @@ impl PjrtBackend {
         let element =
             if options.precision == Precision::Exact { ElementType::F32 } else { stored.element_type };
         let decoder = if self.is_expanded { stored.expanded(element) } else { stored.clone() };
-        let shapes = graph.prepared_programs(&decoder, options.prepare)?;
+        let PreparedPrograms { mut at_load, in_background } =
+            graph.prepared_programs(&decoder, options.prepare)?;
+        at_load.extend(in_background);
         let mesh = self.devices(options)?;
         tracing::debug!(plugin = ?mesh.client.plugin(), devices = mesh.count(), "opened the devices");
         let store = Store::open(self.cache_dir.as_deref(), self.is_uncached, &mesh.client)?;
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let shardings = weight_shardings(&decoder, &writer.weights, mesh.count());
         let programs = Programs::new(mesh, writer, shardings, store, options);
-        Ok(Opened { checkpoint, stored, decoder, graph, shapes, programs })
+        Ok(Opened { checkpoint, stored, decoder, graph, shapes: at_load, programs })
     }
 
     fn load_with<E: Executor>(

@@ -67,7 +67,7 @@ struct Arguments {
     /// Distribute the model over this many devices, with the engine pjrt
     #[arg(long, value_name = "N")]
     mesh: Option<usize>,
-    /// Which programs are ready before the text begins, for engines that compile: on-demand (what every text begins with), generation
+    /// Which programs are ready before the text begins, for engines that compile: on-demand (what a short prompt and its text need), generation
     /// (all that generating can need, up to --context), everything (scores and hidden states too)
     #[arg(long, value_name = "WHICH", default_value_t)]
     prepare: Prepare,

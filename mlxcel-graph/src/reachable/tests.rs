@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 use crate::plan::Chunks;
 use crate::{
-    Executor, GraphModel, GraphModelOptions, LengthSteps, Lengths, Prepared, ProgramShape, RunError,
-    StateLayout, StepInputs, StepOutputs,
+    Executor, GraphModel, GraphModelOptions, LengthSteps, Lengths, Prepared, PreparedPrograms, ProgramShape,
+    RunError, StateLayout, StepInputs, StepOutputs,
 };
 
 /// An executor that computes nothing and records its calls.
@@ -410,11 +410,21 @@ fn prepared_programs_are_those_that_the_options_can_reach() {
     let decoder = decoder();
     let mut options = options(100, 2, 64, true);
     options.hidden_states = true;
-    let prepared = |prepare| names(&options.prepared_programs(&decoder, prepare).unwrap());
+    let prepared = |prepare| {
+        let PreparedPrograms { at_load, in_background } =
+            options.prepared_programs(&decoder, prepare).unwrap();
+        assert!(in_background.is_empty(), "{in_background:?}");
+        names(&at_load)
+    };
     assert_eq!(prepared(Prepare::OnDemand), ["64@256", "1@256"]);
     assert_eq!(prepared(Prepare::Generation), ["1@256", "1x2@256", "64@256", "64+1@256"]);
     assert_eq!(prepared(Prepare::Everything), names(&options.programs(&decoder).unwrap()));
     assert_eq!(prepared(Prepare::Everything).len(), 10);
+
+    let chunks = with_chunks(500, 1, &[16, 32, 128], false);
+    let on_demand = chunks.prepared_programs(&decoder, Prepare::OnDemand).unwrap();
+    assert_eq!(names(&on_demand.at_load), ["16@256", "1@256"]);
+    assert_eq!(names(&on_demand.in_background), ["128@256", "32@256"]);
 }
 
 #[test]

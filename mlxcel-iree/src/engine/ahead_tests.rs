@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +19,11 @@ use mlxcel_iree_compile::compiler::Compiler;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A compiler that logs its invocations, waits while a file `hold` exists, and fails if a file `fail` exists.
+/// A decoding row and chunks of 16 and 128.
+const AT_LOAD: usize = 3;
+
+/// A compiler that logs its invocations, waits while a file `hold` exists, or from its third invocation on `hold-third`, and
+/// fails if a file `fail` exists.
 struct Workshop(tempfile::TempDir);
 
 impl Workshop {
@@ -28,6 +33,7 @@ impl Workshop {
         let text = format!(
             "#!/bin/sh\ncd_to='{folder}'\nif [ \"$1\" != --version ]; then\n  echo $$ >> \"$cd_to/started\"\n  \
              while [ -e \"$cd_to/hold\" ]; do sleep 0.02; done\n  \
+             while [ -e \"$cd_to/hold-third\" ] && [ $(wc -l < \"$cd_to/started\") -gt 2 ]; do sleep 0.02; done\n  \
              if [ -e \"$cd_to/fail\" ]; then echo refused >&2; exit 1; fi\nfi\nexec '{real}' \"$@\"\n",
             folder = folder.path().display(),
             real = real.path().display()
@@ -45,6 +51,13 @@ impl Workshop {
         IreeBackend::new()
             .with_compiler(self.0.path().join("iree-compile"))
             .with_cache_dir(self.0.path().join("cache"))
+    }
+
+    /// The model, with the programs that are compiled in the background too.
+    fn open(&self, folder: &Path, options: &LoadOptions) -> Arc<dyn Model> {
+        let model = self.engine().load(&folder.into(), options).unwrap();
+        self.wait_for("the prompt chunks", || self.kept() == AT_LOAD);
+        model
     }
 
     fn put(&self, file: &str) {
@@ -119,8 +132,8 @@ fn text(tokens: usize) -> Vec<u32> {
 fn prepare_compiles_all_reachable_programs_at_load_with_progress() {
     let workshop = Workshop::new();
     let cancel = CancelToken::new();
-    let told = std::sync::Arc::new(AtomicU64::new(0));
-    let all = std::sync::Arc::new(AtomicU64::new(0));
+    let told = Arc::new(AtomicU64::new(0));
+    let all = Arc::new(AtomicU64::new(0));
     let load = |prepare, cancel_at: Option<u64>| {
         let (told, all, cancel) = (told.clone(), all.clone(), cancel.clone());
         told.store(0, Ordering::SeqCst);
@@ -160,29 +173,45 @@ fn prepare_compiles_all_reachable_programs_at_load_with_progress() {
 }
 
 #[test]
+fn text_is_generated_while_the_program_for_long_prompts_is_compiled() {
+    let workshop = Workshop::new();
+    workshop.put("hold-third");
+    let model = workshop.engine().load(&fixture().into(), &options()).unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let text = text(200);
+    feed(&mut *session, sequence, &text[..5]).unwrap();
+    feed(&mut *session, sequence, &text[5..6]).unwrap();
+    workshop.wait_for("the chunk of 128", || workshop.started().len() == AT_LOAD);
+    assert_eq!((workshop.kept(), session.stats().compile_time), (AT_LOAD - 1, Duration::ZERO));
+    workshop.remove("hold-third");
+    feed(&mut *session, sequence, &text[6..]).unwrap();
+    assert_eq!((workshop.started().len(), workshop.kept()), (AT_LOAD, AT_LOAD), "it is compiled once");
+}
+
+#[test]
 fn a_sequence_enters_the_next_kv_length_bucket_with_programs_compiled_ahead() {
     let (workshop, folder) = (Workshop::new(), long_fixture());
-    let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
+    let model = workshop.open(folder.path(), &options().with_sequences(1));
     let text = text(2100);
     let [mut session, mut other] = [(); 2].map(|()| model.open_session(&SessionOptions::default()).unwrap());
     let sequence = session.open().unwrap();
-    let at_load = workshop.kept();
     feed(&mut *session, sequence, &text[..1400]).unwrap();
-    assert_eq!(workshop.started().len(), at_load, "the end of the length is far");
+    assert_eq!(workshop.started().len(), AT_LOAD, "the end of the length is far");
     // From three quarters of 2,048 on: a decoding row and chunks of both sizes at the next length.
     for token in text[1400..1537].chunks(1) {
         feed(&mut *session, sequence, token).unwrap();
     }
-    workshop.wait_for("a decoding row", || workshop.kept() == at_load + 1);
+    workshop.wait_for("a decoding row", || workshop.kept() == AT_LOAD + 1);
     feed(&mut *session, sequence, &text[1537..1800]).unwrap();
-    workshop.wait_for("chunks", || workshop.kept() == at_load + 3);
+    workshop.wait_for("chunks", || workshop.kept() == AT_LOAD + 3);
     let before = session.stats().compile_time;
     feed(&mut *session, sequence, &text[1800..2040]).unwrap();
     let mut found = Vec::new();
     for token in text[2040..].chunks(1) {
         found = feed(&mut *session, sequence, token).unwrap();
     }
-    assert_eq!((session.stats().compile_time, workshop.started().len()), (before, at_load + 3));
+    assert_eq!((session.stats().compile_time, workshop.started().len()), (before, AT_LOAD + 3));
 
     // Two keys or values of three layers and two heads, in 4,224 positions of which half are in use.
     let (taken, whole) = (session.stats().kv_bytes, 12 * 4224 * 16 * 4);
@@ -202,14 +231,13 @@ fn a_sequence_enters_the_next_kv_length_bucket_with_programs_compiled_ahead() {
 #[test]
 fn a_failed_ahead_compilation_is_an_error_only_when_the_program_is_needed() {
     let (workshop, folder) = (Workshop::new(), long_fixture());
-    let model = workshop.engine().load(&folder.path().into(), &options().with_sequences(1)).unwrap();
+    let model = workshop.open(folder.path(), &options().with_sequences(1));
     let text = text(2050);
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     let sequence = session.open().unwrap();
-    let at_load = workshop.started().len();
     workshop.put("fail");
     feed(&mut *session, sequence, &text[..2040]).unwrap();
-    workshop.wait_for("all fail", || workshop.started().len() == at_load + 3);
+    workshop.wait_for("all fail", || workshop.started().len() == AT_LOAD + 3);
     for token in text[2040..2048].chunks(1) {
         feed(&mut *session, sequence, token).unwrap();
     }
@@ -243,7 +271,7 @@ fn a_failed_ahead_compilation_is_an_error_only_when_the_program_is_needed() {
 #[test]
 fn waiting_for_another_sessions_compilation_can_be_cancelled() {
     let workshop = Workshop::new();
-    let model = workshop.engine().load(&fixture().into(), &options().with_sequences(2)).unwrap();
+    let model = workshop.open(&fixture(), &options().with_sequences(2));
     let step = |control: &Control<'_>| {
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let rows = [session.open().unwrap(), session.open().unwrap()];

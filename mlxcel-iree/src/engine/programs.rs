@@ -140,7 +140,7 @@ impl Programs {
 
     /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to others. What fails is left
     /// to [`prepare`](Self::prepare).
-    pub(super) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+    pub(crate) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
         let is_ready = self.making.table.ready(shape).is_some();
         if !is_ready {
             self.ahead.make(shape);
