@@ -122,7 +122,7 @@ fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Arra
         scores.equal(&best)?.select(&one, &weights)
     };
     let mut weights = weigh(scores)?;
-    if let Some(kept) = likeliest(scores, params, weigh)? {
+    if let Some(kept) = most_likely(scores, params, weigh)? {
         weights = kept.select(&weights, &zero)?;
     }
     if let Some(least) = params.min_p.filter(|&p| p > 0.0) {
@@ -137,7 +137,7 @@ fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Arra
 }
 
 /// Which tokens top-k and top-p keep; `None` if neither is set.
-fn likeliest(
+fn most_likely(
     scores: &Array,
     params: &SamplingParams,
     weigh: impl Fn(&Array) -> Result<Array>,
