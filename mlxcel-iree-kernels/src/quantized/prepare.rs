@@ -20,10 +20,10 @@ const SMALLEST: &str = "1.0e-30";
 
 /// The kernel that prepares `[rows, inputs]` f32 for products with weights of a form.
 ///
-/// Results: `[chunks, rows, chunk / width, planes, width]` activations, with `width` multiplied by a lane at a time, and `[chunks, rows,
-/// 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the integer that sums of products [begin
-/// with](Product::subtracted). Rows of a chunk are adjacent since a kernel reads some of many rows; with a large stride they would evict
-/// each other from the cache.
+/// Results: `[chunks, rows, chunk / width, planes, width]` activations, with `width` multiplied by a lane at a time, and
+/// `[chunks, rows, 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the integer that sums of products
+/// [begin with](Product::subtracted). Rows of a chunk are adjacent since a kernel reads some of many rows; with a large stride
+/// they would evict each other from the cache.
 pub(super) fn kernel(product: &Product, rows: usize) -> Kernel {
     let Product { form, arithmetic, .. } = product;
     let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
