@@ -21,7 +21,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours, SameFiles};
 use self::measure::Plan;
-use self::results::{Program, Results, distance, argmax};
+use self::results::{Program, Results, argmax, distance};
 use crate::bandwidth::Probe;
 use crate::machine::Machine;
 use crate::shapes::ModelName;
