@@ -260,7 +260,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
         || !apart
     {
         bail!(
-            "token counts must be positive, prompts have at least two, and positions be further apart than the decoded tokens"
+            "prompts need two tokens, decoding one, and positions must be further apart than the decoded tokens"
         );
     }
     Ok(plan)
