@@ -1,4 +1,4 @@
-//! The speed of memory, which bounds how fast a model decodes.
+//! Memory bandwidth, which bounds how fast a model decodes.
 
 use std::hint::black_box;
 use std::thread;
@@ -7,29 +7,29 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use memmap2::MmapMut;
 
-/// Far more than caches hold.
+/// Far larger than caches.
 const BYTES: usize = 1 << 30;
 
-/// Memory to read: in huge pages where the system has them, as weights are, since reading small ones is slower by a quarter.
+/// Memory to read: in huge pages where the system has them, as weights are, since small pages read slower by a quarter.
 pub(crate) struct Probe {
     memory: MmapMut,
 }
 
 impl Probe {
-    /// Memory that has been written to, so that it is there.
+    /// Allocates memory and writes to it, so that its pages exist.
     ///
     /// # Errors
-    /// Where there is no such memory.
+    /// If the allocation fails.
     pub(crate) fn new() -> Result<Self> {
         let mut memory = MmapMut::map_anon(BYTES).context("taking memory to measure its speed")?;
         #[cfg(target_os = "linux")]
-        // A system without huge pages says so, and is measured as it is.
+        // A system without huge pages returns an error, and is measured without them.
         let _ = memory.advise(memmap2::Advice::HugePage);
         memory.fill(1);
         Ok(Self { memory })
     }
 
-    /// Bytes a second that `threads` threads read together, each a part of its own from end to end; the best of three.
+    /// Bytes per second that `threads` threads read together, each its own part from end to end; the best of three.
     pub(crate) fn measure(&self, threads: usize) -> f64 {
         let best = (0..3).map(|_| self.read_once(threads)).fold(f64::INFINITY, f64::min);
         BYTES as f64 / best
@@ -46,7 +46,7 @@ impl Probe {
     }
 }
 
-/// In eight independent sums, which compilers make vectors of.
+/// In eight independent sums, which compilers vectorize.
 fn sum(words: &[u64]) -> u64 {
     let mut sums = [0u64; 8];
     for eight in words.chunks_exact(8) {

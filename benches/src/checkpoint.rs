@@ -14,8 +14,8 @@ use crate::safetensors;
 use crate::shapes::Shapes;
 
 impl Shapes {
-    /// The checkpoint's folder below `parent`, made where it is not there yet: bfloat16, values between -0.035 and 0.035 (a
-    /// standard deviation of 0.02), norms of ones.
+    /// The checkpoint's folder below `parent`, created if missing: bfloat16, values between -0.035 and 0.035 (a standard
+    /// deviation of 0.02), norms of ones.
     pub(crate) fn provide(&self, parent: &Path) -> Result<PathBuf> {
         let folder = parent.join(self.name);
         if folder.join("model.safetensors").is_file() {
@@ -24,15 +24,15 @@ impl Shapes {
         eprintln!("writing {} ({:.2} GB)", folder.display(), 2e-9 * self.parameters() as f64);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         fs::write(folder.join("config.json"), self.config().to_string()).context("writing config.json")?;
-        // Under its name only once it is whole.
+        // Renamed once complete.
         let incoming = folder.join("incoming");
         self.write(&incoming).with_context(|| format!("writing {}", incoming.display()))?;
         fs::rename(&incoming, folder.join("model.safetensors")).context("naming the weights")?;
         Ok(folder)
     }
 
-    /// The folder below `checkpoint`, which is one of these shapes, with its weights in `bits` bits, in groups of 64 as MLX packs
-    /// them; made where it is not there yet.
+    /// The folder below `checkpoint`, which has these shapes, with its weights in `bits` bits, in groups of 64 as MLX packs them;
+    /// created if missing.
     pub(crate) fn provide_quantized(&self, checkpoint: &Path, bits: usize) -> Result<PathBuf> {
         let folder = checkpoint.join(format!("{bits}bit"));
         if !folder.exists() {
@@ -85,7 +85,7 @@ mod tests {
     use crate::shapes::SMALL;
 
     #[test]
-    fn a_checkpoint_opens_and_is_made_once() {
+    fn a_checkpoint_opens_and_is_written_once() {
         let parent = tempfile::tempdir().unwrap();
         let folder = SMALL.provide(parent.path()).unwrap();
         let checkpoint = Checkpoint::open(&folder).unwrap();

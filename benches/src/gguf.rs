@@ -1,6 +1,6 @@
-//! A checkpoint of ours as a GGUF file, which is what llama.cpp reads.
+//! Our checkpoint as a GGUF file, which llama.cpp reads.
 //!
-//! The format is that of ggml's `docs/gguf.md`, version 3. There is no vocabulary in the file.
+//! The format is that of ggml's `docs/gguf.md`, version 3. The file has no vocabulary.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -10,22 +10,22 @@ use anyhow::{Context, Result};
 
 use crate::shapes::{ExpertShapes, Shapes};
 
-/// Where tensors may begin.
+/// The alignment of tensors.
 const ALIGNMENT: usize = 32;
 /// `ggml_type`.
 const F32: u32 = 0;
 const BF16: u32 = 30;
-/// The matrix that chooses experts, in checkpoints of ours.
+/// The router's matrix, in our checkpoints.
 const ROUTER_WEIGHT: &str = "mlp.gate.weight";
 
-/// The file beside a checkpoint of `shapes` in `folder`, made where it is not there yet.
+/// The file beside a checkpoint of `shapes` in `folder`, created if missing.
 pub(crate) fn provide(shapes: &Shapes, folder: &Path) -> Result<PathBuf> {
     let path = folder.join("bf16.gguf");
     if path.is_file() {
         return Ok(path);
     }
     eprintln!("writing {}", path.display());
-    // Under its name only once it is whole.
+    // Renamed once complete.
     let incoming = folder.join("incoming.gguf");
     write(shapes, &folder.join("model.safetensors"), &incoming)
         .with_context(|| format!("writing {}", incoming.display()))?;
@@ -70,7 +70,7 @@ fn write(shapes: &Shapes, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The matrices of a layer's experts, which stand one behind the other in checkpoints of ours, as one tensor.
+/// The matrices of a layer's experts, adjacent in our checkpoints, as one tensor.
 fn stacked(tensors: Vec<(String, Vec<usize>)>) -> Vec<(String, Vec<usize>)> {
     let mut stacks: Vec<(String, Vec<usize>)> = Vec::new();
     for (name, shape) in tensors {
@@ -94,7 +94,7 @@ fn element(name: &str, shape: &[usize]) -> u32 {
     if shape.len() == 1 || name.contains(ROUTER_WEIGHT) { F32 } else { BF16 }
 }
 
-/// A tensor's name in llama.cpp.
+/// llama.cpp's name of a tensor.
 fn gguf_name(name: &str) -> String {
     let known = [
         ("model.embed_tokens", "token_embd"),
@@ -120,8 +120,8 @@ fn gguf_name(name: &str) -> String {
     known.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
 }
 
-/// How many heads the rows of a tensor are, where a rotation follows that is of other pairs in llama.cpp: it rotates OLMoE as
-/// Hugging Face does.
+/// The number of heads in a tensor's rows, if llama.cpp rotates other pairs of them than Hugging Face: it rotates OLMoE the same
+/// way.
 fn heads(shapes: &Shapes, name: &str) -> Option<usize> {
     if shapes.experts.is_some() {
         None
@@ -134,7 +134,7 @@ fn heads(shapes: &Shapes, name: &str) -> Option<usize> {
     }
 }
 
-/// Rows with the two of each rotated pair side by side, as llama.cpp has them; Hugging Face's have the halves of a head apart.
+/// Rows with the two of each rotated pair adjacent, as in llama.cpp; Hugging Face's pairs are half a head apart.
 fn interleaved(bytes: &[u8], heads: usize, row_bytes: usize) -> Vec<u8> {
     let rows: Vec<&[u8]> = bytes.chunks_exact(row_bytes).collect();
     let mut all = Vec::with_capacity(bytes.len());
@@ -158,14 +158,14 @@ fn write_aligned(file: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     file.write_all(&vec![0; bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])
 }
 
-/// What stands before the tensors.
+/// The part before the tensors.
 #[derive(Default)]
 struct Header {
     pairs: Vec<u8>,
     pair_count: u64,
     tensors: Vec<u8>,
     tensor_count: u64,
-    /// Where the next tensor begins.
+    /// The offset of the next tensor.
     offset: usize,
 }
 
@@ -204,7 +204,7 @@ impl Header {
     fn tensor(&mut self, name: &str, shape: &[usize], element: u32) {
         put_text(&mut self.tensors, name);
         self.tensors.extend((shape.len() as u32).to_le_bytes());
-        // The one that varies fastest comes first.
+        // The fastest-varying dimension comes first.
         self.tensors.extend(shape.iter().rev().flat_map(|&size| (size as u64).to_le_bytes()));
         self.tensors.extend(element.to_le_bytes());
         self.tensors.extend((self.offset as u64).to_le_bytes());
@@ -258,7 +258,7 @@ mod tests {
     use crate::shapes::{SMALL, SMALL_EXPERTS};
 
     #[test]
-    fn pairs_of_a_head_come_to_stand_side_by_side() {
+    fn pairs_of_a_head_become_adjacent() {
         // Two heads of four rows, of a byte each.
         assert_eq!(interleaved(&[0, 1, 2, 3, 4, 5, 6, 7], 2, 1), [0, 2, 1, 3, 4, 6, 5, 7]);
     }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrices_of_experts_are_one_tensor() {
+    fn expert_matrices_become_one_tensor() {
         let tensors = stacked(SMALL_EXPERTS.tensors());
         let named = |name| tensors.iter().filter(|(known, _)| gguf_name(known) == name).collect::<Vec<_>>();
         let [(name, down)] = named("blk.1.ffn_down_exps.weight")[..] else { panic!("{tensors:?}") };
@@ -282,15 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn the_file_holds_what_its_header_says() {
+    fn the_file_matches_its_header() {
         let parent = tempfile::tempdir().unwrap();
         let folder = SMALL.provide(parent.path()).unwrap();
         let file = fs::read(provide(&SMALL, &folder).unwrap()).unwrap();
         assert_eq!(&file[..8], b"GGUF\x03\0\0\0");
         let tensors = u64::from_le_bytes(file[8..16].try_into().unwrap());
-        // With the divisors of rotations.
+        // With the rotary divisors.
         assert_eq!(tensors as usize, SMALL.tensors().len() + 1);
-        // All but the header, which is shorter than the smallest matrix: matrices of two bytes a value, norms of four.
+        // All but the header, which is shorter than the smallest matrix: matrices have two bytes per value, norms four.
         let norms = (1 + 2 * SMALL.layers) * SMALL.hidden;
         let data = 2 * SMALL.parameters() + 2 * norms + 4 * SMALL.head_dim / 2;
         assert!(file.len() > data && file.len() < data + 8192, "{} {data}", file.len());

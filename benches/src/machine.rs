@@ -1,4 +1,4 @@
-//! What the numbers were measured on.
+//! The machine of the measurements.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A machine and the programs that were measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// What the processor calls itself.
+    /// The processor's name.
     pub(crate) processor: String,
-    /// Vector instructions that matter here.
+    /// Vector instructions that affect the results.
     pub(crate) instructions: Vec<String>,
     pub(crate) cores: usize,
     pub(crate) memory_gigabytes: u64,

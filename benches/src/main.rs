@@ -1,6 +1,6 @@
-//! Measurements of mlxcel beside other programs: on the same machine, in the same run, in turns.
+//! Measurements of mlxcel and other programs: on the same machine, in the same run, in turns.
 //!
-//! `cargo xtask bench SUITE` provisions what a suite compares with and runs this program.
+//! `cargo xtask bench SUITE` provisions the other programs of a suite and runs this program.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Measurements of mlxcel beside other programs.
+/// Measurements of mlxcel and other programs.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -35,15 +35,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE engine on processors beside llama.cpp, candle and mlx-lm
+    /// The IREE engine on CPUs, llama.cpp, candle and mlx-lm
     Cpu(Box<cpu::Arguments>),
-    /// The MLX engine beside mlx-lm
+    /// The MLX engine and mlx-lm
     Mlx(mlx::Arguments),
-    /// The PJRT engine beside the same network in jax, on the same plugin
+    /// The PJRT engine and the same network in jax, on the same plugin
     Pjrt(pjrt::Arguments),
-    /// Many requests on one engine, beside one at a time
+    /// Many concurrent requests on one engine, and one at a time
     Requests(requests::Arguments),
-    /// Passes over several tokens, and guessing tokens ahead, beside plain decoding
+    /// Passes over several tokens, and speculation, compared with plain decoding
     Speculation(speculation::Arguments),
     /// One of our engines, measured on request from standard input
     #[command(hide = true)]

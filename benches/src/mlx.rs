@@ -1,4 +1,4 @@
-//! The suite `mlx`: our MLX engine beside mlx-lm, in each type that mlx-lm may be best in.
+//! The suite `mlx`: our MLX engine compared with mlx-lm, in each type that may be mlx-lm's fastest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::report::{Contestant, Report};
 use crate::shapes::{ModelName, Shapes};
 use crate::worker::Worker;
 
-/// What is measured, and how often.
+/// Measurements and their repetitions.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The folder of checkpoints and results
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The folder that has mlx-lm; without it, ours are measured alone
+    /// The folder that has mlx-lm; by default only our engine is measured
     #[arg(long)]
     packages: Option<PathBuf>,
     /// The Python that mlx-lm was installed with
@@ -34,22 +34,22 @@ pub(crate) struct Arguments {
     /// The shapes of the model
     #[arg(long, value_enum, default_value_t = ModelName::Llama1b)]
     model: ModelName,
-    /// In which types ours run
+    /// Our types
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Ours::Bf16, Ours::FourBit])]
     ours: Vec<Ours>,
-    /// In which types mlx-lm runs: `4bit` as published checkpoints are, `4bit-f32` with activations in float32
+    /// mlx-lm's types: `4bit` as in published checkpoints, `4bit-f32` with activations in float32
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Peer::F32, Peer::Bf16, Peer::FourBit, Peer::FourBitF32])]
     mlx_lm: Vec<Peer>,
-    /// Threads; all cores by default. mlx-lm has no such setting
+    /// Threads; defaults to all cores. mlx-lm has no such setting
     #[arg(long)]
     threads: Option<usize>,
     /// How many times each decodes, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many times mlx-lm prefills, which takes it minutes; ours do as often as they decode
+    /// How many times mlx-lm prefills, which takes it minutes; ours prefill as often as they decode
     #[arg(long, default_value_t = 1)]
     mlx_lm_prefills: usize,
-    /// Tokens that a sequence has when it decodes
+    /// The sequence length when decoding
     #[arg(long, default_value_t = 128)]
     position: usize,
     /// Tokens of a prompt
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         || arguments.mlx_lm_decode == 0
         || arguments.position == 0
     {
-        bail!("there must be tokens to measure, of a prompt at least two");
+        bail!("token counts must be positive, and prompts have at least two");
     }
     let shapes = arguments.model.shapes();
     let checkpoint = shapes.provide(&arguments.folder)?;
@@ -145,7 +145,7 @@ fn versions(entries: &[Entry]) -> Vec<(String, String)> {
     versions
 }
 
-/// A contestant and what was found of it.
+/// A contestant and its results.
 struct Entry {
     player: Player,
     result: Contestant,
@@ -245,12 +245,12 @@ impl Engine {
         let capacity = (arguments.position + arguments.decode).max(arguments.prefill) + 1;
         let session = model.open_session(&SessionOptions::default().with_capacity(capacity))?;
         let mut engine = Self { session, plan: SamplingPlan::greedy() };
-        // The first run reads weights from the disk and starts threads.
+        // The first run reads weights from disk and starts threads.
         engine.decode(2, 1)?;
         Ok(engine)
     }
 
-    /// The time of a prompt of `tokens` tokens, until the token after it is known.
+    /// The time from a prompt of `tokens` tokens to the first new token.
     fn prefill(&mut self, tokens: usize) -> Result<Duration> {
         let sequence = self.session.open()?;
         let start = Instant::now();
@@ -260,7 +260,7 @@ impl Engine {
         Ok(time)
     }
 
-    /// The time of `count` tokens of a sequence that has `position`.
+    /// The time of `count` tokens of a sequence of length `position`.
     fn decode(&mut self, position: usize, count: usize) -> Result<Duration> {
         let sequence = self.session.open()?;
         let mut token = self.feed(sequence, position)?;
@@ -269,7 +269,7 @@ impl Engine {
             let answers = self.session.decode_step(&[(sequence, token)], &self.plan, &Control::default())?;
             token = match answers.into_iter().next() {
                 Some(answer) => answer?.token,
-                None => bail!("a step without an answer"),
+                None => bail!("a step without a result"),
             };
         }
         let time = start.elapsed();
@@ -281,7 +281,7 @@ impl Engine {
         let prompt: Vec<TokenId> = (0..tokens).map(|i| ((7 * i + 11) % 1000) as TokenId).collect();
         match self.session.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
             RowResult::Token(token) => Ok(token.token),
-            other => bail!("the engine answered {other:?}"),
+            other => bail!("the engine returned {other:?}"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Checkpoints in the forms of other tools, with the shapes of published models and random codes: their embeddings, which are the
-//! heads too, stay in bfloat16, as those tools leave them.
+//! Checkpoints in other tools' formats, with the shapes of published models and random codes. Their embeddings, which are also
+//! the heads, stay in bfloat16, as with those tools.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,32 +13,32 @@ use serde_json::{Value, json};
 use crate::safetensors;
 use crate::shapes::Shapes;
 
-/// Inputs that share a scale.
+/// Inputs per scale.
 const GROUP: usize = 128;
 
-/// A form of packed matrices.
+/// A format of packed matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// 4 bits, symmetric, in the order of inputs.
+    /// 4 bits, symmetric, in input order.
     Gptq,
-    /// 4 bits with zeros.
+    /// 4 bits with zero points.
     Awq,
-    /// MLX's 4 bits, to compare with.
+    /// MLX's 4 bits, for comparison.
     Affine,
     /// 8-bit floats with a scale for each block of 128 rows and columns.
     Fp8,
 }
 
-/// What a tensor is filled with.
+/// The content of a tensor.
 #[derive(Clone, Copy)]
 enum Fill {
     Random,
-    /// Random 8-bit floats, all of them numbers.
+    /// Random 8-bit floats, without NaN.
     RandomFloats,
     Repeated(&'static [u8]),
 }
 
-/// 0.003, with which codes of 4 bits have about the deviation of weights.
+/// 0.003, which gives codes of 4 bits about the deviation of weights.
 const HALF: Fill = Fill::Repeated(&[0x25, 0x1a]);
 const BFLOAT16: Fill = Fill::Repeated(&[0x45, 0x3b]);
 /// -8 times as much.
@@ -86,7 +86,7 @@ impl Form {
         match self {
             Self::Gptq => vec![
                 ("qweight", "I32", vec![columns / 8, rows], Fill::Random),
-                // Zeros of 8, stored less one.
+                // Zero points of 8, stored minus one.
                 ("qzeros", "I32", vec![groups, rows / 8], Fill::Repeated(&[0x77])),
                 ("scales", "F16", vec![groups, rows], HALF),
             ],
@@ -109,7 +109,7 @@ impl Form {
 }
 
 impl Shapes {
-    /// The folder below `checkpoint`, which is one of these shapes, with its matrices in a form; made where it is not there yet.
+    /// The folder below `checkpoint`, which has these shapes, with its matrices in a format; created if missing.
     pub(crate) fn provide_packed(&self, checkpoint: &Path, form: Form) -> Result<PathBuf> {
         let folder = checkpoint.join(form.name());
         if folder.join("model.safetensors").is_file() {
@@ -121,7 +121,7 @@ impl Shapes {
         let mut config = self.config();
         config[key] = settings;
         fs::write(folder.join("config.json"), config.to_string()).context("writing config.json")?;
-        // Under its name only once it is whole.
+        // Renamed once complete.
         let incoming = folder.join("incoming");
         write(&incoming, &self.packed_tensors(form))
             .with_context(|| format!("writing {}", incoming.display()))?;

@@ -1,11 +1,11 @@
-//! How the programs of others are started.
+//! Commands of other programs.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// mlx-lm with `checkpoint` in the type `kind`; `python` finds it in `packages`.
+/// mlx-lm with `checkpoint` in the type `kind`; `python` imports it from `packages`.
 pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &str) -> Command {
     let mut command = Command::new(python);
     command
@@ -17,8 +17,8 @@ pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &st
     command
 }
 
-/// jax with `checkpoint` in the type `kind` on the PJRT plugin at `plugin`, with a KV cache of so many positions; `python` finds it in
-/// `packages`.
+/// jax with `checkpoint` in the type `kind` on the PJRT plugin at `plugin`, with a KV cache of this many positions; `python` imports
+/// it from `packages`.
 pub(crate) fn jax(
     python: &str,
     packages: &Path,
@@ -46,14 +46,14 @@ pub(crate) fn candle(program: &Path, checkpoint: &Path, kind: &str, threads: usi
     command
 }
 
-/// llama.cpp with the file `model` and room for sequences of `capacity` tokens.
+/// llama.cpp with the file `model` and sequences of at most `capacity` tokens.
 pub(crate) fn llama_cpp(program: &Path, model: &Path, threads: usize, capacity: usize) -> Command {
     let mut command = Command::new(program);
     command.arg("serve").arg(model).args([threads.to_string(), capacity.to_string()]);
     command
 }
 
-/// Lets llama.cpp write the file `from` as `to`, in the type `kind`, unless it is there.
+/// Has llama.cpp convert the file `from` to `to`, in the type `kind`, if missing.
 pub(crate) fn quantize_gguf(
     program: &Path,
     from: &Path,
@@ -65,7 +65,7 @@ pub(crate) fn quantize_gguf(
         return Ok(());
     }
     eprintln!("writing {}", to.display());
-    // Under its name only once it is whole.
+    // Renamed once complete.
     let incoming = to.with_extension("incoming");
     let status = Command::new(program)
         .arg("quantize")

@@ -1,4 +1,4 @@
-//! The suite `pjrt`: our PJRT engine beside the same network written in jax on the same plugin, and our IREE engine.
+//! The suite `pjrt`: our PJRT engine compared with the same network in jax on the same plugin, and with our IREE engine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,16 +19,16 @@ use crate::shapes::{ModelName, Shapes};
 use crate::spread::Spread;
 use crate::worker::Worker;
 
-/// What is measured, and how often.
+/// Measurements and their repetitions.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The folder of checkpoints and results
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The plugin that ours and jax run on
+    /// The plugin for our engine and jax
     #[arg(long)]
     plugin: PathBuf,
-    /// The folder that has jax; without it, ours are measured alone
+    /// The folder that has jax; by default only our engines are measured
     #[arg(long)]
     packages: Option<PathBuf>,
     /// The Python that jax was installed with
@@ -37,36 +37,36 @@ pub(crate) struct Arguments {
     /// The shapes of the model, of the llama family
     #[arg(long, value_enum, default_value_t = ModelName::Llama1b)]
     model: ModelName,
-    /// In which types weights are
+    /// Types of weights
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Bf16, Kind::F32])]
     types: Vec<Kind>,
-    /// Leaves the IREE engine out
+    /// Omits the IREE engine
     #[arg(long)]
     no_iree: bool,
     /// How many times each is measured, in random order
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Tokens that a sequence has when it decodes
+    /// The sequence length when decoding
     #[arg(long, default_value_t = 128)]
     position: usize,
     /// Tokens of a prompt
     #[arg(long, default_value_t = 128)]
     prefill: usize,
-    /// Tokens that are decoded in a round
+    /// Tokens decoded per round
     #[arg(long, default_value_t = 16)]
     decode: usize,
-    /// The positions of jax's KV cache; that of ours for these numbers, unless they are changed
+    /// The positions of jax's KV cache; the default equals ours for the default lengths
     #[arg(long, default_value_t = 256)]
     cache: usize,
-    /// Measures memory instead, with the model spread over so many devices: what a process has that holds all of them
+    /// Measures memory instead, with the model split over this many devices of one process
     #[arg(long, value_delimiter = ',', num_args = 1..)]
     meshes: Vec<usize>,
 }
 
-/// What sequences have room for at least: with a cache that grows in steps, of which these prompts and tokens take the first.
+/// The least capacity of sequences: the cache grows in steps, and these prompts and tokens use only the first.
 const CAPACITY: usize = 1024;
 
-/// The type of weights, and of what they are multiplied with.
+/// The type of weights, and of the activations that they are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Bf16,
@@ -104,7 +104,7 @@ struct Entry {
 /// Runs the suite, prints the table and writes `pjrt.json` beside the checkpoints.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.decode == 0 || arguments.prefill < 2 || arguments.position < 2 {
-        bail!("there must be tokens to measure, of a prompt at least two");
+        bail!("token counts must be positive, and prompts have at least two");
     }
     let shapes = arguments.model.shapes();
     if shapes.experts.is_some() {
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut random = ChaCha8Rng::seed_from_u64(arguments.rounds as u64);
     let mut ratios = String::from("beside one another, of each round: median (least to most)\n");
     let (mut contestants, mut versions) = (Vec::new(), BTreeSet::new());
-    // One type after the other: all at once would take the memory of six models.
+    // One type at a time: all would need the memory of six models.
     for &kind in &arguments.types {
         let iree = (!arguments.no_iree).then_some(Program::Ours(Engine::Iree));
         let jax = arguments.packages.is_some().then_some(Program::Jax);
@@ -130,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             .map(|program| Entry::start(program, kind, &shapes, &checkpoint, arguments))
             .collect::<Result<Vec<_>>>()?;
         compare_logits(&mut entries, &checkpoint, arguments)?;
-        // Compiles what is measured.
+        // Compiles the programs.
         for entry in &mut entries {
             entry.turn(arguments)?;
         }
@@ -169,8 +169,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.write(&arguments.folder)
 }
 
-/// Tells what meshes take. The devices of a processor share its memory: what a process has more than the weights once is what its devices
-/// have more than their parts, and all else that it needs.
+/// Prints the memory of meshes. Devices of a CPU share its memory: a process's memory beyond one copy of the weights is what its devices
+/// hold beyond their parts, plus everything else.
 fn memory(shapes: &Shapes, checkpoint: &Path, arguments: &Arguments) -> Result<()> {
     let weights = 2.0 * shapes.parameters() as f64;
     println!(
@@ -183,7 +183,7 @@ fn memory(shapes: &Shapes, checkpoint: &Path, arguments: &Arguments) -> Result<(
         command.arg("--mesh").arg(devices.to_string());
         let worker = Worker::start(&format!("a mesh of {devices}"), command)?;
         let (Some(peak), Some(memory)) = (worker.loading_peak, worker.memory()) else {
-            bail!("this system does not say what memory a process has");
+            bail!("this system does not report the memory of a process");
         };
         let [peak, loaded] = [peak, memory.private]
             .map(|bytes| format!("{:.1} MB ({:.1} % of the weights)", 1e-6 * bytes, 100.0 * bytes / weights));
@@ -192,7 +192,7 @@ fn memory(shapes: &Shapes, checkpoint: &Path, arguments: &Arguments) -> Result<(
     Ok(())
 }
 
-/// Of each round how many times as fast our PJRT engine, which comes first, is as each of the others.
+/// How many times as fast our PJRT engine, the first entry, is as each of the others, per round.
 fn beside_one_another(entries: &[Entry]) -> String {
     let Some((own, others)) = entries.split_first() else { return String::new() };
     let line = |other: &Entry| {
@@ -210,7 +210,7 @@ fn beside_one_another(entries: &[Entry]) -> String {
     others.iter().map(line).collect()
 }
 
-/// Tells how far apart the logits of a prompt are: it has to be the same network.
+/// Compares the logits of a prompt: they must be of the same network.
 fn compare_logits(entries: &mut [Entry], checkpoint: &Path, arguments: &Arguments) -> Result<()> {
     let mut first: Option<Vec<f32>> = None;
     for entry in entries {
@@ -283,7 +283,7 @@ fn ours(engine: Engine, kind: Kind, checkpoint: &Path, arguments: &Arguments) ->
         (_, Kind::F32) => ("iree", "exact"),
     };
     command.args(["serve", "--engine", engine, "--precision", precision, "--model"]).arg(checkpoint);
-    // XLA's products take operands of one type: float32 weights are made so when they are loaded, as jax's are.
+    // XLA's products take operands of one type: float32 weights are converted when loaded, like jax's.
     if kind == Kind::F32 && engine == "pjrt" {
         command.arg("--expanded");
     }

@@ -1,4 +1,4 @@
-//! What was found: a table for people, and the same as JSON.
+//! The results, as a table and as JSON.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::spread::Spread;
 /// Rates of one contestant in tokens a second, in the order in which they were measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Contestant {
-    /// The program and the type it computes with.
+    /// The program and its compute type.
     pub(crate) name: String,
     /// Whether it is ours.
     pub(crate) ours: bool,
@@ -31,16 +31,16 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) versions: Vec<(String, String)>,
     pub(crate) threads: usize,
-    /// Tokens that a sequence has when it decodes, and tokens of a prompt.
+    /// The sequence length when decoding, and the prompt length.
     pub(crate) decode_position: usize,
     pub(crate) prefill_tokens: usize,
-    /// Bytes a second that memory gave, measured between the rounds.
+    /// Memory bandwidth in bytes per second, measured between the rounds.
     pub(crate) memory: Vec<f64>,
     pub(crate) contestants: Vec<Contestant>,
 }
 
 impl Report {
-    /// Writes the numbers to `SUITE.json` in `folder`, and tells where they are.
+    /// Writes the numbers to `SUITE.json` in `folder`, and prints its path.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(format!("{}.json", self.suite));
         fs::write(&path, serde_json::to_string_pretty(self)?)
@@ -49,7 +49,7 @@ impl Report {
         Ok(())
     }
 
-    /// The table, and how ours compare with the best of the others.
+    /// The table, and a comparison of ours with the best of the others.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let memory = Spread::of(&self.memory);
@@ -92,7 +92,7 @@ impl Report {
         text
     }
 
-    /// How many times as fast as the best of the others each of ours is.
+    /// The speed of each of ours relative to the best of the others.
     fn comparison(&self, what: &str, of: fn(&Contestant) -> &Vec<f64>) -> Option<String> {
         let median = |contestant: &Contestant| Spread::of(of(contestant)).median;
         let measured = |ours| {

@@ -1,4 +1,4 @@
-//! The suite `requests`: many requests on one `Engine`, beside one at a time. Every figure is a ratio of the same run.
+//! The suite `requests`: concurrent requests on one `Engine`, compared with one at a time. Results are ratios within one run.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
@@ -14,30 +14,30 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::machine::Machine;
 use crate::spread::Spread;
 
-/// What is measured, and how often.
+/// Measurements and their repetitions.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The folder of results; nothing is written there by this suite
+    /// The folder of results; this suite writes nothing there
     #[arg(long, default_value = "target/bench", hide = true)]
     folder: PathBuf,
     /// The checkpoint
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// How many requests at once, each beside one
+    /// Numbers of concurrent requests, each compared with one
     #[arg(long, value_delimiter = ',', default_values_t = [8, 16])]
     requests: Vec<usize>,
-    /// How often each is measured, in random order
+    /// How many times each is measured, in random order
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Tokens that each request generates
     #[arg(long, default_value_t = 64)]
     tokens: usize,
-    /// Tokens of the long prompt that arrives among seven requests, and of the prefix that is shared
+    /// Tokens of the long prompt that arrives among seven requests, and of the shared prefix
     #[arg(long, default_value_t = 2000)]
     long: usize,
     #[arg(long, default_value_t = 1000)]
     shared: usize,
-    /// How many threads compute; defaults to the engine's choice
+    /// Number of threads; defaults to the engine's choice
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn engine(model: &Model) -> Result<Engine> {
-    // No request should be paused because the system did not schedule its thread.
+    // Requests should not be paused because the system did not schedule their threads.
     let mut options = EngineOptions::default();
     options.unread_tokens = 1 << 16;
     Ok(Engine::with_options(model.clone(), &options)?)
@@ -71,7 +71,7 @@ fn options(tokens: usize) -> Options {
     Options::new(tokens).with_ignore_stop(true)
 }
 
-/// Tokens a second of `count` requests that are submitted at once.
+/// Tokens per second of `count` requests that are submitted at once.
 fn rate(model: &Model, engine: &Engine, count: usize, tokens: usize, random: &mut ChaCha8Rng) -> Result<f64> {
     let streams = (0..count).map(|_| engine.generate_tokens(&prompt(model, 16, random), &options(tokens)));
     let start = Instant::now();
@@ -79,7 +79,7 @@ fn rate(model: &Model, engine: &Engine, count: usize, tokens: usize, random: &mu
     for stream in streams {
         let found = stream.complete()?.tokens.len();
         if found != tokens {
-            bail!("{found} tokens where {tokens} were asked for");
+            bail!("{found} tokens instead of the requested {tokens}");
         }
     }
     Ok((count * tokens) as f64 / start.elapsed().as_secs_f64())
@@ -89,7 +89,7 @@ fn throughput(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> 
     let engine = engine(model)?;
     let mut counts = vec![1];
     counts.extend(&arguments.requests);
-    // Compiles what is needed.
+    // Compiles the programs.
     for &count in &counts {
         rate(model, &engine, count, arguments.tokens, random)?;
     }
@@ -109,7 +109,7 @@ fn throughput(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> 
     Ok(())
 }
 
-/// The longest wait for a token of seven requests while a long prompt is computed, beside the time of a chunk.
+/// The longest wait for a token of seven requests while a long prompt is computed, relative to the time of a chunk.
 fn long_prompt(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<()> {
     let engine = engine(model)?;
     let chunk = model.capabilities().prompt_chunk;
@@ -164,7 +164,7 @@ fn long_prompt(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) ->
     Ok(())
 }
 
-/// The time to the first token of a prompt whose beginning is known, beside one that is new.
+/// The time to the first token of a prompt with a known prefix, relative to a new one.
 fn shared_prefix(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<()> {
     let model = model.clone().with_prefix_cache(PrefixCache::new(1 << 30));
     let engine = engine(&model)?;

@@ -1,4 +1,4 @@
-//! An engine of ours as a worker: what [`crate::worker`] starts this very program for.
+//! Our engines as a worker: [`crate::worker`] starts this program for it.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use mlxcel_mlx::{MlxBackend, WeightQuantization};
 use mlxcel_pjrt::PjrtBackend;
 use serde_json::{Value, json};
 
-/// What is served.
+/// The worker's engine and model.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[arg(long, value_enum)]
@@ -28,13 +28,13 @@ pub(crate) struct Arguments {
     precision: Precision,
     #[arg(long)]
     threads: usize,
-    /// The most tokens of a sequence
+    /// The maximum length of a sequence
     #[arg(long)]
     capacity: usize,
-    /// The most sequences at once
+    /// The maximum number of concurrent sequences
     #[arg(long)]
     sequences: usize,
-    /// Where the IREE engine keeps compiled programs
+    /// The IREE engine's folder of compiled programs
     #[arg(long)]
     cache: Option<PathBuf>,
     /// The bits that the MLX engine quantizes weights to, in groups of 64
@@ -43,10 +43,10 @@ pub(crate) struct Arguments {
     /// The plugin of the PJRT engine
     #[arg(long)]
     plugin: Option<PathBuf>,
-    /// Whether the PJRT engine keeps weights in the type that products take them in
+    /// Whether the PJRT engine stores weights in the type of its products
     #[arg(long)]
     expanded: bool,
-    /// Over how many devices the PJRT engine spreads the model
+    /// The number of devices over which the PJRT engine splits the model
     #[arg(long)]
     mesh: Option<usize>,
 }
@@ -91,15 +91,15 @@ impl Arguments {
             .with_sequences(self.sequences);
         match self.engine {
             Engine::Iree => options.with_threads(self.threads),
-            // Its default is a GPU where there is one.
+            // Its default is a GPU, if present.
             Engine::Mlx => options.with_threads(self.threads).with_device("cpu"),
-            // Its threads are the plugin's affair.
+            // The plugin chooses its threads.
             Engine::Pjrt => options,
         }
     }
 }
 
-/// Answers requests until there are no more.
+/// Answers requests until the input ends.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let backend = arguments.backend()?;
     let start = Instant::now();
@@ -205,16 +205,16 @@ impl Session {
         Ok(())
     }
 
-    /// Extends a sequence until it has `tokens`, and tells the token that follows.
+    /// Extends a sequence to `tokens` tokens, and returns the next token.
     fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
         let prompt = prompt(self.inner.state(sequence)?.position, tokens);
         match self.inner.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
             RowResult::Token(token) => Ok(token.token),
-            other => bail!("the engine answered {other:?}"),
+            other => bail!("the engine returned {other:?}"),
         }
     }
 
-    /// The time of `count` steps of all `rows`, each a sequence and the token that it goes on with.
+    /// The time of `count` steps of all `rows`: sequences with their next tokens.
     fn decode(&mut self, rows: &mut [(SequenceId, TokenId)], count: usize) -> Result<Duration> {
         let start = Instant::now();
         for _ in 0..count {
@@ -230,12 +230,12 @@ impl Session {
         let sequence = self.open()?;
         match self.inner.prefill(Row::logits(sequence, &prompt(0, tokens)), &Control::default())? {
             RowResult::Logits(logits) => Ok(logits),
-            other => bail!("the engine answered {other:?}"),
+            other => bail!("the engine returned {other:?}"),
         }
     }
 }
 
-/// The tokens of every contestant's sequences from one position to another.
+/// The tokens of every contestant's sequences between two positions.
 fn prompt(from: usize, to: usize) -> Vec<TokenId> {
     (from..to).map(|i| ((7 * i + 11) % 1000) as TokenId).collect()
 }

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-/// The shapes of a model of the llama family with tied embeddings, or of one with experts (OLMoE's network) and a head of its own.
+/// The shapes of a llama model with tied embeddings, or of one with experts (OLMoE's network) and a separate head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shapes {
     pub(crate) name: &'static str,
@@ -19,7 +19,7 @@ pub(crate) struct Shapes {
     pub(crate) rope_theta: f64,
     pub(crate) rope_scaling: Option<RopeScaling>,
     pub(crate) experts: Option<ExpertShapes>,
-    /// What people should know who read figures of it.
+    /// A remark on the results, for readers.
     pub(crate) remark: Option<&'static str>,
 }
 
@@ -27,11 +27,11 @@ pub(crate) struct Shapes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertShapes {
     pub(crate) count: usize,
-    /// How many a token goes through.
+    /// The experts per token.
     pub(crate) chosen: usize,
 }
 
-/// The stretching of slow rotations that came with Llama 3.1 (`rope_type` `llama3`).
+/// The RoPE scaling of Llama 3.1 (`rope_type` `llama3`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RopeScaling {
     factor: f64,
@@ -49,9 +49,9 @@ pub(crate) enum ModelName {
     Qwen600m,
     #[value(name = "olmoe-1b-7b")]
     Olmoe,
-    /// A model to try the program with
+    /// A model for trying the program
     Small,
-    /// A model with experts to try the program with
+    /// A model with experts for trying the program
     SmallExperts,
 }
 
@@ -67,7 +67,7 @@ impl ModelName {
     }
 }
 
-/// As Llama 3.2 has it.
+/// Llama 3.2's.
 const LLAMA_ROPE: RopeScaling =
     RopeScaling { factor: 32.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 };
 
@@ -109,7 +109,7 @@ pub(crate) const QWEN_600M: Shapes = Shapes {
     ),
 };
 
-/// Those of OLMoE-1B-7B, with a quarter of its layers, which is what fits into memory and onto disks in every type.
+/// Those of OLMoE-1B-7B, with a quarter of its layers, which fits memory and disks in every type.
 pub(crate) const OLMOE: Shapes = Shapes {
     name: "olmoe-1b-7b",
     hidden: 2048,
@@ -129,7 +129,7 @@ pub(crate) const OLMOE: Shapes = Shapes {
     ),
 };
 
-/// A model to try the program with.
+/// A model for trying the program.
 pub(crate) const SMALL: Shapes = Shapes {
     name: "small",
     hidden: 256,
@@ -147,7 +147,7 @@ pub(crate) const SMALL: Shapes = Shapes {
     remark: None,
 };
 
-/// A model with experts to try the program with.
+/// A model with experts for trying the program.
 pub(crate) const SMALL_EXPERTS: Shapes = Shapes {
     name: "small-experts",
     kv_heads: 4,
@@ -208,8 +208,8 @@ impl Shapes {
         self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
-    /// The parameters that decoding a token does not read: of experts those that it is not sent to, and of an embedding that is
-    /// not the head too, all rows but one. It reads each of the others once.
+    /// The parameters that decoding a token does not read: unchosen experts, and all rows but one of an embedding that is not
+    /// also the head. It reads each of the others once.
     pub(crate) fn unread_parameters(&self) -> usize {
         let Some(ExpertShapes { count, chosen }) = self.experts else { return 0 };
         let expert = 3 * self.hidden * self.intermediate;
@@ -266,8 +266,7 @@ impl Shapes {
         Value::Object(config)
     }
 
-    /// By how much the scaling divides the frequency of each pair of a head, as in Hugging Face's
-    /// `_compute_llama3_parameters`.
+    /// The divisors of the frequencies of a head's pairs due to scaling, as in Hugging Face's `_compute_llama3_parameters`.
     pub(crate) fn rope_divisors(&self) -> Option<Vec<f32>> {
         let scaling = self.rope_scaling?;
         let original = scaling.original_context as f64;
@@ -297,7 +296,7 @@ mod tests {
         assert_eq!(LLAMA_1B.parameters(), 1_235_814_400);
         // Without the 28 norms of queries and of keys.
         assert_eq!(QWEN_600M.parameters(), 596_049_920 - 28 * 2 * 128);
-        // The published number of all parameters, and those of a token: 56 of 64 experts of each layer less.
+        // The published number of all parameters, and of those per token: without 56 of 64 experts in each layer.
         let whole = Shapes { layers: 16, ..OLMOE };
         assert_eq!(whole.parameters(), 6_919_161_856);
         let of_token = whole.parameters() - whole.unread_parameters() + (whole.vocabulary - 1) * whole.hidden;
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_rotations_are_stretched_and_fast_ones_are_not() {
+    fn only_low_rotary_frequencies_are_scaled() {
         let divisors = LLAMA_1B.rope_divisors().unwrap();
         assert_eq!((divisors.len(), divisors[0], divisors[31]), (32, 1.0, 32.0));
         assert!(divisors.is_sorted());

@@ -1,9 +1,9 @@
-//! The suite `speculation`: what passes over several tokens of one sequence cost, and what guessing tokens ahead gains, on the IREE engine.
-//! Every figure is a ratio of the same round.
+//! The suite `speculation`: the cost of passes over several tokens of one sequence, and the gain from drafts, on the IREE engine. All
+//! results are ratios within one round.
 //!
-//! Weights are random, so texts are too. What guesses are worth is therefore measured with a drafter that knows the plain run's text and
-//! is wrong as often as is asked for; and with prompt lookup on drawn text, which never repeats, and on text that masks hold to a cycle of
-//! tokens, with guesses and without.
+//! Weights are random, so texts are too. The gain is therefore measured with a drafter that replays the plain run's text with a given
+//! error rate, and with prompt lookup on sampled text, which never repeats, and on text that masks confine to a cycle of tokens, with
+//! drafts and without.
 
 mod cycle;
 mod drafters;
@@ -23,25 +23,25 @@ use crate::spread::Spread;
 use cycle::Cycle;
 use drafters::{Replay, Unguessable};
 
-/// The tokens of a text that repeats itself.
+/// The tokens of a repeating text.
 const CYCLE: usize = 12;
 
-/// What is measured, and how often.
+/// Measurements and their repetitions.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The folder that keeps the checkpoints
+    /// The folder of checkpoints
     #[arg(long, default_value = "target/bench", hide = true)]
     folder: PathBuf,
     /// A checkpoint; defaults to random weights of Llama-3.2-1B's shapes in bf16, and in 4 bits
     #[arg(long, value_name = "DIR")]
     model: Vec<PathBuf>,
-    /// How often each is measured, in random order
+    /// How many times each is measured, in random order
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Tokens that each text has
+    /// Tokens of each text
     #[arg(long, default_value_t = 128)]
     tokens: usize,
-    /// How many threads compute; defaults to the engine's choice
+    /// Number of threads; defaults to the engine's choice
     #[arg(long)]
     threads: Option<usize>,
     /// Two rounds of 48 tokens
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A text, and how its tokens are guessed.
+/// A text, and its drafter.
 struct Case {
     name: String,
     prompt: Vec<TokenId>,
@@ -97,21 +97,21 @@ impl Case {
     }
 }
 
-/// What a case came to, round by round.
+/// The results of a case, by round.
 #[derive(Default)]
 struct Results {
     plain: Vec<f64>,
     gains: Vec<f64>,
     drafted: usize,
     accepted: usize,
-    /// Rounds whose text was another with guesses than without.
+    /// Rounds with different text with drafts than without.
     different: usize,
 }
 
 fn texts(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<()> {
     let cases = cases(arguments, model, random)?;
     let mut results: Vec<Results> = cases.iter().map(|_| Results::default()).collect();
-    // The first round compiles, and measures what guesses cost.
+    // The first round compiles, and measures the cost of drafts.
     for round in 0..=arguments.rounds() {
         let mut order: Vec<usize> = (0..cases.len()).collect();
         order.sort_by_key(|_| random.next_u32());
@@ -160,7 +160,7 @@ fn prompt(model: &Model, tokens: usize, random: &mut ChaCha8Rng) -> Vec<TokenId>
     (0..tokens).map(|_| random.next_u32() % vocabulary).collect()
 }
 
-/// The texts that are measured.
+/// The measured texts.
 fn cases(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<Vec<Case>> {
     let greedy =
         Options::new(arguments.tokens()).with_ignore_stop(true).with_sampling(SamplingParams::greedy());

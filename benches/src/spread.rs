@@ -1,6 +1,6 @@
-//! What is said of several measurements of one thing.
+//! Statistics of repeated measurements.
 
-/// The middle and the ends of some measurements.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -32,7 +32,7 @@ impl std::fmt::Display for Spread {
         if self.median.is_nan() {
             return f.pad("-");
         }
-        // Two digits where there are few.
+        // Two digits for small values.
         let digits = if self.median < 10.0 { 2 } else { 1 };
         f.pad(&format!("{:.digits$} ({:.digits$} to {:.digits$})", self.median, self.least, self.most))
     }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_of_an_even_number_is_between_two() {
+    fn the_median_of_an_even_number_is_between_two() {
         assert_eq!(Spread::of(&[4.0, 1.0, 3.0, 2.0]).median, 2.5);
         assert_eq!(Spread::of(&[]).to_string(), "-");
         assert_eq!(Spread::of(&[12.0]).scaled(0.5).to_string(), "6.00 (6.00 to 6.00)");

@@ -1,6 +1,6 @@
-//! A contestant in a process of its own, which measures on request: its memory can be told apart, and is given back when it ends.
+//! A contestant in its own process, which measures on request: its memory is measured separately, and freed when it ends.
 //!
-//! Requests are lines of words, answers lines of JSON; `llama-cpp/src/main.rs` lists them. A worker speaks first, as [`Hello`] says.
+//! Requests are lines of words, results lines of JSON; `llama-cpp/src/main.rs` lists them. A worker first sends [`Hello`].
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -21,41 +21,41 @@ pub(crate) struct Worker {
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
     pub(crate) hello: Hello,
-    /// The most private memory that it was seen to have before it was ready, in bytes, on systems that say it.
+    /// The peak private memory before it was ready, in bytes, if the system reports it.
     pub(crate) loading_peak: Option<f64>,
 }
 
-/// What a worker says when it is ready.
+/// The first message of a worker, when it is ready.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Hello {
-    /// Names and versions of what computes.
+    /// Names and versions of the libraries.
     pub(crate) versions: Vec<(String, String)>,
-    /// Seconds that loading took, without starting the process.
+    /// Seconds to load, without starting the process.
     #[serde(default)]
     pub(crate) load_seconds: f64,
-    /// Bytes of weights, where the worker knows them.
+    /// Bytes of weights, if the worker knows them.
     #[serde(default)]
     pub(crate) weight_bytes: Option<u64>,
-    /// What else there is to know, for people.
+    /// Further notes for readers.
     #[serde(default)]
     pub(crate) notes: String,
 }
 
-/// What a process has in memory, in bytes.
+/// Memory of a process in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
-    /// Its own: neither files nor shared.
+    /// Private memory, without files and shared memory.
     pub(crate) private: f64,
-    /// Of mapped files, as far as it has touched them.
+    /// Mapped files, as far as touched.
     pub(crate) mapped: f64,
 }
 
-/// What a worker of ours has done.
+/// What a worker of ours reports.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct State {
     /// Bytes of the KV caches of open sequences.
     pub(crate) kv_bytes: u64,
-    /// Seconds spent compiling, since it was started.
+    /// Seconds spent compiling since the start.
     pub(crate) compile_seconds: f64,
 }
 
@@ -70,7 +70,7 @@ struct Each {
 }
 
 impl Worker {
-    /// Starts `command`, which is called `name` in errors, and waits until it is ready.
+    /// Starts `command`, named `name` in errors, and waits until it is ready.
     pub(crate) fn start(name: &str, mut command: Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -98,28 +98,28 @@ impl Worker {
             is_ready.store(true, Ordering::Relaxed);
             (answer, watch.join().unwrap_or_default())
         });
-        // It writes to standard error why it ends, if it does.
+        // If it ends, standard error has the reason.
         (worker.hello, worker.loading_peak) =
             (answer.with_context(|| format!("{name} did not start"))?, peak);
         Ok(worker)
     }
 
-    /// How long a prompt of `tokens` tokens takes, until the token after it is known.
+    /// The time from a prompt of `tokens` tokens to the first new token.
     pub(crate) fn prefill(&mut self, tokens: usize) -> Result<f64> {
         self.ask::<Once>(&format!("prefill {tokens}")).map(|answer| answer.seconds)
     }
 
-    /// How long `count` tokens take of a sequence that has as many tokens as each of `positions`, which rise by more than `count`.
+    /// The time of `count` tokens of a sequence at each of `positions`, which rise by more than `count`.
     pub(crate) fn decode(&mut self, count: usize, positions: &[usize]) -> Result<Vec<f64>> {
         self.ask::<Each>(&format!("decode {count} {}", words(positions))).map(|answer| answer.seconds)
     }
 
-    /// How long `count` tokens of each sequence take where as many sequences as each of `numbers` are computed together.
+    /// The time of `count` tokens of each sequence, for each of `numbers` sequences together.
     pub(crate) fn batch(&mut self, count: usize, position: usize, numbers: &[usize]) -> Result<Vec<f64>> {
         self.ask::<Each>(&format!("batch {count} {position} {}", words(numbers))).map(|answer| answer.seconds)
     }
 
-    /// The logits after a prompt of `tokens` tokens; they come by way of the file `through`.
+    /// The logits after a prompt of `tokens` tokens, transferred through the file `through`.
     pub(crate) fn logits(&mut self, tokens: usize, through: &Path) -> Result<Vec<f32>> {
         self.ask::<Once>(&format!("logits {tokens} {}", through.display()))?;
         let bytes = fs::read(through).with_context(|| format!("reading {}", through.display()))?;
@@ -127,12 +127,12 @@ impl Worker {
         Ok(bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
     }
 
-    /// What a worker of ours has done.
+    /// The report of a worker of ours.
     pub(crate) fn state(&mut self) -> Result<State> {
         self.ask("state")
     }
 
-    /// What its process has in memory, on systems that say it.
+    /// The memory of its process, if the system reports it.
     pub(crate) fn memory(&self) -> Option<Memory> {
         memory_of(self.child.id())
     }
@@ -169,7 +169,7 @@ fn words(numbers: &[usize]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// A size in bytes of `/proc/PID/status`, which has them in kilobytes.
+/// A size of `/proc/PID/status` (in kilobytes there), in bytes.
 fn size(status: &str, name: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(1024.0 * line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()?)
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_found_in_a_processs_status() {
+    fn sizes_are_read_from_a_processs_status() {
         let status = "Name:\tx\nRssAnon:\t     116 kB\nRssFile:\t    1996 kB\n";
         assert_eq!(size(status, "RssAnon"), Some(118_784.0));
         assert_eq!(size(status, "RssShmem"), None);
@@ -188,7 +188,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_worker_answers_until_it_ends() {
+    fn a_worker_responds_until_it_ends() {
         let mut command = Command::new("sh");
         command.arg("-c").arg(
             r#"echo '{"versions": [["x", "1"]]}'; read line; echo '{"seconds": [1.5, 2]}'; read line; echo "$line""#,

@@ -174,8 +174,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether the subject provides it, rather than the engine or the model: a check without it was not
-    /// run, and nobody has decided that it should not be.
+    /// Whether the subject, not the engine or the model, provides it: a check without it was not skipped deliberately.
     pub(crate) fn is_of_subject(self) -> bool {
         matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights)
     }

@@ -100,7 +100,7 @@ impl Trace {
                     TraceStep::new(chosen.token, chosen.logprob, margin)
                 }
                 Some(Err(error)) => return Err(error),
-                _ => return Err(broken("the engine did not answer a row with what it wanted")),
+                _ => return Err(broken("the engine returned another kind of result than a row wanted")),
             };
             pending = vec![feed(number, step.token)];
             trace.steps.push(step);
@@ -111,7 +111,7 @@ impl Trace {
 }
 
 fn of_logits(logits: &[f32]) -> Result<TraceStep> {
-    let best = argmax(logits, |_| true).ok_or_else(|| broken("the engine showed no logits"))?;
+    let best = argmax(logits, |_| true).ok_or_else(|| broken("the engine returned no logits"))?;
     let second = argmax(logits, |token| token != best);
     let margin = second.map(|second| logits[best as usize] - logits[second as usize]);
     Ok(TraceStep::new(best, log_softmax(logits, best), margin))
@@ -125,7 +125,7 @@ fn broken(message: &'static str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Divergence {
-    /// Which step, counted from 0.
+    /// The step, counted from 0.
     pub step: usize,
     /// The first engine's token.
     pub a: TokenLogprob,
@@ -142,14 +142,14 @@ pub struct Divergence {
 pub struct Comparison {
     /// How many steps were compared.
     pub steps: usize,
-    /// The largest magnitude among the first one's logits after the prompt, or else the second's; none where neither shows logits.
+    /// The largest magnitude among the first one's logits after the prompt, or else the second's; none if neither returns logits.
     pub largest_logit: Option<f32>,
-    /// The largest difference of the logits after the prompt, relative to the largest magnitude; none where one of the two shows
+    /// The largest difference of the logits after the prompt, relative to the largest magnitude; none if one of the two returns
     /// no logits. Infinite for vocabularies of different sizes.
     pub logits_error: Option<f32>,
     /// The largest difference of log probabilities, of the steps where both chose the same token.
     pub logprob_error: f32,
-    /// Where they chose different tokens.
+    /// The steps with different tokens.
     pub divergences: Vec<Divergence>,
     tolerance: Tolerance,
 }
@@ -209,18 +209,18 @@ impl Comparison {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Differential {
-    /// The name of the first engine, whose tokens both follow.
+    /// The name of the first engine, whose tokens both are fed.
     pub a: String,
     /// The name of the second.
     pub b: String,
     /// The tolerance.
     pub tolerance: Tolerance,
-    /// One comparison a prompt.
+    /// One comparison per prompt.
     pub comparisons: Vec<Comparison>,
 }
 
 impl Differential {
-    /// Comparisons of `a` with `b`, made elsewhere.
+    /// Comparisons of `a` with `b`, from elsewhere.
     pub fn new(
         a: impl Into<String>,
         b: impl Into<String>,
@@ -242,7 +242,7 @@ impl fmt::Display for Differential {
         let Tolerance { margin, logprob, logits, .. } = self.tolerance;
         writeln!(
             f,
-            "{} and {}, in parts of the largest logit: logits within {logits:.0e}, log probabilities within \
+            "{} and {}, relative to the largest logit: logits within {logits:.0e}, log probabilities within \
              {logprob:.0e}, tokens equal where the lead is {margin:.0e} or more",
             self.a, self.b
         )?;
@@ -300,8 +300,12 @@ pub fn differential(
 ) -> Result<Differential> {
     let sizes = [a, b].map(|model| model.info().vocabulary_size);
     if sizes[0] != sizes[1] {
-        return Err(Error::new(ErrorKind::InvalidInput, "compare engines", "these are not one checkpoint")
-            .with_context("vocabulary_size", format_args!("{} and {}", sizes[0], sizes[1])));
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "compare engines",
+            "the vocabularies differ in size",
+        )
+        .with_context("vocabulary_size", format_args!("{} and {}", sizes[0], sizes[1])));
     }
     let comparisons = prompts
         .iter()

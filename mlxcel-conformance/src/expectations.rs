@@ -59,7 +59,7 @@ impl Expectations {
         let mut defects = Vec::new();
         for (i, Entry { check, exception }) in self.entries.iter().enumerate() {
             if Check::named(check).is_none() {
-                defects.push(format!("there is no check `{check}`"));
+                defects.push(format!("unknown check `{check}`"));
             }
             if self.entries[..i].iter().any(|earlier| earlier.check == *check) {
                 defects.push(format!("`{check}` is listed twice"));
@@ -80,14 +80,14 @@ mod tests {
     #[test]
     fn unknown_repeated_or_unexplained_checks_are_rejected() {
         let expectations = Expectations::none()
-            .skip("chunked_prefil", "a slip of the pen")
+            .skip("chunked_prefil", "a typo")
             .skip("chunked_prefill", " ")
-            .expect_failure("chunked_prefill", "it stands there already");
+            .expect_failure("chunked_prefill", "a duplicate");
         let defects = expectations.defects();
         assert_eq!(
             defects,
             [
-                "there is no check `chunked_prefil`",
+                "unknown check `chunked_prefil`",
                 "`chunked_prefill` is excepted without a reason",
                 "`chunked_prefill` is listed twice"
             ]

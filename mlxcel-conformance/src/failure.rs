@@ -81,13 +81,13 @@ pub(crate) fn refused<T: fmt::Debug>(
             error: Some(error),
         }),
         Ok(value) => Err(Failure::new(format!(
-            "{what}: expected an error of kind `{kind}`, and it answered {}",
+            "{what}: expected an error of kind `{kind}`, but it returned {}",
             shortened(&value)
         ))),
     }
 }
 
-/// A value's debug text, cut where it is long.
+/// A value's debug text, truncated if long.
 fn shortened(value: &impl fmt::Debug) -> String {
     let text = format!("{value:?}");
     match text.char_indices().nth(160) {

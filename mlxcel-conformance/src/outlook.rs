@@ -1,4 +1,4 @@
-//! The reference result: the next-token distribution of a new sequence that is fed all tokens at once, alone.
+//! The reference result: the next-token distribution of a fresh, single sequence that is fed all tokens at once.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use crate::Subject;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::tolerance::{Bounds, Tolerance, largest};
 
-/// What a model expects after some tokens.
+/// A model's expected result after some tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Outlook {
     /// The most likely token, ties go to the lowest id.
     pub(crate) token: TokenId,
     /// Its log probability.
     pub(crate) logprob: f32,
-    /// By how much it leads the second; none where the engine shows neither logits nor most likely tokens.
+    /// Its margin over the second; none if the engine returns neither logits nor most likely tokens.
     pub(crate) margin: Option<f32>,
-    /// All logits, where the engine shows them.
+    /// All logits, if the engine returns them.
     pub(crate) logits: Option<Vec<f32>>,
 }
 
 impl Outlook {
     pub(crate) fn of_logits(logits: Vec<f32>) -> Outcome<Self> {
-        ensure!(logits.iter().all(|logit| logit.is_finite()), "a logit is not a finite number");
+        ensure!(logits.iter().all(|logit| logit.is_finite()), "a logit is not finite");
         let best = argmax(&logits, |_| true).ok_or_else(|| Failure::new("there are no logits"))?;
         let second = argmax(&logits, |token| token != best);
         let lead = |second: TokenId| logits[best as usize] - logits[second as usize];
@@ -37,12 +37,12 @@ impl Outlook {
         })
     }
 
-    /// How far results of this place may lie apart.
+    /// How far results at this position may differ.
     pub(crate) fn bounds(&self, tolerance: &Tolerance) -> Bounds {
         tolerance.bounds(self.logits.as_deref().map(largest))
     }
 
-    /// Fails where an engine's greedy choice is neither this one nor excused by a small margin.
+    /// Fails if an engine's greedy choice is neither this one nor excused by a small margin.
     pub(crate) fn agrees(
         &self,
         chosen: &SampledToken,
@@ -51,11 +51,11 @@ impl Outlook {
     ) -> Outcome {
         let bounds = self.bounds(tolerance);
         if chosen.token != self.token {
-            // Without a margin nothing excuses another token.
+            // Without a known margin no other token is excused.
             let excused = self.margin.is_some_and(|margin| margin < bounds.margin);
             ensure!(
                 excused,
-                "{what}: token {} was chosen, and alone at once it is {} (leading by {})",
+                "{what}: token {} was chosen, and the reference is {} (leading by {})",
                 chosen.token,
                 self.token,
                 self.margin.map_or("an unknown margin".to_owned(), |margin| margin.to_string())
@@ -68,7 +68,7 @@ impl Outlook {
         let error = (chosen.logprob - expected).abs();
         ensure!(
             error <= bounds.logprob,
-            "{what}: token {} has log probability {}, and alone at once {expected}",
+            "{what}: token {} has log probability {}, and the reference {expected}",
             chosen.token,
             chosen.logprob
         );
@@ -76,7 +76,7 @@ impl Outlook {
     }
 }
 
-/// The token with the largest logit among those that may be chosen, ties go to the lowest id.
+/// The token with the largest logit among those with `may`, ties go to the lowest id.
 pub(crate) fn argmax(logits: &[f32], may: impl Fn(TokenId) -> bool) -> Option<TokenId> {
     (0..logits.len() as TokenId)
         .filter(|&token| may(token))
@@ -90,7 +90,7 @@ pub(crate) fn log_softmax(logits: &[f32], token: TokenId) -> f32 {
     (f64::from(logits[token as usize]) - total) as f32
 }
 
-/// Fails where two logits differ by more than the tolerance.
+/// Fails if two logits differ by more than the tolerance.
 pub(crate) fn same_logits(
     logits: &[f32],
     expected: &[f32],
@@ -103,8 +103,7 @@ pub(crate) fn same_logits(
     Ok(())
 }
 
-/// The largest difference relative to the largest expected magnitude; none for different lengths. Infinite where a logit is no
-/// number.
+/// The largest difference relative to the largest expected magnitude; none for different lengths. Infinite if a logit is NaN.
 pub(crate) fn logits_error(logits: &[f32], expected: &[f32]) -> Option<f32> {
     if logits.len() != expected.len() {
         return None;
@@ -114,7 +113,7 @@ pub(crate) fn logits_error(logits: &[f32], expected: &[f32]) -> Option<f32> {
 }
 
 impl Subject<'_> {
-    /// What the model expects after `tokens`: a fresh session with one sequence, fed all at once.
+    /// The model's expected result after `tokens`: that of a fresh session with one sequence, fed all at once.
     pub(crate) fn outlook(&self, tokens: &[TokenId]) -> Outcome<Outlook> {
         if let Some(known) = self.known_outlook(tokens) {
             return Ok(known);
@@ -137,7 +136,7 @@ impl Subject<'_> {
         Ok(outlook)
     }
 
-    /// Fails where `chosen` is not what the model expects after `tokens`.
+    /// Fails if `chosen` differs from the expected result after `tokens`.
     pub(crate) fn agrees(
         &self,
         chosen: &SampledToken,
@@ -148,7 +147,7 @@ impl Subject<'_> {
     }
 }
 
-/// Feeds `tokens` and gives the token that greedy choice finds next, with the `top` most likely.
+/// Feeds `tokens` and returns the greedy token, with the `top` most likely.
 pub(crate) fn choose(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -160,7 +159,7 @@ pub(crate) fn choose(
     expect_token(step(session, &[row])?.remove(0)?)
 }
 
-/// Feeds `tokens` and gives the greedy token.
+/// Feeds `tokens` and returns the greedy token.
 pub(crate) fn greedy(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -169,7 +168,7 @@ pub(crate) fn greedy(
     choose(session, sequence, tokens, 0)
 }
 
-/// Feeds `tokens` and gives the logits after the last.
+/// Feeds `tokens` and returns the logits after the last.
 pub(crate) fn logits(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -193,7 +192,7 @@ pub(crate) fn extend(
     }
 }
 
-/// The token of a row that wanted one.
+/// The token of a row that wants one.
 pub(crate) fn expect_token(result: RowResult) -> Outcome<SampledToken> {
     match result {
         RowResult::Token(token) => Ok(token),
@@ -209,29 +208,29 @@ pub(crate) fn unexpected(wanted: &str, got: &RowResult) -> Failure {
         RowResult::Positions(_) => "positions",
         RowResult::Hidden(_) => "a hidden state",
         RowResult::Tokens(_) => "tokens",
-        RowResult::LogitsEach(_) => "logits of several places",
+        RowResult::LogitsEach(_) => "logits of several positions",
         _ => "something unknown",
     };
-    Failure::new(format!("a row that wanted {wanted} was answered with {got}"))
+    Failure::new(format!("a row that wanted {wanted} got {got}"))
 }
 
-/// A sequence being generated, together with all that it was fed: each of its choices is compared with what the model expects
-/// after these tokens alone and at once.
+/// A sequence being generated, with all tokens that it was fed: each choice is compared with the model's expected result after
+/// these tokens.
 pub(crate) struct Walk {
     pub(crate) sequence: SequenceId,
-    /// What the sequence holds.
+    /// The tokens that were fed.
     pub(crate) held: Vec<TokenId>,
-    /// What is to be fed next.
+    /// The tokens to feed next.
     pub(crate) pending: Vec<TokenId>,
 }
 
 impl Walk {
-    /// A fresh sequence that is to be fed `prompt`.
+    /// A fresh sequence with `prompt` pending.
     pub(crate) fn open(session: &mut dyn InferenceSession, prompt: Vec<TokenId>) -> Outcome<Self> {
         Ok(Self { sequence: session.open()?, held: Vec::new(), pending: prompt })
     }
 
-    /// Notes what the pending tokens were answered with, and compares it.
+    /// Records the pending tokens as fed, and compares their result.
     pub(crate) fn take(
         &mut self,
         subject: &Subject<'_>,
@@ -244,7 +243,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Continues alone for `steps` steps.
+    /// Continues as a single sequence for `steps` steps.
     pub(crate) fn run(
         &mut self,
         subject: &Subject<'_>,
@@ -276,7 +275,7 @@ pub(crate) fn step_together(
     Ok(())
 }
 
-/// Runs a step and gives its results, one a row.
+/// Runs a step and returns its results, one per row.
 pub(crate) fn step(
     session: &mut dyn InferenceSession,
     rows: &[Row<'_>],
@@ -284,7 +283,7 @@ pub(crate) fn step(
     let mut out = mlxcel_core::StepOutput::new();
     session.step(rows, &Control::default(), &mut out)?;
     let results = out.take();
-    ensure!(results.len() == rows.len(), "{} rows were answered with {} results", rows.len(), results.len());
+    ensure!(results.len() == rows.len(), "{} rows returned {} results", rows.len(), results.len());
     Ok(results)
 }
 
@@ -293,7 +292,7 @@ pub(crate) fn stands_at(session: &dyn InferenceSession, sequence: SequenceId, po
     let state = session.state(sequence)?;
     ensure!(
         state.position == position && !state.poisoned,
-        "sequence {sequence} stands at {}{}, not at {position}",
+        "sequence {sequence} is at position {}{}, not at {position}",
         state.position,
         if state.poisoned { ", poisoned" } else { "" }
     );

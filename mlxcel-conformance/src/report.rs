@@ -42,7 +42,7 @@ impl fmt::Display for CheckResult {
             Self::Unclaimed(
                 need @ (Need::Faults | Need::OtherModel | Need::BrokenWeights | Need::BoundedState),
             ) => {
-                write!(f, "not run: the subject has not {need}")
+                write!(f, "not run: the subject lacks {need}")
             }
             Self::Unclaimed(need) => write!(f, "not claimed: {need}"),
             Self::Skipped(reason) => write!(f, "skipped: {reason}"),
@@ -128,7 +128,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The needs of a check, as a report prints them.
+/// The requirements of a check, as a report prints them.
 fn needs(check: &Check) -> String {
     check.needs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -151,7 +151,7 @@ pub fn run_all(subject: &Subject<'_>, expectations: &Expectations) -> Report {
     }
 }
 
-/// Runs one check as the expectations say.
+/// Runs one check with its expectation.
 pub fn run(check: &Check, subject: &Subject<'_>, expectations: &Expectations) -> CheckResult {
     let exception = expectations.of(check.name);
     match (catch(|| check.unmet(subject).map_err(Failure::from)), exception) {
@@ -161,7 +161,7 @@ pub fn run(check: &Check, subject: &Subject<'_>, expectations: &Expectations) ->
         }
         (Ok(Some(need)), Some(_)) => {
             return CheckResult::Failed(Failure::new(format!(
-                "its exception is out of date: it needs {need}, and would not run anyway"
+                "its exception is stale: it needs {need}, and would not run anyway"
             )));
         }
         (Err(failure), _) => return CheckResult::Failed(failure),
@@ -172,7 +172,7 @@ pub fn run(check: &Check, subject: &Subject<'_>, expectations: &Expectations) ->
         Some(Exception::Failure(reason)) => match catch(|| (check.run)(subject)) {
             Err(failure) => CheckResult::ExpectedFailure(reason.clone(), failure),
             Ok(()) => CheckResult::Failed(Failure::new(format!(
-                "it passes, and was expected to fail ({reason}): the exception is out of date"
+                "it passes, but was expected to fail ({reason}): the exception is stale"
             ))),
         },
         None => match catch(|| (check.run)(subject)) {
@@ -182,14 +182,14 @@ pub fn run(check: &Check, subject: &Subject<'_>, expectations: &Expectations) ->
     }
 }
 
-/// What `work` gives; an engine's panic is a failure.
+/// The result of `work`; an engine's panic is a failure.
 fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // Nothing that saw the panic is used afterwards but the loaded model, which is shared and not to be changed by sessions.
+    // After a panic only the loaded model is used, which is shared and which sessions do not change.
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(Failure::new(format!("the engine panicked: {}", panic_message(&*panic)))))
 }
 
-/// The words of a panic.
+/// The message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")

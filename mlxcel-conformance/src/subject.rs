@@ -1,4 +1,4 @@
-//! The subject of the tests: an engine with a model, and what the kit needs to know about both.
+//! The subject of the tests: an engine with a model, and what the kit has to know of both.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -249,7 +249,7 @@ impl<'a> Subject<'a> {
         let model = self.model()?;
         let mut tolerance = self.tolerance.unwrap_or_else(|| Tolerance::of(model.info().precision));
         if model.capabilities().bitwise_batch_invariance {
-            // Log probabilities may still come from the device in one place and from logits on the host in another.
+            // Log probabilities may still come from the device in one case and from logits on the host in another.
             tolerance.margin = 0.0;
         }
         Ok(tolerance)
@@ -264,7 +264,7 @@ impl<'a> Subject<'a> {
     pub fn tokens(&self, number: usize, length: usize) -> Result<Vec<TokenId>> {
         if !self.prompts.is_empty() {
             let prompt = &self.prompts[number % self.prompts.len()];
-            // Texts with the same prompt begin at different places in it.
+            // Texts with the same prompt begin at different offsets in it.
             let skip = number / self.prompts.len() + 1;
             return Ok(prompt.iter().copied().cycle().skip(skip).take(length).collect());
         }
@@ -275,7 +275,7 @@ impl<'a> Subject<'a> {
         Ok((0..length).map(|_| (random.next_u64() % vocabulary) as TokenId).collect())
     }
 
-    /// What a fresh sequence that is fed these tokens at once expects next, if that is known already.
+    /// The expected result of a fresh sequence after these tokens, if already computed.
     pub(crate) fn known_outlook(&self, tokens: &[TokenId]) -> Option<Outlook> {
         self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).get(tokens).cloned()
     }
@@ -296,14 +296,14 @@ impl fmt::Debug for Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// A length of text beyond the window, if the capacity allows, and else as long as others.
+    /// A text length beyond the window, if the capacity allows, otherwise the usual one.
     pub(crate) fn long(&self) -> Result<usize> {
         let capacity = self.model()?.info().capacity;
         let beyond = self.window.map_or(0, |window| window.saturating_add(window / 2 + 3));
         Ok(self.length(70)?.max(beyond.min(capacity.saturating_sub(16))))
     }
 
-    /// A length of prompt: the one wanted, or half of what a sequence holds where that is less.
+    /// A prompt length: `wanted`, or half of the capacity if that is less.
     pub(crate) fn length(&self, wanted: usize) -> Result<usize> {
         Ok(wanted.min(self.model()?.info().capacity / 2).max(1))
     }

@@ -148,16 +148,16 @@ macro_rules! __with_checks {
     };
 }
 
-/// Panics unless the check holds, does not apply, or is excepted. A requirement that only the subject can provide is no reason to skip.
+/// Panics unless the check holds, does not apply, or is excepted. An unset requirement on the subject is not a reason to skip.
 #[doc(hidden)]
 #[allow(clippy::panic, reason = "this is how a test fails")]
 pub fn __hold(name: &str, subject: &Subject<'_>, expectations: &Expectations) {
-    let Some(check) = Check::named(name) else { panic!("there is no check `{name}`") };
+    let Some(check) = Check::named(name) else { panic!("unknown check `{name}`") };
     let engine = subject.backend().name();
     match run(check, subject, expectations) {
         CheckResult::Failed(failure) => panic!("{engine} ({}): {failure}", check.property),
         CheckResult::Unclaimed(need) if need.is_of_subject() => {
-            panic!("{engine} ({}): the subject has not {need}; skip the check if it cannot", check.property)
+            panic!("{engine} ({}): the subject lacks {need}; skip the check if it cannot", check.property)
         }
         _ => {}
     }

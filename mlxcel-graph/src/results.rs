@@ -22,7 +22,7 @@ fn log_sum_exp(logits: &[f32]) -> Result<f64> {
 }
 
 /// The `count` most likely tokens, most likely first, ties go to the lowest id.
-fn likeliest(logits: &[f32], total: f64, count: usize) -> Vec<TokenLogprob> {
+fn most_likely(logits: &[f32], total: f64, count: usize) -> Vec<TokenLogprob> {
     let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
     let by_logit =
         |a: &TokenId, b: &TokenId| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
@@ -55,17 +55,17 @@ pub(crate) fn choose(logits: &[f32], mask: Option<&TokenMask>, top: u16) -> Resu
             .with_context("field", "mask")
     })?;
     let chosen = SampledToken::new(token, logprob(logits, total, token));
-    Ok(chosen.with_top(likeliest(logits, total, usize::from(top))))
+    Ok(chosen.with_top(most_likely(logits, total, usize::from(top))))
 }
 
-/// What the logits of a position say about the token that `following` it is.
+/// The result of a position from its logits, with the log probability of the token `following`.
 pub(crate) fn position(logits: &[f32], following: Option<TokenId>, top: u16) -> Result<PositionResult> {
     let total = log_sum_exp(logits)?;
     let top = usize::from(top);
-    let mut likeliest = likeliest(logits, total, top.max(1));
-    let best = likeliest.first().copied().unwrap_or(TokenLogprob { token: 0, logprob: f32::NAN });
-    likeliest.truncate(top);
-    Ok(PositionResult::new(best, following.map(|token| logprob(logits, total, token))).with_top(likeliest))
+    let mut tokens = most_likely(logits, total, top.max(1));
+    let best = tokens.first().copied().unwrap_or(TokenLogprob { token: 0, logprob: f32::NAN });
+    tokens.truncate(top);
+    Ok(PositionResult::new(best, following.map(|token| logprob(logits, total, token))).with_top(tokens))
 }
 
 #[cfg(test)]

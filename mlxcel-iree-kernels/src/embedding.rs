@@ -1,4 +1,4 @@
-//! Looking tokens up in a table that lies in panels, because the model's head multiplies by it or may.
+//! Embedding lookups in a table in panels, which the model's head may multiply by.
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
@@ -6,9 +6,9 @@ use super::kernels::Kernel;
 use super::layout::{TensorRole, WeightLayout};
 use super::{Context, knows_attributes};
 
-/// Replaces a lookup by a kernel that collects each row from its panel, as float32.
+/// Replaces a lookup by a kernel that gathers each row from its panel, as float32.
 ///
-/// A table that is no argument has not been put into panels, and is left to the compiler.
+/// A table that is not an argument is not in panels, and is left to the compiler.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,
@@ -46,7 +46,7 @@ struct Lookup {
 }
 
 impl Lookup {
-    /// A workgroup for each row that is looked up.
+    /// One workgroup for each row.
     fn kernel(&self) -> Kernel {
         let Self { count, rows, width, element, lanes, depth } = *self;
         let mut kernel = Kernel::new(format!("embedding_{element}_{count}x{width}"), [count, 1, 1]);
@@ -60,7 +60,7 @@ impl Lookup {
         let token = kernel.workgroup(0);
         let w = &mut kernel.body;
 
-        // An id beyond the table takes the nearest row.
+        // An id past the table's end reads the nearest row.
         let id = w.set("id", format_args!("memref.load {ids}[{token}] : {ids_type}"));
         let (first, last) = (w.constant(0, "i32"), w.constant(rows - 1, "i32"));
         let id = w.arith("id", "maxsi", &id, &first, "i32");

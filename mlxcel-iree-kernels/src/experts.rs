@@ -1,5 +1,5 @@
-//! Blocks of rows with an expert each: a workgroup belongs to one block, looks its expert up, and reads that expert's matrix of
-//! the stacked ones alone.
+//! Blocks of rows with an expert each: a workgroup belongs to one block, looks up its expert, and reads only that expert's matrix
+//! of the stack.
 
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, GatherDimensions, Result, Value};
 
@@ -9,29 +9,29 @@ use super::writer::Writer;
 /// The blocks of one layer: each multiplies `rows` rows by one of `matrices`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks {
-    /// How many there are.
+    /// The number of blocks.
     pub(crate) count: usize,
     /// Rows of a block.
     pub(crate) rows: usize,
-    /// The matrices that there are to choose from.
+    /// The number of stacked matrices.
     pub(crate) matrices: usize,
-    /// Whether the rows of one block are those of all.
+    /// Whether all blocks have the same rows.
     pub(crate) shared: bool,
 }
 
 /// The block of a workgroup, in the kernel that is being written.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// The number of the block.
+    /// The block's index.
     pub(crate) number: String,
-    /// The number of its matrix; any where it is empty.
+    /// The index of its matrix; arbitrary if the block is empty.
     pub(crate) matrix: String,
-    /// Whether it has an expert, and whether it is empty, of type `i1`.
+    /// Whether it has an expert (not empty), of type `i1`.
     chosen: String,
     empty: String,
 }
 
-/// A part of a buffer: `shape` elements, `strides` apart, from the element `offset` on of `all`.
+/// A part of a buffer: `shape` elements with `strides`, from the element `offset` of `all` on.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) all: usize,
@@ -41,8 +41,7 @@ pub(crate) struct Part<'a> {
 }
 
 impl Blocks {
-    /// The blocks of `x: [R, B, K]` or `[1, B, K]` that have `experts: [R]` out of `matrices`; none where there is nothing to
-    /// compute.
+    /// The blocks of `x: [R, B, K]` or `[1, B, K]` with `experts: [R]` out of `matrices`; none if there is nothing to compute.
     pub(crate) fn of<'f>(b: &Builder<'f>, x: Value<'f>, experts: Value<'f>, matrices: usize) -> Option<Self> {
         let (&[given, rows, _], &[count]) = (&b.ty(x).shape[..], &b.ty(experts).shape[..]) else {
             return None;
@@ -55,12 +54,12 @@ impl Blocks {
         })
     }
 
-    /// The blocks of activations that are given.
+    /// The number of blocks of activations in the operand.
     pub(crate) fn given(&self) -> usize {
         if self.shared { 1 } else { self.count }
     }
 
-    /// Finds the block of a workgroup, which is its number in the second dimension.
+    /// Finds the block of a workgroup: its index in the second dimension.
     pub(crate) fn find(&self, kernel: &mut Kernel, experts: &Binding) -> Block {
         let ty = format!("memref<{}xi32>", self.count);
         let experts = kernel.view("experts", experts, 0, &ty);
@@ -76,15 +75,15 @@ impl Blocks {
         Block { number, matrix, chosen, empty }
     }
 
-    /// Where the activations of a block begin, of which each block has so many elements.
+    /// Where the activations of a block begin, with this many elements per block.
     pub(crate) fn start(&self, w: &mut Writer, block: &Block, elements: usize) -> String {
         if self.shared { w.index(0) } else { w.scaled("start", &block.number, elements) }
     }
 }
 
 impl Block {
-    /// Computes the block's results with `compute` if it has an expert; if not, the first of its workgroups makes them zero: all
-    /// of `out`, which has this name and type and is of float32.
+    /// Computes the block's results with `compute` if it has an expert; otherwise the first of its workgroups zeroes all of
+    /// `out`, which has this name and type and is float32.
     pub(crate) fn results(
         &self,
         w: &mut Writer,
@@ -129,13 +128,13 @@ pub(crate) fn part(
     (kernel.body.set(word, cast), ty)
 }
 
-/// The strides of `shape` where its elements stand one after another.
+/// The strides of a contiguous `shape`.
 pub(crate) fn dense(shape: &[usize]) -> Vec<usize> {
     (0..shape.len()).map(|i| shape[i + 1..].iter().product()).collect()
 }
 
 /// `sum: [R, B, N]` with the rows of `bias: [E, N]` of each block's expert; empty blocks stay zero. This is rare and small, and
-/// the compiler's code.
+/// left to the compiler's code.
 pub(crate) fn add_bias<'f>(
     b: &mut Builder<'f>,
     sum: Value<'f>,
@@ -143,7 +142,7 @@ pub(crate) fn add_bias<'f>(
     bias: Value<'f>,
 ) -> Result<Value<'f>> {
     let shape = b.shape(sum);
-    // A gather takes the nearest row for an index beyond.
+    // A gather clamps indices to the last row.
     let dimensions = GatherDimensions {
         offset_dims: vec![1],
         collapsed_slice_dims: vec![0],

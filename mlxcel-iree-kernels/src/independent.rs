@@ -1,4 +1,4 @@
-//! Whether what a row gives depends on the rows beside it.
+//! Whether a row's results depend on the other rows of a pass.
 
 use mlxcel_core::{Precision, Result};
 use mlxcel_graph::{GraphModelOptions, IndependentRows};
@@ -8,13 +8,13 @@ use super::hardware::Hardware;
 use super::instructions::{Instructions, VectorSet};
 use super::{attention, norm, quantized};
 
-/// Where programs for `hardware` compute the same of a row, to the last bit, whatever tokens and rows are computed with it.
+/// Which rows get bit-identical results in programs for `hardware`, whatever tokens and rows are computed with them.
 ///
-/// Kernels sum in an order of their own for each result, and the compiler's code is independent of its shapes where nothing is summed. So
-/// it holds where kernels do all that sums: not with experts, recurrences, latents, norms that are not of root mean squares, or packings
-/// without kernels. Sliding windows begin blocks of keys where the first token of a workgroup needs them; Arm's products of matrices of
-/// bfloat16 take many rows in another order than its dot products take few; and the positions of single tokens are cut into parts where
-/// caches are long, which prompts' are not: there rows of several tokens alone are [independent](IndependentRows::Several) of each other.
+/// Kernels sum in a fixed order for each result, and the compiler's code does not depend on shapes where it sums nothing. So rows are
+/// independent if kernels compute all sums: not with experts, recurrences, latents, norms other than RMS norms, or packings without
+/// kernels. With sliding windows, blocks of keys begin where the first token of a workgroup needs them; Arm's bfloat16 matrix products
+/// sum many rows in another order than its dot products sum few; and with long caches the positions of single tokens are split into parts
+/// but those of prompts are not: then only rows of several tokens are [independent](IndependentRows::Several) of each other.
 ///
 /// # Errors
 /// Those of [`GraphModelOptions::lengths_for`].
@@ -26,7 +26,7 @@ pub fn independent_rows(
     let Some(instructions) = hardware.instructions() else { return Ok(IndependentRows::No) };
     let bf16_matrices = instructions.set == VectorSet::Neon && instructions.multiplies_bf16();
     let rounds = graph.precision != Precision::Exact;
-    // What a conversion rounds to bfloat16 is rounded wherever it is computed; the compiler may leave out that to float16.
+    // A conversion to bfloat16 rounds wherever it is computed; the compiler may omit one to float16.
     let rounds_surely = !rounds || decoder.element_type != ElementType::F16 && !bf16_matrices;
     if !rounds_surely || !sums_in_kernels(decoder, instructions) {
         return Ok(IndependentRows::No);
@@ -39,7 +39,7 @@ pub fn independent_rows(
     Ok(if is_cut { IndependentRows::Several } else { IndependentRows::All })
 }
 
-/// Whether kernels do all that sums over elements of a row, or over positions.
+/// Whether kernels compute all sums over elements of a row, or over positions.
 fn sums_in_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
     let is_rms = |norm: &Norm| {
         let factors = norm.weight.map(|weight| decoder.weight(weight).shape.len());

@@ -1,13 +1,13 @@
 //! Which vector instructions kernels may use, from the features of the processor that programs are compiled for.
 //!
-//! Kernels are generated for three sets of instructions, and for what a processor has beyond its set. A processor that has none
-//! of them, and every target that is no processor, gets the compiler's own code.
+//! Kernels are generated for three instruction sets, and for a processor's extensions to its set. A processor with none of them,
+//! and every target other than a CPU, gets the compiler's own code.
 
 use std::collections::BTreeSet;
 
 use crate::schedule::{Bf16Products, Schedule};
 
-/// A set of vector instructions that kernels are written for.
+/// A vector instruction set that kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VectorSet {
     /// x86-64 with AVX-512 F, BW, DQ and VL: 32 registers of 512 bits.
@@ -21,7 +21,7 @@ pub enum VectorSet {
 /// The vector instructions of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instructions {
-    /// The set that kernels are written for.
+    /// The instruction set that kernels are written for.
     pub set: VectorSet,
     /// Sums of two products of bfloat16 in float32: AVX512-BF16's `vdpbf16ps`, Arm's `bfdot`.
     pub bf16_dot: bool,
@@ -29,18 +29,18 @@ pub struct Instructions {
     pub int8_dot: bool,
     /// Products of 2×8 matrices of bytes: Arm's `smmla` and `usmmla`.
     pub int8_mm: bool,
-    /// How kernels use them.
+    /// How kernels use the instructions.
     pub schedule: Schedule,
 }
 
 impl Instructions {
-    /// Those of a set, and nothing beyond it.
+    /// A set without extensions.
     pub const fn new(set: VectorSet) -> Self {
         Self { set, bf16_dot: false, int8_dot: false, int8_mm: false, schedule: Schedule::unmeasured(set) }
     }
 
-    /// What kernels may use of a processor with these features, named as LLVM does; none where they are written for no set that it
-    /// has.
+    /// The instructions of a processor with these features, named as LLVM does, that kernels may use; none if kernels support none
+    /// of its sets.
     pub fn of(features: &BTreeSet<&str>) -> Option<Self> {
         let has = |name: &str| features.contains(name);
         let all = |names: &[&str]| names.iter().all(|name| has(name));
@@ -65,18 +65,18 @@ impl Instructions {
         }
     }
 
-    /// The same with another schedule. Which instructions there are does not change.
+    /// The same with another schedule. The instructions do not change.
     #[must_use]
     pub const fn scheduled(self, schedule: Schedule) -> Self {
         Self { schedule, ..self }
     }
 
-    /// Whether matrices of bfloat16 are multiplied by instructions for them.
+    /// Whether bfloat16 matrices are multiplied by instructions for them.
     pub fn multiplies_bf16(&self) -> bool {
         self.bf16_dot && self.schedule.bf16 == Bf16Products::Pairs
     }
 
-    /// Elements of 32 bits in one register; so many outputs of a matrix product are computed side by side.
+    /// 32-bit elements of one register, and thus outputs of a matrix product that are computed side by side.
     pub const fn lanes(&self) -> usize {
         match self.set {
             VectorSet::Avx512 => 16,
@@ -85,7 +85,7 @@ impl Instructions {
         }
     }
 
-    /// How many vector registers there are.
+    /// The number of vector registers.
     pub const fn registers(&self) -> usize {
         match self.set {
             VectorSet::Avx512 | VectorSet::Neon => 32,
@@ -105,11 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_has_the_set_that_all_its_features_make() {
+    fn a_set_requires_all_of_its_features() {
         let sets =
             |features: &[&str]| of(features).map(|instructions| (instructions.set, instructions.lanes()));
         assert_eq!(sets(&AVX512), Some((VectorSet::Avx512, 16)));
-        assert_eq!(sets(&AVX512[..4]), Some((VectorSet::Avx2, 8)), "512 bits of few types are no set");
+        assert_eq!(sets(&AVX512[..4]), Some((VectorSet::Avx2, 8)), "avx512f alone is not the AVX-512 set");
         assert_eq!(sets(&AVX512[..3]), Some((VectorSet::Avx2, 8)));
         assert_eq!(sets(&AVX512[..2]), None);
         assert_eq!(sets(&["neon", "aes"]), Some((VectorSet::Neon, 4)));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_set_is_told_from_features_alone() {
+    fn extensions_of_the_set_follow_from_features_alone() {
         let beyond = |set: &[&str], more: &[&str]| {
             let instructions = of(&[set, more].concat()).unwrap();
             (instructions.bf16_dot, instructions.int8_dot, instructions.int8_mm)

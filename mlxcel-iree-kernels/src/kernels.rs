@@ -1,4 +1,4 @@
-//! The kernels of a program: each is written once, however often it is called.
+//! The kernels of a program: each is written once, however many calls it has.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -8,22 +8,22 @@ use mlxcel_stablehlo::{Attribute, Builder, TensorType, Value};
 
 use super::writer::Writer;
 
-/// A kernel that is being written: a function over the buffers of its operands and results, which runs once for each workgroup.
+/// A kernel under construction: a function over the buffers of its operands and results, which runs once for each workgroup.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// What it computes, in words that an identifier can have, such as `linear_bf16_1x2048x8192`: what profiles show.
+    /// What it computes, as part of an identifier, such as `linear_bf16_1x2048x8192`: the name in profiles.
     label: String,
-    /// How many workgroups there are in each dimension.
+    /// The number of workgroups in each dimension.
     workgroups: [usize; 3],
-    /// The names of the buffers: operands, then results that are no operand.
+    /// The names of the buffers: operands, then results without an operand's buffer.
     bindings: Vec<String>,
-    /// For each result the operand in whose buffer it is written, if it is one.
+    /// For each result the operand whose buffer it overwrites, if any.
     tied: Vec<Option<usize>>,
-    /// The names of the numbers that a call gives, of type `i32`.
+    /// The names of a call's scalar arguments, of type `i32`.
     uniforms: Vec<String>,
     /// The operands that are weights in panels.
     in_panels: Vec<usize>,
-    /// What it does.
+    /// The kernel's operations.
     pub(crate) body: Writer,
 }
 
@@ -54,18 +54,18 @@ impl Kernel {
         self.operand(word)
     }
 
-    /// The next result, in a buffer of its own.
+    /// The next result, in its own buffer.
     pub(crate) fn result(&mut self, word: &str) -> Binding {
         self.tied.push(None);
         self.operand(word)
     }
 
-    /// The next result is what the operand number `operand` has become.
+    /// The next result, which overwrites operand `operand`.
     pub(crate) fn tied_result(&mut self, operand: usize) {
         self.tied.push(Some(operand));
     }
 
-    /// The next of the numbers that a call gives, of type `i32`: what differs between calls of one kernel, the layer, say.
+    /// The next scalar argument, of type `i32`: a number that differs between calls of one kernel, such as the layer.
     pub(crate) fn uniform(&mut self, word: &str) -> String {
         let name = self.body.fresh(&format!("{word}_uniform"));
         self.uniforms.push(name.clone());
@@ -74,19 +74,19 @@ impl Kernel {
 
     /// The bytes of a buffer from `byte_offset` on, as a `memref` of this type.
     ///
-    /// The same bytes can be looked at in several ways.
+    /// The same bytes can have several views.
     pub(crate) fn view(&mut self, word: &str, binding: &Binding, byte_offset: usize, ty: &str) -> String {
         let offset = self.body.index(byte_offset);
         let subspan = format!("stream.binding.subspan {binding}[{offset}] : !stream.binding -> {ty}");
         self.body.set(word, subspan)
     }
 
-    /// The number of this workgroup in one dimension.
+    /// The index of this workgroup in one dimension.
     pub(crate) fn workgroup(&mut self, dimension: usize) -> String {
         self.body.set("workgroup", format_args!("stream.dispatch.workgroup.id[{dimension}] : index"))
     }
 
-    /// The executable of the kernel, its entry point being called `name`.
+    /// The executable of the kernel, with the entry point `name`.
     fn executable(&self, name: &str) -> String {
         let [x, y, z] = self.workgroups;
         let bindings = self.bindings.iter().map(|binding| format!("{binding}: !stream.binding"));
@@ -118,7 +118,7 @@ impl Kernel {
     }
 }
 
-/// A buffer that a kernel is called with.
+/// A buffer argument of a kernel.
 #[derive(Debug)]
 pub(crate) struct Binding(String);
 
@@ -131,18 +131,18 @@ impl fmt::Display for Binding {
 /// The kernels of a program so far.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels {
-    /// The name of each, by its text under a name that none has.
+    /// The name of each, by its text with a placeholder name.
     names: HashMap<String, String>,
-    /// For each name which results are written into which operands.
+    /// For each name, which results overwrite which operands.
     tied: HashMap<String, Vec<Option<usize>>>,
-    /// For each name which operands are weights in panels.
+    /// For each name, which operands are weights in panels.
     in_panels: HashMap<String, Vec<usize>>,
-    /// The text of all, in the order in which they were first called.
+    /// The text of all, in the order of their first calls.
     executables: String,
 }
 
 impl Kernels {
-    /// Calls `kernel`: its operands are these values, and its results are of these types.
+    /// Calls `kernel` with these operands; its results have these types.
     ///
     /// # Errors
     /// Those of [`Builder::custom_call`].
@@ -192,7 +192,7 @@ impl Kernels {
         self.in_panels.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// How a call of a kernel is printed; none where it is no kernel's.
+    /// How a call of a kernel is printed; none for other calls.
     pub(crate) fn dispatch(&self, call: &CustomCall<'_>) -> Option<String> {
         let (name, tied) = (call.target, self.tied.get(call.target)?);
         let (parameters, results) = call.signature.rsplit_once(" -> ")?;
@@ -214,7 +214,7 @@ impl Kernels {
         if call.attributes.is_empty() {
             return Some(format!("{target}({operands}) : {parameters} -> {results}"));
         }
-        // Numbers are operands of type i32, so they have to be made first: in a region, which the compiler puts in its place.
+        // Numbers are operands of type i32, so they are made first: in a region, which the compiler inlines.
         let mut text = format!("scf.execute_region -> ({}) {{\n", types.join(", "));
         let mut names = vec![operands];
         let mut parameters = parameters.trim_end_matches(')').to_owned();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_one_kernel_differ_by_numbers() {
+    fn calls_of_one_kernel_differ_by_scalar_arguments() {
         let mut kernels = Kernels::default();
         let mut module = ModuleBuilder::new("test");
         let ty = TensorType::new(ElementType::F32, [4]);

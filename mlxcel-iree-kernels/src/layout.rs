@@ -1,34 +1,33 @@
-//! How the bytes of a weight lie on the device: as they are stored, or in panels, which is how kernels for processors read them.
+//! How the bytes of a weight lie on the device: as stored, or in panels, the layout that kernels for CPUs read.
 //!
-//! A kernel computes several outputs at once, one a lane of its vectors, so it wants the values that meet the same input side
-//! by side. A layout gives it that by permuting a matrix within its own bytes: shape, element type and size stay, so that
-//! programs take the same arguments whatever the layout. Weights are permuted once, when they go to the device.
+//! A kernel computes several outputs at once, one per vector lane, so values for the same input should be adjacent. A layout
+//! achieves this by permuting a matrix within its own bytes: shape, element type and size stay, so that programs take the same
+//! arguments with any layout. Weights are permuted once, when they are loaded to the device.
 
 use std::fmt;
 
 use mlxcel_stablehlo::ElementType;
 
-/// Bytes of a row that are permuted together: a line of the processor's cache.
+/// Bytes of a row that are permuted together: a cache line.
 const BLOCK: usize = 64;
 
-/// The lane counts that there are kernels for.
+/// The lane counts with kernels.
 const LANES: [usize; 3] = [4, 8, 16];
 
-/// How the rows `[outputs, inputs]` of a weight lie in memory; those of experts, `[experts, outputs, inputs]`, one matrix after
-/// another.
+/// How the rows `[outputs, inputs]` of a weight lie in memory; those of experts, `[experts, outputs, inputs]`, matrix by matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightLayout {
-    /// Row after row, as checkpoints store them.
+    /// Row by row, as checkpoints store them.
     Rows,
-    /// `outputs / lanes` panels of `lanes` rows each, then the rows that are left over, as stored.
+    /// `outputs / lanes` panels of `lanes` rows each, then the remaining rows, as stored.
     ///
-    /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row stand together, and beside them those
-    /// of the next row. Where `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`. Codes that take several
-    /// words, which those of 3, 5 and 6 bits do, are `[inputs / depth][words][lanes]`, each word being of one of their planes.
+    /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row are adjacent, followed by those of the next
+    /// row. If `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`. Codes whose unit is several words (3,
+    /// 5 and 6 bits) are `[inputs / depth][words][lanes]`, each word being of one of their planes.
     Panels {
-        /// How many rows a panel holds.
+        /// The rows of a panel.
         lanes: usize,
-        /// How many consecutive values of a row stay together.
+        /// The consecutive values of a row that stay together.
         depth: usize,
     },
 }
@@ -36,34 +35,34 @@ pub enum WeightLayout {
 /// What the elements of a weight's tensor are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorRole {
-    /// The values themselves: `[outputs, inputs]`.
+    /// Values: `[outputs, inputs]`.
     Dense(ElementType),
-    /// Codes of so many bits, packed into words of 32 bits: `[outputs, words]`.
+    /// Codes of `bits` bits, packed into words of 32 bits: `[outputs, words]`.
     QuantizedWords {
         /// The bits of a code.
         bits: usize,
     },
-    /// Codes of 8 bits that are floats, packed into words of 32 bits: `[outputs, words]`.
+    /// 8-bit floats as codes, packed into words of 32 bits: `[outputs, words]`.
     QuantizedFloats,
-    /// Numbers for groups of inputs, the scales or the offsets of codes: `[outputs, groups]`.
+    /// Scales or offsets of groups of inputs: `[outputs, groups]`.
     GroupParameters(ElementType),
 }
 
-/// How codes of some bits lie in the words of a panel: the lower bits in one plane, and those above, where the bits are no power of two,
-/// in another, so that a shift and a mask take those of four codes out, each in a byte of its own.
+/// How codes lie in the words of a panel: the lower bits in one plane, and the bits above them, if their number is no power of two, in
+/// another, so that a shift and a mask extract four codes, each in its own byte.
 ///
-/// Some consecutive codes of a row, a unit, fill whole words of both planes: first those of the lower bits, then one of the others. In
-/// a word the codes `4i` to `4i + 3` of its plane are the bits from `i` times the plane's on of the four bytes.
+/// A unit, some consecutive codes of a row, fills whole words of both planes: first those of the lower bits, then one of the higher.
+/// In a word, the codes `4i` to `4i + 3` of its plane are in the four bytes, from bit `i` times the plane's bits on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planes {
     /// The lower bits of a code.
     pub(crate) low: usize,
-    /// The bits above them; 0 where there are none.
+    /// The bits above them, or 0.
     pub(crate) high: usize,
 }
 
 impl Planes {
-    /// Those of codes of `bits` bits.
+    /// The planes for codes of `bits` bits.
     pub(crate) fn of(bits: usize) -> Option<Self> {
         let (low, high) = match bits {
             2 | 4 | 8 => (bits, 0),
@@ -85,13 +84,13 @@ impl Planes {
         self.codes() * (self.low + self.high) / 32
     }
 
-    /// The word of a unit that has the lower bits of code `code`, and the lowest of those bits.
+    /// The word of a unit with the lower bits of code `code`, and their lowest bit in it.
     pub(crate) fn low_bit(self, code: usize) -> (usize, usize) {
         let per_word = 32 / self.low;
         (code / per_word, code % 4 * 8 + code % per_word / 4 * self.low)
     }
 
-    /// The lowest of code `code`'s other bits in the unit's last word.
+    /// The lowest of code `code`'s higher bits in the unit's last word.
     pub(crate) fn high_bit(self, code: usize) -> usize {
         code % 4 * 8 + code / 4 * self.high
     }
@@ -103,13 +102,13 @@ impl Planes {
 }
 
 impl WeightLayout {
-    /// The layout of a tensor of `contents` and `shape` (as stored: of packed values in words) for kernels whose vectors have
-    /// `lanes` lanes of 32 bits; without such kernels it stays as it is stored.
+    /// The layout of a tensor of `contents` and `shape` (packed values in words, as stored) for kernels whose vectors have
+    /// `lanes` lanes of 32 bits; without such kernels, as stored.
     pub fn of(contents: TensorRole, shape: &[usize], lanes: Option<usize>) -> Self {
         let (Some(lanes), Some(depth)) = (lanes, contents.depth()) else { return Self::Rows };
         let is_of_matrices = match *shape {
             [_, _] => true,
-            // Kernels take values that stand together as one, so those of each matrix must begin with the first of some.
+            // Kernels load `depth` adjacent values as one element, so each matrix must begin at a multiple of it.
             [_, outputs, inputs] => {
                 !matches!(contents, TensorRole::Dense(_)) || (outputs * inputs).is_multiple_of(depth)
             }
@@ -119,14 +118,14 @@ impl WeightLayout {
     }
 }
 
-/// How many matrices a weight of `shape` has: those of experts are stacked.
+/// The number of matrices of a weight of `shape`: those of experts are stacked.
 pub fn matrices(shape: &[usize]) -> usize {
     let leading = shape.len().saturating_sub(2);
     shape[..leading].iter().product()
 }
 
 impl TensorRole {
-    /// How many consecutive values of a row kernels want together: what fills 32 bits, but a pair of `f16` is of no use to them.
+    /// The consecutive values of a row that kernels want together: those that fill 32 bits; pairs of `f16` are of no use.
     fn depth(self) -> Option<usize> {
         match self {
             Self::Dense(ElementType::F32 | ElementType::F16) => Some(1),
@@ -143,7 +142,7 @@ impl TensorRole {
         self.depth().is_some()
     }
 
-    /// What moves as a whole when such a matrix is permuted.
+    /// The unit that is moved as a whole when such a matrix is permuted.
     fn unit(self) -> Option<Unit> {
         match self {
             Self::Dense(ElementType::F32 | ElementType::BF16) | Self::GroupParameters(ElementType::F32) => {
@@ -174,7 +173,7 @@ impl fmt::Display for TensorRole {
 }
 
 impl TensorRole {
-    /// What prints as `name`.
+    /// Parses a printed name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let element = |name| ElementType::ALL.into_iter().find(|element| element.mlir() == name);
         if let Some(name) = name.strip_prefix("groups-") {
@@ -188,7 +187,7 @@ impl TensorRole {
     }
 }
 
-/// What is moved as a whole.
+/// The unit that is moved as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// 8 bits.
@@ -197,14 +196,14 @@ enum Unit {
     Half,
     /// 32 bits: one value, a pair, or four.
     Word,
-    /// 32 bits that are eight values of four bits. Byte `j` of a stored word has values `2j` and `2j + 1`, of a lane in a panel
-    /// `j` and `j + 4`: so a mask and a shift give a kernel four bytes each that meet consecutive inputs.
+    /// 32 bits that are eight values of four bits. Byte `j` of a stored word has values `2j` and `2j + 1`; byte `j` of a panel's
+    /// word has `j` and `j + 4`, so a mask and a shift give a kernel four bytes each, for consecutive inputs.
     Nibbles,
-    /// The words of codes whose bits lie in these planes.
+    /// The words of codes with these planes.
     Planes(Planes),
 }
 
-/// Puts a matrix into panels.
+/// Packs a matrix into panels.
 #[derive(Clone, Copy, Debug)]
 pub struct Packer {
     lanes: usize,
@@ -213,21 +212,21 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// What puts a tensor of `contents` with rows of `row_bytes` into `layout`; `None` where it stays as it is stored.
+    /// The packer of a tensor of `contents` with rows of `row_bytes` into `layout`; `None` if it stays as stored.
     pub fn new(layout: WeightLayout, contents: TensorRole, row_bytes: usize) -> Option<Self> {
         let WeightLayout::Panels { lanes, .. } = layout else { return None };
         Some(Self { lanes, unit: contents.unit()?, row_bytes })
     }
 
-    /// The bytes of a panel, in the layout as in the file: what work can be divided by.
+    /// The bytes of a panel, both packed and stored: the granularity for dividing work.
     pub fn panel_bytes(&self) -> usize {
         self.lanes * self.row_bytes
     }
 
-    /// Puts `source`, rows from the first of a panel on, into `target`, which is as long.
+    /// Packs `source`, rows from the first of a panel on, into `target` of the same length.
     ///
-    /// What is no whole panel at the end of it, the last rows of a matrix, is copied as it is; so each of several
-    /// [`matrices`] is packed by itself.
+    /// Rows after the last whole panel, the last of a matrix, are copied unchanged; so each of several [`matrices`] is packed
+    /// separately.
     pub fn pack(&self, source: &[u8], target: &mut [u8]) {
         let panel = self.panel_bytes();
         if panel == 0 {
@@ -256,7 +255,7 @@ impl Packer {
         targets.into_remainder().copy_from_slice(rest);
     }
 
-    /// One panel of `2 · PAIRS` lanes in units of 32 bits, each put through `change`, which takes two at a time.
+    /// One panel of `2 · PAIRS` lanes in units of 32 bits. `change` maps two of them at a time.
     fn words<const PAIRS: usize>(&self, source: &[u8], target: &mut [u8], change: impl Fn(u64) -> u64) {
         let blocks = self.row_bytes / BLOCK;
         let (units, _) = target.as_chunks_mut::<8>().0.as_chunks_mut::<PAIRS>();
@@ -297,9 +296,9 @@ impl Packer {
         self.rest(source, target, blocks * BLOCK, 2, |_| {});
     }
 
-    /// One panel of codes in units of several words, whose lower `LOW` bits are in one plane and the other `HIGH` in another.
+    /// One panel of codes in units of several words: the lower `LOW` bits in one plane, the higher `HIGH` in another.
     ///
-    /// The planes are constants, which makes every shift and mask one.
+    /// The planes are constants, so that every shift and mask is one.
     fn planes<const LOW: usize, const HIGH: usize>(&self, source: &[u8], target: &mut [u8]) {
         let (words, lanes) = (Planes { low: LOW, high: HIGH }.words(), self.lanes);
         let mut unit = [0; MOST_WORDS];
@@ -323,8 +322,8 @@ impl Packer {
         block.and_then(|block| block.as_chunks().0.first_chunk()).unwrap_or(NOTHING)
     }
 
-    /// What of a panel's rows comes after their first `begin` bytes, in units of `unit` bytes, each put through `change`, and a
-    /// last one that is smaller.
+    /// The remainder of a panel's rows after their first `begin` bytes, in units of `unit` bytes and a smaller last one, each
+    /// mapped by `change`.
     fn rest(&self, source: &[u8], target: &mut [u8], begin: usize, unit: usize, change: impl Fn(&mut [u8])) {
         for at in (begin..self.row_bytes).step_by(unit) {
             let size = unit.min(self.row_bytes - at);
@@ -337,10 +336,10 @@ impl Packer {
     }
 }
 
-/// The most words of a unit of codes.
+/// The most words of a unit.
 const MOST_WORDS: usize = 5;
 
-/// The words of a unit whose codes are the stream of bits `stored`.
+/// The words of a unit from its codes, the bit stream `stored`.
 fn split<const LOW: usize, const HIGH: usize>(stored: &[u8], words: &mut [u32; MOST_WORDS]) {
     *words = [0; MOST_WORDS];
     let planes = Planes { low: LOW, high: HIGH };
@@ -362,7 +361,7 @@ fn split<const LOW: usize, const HIGH: usize>(stored: &[u8], words: &mut [u32; M
     }
 }
 
-/// Eight codes of `bits` bits that stand together, each in a byte of its own.
+/// Eight adjacent codes of `bits` bits, each moved to its own byte.
 fn spread_codes(codes: u64, bits: usize) -> u64 {
     // Four, then two, then one code move apart at a time.
     [(4, 32), (2, 16), (1, 8)].into_iter().fold(codes, |codes, (count, apart)| {
@@ -377,7 +376,7 @@ const LOW_WORD: u64 = 0xffff_ffff;
 /// Two words of eight values of four bits in the order of panels: value `j` goes from nibble `j` to nibble `2j`, and value
 /// `j + 4` to nibble `2j + 1`.
 fn spread_nibbles(words: u64) -> u64 {
-    /// Moves the four nibbles in the lower half of each word apart.
+    /// Spreads the four nibbles in the lower half of each word.
     fn spread(halves: u64) -> u64 {
         let bytes = (halves | halves << 8) & 0x00ff_00ff_00ff_00ff;
         (bytes | bytes << 4) & 0x0f0f_0f0f_0f0f_0f0f
@@ -427,7 +426,7 @@ mod tests {
         }
     }
 
-    /// The value at `[output, input]` of a matrix in `layout`, as the description of layouts says.
+    /// The value at `[output, input]` of a matrix in `layout`, by the documentation of layouts.
     fn value_in_panels(
         bytes: &[u8],
         layout: WeightLayout,
@@ -468,13 +467,13 @@ mod tests {
             _ => [outputs, inputs],
         };
         let layout = WeightLayout::of(contents, &stored, Some(lanes));
-        // Sources begin anywhere.
+        // Sources need not be aligned.
         let shift = random.below(3);
         let source: Vec<u8> = (0..shift + outputs * row_bytes).map(|_| random.below(256) as u8).collect();
         let source = &source[shift..];
         let packer = Packer::new(layout, contents, row_bytes).unwrap();
         let mut packed = vec![0; source.len()];
-        // In two pieces, as loaders do.
+        // In two pieces, as loaders pack.
         let half = outputs / lanes / 2 * packer.panel_bytes();
         packer.pack(&source[half..], &mut packed[half..]);
         packer.pack(&source[..half], &mut packed[..half]);
@@ -506,7 +505,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_value_is_where_the_layout_says() {
+    fn every_value_is_where_the_layout_places_it() {
         let mut random = Random(7);
         for _ in 0..400 {
             let (contents, bits, step) = KINDS[random.below(KINDS.len())];
@@ -517,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rows_are_packed_block_by_block() {
+    fn long_rows_are_packed_in_blocks() {
         for (contents, bits, step) in KINDS {
             for lanes in LANES {
                 check(contents, bits, lanes, [2 * lanes + 3, 264 * step], &mut Random(11));

@@ -8,19 +8,19 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::layout::{Packer, TensorRole, WeightLayout, matrices};
 
-/// The panels that a weight lies in. Prints as manifests have it, such as `panels-16 bf16`.
+/// The panels of a weight. Prints as in manifests, such as `panels-16 bf16`.
 ///
 /// The name identifies the byte order: changing the order requires a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Panels {
-    /// How many rows a panel holds.
+    /// The rows of a panel.
     pub lanes: usize,
     /// What the elements of the weight's tensor are.
     pub contents: TensorRole,
 }
 
 impl Panels {
-    /// What puts a tensor of `shape` and so many bytes into these panels; `None` where its bytes stay as they are.
+    /// The packer of a tensor of `shape` and this many bytes into these panels; `None` if its bytes stay unchanged.
     pub fn packer(&self, shape: &[usize], bytes: usize) -> Option<Packer> {
         let layout = WeightLayout::of(self.contents, shape, Some(self.lanes));
         let rows: usize = shape.iter().rev().skip(1).product();
@@ -52,7 +52,7 @@ impl FromStr for Panels {
     /// Reads what [`Display`](fmt::Display) writes.
     fn from_str(text: &str) -> Result<Self> {
         let unknown = || {
-            Error::new(ErrorKind::Unsupported, "read a layout", "there is no layout of weights of this name")
+            Error::new(ErrorKind::Unsupported, "read a layout", "unknown weight layout")
                 .with_context("layout", text.escape_debug())
         };
         let (lanes, contents) =
@@ -61,34 +61,34 @@ impl FromStr for Panels {
             lanes: lanes.parse().map_err(|_| unknown())?,
             contents: TensorRole::named(contents).ok_or_else(unknown)?,
         };
-        // Of matrices, there are no others.
+        // For matrices, all layouts that exist.
         let known = WeightLayout::of(panels.contents, &[1, 1], Some(panels.lanes)) != WeightLayout::Rows;
         if known && panels.to_string() == text { Ok(panels) } else { Err(unknown()) }
     }
 }
 
-/// How the arguments of a program lie that something reads, by their names: in panels, or as they are stored.
+/// The layouts of the arguments that a program reads, by name: in panels, or as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layouts(BTreeMap<String, Option<Panels>>);
 
 impl Layouts {
-    /// The panels that the argument lies in; none where it lies as it is stored.
+    /// The panels of the argument; none if it is as stored.
     pub fn get(&self, argument: &str) -> Option<Panels> {
         self.0.get(argument).copied().flatten()
     }
 
-    /// The arguments that lie in panels, by name.
+    /// The arguments in panels, by name.
     pub fn in_panels(&self) -> impl Iterator<Item = (&str, Panels)> {
         self.0.iter().filter_map(|(name, panels)| Some((name.as_str(), (*panels)?)))
     }
 
-    /// Whether every argument lies as it is stored.
+    /// Whether every argument is as stored.
     pub fn is_as_stored(&self) -> bool {
         self.in_panels().next().is_none()
     }
 
-    /// Refuses another program of the model whose weights lie like this, if it reads one of them otherwise. What it does not read may lie
-    /// in any way.
+    /// Refuses another program of the model if it reads a weight with this layout in a different one. Weights that it does not read may
+    /// have any layout.
     ///
     /// # Errors
     /// [`ErrorKind::Internal`], naming the weight.
@@ -99,7 +99,7 @@ impl Layouts {
         match program.0.iter().find(|(argument, panels)| self.get(argument) != **panels) {
             None => Ok(()),
             Some((argument, &panels)) => {
-                let message = "a program reads a weight in another layout than the others of its model";
+                let message = "a program reads a weight in another layout than the model's other programs";
                 Err(Error::new(ErrorKind::Internal, "lower program", message)
                     .with_context("weight", argument)
                     .with_context("lies", name(self.get(argument)))
@@ -110,7 +110,7 @@ impl Layouts {
 }
 
 impl fmt::Display for Layouts {
-    /// `rows` where all lies as it is stored, else the panels that there are, such as `panels-16`.
+    /// `rows` if everything is as stored, otherwise the panels, such as `panels-16`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.in_panels().next() {
             Some((_, panels)) => write!(f, "panels-{}", panels.lanes),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_reads_a_weight_otherwise_is_refused_by_the_weights_name() {
+    fn a_program_that_reads_a_weight_in_another_layout_is_refused_by_name() {
         let layouts = |entries: &[(&str, Option<Panels>)]| -> Layouts {
             entries.iter().map(|&(name, panels)| (name.to_owned(), panels)).collect()
         };

@@ -1,12 +1,12 @@
-//! The kernel generator of mlxcel's IREE engine: from a StableHLO module to the text that IREE's compiler is given, in which composites
-//! become calls of kernels written for the hardware.
+//! The kernel generator of mlxcel's IREE engine: turns a StableHLO module into text for IREE's compiler, with composites replaced by
+//! calls of kernels written for the hardware.
 //!
 //! # Why kernels are text
 //!
-//! A kernel is written in MLIR's `vector` dialect, inside of the program that calls it, so that one unmodified compiler makes
-//! everything. This crate writes that text and starts nothing: it knows neither the compiler's process nor devices, and what it has to
-//! know of the hardware comes in as [`Hardware`], plain data. It also decides how weights lie in memory ([`Layouts`]), since whoever
-//! writes the kernel that reads a matrix knows best.
+//! A kernel is written in MLIR's `vector` dialect, inside the program that calls it, so that one unmodified compiler compiles
+//! everything. This crate writes that text and starts nothing: it uses neither the compiler's process nor devices, and takes the
+//! hardware as [`Hardware`], plain data. It also chooses how weights lie in memory ([`Layouts`]), since that depends on the kernels
+//! that read them.
 //!
 //! ```
 //! use mlxcel_core::Precision;
@@ -66,29 +66,29 @@ use kernels::Kernels;
 use layout::{TensorRole, WeightLayout};
 use reads::Reads;
 
-/// A program as the compiler is given it.
+/// A program as given to the compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lowered {
     /// Its text.
     pub text: String,
-    /// How it takes its arguments.
+    /// The layouts of its arguments.
     pub layouts: Layouts,
 }
 
 impl Lowered {
-    /// A program that takes everything as it is stored.
+    /// A program whose arguments are all as stored.
     fn as_stored(text: String) -> Self {
         Self { text, layouts: Layouts::default() }
     }
 }
 
-/// Lowers `module` for `hardware`; kernels of ours may round as `precision` says.
+/// Lowers `module` for `hardware`; our kernels may round as `precision` says.
 ///
-/// A weight lies in panels where kernels that read panels are all that reads it, and as it is stored where anything else does.
+/// A weight is in panels if only kernels that read panels read it, and as stored otherwise.
 ///
 /// # Errors
-/// [`ErrorKind::Internal`] where a composite or a kernel does not fit what it stands for.
+/// [`ErrorKind::Internal`] if a composite's decomposition or kernel does not fit it.
 pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Result<Lowered> {
     match hardware {
         Hardware::Processor(Some(instructions)) => lower_for_cpu(module, instructions, precision),
@@ -98,8 +98,8 @@ pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Resul
     }
 }
 
-/// `graph` for a target whose attention costs by the [positions in use](attends_in_use): lengths of caches are few and far apart, since
-/// each is a program and pages that nobody writes to cost nothing, and prompts go in chunks of 128 and 16.
+/// `graph` for a target whose attention costs by the [positions in use](attends_in_use): KV-length buckets are few and far apart, since
+/// each is a program and untouched pages cost nothing, and prefill chunks have 128 and 16 tokens.
 #[must_use]
 pub fn for_kernels(mut graph: GraphModelOptions) -> GraphModelOptions {
     graph.chunks = vec![16, 128];
@@ -107,18 +107,18 @@ pub fn for_kernels(mut graph: GraphModelOptions) -> GraphModelOptions {
     graph
 }
 
-/// Whether attention in programs for `hardware` takes as long as the positions in use say, and not the KV cache's length.
+/// Whether attention in programs for `hardware` takes time by the positions in use instead of the KV cache's length.
 pub fn attends_in_use(decoder: &Decoder, hardware: Hardware) -> bool {
     hardware.instructions().is_some_and(|instructions| attention::has_kernels(decoder, instructions))
 }
 
-/// The name of the public function in exported text: the one that XLA looks for.
+/// The name of the public function in exported text, which XLA requires.
 pub const EXPORT_ENTRY: &str = "main";
 
-/// The text of a program for other compilers, its public function being called [`EXPORT_ENTRY`].
+/// The text of a program for other compilers, with the public function [`EXPORT_ENTRY`].
 ///
 /// # Errors
-/// [`ErrorKind::Internal`] where a composite does not fit what it stands for.
+/// [`ErrorKind::Internal`] if a composite's decomposition does not fit it.
 pub fn export(module: &Module) -> Result<String> {
     let mut plain = decomposed(module)?;
     for function in plain.functions.iter_mut().filter(|function| function.public) {
@@ -130,27 +130,27 @@ pub fn export(module: &Module) -> Result<String> {
 /// `module` without composites.
 fn decomposed(module: &Module) -> Result<Module> {
     module.decompose_composites(|_| true).map_err(|error| {
-        Error::new(ErrorKind::Internal, "write program", "a composite does not fit what it stands for")
+        Error::new(ErrorKind::Internal, "write program", "a composite's decomposition does not fit it")
             .with_source(error)
     })
 }
 
-/// Whether a kernel that knows these attributes knows what `composite` computes: one that it does not know may change that, and
-/// keeps the decomposition.
+/// Whether all attributes of `composite` are in `known`. An unknown one may change what it computes, so such a composite keeps
+/// its decomposition.
 fn knows_attributes(composite: &Composite<'_, '_>, known: &[&str]) -> bool {
     composite.attributes.iter().all(|(name, _)| known.contains(&name.as_str()))
 }
 
-/// What rewriting a composite needs to know, and what it adds to.
+/// The context of rewriting composites, and what it collects.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// What kernels may use.
+    /// The instructions that kernels may use.
     pub(crate) instructions: Instructions,
-    /// What kernels may round.
+    /// The precision to which kernels may round.
     pub(crate) precision: Precision,
     /// The arguments that cannot lie in panels, by name.
     as_stored: HashSet<String>,
-    /// What kernels asked for in panels, by name, and what it contains.
+    /// The arguments that kernels want in panels, by name, with their contents.
     asked: RefCell<HashMap<String, TensorRole>>,
     /// The kernels so far.
     pub(crate) kernels: Kernels,
@@ -161,7 +161,7 @@ impl Context {
         Self { instructions, precision, as_stored, asked: RefCell::default(), kernels: Kernels::default() }
     }
 
-    /// Whether a kernel has `value` in panels, where its elements are `contents`: an argument that nothing reads otherwise.
+    /// Whether a kernel gets `value` in panels, with elements `contents`: an argument that nothing reads as stored.
     pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: TensorRole) -> bool {
         let layout = WeightLayout::of(contents, &b.ty(value).shape, Some(self.instructions.lanes()));
         let Some(name) = b.argument_name(value) else { return false };
@@ -171,11 +171,11 @@ impl Context {
     }
 }
 
-/// The program of `module` for a processor: composites for which there is a kernel of ours become calls of it, everything else is
-/// left to the compiler, which takes composites as their decompositions.
+/// The program of `module` for a CPU: composites with a kernel become calls of it, everything else is left to the compiler, which
+/// takes composites as their decompositions.
 ///
-/// Kernels get their weights in panels at first. Whatever something else turns out to read too stays as it is stored, and the program is
-/// lowered again.
+/// At first all kernels get their weights in panels. Weights that anything else reads too stay as stored, and the program is lowered
+/// again.
 fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precision) -> Result<Lowered> {
     let mut as_stored = HashSet::new();
     loop {
@@ -198,7 +198,7 @@ fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precisi
     }
 }
 
-/// `module` with calls of kernels, and what they are.
+/// `module` with calls of kernels, and the kernels.
 fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> {
     let context = RefCell::new(context);
     let lowered = module
@@ -217,8 +217,12 @@ fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> 
             }
         })
         .map_err(|error| {
-            Error::new(ErrorKind::Internal, "lower program", "a kernel does not fit what it replaces")
-                .with_source(error)
+            Error::new(
+                ErrorKind::Internal,
+                "lower program",
+                "a kernel does not fit the composite it replaces",
+            )
+            .with_source(error)
         })?;
     Ok((lowered, context.into_inner()))
 }
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_layers_of_one_shape_share_one_kernel_of_ours() {
+    fn linear_layers_of_one_shape_share_one_kernel() {
         for rows in [1, 3, 64] {
             let text = lowered(rows, false);
             assert_eq!(text.matches("stream.executable private").count(), 1);
@@ -385,7 +389,7 @@ mod tests {
                 let block = b.reshape(x, &[1, 1, 64])?;
                 results.push(b.expert_linear(block, experts, ids, None, F32)?);
                 results.push(packed_linear(b, x, &of(codes), None, F32)?);
-                // Its scales are those of the other's codes, and its own codes are a result.
+                // Its scales are those of another weight's codes, and its own codes are a result.
                 results.push(packed_linear(b, x, &of(torn), None, F32)?);
                 results.push(torn);
                 Ok(results)
@@ -409,7 +413,7 @@ mod tests {
                 let known = b.argument("known", TensorType::new(BF16, [96, 64]))?;
                 let unknown = b.argument("unknown", TensorType::new(BF16, [96, 64]))?;
                 let linear = b.linear(x, known, None, F32)?;
-                // A product that the kernel's generator knows, and would have in panels, but for an attribute.
+                // A product with a kernel that reads panels, except for an attribute.
                 let attributes = [("unheard_of".to_owned(), Attribute::Int(1))];
                 let other = b.composite(composites::LINEAR, &[x, unknown], &attributes, |b, args| {
                     Ok(vec![b.linear(args[0], args[1], None, F32)?])

@@ -1,5 +1,5 @@
-//! Root-mean-square norms: the scale of each row by a kernel, since the compiler sums squares in an order that depends on how many rows
-//! there are, and takes roots by approximation where they are many.
+//! RMS norms: a kernel computes the scale of each row, since the compiler sums squares in an order that depends on the number of rows,
+//! and approximates roots if there are many.
 
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
@@ -12,7 +12,7 @@ const WORKGROUP: usize = 16 * 1024;
 /// Elements of one vector.
 const LANES: usize = 16;
 
-/// Vectors whose squares are summed side by side where a row has whole turns of them.
+/// Vectors whose squares are summed side by side if they divide the row.
 const TOGETHER: usize = 4;
 
 /// Whether there is a kernel for norms over `width` elements.
@@ -20,7 +20,7 @@ pub(super) fn has_kernel(width: usize) -> bool {
     width > 0 && width.is_multiple_of(LANES)
 }
 
-/// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with what reads them.
+/// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with their consumers.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,

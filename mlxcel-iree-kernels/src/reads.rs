@@ -1,5 +1,5 @@
-//! Who reads the arguments of a program that is lowered: kernels, which take weights in panels, or anything else, which takes them as they
-//! are stored.
+//! Which arguments of a lowered program are read by kernels, which take weights in panels, and which by anything else, which takes them as
+//! stored.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use super::kernels::Kernels;
 pub(super) struct Reads {
     /// Those that a kernel takes in panels.
     pub(super) in_panels: BTreeSet<String>,
-    /// Those that something takes as they are stored.
+    /// Those that anything takes as stored.
     pub(super) as_stored: BTreeSet<String>,
 }
 
@@ -21,14 +21,14 @@ impl Reads {
     /// The reads of `module`, whose kernels are `kernels`.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] where a kernel takes in panels what is no argument, and so was never put there.
+    /// [`ErrorKind::Internal`] if a kernel takes a value in panels that is not an argument, and so was never packed.
     pub(super) fn of(module: &Module, kernels: &Kernels) -> Result<Self> {
         let mut reads = Self::default();
         module.functions.iter().try_for_each(|function| reads.add(function, kernels))?;
         Ok(reads)
     }
 
-    /// Those that are read both ways, so that they cannot lie in panels.
+    /// Those that are read both ways, and so cannot be in panels.
     pub(super) fn torn(&self) -> impl Iterator<Item = &String> {
         self.in_panels.intersection(&self.as_stored)
     }
@@ -36,7 +36,7 @@ impl Reads {
     fn add(&mut self, function: &Function, kernels: &Kernels) -> Result<()> {
         let names: HashMap<ValueId, &String> =
             function.arguments.iter().map(|argument| (argument.value, &argument.name)).collect();
-        // An argument whose elements are called by another type of their size is still that argument.
+        // An argument bitcast to another type of the same size is still that argument.
         let mut renamed: HashMap<ValueId, ValueId> = HashMap::new();
         function.body.walk(&mut |op| {
             if let Some((from, to)) = renaming(op, function) {
@@ -53,7 +53,7 @@ impl Reads {
                 if taken.contains(&index) {
                     let name = name(operand);
                     computed |= name.is_none();
-                    // What a function is called with is as it is stored.
+                    // Arguments of a called function are as stored.
                     self.as_stored.extend(name.clone().filter(|_| !function.public));
                     self.in_panels.extend(name);
                 } else if renaming(op, function).is_none() {
@@ -64,7 +64,8 @@ impl Reads {
         });
         self.as_stored.extend(stored.iter().filter_map(name));
         if computed {
-            let message = "a kernel takes what is no argument of the program as a weight in panels";
+            let message =
+                "a kernel takes a value that is not an argument of the program as a weight in panels";
             return Err(Error::new(ErrorKind::Internal, "lower program", message)
                 .with_context("function", &function.name));
         }
@@ -72,7 +73,7 @@ impl Reads {
     }
 }
 
-/// What an operation gives another name and type, elements staying as they are, and the result.
+/// The operand and result of a bitcast that keeps the shape.
 fn renaming(op: &Op, function: &Function) -> Option<(ValueId, ValueId)> {
     match (&op.kind, &op.operands[..], &op.results[..]) {
         (OpKind::BitcastConvert, &[from], &[to])
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_is_read_by_kernels_alone_or_by_others_too() {
+    fn reads_by_kernels_are_told_from_other_reads() {
         let kernels_alone: [Body; 2] = [
             |b, reader, weight| Ok(vec![reader.read(b, weight), reader.read(b, weight)]),
             |b, reader, weight| {

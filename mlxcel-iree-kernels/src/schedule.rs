@@ -1,5 +1,5 @@
-//! How kernels use a processor where several ways compute the same: what is fastest differs from model to model, and features do not
-//! tell it.
+//! How kernels use a processor if several ways compute the same: the fastest differs between processor models, and features do not
+//! determine it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,9 @@ use mlxcel_core::{Error, ErrorKind};
 
 use crate::instructions::VectorSet;
 
-/// The choices of kernels that depend on the processor's model, or on a measurement on it.
+/// The choices of kernels that depend on the processor's model, or on a measurement of it.
 ///
-/// Results differ at most in the order of sums, and stay within what the precision allows; layouts of weights do not depend on it.
+/// Results differ at most in summation order, within the precision; weight layouts do not depend on it.
 ///
 /// Printed and parsed as `streams=4 ahead=1024 bf16=floats`:
 ///
@@ -26,31 +26,31 @@ use crate::instructions::VectorSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Schedule {
-    /// How many places of memory one core reads side by side where weights are read for one row.
+    /// How many memory streams one core reads side by side when weights are read for one row.
     pub streams: usize,
-    /// How many bytes ahead of each of those places memory is prefetched.
+    /// The prefetch distance of each stream, in bytes.
     pub ahead: usize,
-    /// How matrices of bfloat16 are multiplied where the processor has an instruction for it.
+    /// How bfloat16 matrices are multiplied if the processor has an instruction for it.
     pub bf16: Bf16Products,
 }
 
-/// How activations in bfloat16 are multiplied with weights in bfloat16.
+/// How bfloat16 activations are multiplied with bfloat16 weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bf16Products {
-    /// By the processor's products of bfloat16: two at a time, or matrices of them.
+    /// With the processor's bfloat16 products: two at a time, or matrices.
     Pairs,
-    /// As float32, which both are widened to.
+    /// As float32, after widening both.
     Floats,
 }
 
 impl Schedule {
-    /// The numbers of streams that [`streams`](Self::streams) can be.
+    /// The values that [`streams`](Self::streams) can have.
     pub const STREAMS: [usize; 3] = [1, 2, 4];
 
-    /// The distances that [`ahead`](Self::ahead) is chosen from: a quarter of a page, and two pages.
+    /// The values that [`ahead`](Self::ahead) is chosen from: a quarter of a page, and two pages.
     pub const AHEAD: [usize; 2] = [1024, 8192];
 
-    /// The schedule for the processor of this name, as LLVM spells it, if one of its kind was measured.
+    /// The schedule of a processor with this LLVM name, if its kind was measured.
     ///
     /// AMD's cores prefetch one long stream faster than several: on Zen 4, decoding 4-bit weights, one stream reads memory 1.1 to
     /// 1.4 times as fast as four. Their prefetching ends with a page, and arithmetic for several rows waits for the next one: on
@@ -81,7 +81,7 @@ impl Schedule {
         self
     }
 
-    /// The same with another distance of prefetching, one of [`AHEAD`](Self::AHEAD).
+    /// The same with another prefetch distance, one of [`AHEAD`](Self::AHEAD).
     #[must_use]
     pub const fn with_ahead(mut self, bytes: usize) -> Self {
         self.ahead = bytes;
@@ -95,9 +95,9 @@ impl Schedule {
         self
     }
 
-    /// The schedule for a processor that was not measured.
+    /// The schedule of a processor that was not measured.
     ///
-    /// Products of bfloat16 are left alone on x86-64, where they may be the slower way; Arm's are in matrices.
+    /// It avoids bfloat16 products on x86-64, where they may be slower, and uses Arm's, which are of matrices.
     pub const fn unmeasured(set: VectorSet) -> Self {
         let bf16 = match set {
             VectorSet::Avx512 | VectorSet::Avx2 => Bf16Products::Floats,
@@ -129,7 +129,7 @@ impl FromStr for Schedule {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         parse(text).ok_or_else(|| {
-            let message = "a schedule is written like streams=4 ahead=1024 bf16=floats";
+            let message = "a schedule has the form streams=4 ahead=1024 bf16=floats";
             Error::new(ErrorKind::InvalidInput, "read a kernel schedule", message)
                 .with_context("schedule", text.chars().take(80).collect::<String>())
         })
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_printed_is_parsed() {
+    fn only_the_printed_form_is_parsed() {
         for set in [VectorSet::Avx512, VectorSet::Avx2, VectorSet::Neon] {
             let schedule = Schedule::unmeasured(set);
             assert_eq!(schedule.to_string().parse::<Schedule>().unwrap(), schedule);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_that_were_not_measured_have_no_schedule_of_their_own() {
+    fn unmeasured_processors_have_no_schedule_of_their_own() {
         for cpu in ["x86-64-v4", "generic", "neoverse-v2", ""] {
             assert_eq!(Schedule::of(cpu), None, "{cpu}");
         }

@@ -1,18 +1,18 @@
-//! What keeps the compiler's code for SPIR-V (Vulkan, Metal) within what it can express.
+//! Keeps the compiler's code for SPIR-V (Vulkan, Metal) within what it can express.
 //!
-//! The compiler fuses operations into kernels and then finds, for these targets only, that the kernel cannot be written: rows
-//! of a table that are looked up, or counted positions, next to a reduction make it share indices between threads, which
-//! SPIR-V has no type for; half precision next to a product of matrices or a reduction makes it load two numbers as one. A
-//! barrier behind each of these keeps it in a kernel of its own.
+//! The compiler fuses operations into kernels and then fails, for these targets only, to write the kernel: table lookups, or
+//! counted positions, next to a reduction make it share indices between threads, which SPIR-V has no type for; half precision
+//! next to a matrix product or a reduction makes it load two numbers as one. A barrier after each of these keeps it in a kernel
+//! of its own.
 
 use std::collections::HashSet;
 
 use mlxcel_stablehlo::{ElementType, Function, Module, Op, OpKind, Printer, ValueId};
 
-/// The name under which a barrier stands in a module until it is printed.
+/// The name of a barrier in a module until it is printed.
 const BARRIER: &str = "mlxcel.barrier";
 
-/// The text of `module`, which has no composites, for a target of SPIR-V.
+/// The text of `module`, which has no composites, for a SPIR-V target.
 pub(super) fn text(mut module: Module) -> String {
     module.functions.iter_mut().for_each(part);
     let print = |call: &mlxcel_stablehlo::print::CustomCall<'_>| {
@@ -22,7 +22,7 @@ pub(super) fn text(mut module: Module) -> String {
     Printer::new(&module).custom_calls(&print).to_string()
 }
 
-/// Puts barriers where fusing goes too far.
+/// Inserts barriers where the compiler would fuse too much.
 fn part(function: &mut Function) {
     let weights: HashSet<ValueId> = function.arguments.iter().map(|argument| argument.value).collect();
     let multiplied: HashSet<ValueId> = function
@@ -60,8 +60,8 @@ fn part(function: &mut Function) {
     function.body.ops = parted;
 }
 
-/// Whether an operation multiplies more than one row by more than one: with one row nothing is loaded twice, and the
-/// conversion is better done on the way.
+/// Whether an operation multiplies several rows by several: with one row nothing is loaded twice, and the conversion is better
+/// fused.
 fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
     let OpKind::DotGeneral { dimensions } = &op.kind else { return false };
     let [left, right] = op.operands[..] else { return false };

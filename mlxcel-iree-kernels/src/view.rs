@@ -2,21 +2,21 @@
 
 use crate::writer::Writer;
 
-/// Memory in a kernel: a buffer, a part of one, or the worker's stack; the name and the type of a `memref`.
+/// Memory in a kernel: a buffer, a part of one, or the worker's stack; name and type of a `memref`.
 ///
-/// A place in it is one index for each of its dimensions.
+/// A place is one index per dimension.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) name: String,
     pub(crate) ty: String,
 }
 
-/// How long what is prefetched stays in caches.
+/// How long prefetched data stays in caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locality {
-    /// In the second level: it is read once, or much later.
+    /// In L2: it is read once, or much later.
     Second = 2,
-    /// In the first level.
+    /// In L1.
     First = 3,
 }
 
@@ -25,11 +25,11 @@ impl View {
         Self { name, ty }
     }
 
-    /// `count` elements on the worker's stack, aligned to cache lines. They are the same in every turn of a loop only where they are
-    /// allocated outside.
+    /// `count` elements on the worker's stack, aligned to cache lines. They keep values across loop iterations only if allocated
+    /// outside of the loop.
     pub(crate) fn on_stack(w: &mut Writer, word: &str, count: usize, element: &str) -> Self {
         let ty = format!("memref<{count}x{element}>");
-        // In the generic form: the pretty one has no place for the alignment.
+        // In the generic form: the pretty one cannot express the alignment.
         let name = w.set(
             word,
             format_args!(

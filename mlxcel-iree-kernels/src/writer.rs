@@ -1,21 +1,21 @@
-//! Writing the body of a kernel: operations of MLIR, line by line, with generated value names.
+//! Writes the body of a kernel: MLIR operations, line by line, with generated value names.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-/// How deep the body of a kernel's function is indented.
+/// The indentation of a kernel function's body.
 const DEPTH: usize = 4;
 
 /// The operations of a kernel, in the order in which they run.
 ///
-/// Values are strings, as they are written: `%sum_3`. A name is a word that says what the value is, and a number that makes it
-/// unique. Constants are collected and stand at the function's beginning.
+/// Values are their names, such as `%sum_3`: a word that describes the value, and a number that makes it unique. Constants are
+/// collected and written at the function's beginning.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     text: String,
     /// Blocks that are open.
     open: usize,
-    /// How many values of each word there are.
+    /// The number of values per word.
     named: BTreeMap<String, usize>,
     /// The names of constants, by type and literal.
     constants: BTreeMap<(String, String), String>,
@@ -29,21 +29,21 @@ impl Writer {
         let _ = writeln!(self.text, "{:indent$}{operation}", "");
     }
 
-    /// An operation with one result, which is called `word` and a number.
+    /// An operation with one result, named by `word` and a number.
     pub(crate) fn set(&mut self, word: &str, operation: impl Display) -> String {
         let name = self.fresh(word);
         self.line(format_args!("{name} = {operation}"));
         name
     }
 
-    /// A name that no value has.
+    /// An unused name.
     pub(crate) fn fresh(&mut self, word: &str) -> String {
         let number = self.named.entry(word.to_owned()).or_default();
         *number += 1;
         format!("%{word}_{}", *number - 1)
     }
 
-    /// A constant: `literal` as MLIR writes it for the type, `dense<0.0>` of `vector<16xf32>`, say.
+    /// A constant: `literal` as MLIR writes it for the type, such as `dense<0.0>` for `vector<16xf32>`.
     pub(crate) fn constant(&mut self, literal: impl Display, ty: impl Display) -> String {
         let count = self.constants.len();
         let key = (ty.to_string(), literal.to_string());
@@ -56,7 +56,7 @@ impl Writer {
         self.constants.entry(key).or_insert_with(|| format!("%c{value}")).clone()
     }
 
-    /// `base + offset`, of type `index`; `base` itself where nothing is to be added.
+    /// `base + offset`, of type `index`; `base` itself for an offset of 0.
     pub(crate) fn offset(&mut self, word: &str, base: &str, offset: usize) -> String {
         if offset == 0 {
             return base.to_owned();
@@ -76,7 +76,7 @@ impl Writer {
         self.set(word, format_args!("arith.muli {value}, {factor} overflow<nsw, nuw> : index"))
     }
 
-    /// `value / divisor`, rounded down, of type `index`; `value` itself where it is divided by one.
+    /// `value / divisor`, rounded down, of type `index`; `value` itself for a divisor of 1.
     pub(crate) fn divided(&mut self, word: &str, value: &str, divisor: usize) -> String {
         if divisor == 1 {
             return value.to_owned();
@@ -90,10 +90,10 @@ impl Writer {
         self.set(word, format_args!("arith.{op} {a}, {b} : {ty}"))
     }
 
-    /// `scf.for` from `from` to `to`, `step` apart: `body` is given the index and what is carried from turn to turn, and
-    /// answers the values of the next turn. Answers the values of the last.
+    /// `scf.for` from `from` to `to` by `step`: `body` gets the index and the carried values and returns those of the next
+    /// iteration. Returns the final ones.
     ///
-    /// What is carried is given as pairs of the initial value and its type.
+    /// Carried values are pairs of the initial value and its type.
     pub(crate) fn for_loop(
         &mut self,
         word: &str,
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_carries_values_and_constants_stand_in_front() {
+    fn a_loop_carries_values_and_constants_come_first() {
         let mut w = Writer::default();
         let [zero, one, four] = [0, 1, 4].map(|value| w.index(value));
         let start = w.constant("0.0", "f32");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_added_where_there_is_nothing_to_add() {
+    fn adding_zero_and_dividing_by_one_write_nothing() {
         let mut w = Writer::default();
         assert_eq!(w.offset("at", "%row", 0), "%row");
         assert_eq!(w.offset("at", "%row", 2), "%at_0");

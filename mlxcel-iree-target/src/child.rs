@@ -4,8 +4,8 @@
 
 use std::process::Command;
 
-/// Puts the child into a process group of its own, so that it can be ended together with what it starts, and, where
-/// the system can, has it killed when this process dies: outside our group it does not see the terminal's Ctrl-C.
+/// Puts the child into its own process group, so that it can be killed together with its descendants, and, if the system supports
+/// it, has it killed when this process dies: outside our group it does not receive the terminal's Ctrl-C.
 ///
 /// The child dies with the *thread* that starts it, so that thread has to wait for it.
 pub(super) fn tie_to_this_process(command: &mut Command) {

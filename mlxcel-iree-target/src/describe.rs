@@ -21,7 +21,7 @@ pub fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
     }
 }
 
-/// The description of the program for `shape`, which has this signature.
+/// The description of the program for `shape` with this signature.
 pub fn program(signature: &Signature, shape: &ProgramShape) -> ProgramDescription {
     let tensor = |name: String, ty: &TensorType| Tensor {
         name,
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_described_by_what_it_takes_and_gives() {
+    fn a_program_is_described_by_its_inputs_and_results() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
         let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
         let numerics = Numerics::new(Precision::Native, &decoder).unwrap();

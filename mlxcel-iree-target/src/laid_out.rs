@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 use crate::hex;
 use crate::manifest::{FileEntry, OPERATION};
 
-/// Where each weight begins in the file: at a multiple of so many bytes, which is what programs expect of their arguments and more.
+/// The alignment of each weight in the file in bytes: at least what programs require of their arguments.
 const ALIGNMENT: u64 = 128;
 
 /// The bytes of a sample.
 const SAMPLE: u64 = 256;
 
-/// The samples of a weight, from its first byte to its last at equal distances.
+/// The samples of a weight, evenly spaced from its first byte to its last.
 const SAMPLES: u64 = 5;
 
 /// Weights in the layout of a target's programs.
@@ -34,7 +34,7 @@ pub struct LaidOut {
 /// The positions of weights in such a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// For each weight where it begins and how long it is, in the order of the arguments.
+    /// Offset and length of each weight, in the order of the arguments.
     ranges: Vec<(String, u64, u64)>,
     /// The size of the file.
     pub bytes: u64,
@@ -53,7 +53,7 @@ impl Places {
         Self { ranges, bytes }
     }
 
-    /// Those that `laid_out` says, of these weights.
+    /// The positions of these weights in `laid_out`.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a weight that is not in the file.
@@ -63,7 +63,7 @@ impl Places {
             let fits = |start: &u64| start.checked_add(len).is_some_and(|end| end <= laid_out.file.bytes);
             let start = start.filter(|start| start.is_multiple_of(ALIGNMENT)).filter(fits);
             start.map(|start| (weight.name.clone(), start, len)).ok_or_else(|| {
-                let message = "the file of laid-out weights has no place for a weight";
+                let message = "the file of laid-out weights lacks a weight";
                 Error::new(ErrorKind::Corrupt, OPERATION, message)
                     .with_context("weight", weight.name.escape_debug())
                     .with_context("path", laid_out.file.path.escape_debug())
@@ -81,7 +81,7 @@ impl Places {
     /// The checksum over samples of all weights; `read` fills a buffer from an offset in the file.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub fn sample<E>(&self, mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>) -> Result<String, E> {
         let mut hash = Sha256::new();
         let mut buffer = [0; SAMPLE as usize];
@@ -93,7 +93,7 @@ impl Places {
             let size = SAMPLE.min(*len);
             let last = len - size;
             for sample in 0..SAMPLES {
-                // In this order the product stays far from overflow: a weight is smaller than the address space.
+                // In this order the product cannot overflow: a weight is smaller than the address space.
                 let at = last / (SAMPLES - 1) * sample + last % (SAMPLES - 1) * sample / (SAMPLES - 1);
                 let buffer = &mut buffer[..size as usize];
                 read(start + at, buffer)?;
@@ -124,17 +124,17 @@ impl LaidOut {
                 .with_context("path", self.file.path.escape_debug())
         };
         if content.len() as u64 != self.file.bytes {
-            return Err(corrupt("the file of laid-out weights has not the size that it had"));
+            return Err(corrupt("the file of laid-out weights does not have its recorded size"));
         }
         let places = Places::told(self, weights)?;
         let found = places.sample(|at, buffer| {
             let range = usize::try_from(at).ok().and_then(|at| content.get(at..at + buffer.len()));
             range
                 .map(|bytes| buffer.copy_from_slice(bytes))
-                .ok_or_else(|| corrupt("the file of laid-out weights has no place for a weight"))
+                .ok_or_else(|| corrupt("the file of laid-out weights lacks a weight"))
         })?;
         if !found.eq_ignore_ascii_case(&self.samples) {
-            return Err(corrupt("the laid-out weights are not those that were bundled"));
+            return Err(corrupt("the laid-out weights differ from the bundled ones"));
         }
         Ok(places)
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_found_where_they_were_put() {
+    fn weights_are_found_at_their_offsets() {
         let weights = weights();
         let (laid_out, content) = written(&weights);
         let places = laid_out.check(&weights, &content).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_does_not_fit_is_refused() {
+    fn changed_or_mismatched_weights_are_refused() {
         let weights = weights();
         let (laid_out, content) = written(&weights);
         let refused = |laid_out: &LaidOut, content: &[u8]| {

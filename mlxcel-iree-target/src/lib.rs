@@ -19,10 +19,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
-#[allow(
-    unsafe_code,
-    reason = "what a child does before it becomes another program is told in a hook of the operating system"
-)]
+#[allow(unsafe_code, reason = "setup of a child between fork and exec is a hook of the operating system")]
 mod child;
 pub mod describe;
 pub mod laid_out;

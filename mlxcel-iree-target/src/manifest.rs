@@ -18,10 +18,10 @@ use crate::revision::{RELEASE, Revision};
 /// The manifest's file name.
 pub const MANIFEST: &str = "bundle.json";
 
-/// What a manifest's `format` says.
+/// The value of a manifest's `format`.
 const FORMAT: &str = "mlxcel bundle";
 
-/// Changes when an older reader would misunderstand a manifest; fields that it may overlook are no reason.
+/// Incremented when older readers would misinterpret a manifest; not for fields that they may ignore.
 const FORMAT_VERSION: u32 = 3;
 
 /// The operation in errors of reading a bundle.
@@ -37,7 +37,7 @@ pub const STABLEHLO: &str = "stablehlo";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// What kind of file this is.
+    /// The kind of file.
     format: String,
     /// The layout of the manifest.
     format_version: u32,
@@ -48,7 +48,7 @@ pub struct Manifest {
     /// The compiler's revision; `None` if nothing was compiled.
     #[serde(default)]
     pub compiler: Option<String>,
-    /// The model that the programs are of.
+    /// The model of the programs.
     pub model: ModelDescription,
     /// Whether the weights are in the bundle.
     pub weights_included: bool,
@@ -76,7 +76,7 @@ pub struct Manifest {
     /// Whether there are programs with hidden states.
     #[serde(default)]
     pub hidden_states: bool,
-    /// The rotary embeddings, whose tables are inputs of the programs, in the order of those inputs.
+    /// The rotary embeddings with their tables as inputs of the programs, in the order of those inputs.
     pub rotary: Vec<Rotary>,
     /// The tensors of the weights, in the order in which every program takes them.
     pub weights: Vec<Weight>,
@@ -121,8 +121,8 @@ pub struct Rotary {
     pub inv_freq: Vec<f32>,
     /// The factor of cosines and sines.
     pub attention_factor: f32,
-    /// Other frequencies for sequences that become longer, where there are such: all positions are rotated by them then, and
-    /// computed again where they were rotated otherwise.
+    /// Other frequencies for longer sequences, if the model has them: they then apply to all positions, and those rotated by the
+    /// others are recomputed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long: Option<LongRotary>,
 }
@@ -133,23 +133,23 @@ pub struct Rotary {
 pub struct LongRotary {
     /// The angle per position of each pair of elements, in radians.
     pub inv_freq: Vec<f32>,
-    /// The most positions of a sequence that they are not for.
+    /// The longest sequence, in positions, that does not use them.
     pub original_context: usize,
 }
 
 /// A weight as a program takes it: a tensor of the checkpoint, a part of one, or several.
 ///
-/// The tensors of [`stack`](Self::stack) are put behind the first along a new outermost dimension, the two innermost dimensions
-/// are swapped where it is [`transposed`](Self::transposed), the [`selection`](Self::selection) is taken, and the result is read in
+/// The tensors of [`stack`](Self::stack) are stacked with the first along a new outermost dimension, the two innermost dimensions
+/// are swapped if [`transposed`](Self::transposed), the [`selection`](Self::selection) is taken, and the result is reshaped to
 /// [`shape`](Self::shape).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Weight {
     /// The name of the argument.
     pub name: String,
-    /// What the weight is for, in a word or two.
+    /// The weight's role, in a word or two.
     pub role: String,
-    /// Which part of a packed weight it is, such as `codes` or `scales`.
+    /// The part of a packed weight, such as `codes` or `scales`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
     /// The tensor's name in the checkpoint's files.
@@ -157,22 +157,22 @@ pub struct Weight {
     /// The names of further tensors of the same type and shape.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
-    /// Whether the two innermost dimensions are stored the other way round.
+    /// Whether the two innermost dimensions are stored in the other order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transposed: bool,
-    /// The indices of one dimension, where only some are meant.
+    /// The indices of one dimension, if the weight is only some of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selected>,
-    /// How it is read out of the tensor, where that does not hold its elements as they are.
+    /// How its elements are read from the tensor, if not as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived: Option<String>,
-    /// The element type as safetensors names it: `F32`, `F16`, `BF16`; of packed words `U32`.
+    /// The element type as safetensors names it: `F32`, `F16`, `BF16`; `U32` for packed words.
     pub element_type: String,
     /// The sizes of the dimensions as stored, outermost first.
     pub shape: Vec<usize>,
 }
 
-/// Indices of one dimension: `runs` times `run` consecutive ones, `stride` apart, from `start` on.
+/// Indices of one dimension: `runs` times `run` consecutive ones, at a stride of `stride`, from `start` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Selected {
@@ -180,25 +180,25 @@ pub struct Selected {
     pub axis: usize,
     /// The first index.
     pub start: usize,
-    /// How many follow each other.
+    /// The consecutive indices of a run.
     pub run: usize,
-    /// From the beginning of one run to that of the next.
+    /// From the start of one run to that of the next.
     pub stride: usize,
-    /// How many runs there are.
+    /// The number of runs.
     pub runs: usize,
 }
 
-/// One program: what it is specialised for, what it takes after the weights, what it gives.
+/// One program: its shape, its inputs after the weights, and its results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProgramDescription {
     /// Its name, such as `64+1@1024`: a chunk of 64 tokens and a decoding row over 1,024 positions.
     pub name: String,
-    /// How many tokens each row has room for.
+    /// The maximum number of tokens of each row.
     pub rows: Vec<usize>,
-    /// How many positions the states of each row have room for, unless a window bounds them.
+    /// The maximum number of positions in the states of each row, unless a window bounds them.
     pub length: usize,
-    /// What the program gives: logits of the `last` position of each row, or of `every` one; or the `hidden` states of every one.
+    /// The program's outputs: logits of the `last` position of each row, or of `every` one; or the `hidden` states of every one.
     pub outputs: String,
     /// The arguments that come after the weights, in order.
     pub inputs: Vec<Tensor>,
@@ -210,19 +210,19 @@ pub struct ProgramDescription {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Tensor {
-    /// What it is: `tokens` (each row's ids, padded to its room), `positions` (of each row's first token), `last` (the index
-    /// among all tokens of each row's last one that is no padding), `cos.0` and `sin.0` (of each token's position; see
-    /// [`Manifest::rotary`]), `state.0.1` (what the second group of layers keeps of row 0, zero at first); as results `best` (most
-    /// likely token and the bits of its log probability), `logits`, and the states.
+    /// One of `tokens` (each row's ids, padded), `positions` (of each row's first token), `last` (the index among all tokens of
+    /// each row's last one that is not padding), `cos.0` and `sin.0` (for each token's position; see [`Manifest::rotary`]),
+    /// `state.0.1` (the state of the second group of layers for row 0, initially zero); as results `best` (most likely token and
+    /// the bits of its log probability), `logits`, and the states.
     ///
-    /// A cache has a dimension of positions; position `p` lies at `p` modulo its size. So a program for a greater length takes the
-    /// same positions in a larger state, or the same state where a window bounds it.
+    /// A cache has a dimension of positions; position `p` is at `p` modulo its size. So a program for a greater length takes the
+    /// same positions in a larger state, or the same state if a window bounds it.
     pub name: String,
     /// The element type as MLIR names it.
     pub element_type: String,
     /// The sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The input whose storage this result may take over.
+    /// The input whose storage this result may reuse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes_over: Option<String>,
 }
@@ -268,7 +268,7 @@ impl FileEntry {
     }
 }
 
-/// The part of a manifest that every version of it has.
+/// The part that all manifest versions have.
 #[derive(Deserialize)]
 struct Head {
     format: String,
@@ -289,9 +289,9 @@ impl Manifest {
     /// [`ErrorKind::Unsupported`] for one of another format version, of an incompatible version of this crate, or of another
     /// release of IREE.
     pub fn parse(text: &[u8], location: &str) -> Result<Self> {
-        let head: Head = parse_json(location, text, "this is no manifest of a bundle, or not all of it")?;
+        let head: Head = parse_json(location, text, "this is not a bundle's manifest, or it is truncated")?;
         head.check().map_err(|error| error.with_context("path", location))?;
-        let manifest: Self = parse_json(location, text, "the manifest lacks a part or is malformed")?;
+        let manifest: Self = parse_json(location, text, "the manifest lacks a field or is malformed")?;
         manifest.check_shape().map_err(|error| error.with_context("path", location))?;
         Ok(manifest)
     }
@@ -312,7 +312,7 @@ impl Manifest {
     /// A manifest of `decoder` with these options, without targets and files.
     ///
     /// # Errors
-    /// Those of options out of range.
+    /// The errors of options out of range.
     pub fn new(
         model: ModelDescription,
         decoder: &Decoder,
@@ -350,7 +350,7 @@ impl Manifest {
         })
     }
 
-    /// The precision that the programs have.
+    /// The precision of the programs.
     fn precision(&self) -> Result<Precision> {
         self.precision.parse()
     }
@@ -387,32 +387,32 @@ impl Manifest {
         programs.chain(laid_out.map(|laid_out| &laid_out.file)).chain(&self.files)
     }
 
-    /// The weight that is the argument called `name`.
+    /// The weight of the argument `name`.
     fn weight(&self, name: &str) -> Option<&Weight> {
         self.weights.iter().find(|weight| weight.name == name)
     }
 
-    /// Refuses a manifest that contradicts itself or points out of the bundle.
+    /// Refuses a manifest that contradicts itself or refers to files outside of the bundle.
     fn check_shape(&self) -> Result<()> {
         let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, OPERATION, message);
-        // Sums and products of figures below this do not overflow.
+        // Sums and products of values below this do not overflow.
         let figures = [&self.sequences, &self.capacity, &self.chunk]
             .into_iter()
             .chain(&self.smaller_chunks)
             .chain(&self.lengths);
         if figures.into_iter().any(|&figure| u32::try_from(figure).is_err()) {
-            return Err(corrupt("the manifest's figures make no sense"));
+            return Err(corrupt("the manifest's numbers are out of range"));
         }
         self.graph_options()
-            .map_err(|error| corrupt("the manifest's figures make no sense").with_source(error))?;
+            .map_err(|error| corrupt("the manifest's numbers are inconsistent").with_source(error))?;
         for target in &self.targets {
             if let Some(name) = target.weight_layouts.keys().find(|name| self.weight(name).is_none()) {
-                return Err(corrupt("a target lays a weight out that there is not")
+                return Err(corrupt("a target has a layout for an unknown weight")
                     .with_context("target", target.target.escape_debug())
                     .with_context("weight", name.escape_debug()));
             }
             if target.programs.len() != self.programs.len() {
-                return Err(corrupt("a target has not a file for every program")
+                return Err(corrupt("a target does not have one file per program")
                     .with_context("target", target.target.escape_debug()));
             }
         }
@@ -466,7 +466,7 @@ impl Head {
     }
 }
 
-/// The part of a version that stays the same between versions that are compatible: `0.3` of `0.3.1`, `2` of `2.4.0`.
+/// The part of a version that compatible versions share: `0.3` of `0.3.1`, `2` of `2.4.0`.
 fn compatible_part(version: &str) -> &str {
     let mut dots = version.match_indices('.').map(|(at, _)| at);
     let end = if version.starts_with("0.") { dots.nth(1) } else { dots.next() };
@@ -480,7 +480,7 @@ impl ProgramDescription {
     }
 }
 
-/// How a manifest names outputs.
+/// The name of outputs in manifests.
 pub(crate) fn outputs_name(outputs: Outputs) -> &'static str {
     match outputs {
         Outputs::Last => "last",
@@ -567,7 +567,7 @@ impl From<&WeightArgument> for Weight {
 }
 
 impl fmt::Display for Weight {
-    /// As a `WeightRef` of mlxcel-models that is not packed prints.
+    /// Printed as a `WeightRef` of mlxcel-models that is not packed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tensor)?;
         if let Some(last) = self.stack.last() {
@@ -584,7 +584,7 @@ impl fmt::Display for Weight {
 }
 
 impl fmt::Display for Manifest {
-    /// What is in the bundle, in some lines.
+    /// The bundle's contents, in some lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         writeln!(

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_paths_that_stay_inside_are_taken() {
+    fn only_paths_inside_the_folder_are_accepted() {
         for path in ["a", "programs/llvm-cpu-znver4/64+1@256.vmfb", "..a/b.."] {
             check_path(path).unwrap();
         }

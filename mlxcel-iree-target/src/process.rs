@@ -14,10 +14,10 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
 use crate::child::tie_to_this_process;
 
-/// How much of each output stream is kept; a compiler that fails may print the whole program several times.
+/// How much of each output stream is kept; a failing compiler may print the whole program several times.
 const KEPT: usize = 256 << 10;
 
-/// How long a finished child's output may take to arrive: longer only if something it left behind holds the pipe.
+/// How long a finished child's output may take to arrive: it takes longer only if a descendant holds the pipe.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The exit status of a child process, and the beginning of its output.
@@ -47,7 +47,7 @@ pub enum Failure {
 /// Runs a child process to completion; kills it with all its descendants on `cancel` and after `limit`.
 ///
 /// # Errors
-/// [`Failure`] where it did not come to its end by itself.
+/// [`Failure`] if it did not end by itself.
 pub fn run(
     command: &mut Command,
     cancel: Option<&CancelToken>,
@@ -79,8 +79,8 @@ pub fn run(
     Ok(Finished { status, stdout: text(stdout), stderr: text(stderr) })
 }
 
-/// Starts the child. A program that was written a moment ago is busy as long as any process that was forked meanwhile
-/// has not come to its own program, so that is worth a second's patience.
+/// Starts the child. A program that was just written is busy while any process forked meanwhile has not yet called exec, so this
+/// retries for a second.
 fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let started = Instant::now();
     loop {
@@ -97,12 +97,12 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
 }
 
 impl Failure {
-    /// The error of `operation`; `kind` and `message` say what it means that the child could not be started.
+    /// The error of `operation`; `kind` and `message` describe a child that could not be started.
     pub fn into_error(self, operation: &'static str, kind: ErrorKind, message: &'static str) -> Error {
         match self {
             Self::Start(source) => {
                 let kind = match source.kind() {
-                    // The latter is what there is of processes and threads.
+                    // The latter means that there are too many processes or threads.
                     std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::WouldBlock => {
                         ErrorKind::ResourceExhausted
                     }
@@ -140,7 +140,7 @@ pub fn is_executable(path: &Path) -> bool {
     metadata.is_file()
 }
 
-/// A child that is killed and reaped when this is dropped before it ended.
+/// A child that is killed and reaped if this is dropped before it ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -148,7 +148,7 @@ impl Drop for Running {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;
         }
-        // The group first: a script in the compiler's place may have started the compiler.
+        // The group first: a script that wraps the compiler may have started it.
         #[cfg(unix)]
         let _ = rustix::process::kill_process_group(
             rustix::process::Pid::from_child(&self.0),
@@ -159,7 +159,7 @@ impl Drop for Running {
     }
 }
 
-/// Reads one stream on a thread of its own, so that the child never waits for a full pipe.
+/// Reads one stream on its own thread, so that the child never waits for a full pipe.
 struct Capture {
     kept: Arc<Mutex<Vec<u8>>>,
     done: Receiver<()>,
@@ -177,7 +177,7 @@ impl Capture {
                 let room = KEPT.saturating_sub(kept.len());
                 kept.extend_from_slice(&chunk[..count.min(room)]);
             }
-            // The receiver is gone when the child was abandoned.
+            // The receiver is gone if the child was abandoned.
             let _ = sender.send(());
         };
         thread::Builder::new().name("mlxcel-compiler".to_owned()).spawn(read)?;

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The release of IREE that programs are compiled for and run by.
+/// The release of IREE that compiles and runs programs.
 pub const RELEASE: &str = "3.13.0";
 
-/// The commit of that release in IREE's repository, as its compiler states it.
+/// The commit of that release in IREE's repository, as its compiler prints it.
 pub const COMMIT: &str = "89ece87b89852100c0a4ac3d515e14842d090967";
 
 /// A compiler's revision: `3.13.0rc20261016 @ 89ece87b…`.
@@ -31,7 +31,7 @@ impl Revision {
         Self(text.to_owned())
     }
 
-    /// The commit that it was built from, where it says so.
+    /// The commit that it was built from, if it is stated.
     fn commit(&self) -> Option<&str> {
         let (_, commit) = self.0.split_once('@')?;
         Some(commit.trim()).filter(|commit| !commit.is_empty())
@@ -49,7 +49,7 @@ impl Revision {
         &self.0
     }
 
-    /// The release that it belongs to: three numbers with dots, without what marks a candidate or a development build.
+    /// The release that it belongs to: three numbers with dots, without the suffix of a candidate or a development build.
     pub fn release(&self) -> Option<&str> {
         let end = self.0.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(self.0.len());
         let release = self.0[..end].trim_end_matches('.');
@@ -68,7 +68,7 @@ mod tests {
     use super::Revision;
 
     #[test]
-    fn the_release_is_read_from_what_the_compiler_prints() {
+    fn the_release_is_parsed_from_the_compilers_output() {
         let output = "IREE (https://iree.dev):\n  IREE compiler version 3.13.0rc20261016 @ 89ece87b\n  LLVM version 24.0.0git\n";
         let revision = Revision::parse(output).unwrap();
         assert_eq!(revision.as_str(), "3.13.0rc20261016 @ 89ece87b");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn builds_of_another_commit_are_of_no_release() {
+    fn builds_of_another_commit_are_not_of_the_release() {
         let is_of_release = |text| Revision::of_text(text).is_of_release();
         assert!(is_of_release("3.13.0rc20261016 @ 89ece87b89852100c0a4ac3d515e14842d090967"));
         assert!(is_of_release("3.13.0 @ 89ece87b") && is_of_release("3.13.0"));

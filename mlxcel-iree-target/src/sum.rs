@@ -9,7 +9,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The sum that hexadecimal digits stand for.
+/// Parses hexadecimal digits.
 pub fn from_hex(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes().chunks_exact(2);
     let bytes: Option<Vec<u8>> =

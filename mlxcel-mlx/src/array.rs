@@ -81,8 +81,7 @@ impl DType {
         }
     }
 
-    /// The type in which a checkpoint's elements are held; none for those that MLX lacks. Floats of 8 bits are bytes
-    /// to MLX.
+    /// The type of a checkpoint's elements in MLX; none for those that MLX lacks. 8-bit floats are bytes to MLX.
     pub(crate) fn of(element: ElementType) -> Option<Self> {
         Some(match element {
             ElementType::Bool => Self::Bool,
@@ -175,11 +174,11 @@ impl Element for half::bf16 {
     const DTYPE: DType = DType::BF16;
 }
 
-/// A handle on an array of MLX, or on what will compute one. See the [module](self).
+/// A handle on an MLX array or on the operation that computes it. See the [module](self).
 pub(crate) struct Array(Handle);
 
 impl Array {
-    /// Takes what an operation answered.
+    /// Wraps the result of an operation.
     pub(crate) fn made(answer: Caught<Handle>, operation: &'static str) -> Result<Self> {
         let handle = ffi::check(answer, operation)?;
         if handle.is_null() {
@@ -198,7 +197,7 @@ impl Array {
         (0..sys::dimension_count(&self.0)).map(|axis| self.size_at(axis)).collect()
     }
 
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub(crate) fn rank(&self) -> usize {
         sys::dimension_count(&self.0)
     }
@@ -213,17 +212,17 @@ impl Array {
         sys::dimension(&self.0, axis).map_or(0, |size| usize::try_from(size).unwrap_or(0))
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape().iter().product()
     }
 
-    /// The memory that the elements take, or will take, if they are laid out densely.
+    /// The memory of the elements if they are dense; they may not be allocated yet.
     pub(crate) fn byte_len(&self) -> usize {
         sys::byte_count(&self.0)
     }
 
-    /// Where the elements of an evaluated array lie.
+    /// The address of an evaluated array's elements.
     #[cfg(test)]
     pub(crate) fn address(&self) -> Result<usize> {
         ffi::check(sys::data_address(&self.0), "look at an array")
@@ -242,7 +241,7 @@ impl Array {
     }
 }
 
-/// Another handle on the same array: a few bytes, without which the process ends, as it does where Rust lacks them.
+/// Another handle on the same array: allocates a few bytes; a failure aborts the process, as in Rust.
 impl Clone for Array {
     fn clone(&self) -> Self {
         Self(sys::duplicate(&self.0))
@@ -261,12 +260,12 @@ impl fmt::Debug for Array {
     }
 }
 
-/// Sizes as MLX counts them.
+/// Sizes in MLX's integer type.
 fn sizes(values: &[usize], operation: &'static str) -> Result<Vec<i32>> {
     values.iter().map(|&value| size(value, operation)).collect()
 }
 
-/// One size as MLX counts it.
+/// A size in MLX's integer type.
 fn size(value: usize, operation: &'static str) -> Result<i32> {
     i32::try_from(value).map_err(|_| {
         Error::new(ErrorKind::Internal, operation, "a dimension is longer than MLX allows")
@@ -286,7 +285,7 @@ fn list<'a>(
     Ok(list)
 }
 
-/// The arrays that a bridged function gave.
+/// The arrays returned by a bridged function.
 fn unlist(list: &sys::Arrays, operation: &'static str) -> Result<Vec<Array>> {
     (0..sys::arrays_len(list)).map(|index| Array::made(sys::arrays_get(list, index), operation)).collect()
 }

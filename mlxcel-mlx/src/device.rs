@@ -1,4 +1,4 @@
-//! The library as a whole: its release, devices and memory.
+//! MLX's release, devices and memory.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -8,12 +8,12 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::ffi::{self, sys};
 
-/// Where arrays are computed.
+/// The device that computes arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Device {
-    /// The host's processor.
+    /// The CPU.
     Cpu,
-    /// Metal's or CUDA's device.
+    /// The Metal or CUDA device.
     Gpu,
 }
 
@@ -22,26 +22,26 @@ impl Device {
         self == Self::Gpu
     }
 
-    /// The device that MLX computes on unless told otherwise: the GPU where it was built for one and there is one.
+    /// MLX's default device: the GPU, if it was built for one and one is present.
     pub(crate) fn best() -> Result<Self> {
         Ok(if Self::Gpu.count()? > 0 { Self::Gpu } else { Self::Cpu })
     }
 
-    /// How many there are of the kind.
+    /// The number of devices of this kind.
     pub(crate) fn count(self) -> Result<usize> {
         initialize()?;
         let count = ffi::check(sys::device_count(self.is_gpu()), "count devices")?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// Makes it the device of what this thread computes from here on.
+    /// Makes it the device of this thread's later computations.
     pub(crate) fn select(self) -> Result<()> {
         initialize()?;
         ffi::check(sys::use_device(self.is_gpu()), "select a device")
     }
 }
 
-/// Readies MLX, once for the process: from here on a failed allocation is an error, and no child process is started.
+/// Initializes MLX, once per process: afterwards a failed allocation is an error, and no child process is started.
 pub(crate) fn initialize() -> Result<()> {
     static READY: OnceLock<Result<()>> = OnceLock::new();
     READY
@@ -54,8 +54,8 @@ pub(crate) fn initialize() -> Result<()> {
 
 const OPERATION: &str = "initialize MLX";
 
-/// The bridge holds to one release's classes: those of the headers it was compiled with. A loader may have found
-/// another (`MLXCEL_MLX_LINK=soname`, or a package that was changed since).
+/// The bridge requires the classes of one release: that of the headers it was compiled with. A loader may have found
+/// another one (`MLXCEL_MLX_LINK=soname`, or a package changed since).
 fn expect_release(loaded: &str) -> Result<()> {
     if loaded == RELEASE {
         return Ok(());
@@ -65,7 +65,7 @@ fn expect_release(loaded: &str) -> Result<()> {
         .with_context("needed", RELEASE))
 }
 
-/// The release of MLX that the build script insists on.
+/// The release of MLX that the build script requires.
 const RELEASE: &str = "0.32.4";
 
 /// The file with the limit of a control group of version 2.
@@ -73,16 +73,15 @@ const FILE_2: &str = "memory.max";
 /// The file with the limit of a control group of version 1.
 const FILE_1: &str = "memory.limit_in_bytes";
 
-/// The memory that this process may use as far as the system says: beyond it there is no error, there is a killed
-/// process.
+/// The memory that the system allows this process: exceeding it kills the process instead of returning an error.
 fn machine_memory() -> usize {
     let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(total_memory);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     machine.into_iter().chain(group_limit(Path::new("/sys/fs/cgroup"), &groups)).min().unwrap_or(usize::MAX)
 }
 
-/// The least limit of the control groups that this process is in, of version 2 or 1, and of those around them; `groups` is the text of
-/// `/proc/self/cgroup`. In a container the groups are named as outside of it, and the root has its limit.
+/// The least limit of this process's control groups, of version 2 or 1, and their ancestors; `groups` is the text of
+/// `/proc/self/cgroup`. In a container, groups have the names of the host, and the root has the container's limit.
 fn group_limit(root: &Path, groups: &str) -> Option<usize> {
     let mut files = vec![root.join(FILE_2), root.join("memory").join(FILE_1)];
     for line in groups.lines() {
@@ -114,7 +113,7 @@ fn total_memory(text: &str) -> Option<usize> {
     kilobytes("MemTotal")?.checked_add(kilobytes("SwapTotal").unwrap_or(0))?.checked_mul(1024)
 }
 
-/// The limit in the text of a control group's file; none where it says `max`.
+/// The limit in a control group's file; none for `max`.
 fn limit(text: &str) -> Option<usize> {
     text.trim().parse().ok()
 }
@@ -153,12 +152,12 @@ mod tests {
         put("a/b/c", FILE_2, "max\n");
         put("a/b", FILE_2, "3000\n");
         put("a", FILE_2, "5000\n");
-        assert_eq!(limit("0::/a/b/c\n"), Some(3000), "that of a group around it");
+        assert_eq!(limit("0::/a/b/c\n"), Some(3000), "the limit of an ancestor group");
         assert_eq!(limit("0::/a\n"), Some(5000));
         assert_eq!(limit("0::/\n"), None);
         put("memory/x/y", FILE_1, "700\n");
         assert_eq!(limit("5:cpu,cpuacct:/x/y\n4:memory:/x/y\n0::/\n"), Some(700));
-        // As a container sees a group that is not its own.
+        // A group outside of the container, as seen from inside.
         assert_eq!(limit("0::/../../a\nnonsense\n"), Some(5000));
         put("", FILE_2, "100\n");
         assert_eq!(limit(""), Some(100));

@@ -13,17 +13,17 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use crate::array::{Array, Mode, Packed};
 use crate::ffi::kernels as sys;
 
-/// The kernels, run in one way.
+/// The kernels, with a number of threads and an implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kernels(sys::KernelSettings);
 
 impl Kernels {
-    /// The kernels on up to `threads` threads (at least one), by the best instructions that this machine has.
+    /// The kernels on up to `threads` threads (at least one), with the best instructions of this machine.
     pub(crate) fn new(threads: usize) -> Self {
         Self::of(threads, 0)
     }
 
-    /// The kernels of each of the instruction sets that this machine has, the best first, with their names.
+    /// The kernels for each instruction set of this machine, best first, with their names.
     #[cfg(test)]
     pub(crate) fn each(threads: usize) -> Result<Vec<(String, Self)>> {
         let names = crate::ffi::check(sys::kernel_implementations(), "list kernels")?;
@@ -36,17 +36,17 @@ impl Kernels {
     }
 
     /// `x · weightᵀ + bias`: `x` of `[…, inputs]` in float32, the weight `[outputs, inputs]` and the bias `[outputs]` in float32,
-    /// float16 or bfloat16, each at the alignment of its elements. `[…, outputs]` in float32.
+    /// float16 or bfloat16, each aligned to its elements. `[…, outputs]` in float32.
     ///
     /// # Errors
     ///
-    /// [`Internal`](mlxcel_core::ErrorKind::Internal) for other types and shapes, as of all operations here.
+    /// [`Internal`](mlxcel_core::ErrorKind::Internal) for other types and shapes, as for all operations here.
     pub(crate) fn linear(&self, x: &Array, weight: &Array, bias: Option<&Array>) -> Result<Array> {
         let answer = sys::kernel_linear(x.tensor(), weight.tensor(), bias.map(Array::tensor), &self.0);
         Array::made(answer, "linear")
     }
 
-    /// [`linear`](Self::linear) with a packed weight; of these in affine quantization only, see [`takes`](Self::takes).
+    /// [`linear`](Self::linear) with a packed weight in affine quantization; see [`takes`](Self::takes).
     pub(crate) fn packed_linear(&self, x: &Array, weight: &Packed, bias: Option<&Array>) -> Result<Array> {
         let (x, tensors) = (weight.by_column(x)?, affine(weight)?);
         let answer = sys::kernel_affine_linear(x.tensor(), &tensors, bias.map(Array::tensor), &self.0);
@@ -54,8 +54,8 @@ impl Kernels {
     }
 
     /// Each row of `x` (`[rows, inputs]`, float32) times the transposed matrix of `weight` (`[experts, outputs, inputs]`, in the
-    /// types of [`linear`](Self::linear)) that `experts` (`[rows]`, `U32`) names. Matrices that are not named are not read, and
-    /// rows that follow each other and name one read it once.
+    /// types of [`linear`](Self::linear)) selected by `experts` (`[rows]`, `U32`). Unselected matrices are not read, and
+    /// adjacent rows with the same matrix read it once.
     pub(crate) fn expert_linear(&self, x: &Array, experts: &Array, weight: &Array) -> Result<Array> {
         let answer = sys::kernel_expert_linear(x.tensor(), experts.tensor(), weight.tensor(), &self.0);
         Array::made(answer, "expert linear")
@@ -68,15 +68,15 @@ impl Kernels {
         Array::made(answer, PACKED)
     }
 
-    /// Whether [`packed_linear`](Self::packed_linear) computes such a weight.
+    /// Whether [`packed_linear`](Self::packed_linear) supports such a weight.
     pub(crate) fn takes(weight: &Packed) -> bool {
         weight.mode == Mode::Affine && weight.biases.is_some()
     }
 
     /// Causal attention of `queries` (`[tokens, heads, dim]`, float32), those of the last positions, over `keys` and `values`
     /// (`[kv_heads, length, dim]` or `[1, kv_heads, length, dim]`, float32, float16 or bfloat16), which may be parts of larger
-    /// caches and are not copied: each query sees its own position and those before, with a `window` the last so many of
-    /// them. `[tokens, heads, dim of values]` in float32.
+    /// caches and are not copied: each query sees its own position and those before, at most `window` in all.
+    /// `[tokens, heads, dim of values]` in float32.
     pub(crate) fn attention(
         &self,
         queries: &Array,
@@ -85,7 +85,7 @@ impl Kernels {
         scale: f32,
         window: Option<usize>,
     ) -> Result<Array> {
-        // A window that is too long to say is longer than any cache.
+        // A window beyond `i32` is longer than any cache.
         let window = window.and_then(|window| i32::try_from(window).ok()).unwrap_or(0);
         let (q, k, v) = (queries.tensor(), keys.tensor(), values.tensor());
         Array::made(sys::kernel_attention(q, k, v, scale, window, &self.0), "attention")
@@ -103,13 +103,13 @@ impl Kernels {
         Array::made(sys::kernel_log_sum_exp(x.tensor(), &self.0), "log sum exp")
     }
 
-    /// `gate · sigmoid(gate) · up`, of two arrays of one shape in float32.
+    /// `gate · sigmoid(gate) · up`, of two float32 arrays of the same shape.
     pub(crate) fn silu_mul(&self, gate: &Array, up: &Array) -> Result<Array> {
         Array::made(sys::kernel_silu_mul(gate.tensor(), up.tensor(), &self.0), "silu")
     }
 
-    /// Queries or keys (`[tokens, heads, dim]`) turned by the cosines and sines (`[tokens, 1, pairs]`) of their positions: element
-    /// `i` of the first `2 · pairs` together with element `i + pairs`. All in float32.
+    /// Queries or keys (`[tokens, heads, dim]`) rotated by the cosines and sines (`[tokens, 1, pairs]`) of their positions:
+    /// element `i` of the first `2 · pairs` with element `i + pairs`. All in float32.
     pub(crate) fn rotate(&self, x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
         Array::made(sys::kernel_rotate(x.tensor(), cos.tensor(), sin.tensor(), &self.0), "rotate")
     }

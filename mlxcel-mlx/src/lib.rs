@@ -51,11 +51,11 @@
 //!
 //! # Tested platforms
 //!
-//! | where | |
+//! | platform | status |
 //! |---|---|
-//! | Linux x86-64, CPU | built, and held to every test of this repository |
+//! | Linux x86-64, CPU | built, and passes every test of this repository |
 //! | Linux arm64, CPU | the wheel is pinned by hash; not run by us |
-//! | macOS, Metal | the wheel's layout is known to the build script, and what it gives the linker was accepted by LLVM's; not run by us |
+//! | macOS, Metal | the build script knows the wheel's layout, and LLVM's linker accepted its arguments; not run by us |
 //! | Linux, CUDA | the wheel has the layout of the CPU's; not run by us |
 //!
 //! # BLAS on Linux
@@ -104,7 +104,7 @@
 mod array;
 mod device;
 mod engine;
-#[allow(unsafe_code, reason = "MLX is a C++ library; everything unsafe about it is in here")]
+#[allow(unsafe_code, reason = "MLX is a C++ library; all its unsafe code is in here")]
 mod ffi;
 mod kernels;
 

@@ -270,8 +270,8 @@ fn position(logits: &[f32], following: TokenId, top: u16) -> PositionResult {
     let mut order: Vec<TokenId> = (0..).take(logits.len()).collect();
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
     let best = entry(order.first().copied().unwrap_or_default());
-    let likeliest = order.into_iter().take(usize::from(top)).map(entry).collect();
-    PositionResult::new(best, Some(entry(following).logprob)).with_top(likeliest)
+    let most_likely = order.into_iter().take(usize::from(top)).map(entry).collect();
+    PositionResult::new(best, Some(entry(following).logprob)).with_top(most_likely)
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl<'a> Sequences<'a> {
                 self.context.decode(&mut self.batch)?;
                 self.lengths[sequence] = to;
             }
-            self.next[sequence] = likeliest(self.context.get_logits_ith(self.batch.n_tokens() - 1));
+            self.next[sequence] = argmax(self.context.get_logits_ith(self.batch.n_tokens() - 1));
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl<'a> Sequences<'a> {
             }
             self.context.decode(&mut self.batch)?;
             for sequence in 0..sequences {
-                self.next[sequence] = likeliest(self.context.get_logits_ith(sequence as i32));
+                self.next[sequence] = argmax(self.context.get_logits_ith(sequence as i32));
                 self.lengths[sequence] += 1;
             }
         }
@@ -186,7 +186,7 @@ impl<'a> Sequences<'a> {
     }
 }
 
-fn likeliest(logits: &[f32]) -> LlamaToken {
+fn argmax(logits: &[f32]) -> LlamaToken {
     let (mut best, mut most) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
         if logit > most {

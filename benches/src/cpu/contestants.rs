@@ -1,4 +1,4 @@
-//! Who is measured, and how each is started.
+//! The contestants, and how each is started.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::serve::Engine;
 use crate::shapes::Shapes;
 use crate::{gguf, peers};
 
-/// One of ours: an engine, a type of weights and a precision, which defaults to `native`.
+/// One of our configurations: an engine, a type of weights and a precision, which defaults to `native`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ours {
     Bf16,
@@ -29,7 +29,7 @@ pub(crate) enum Ours {
     FourBitExact,
     #[value(name = "4bit-fast")]
     FourBitFast,
-    /// 4 bits in groups of 128 and the embedding in bfloat16, as `gptq`, `awq` and `fp8` have it too
+    /// 4 bits in groups of 128 and the embedding in bfloat16, as in `gptq`, `awq` and `fp8`
     #[value(name = "4bit-linears")]
     FourBitLinears,
     Gptq,
@@ -42,7 +42,7 @@ pub(crate) enum Ours {
     MlxFourBit,
 }
 
-/// A type of llama.cpp's.
+/// A llama.cpp type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LlamaCpp {
     Bf16,
@@ -50,7 +50,7 @@ pub(crate) enum LlamaCpp {
     Q8,
     #[value(name = "q4_0")]
     Q4,
-    /// The embedding, which is the head too, in 4 bits as well; `q4_0` has it in 6
+    /// The embedding, also the head, in 4 bits as well; `q4_0` has it in 6
     #[value(name = "q4_0-pure")]
     Q4Pure,
     #[value(name = "q4_k_m")]
@@ -61,7 +61,7 @@ pub(crate) enum LlamaCpp {
     Iq4Nl,
 }
 
-/// A precision at which ours run llama.cpp's files.
+/// A precision of our engine on llama.cpp's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SameFiles {
     Native,
@@ -77,14 +77,14 @@ impl SameFiles {
     }
 }
 
-/// A type of candle's.
+/// A candle type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Candle {
     F32,
     Bf16,
 }
 
-/// A type of mlx-lm's.
+/// An mlx-lm type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MlxLm {
     F32,
@@ -100,26 +100,26 @@ pub(super) fn name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// How much a contestant is asked to do.
+/// How much of the plan a contestant is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effort {
     /// Everything, long contexts included.
     Long,
     /// Everything else.
     Usual,
-    /// No sequences side by side.
+    /// No batches.
     Single,
-    /// The shortest prompt and a few tokens, once: it takes seconds for each.
+    /// The shortest prompt and a few tokens, once: each takes seconds.
     Little,
 }
 
-/// A contestant that can be started.
+/// A contestant to start.
 pub(super) struct Entry {
     pub(super) result: Contestant,
     pub(super) effort: Effort,
-    /// The weights as a file or a folder, where loading them is compared with copying them.
+    /// The weights as a file or a folder, if loading them is compared with copying them.
     pub(super) weights: Option<PathBuf>,
-    /// Names and versions of what computes, once it was started.
+    /// Names and versions of the libraries, once it was started.
     pub(super) versions: Vec<(String, String)>,
     command: Box<dyn Fn() -> Command>,
 }
@@ -130,7 +130,7 @@ impl Entry {
     }
 }
 
-/// What all of them have in common.
+/// State shared by all contestants.
 pub(super) struct Common<'a> {
     pub(super) shapes: &'a Shapes,
     /// The folder of the bfloat16 checkpoint.
@@ -138,12 +138,12 @@ pub(super) struct Common<'a> {
     pub(super) threads: usize,
     pub(super) capacity: usize,
     pub(super) sequences: usize,
-    /// Where the IREE engine keeps its programs in this run.
+    /// The IREE engine's program cache in this run.
     pub(super) cache: &'a Path,
 }
 
 impl Common<'_> {
-    /// One of ours. The folder of a quantized checkpoint is made where it is not there.
+    /// One of our configurations. The folder of a quantized checkpoint is created if missing.
     pub(super) fn ours(&self, which: Ours) -> Result<Entry> {
         let (engine, bits, precision) = match which {
             Ours::Bf16 => (Engine::Iree, None, "native"),
@@ -165,7 +165,7 @@ impl Common<'_> {
         let weights = bits.map_or_else(|| "bf16".to_owned(), |bits| format!("{bits}bit"));
         // A group of 64 has a scale and a bias of 16 bits.
         let stored_bits = bits.map_or(16.0, |bits| bits as f64 + 0.5);
-        // The MLX engine quantizes by itself while it loads.
+        // The MLX engine quantizes while loading.
         let folder = match (engine, bits) {
             (Engine::Iree, Some(bits)) => self.shapes.provide_quantized(self.checkpoint, bits)?,
             _ => self.checkpoint.to_owned(),
@@ -174,14 +174,14 @@ impl Common<'_> {
         self.engine(engine, &weights, precision, folder, stored_bits, quantized_here)
     }
 
-    /// The IREE engine on a checkpoint in a form of other tools. It is made where it is not there.
+    /// The IREE engine on a checkpoint in another tool's format, which is created if missing.
     fn ours_of_form(&self, which: Ours, form: Form) -> Result<Entry> {
         let folder = self.shapes.provide_packed(self.checkpoint, form)?;
         let bits = self.stored_bits(&folder.join("model.safetensors"))?;
         self.engine(Engine::Iree, &name(&which), "native", folder, bits, None)
     }
 
-    /// The IREE engine on the file of a type of llama.cpp's. It is made where it is not there.
+    /// The IREE engine on a llama.cpp file, which is created if missing.
     pub(super) fn ours_of_llama_cpp(
         &self,
         program: &Path,
@@ -193,13 +193,13 @@ impl Common<'_> {
         self.engine(Engine::Iree, &name(&which), precision, file, bits, None)
     }
 
-    /// The bits that each value has in a file.
+    /// The bits per value in a file.
     fn stored_bits(&self, file: &Path) -> Result<f64> {
         let length = std::fs::metadata(file).with_context(|| format!("looking at {}", file.display()))?.len();
         Ok(length as f64 * 8.0 / self.shapes.parameters() as f64)
     }
 
-    /// One of our engines on a folder or a file, whose values have so many bits.
+    /// One of our engines on a folder or a file with this many bits per value.
     fn engine(
         &self,
         engine: Engine,
@@ -243,7 +243,7 @@ impl Common<'_> {
         })
     }
 
-    /// The file of a type of llama.cpp's, which is made where it is not there.
+    /// The file of a llama.cpp type, created if missing.
     fn gguf(&self, program: &Path, which: LlamaCpp) -> Result<PathBuf> {
         let file = gguf::provide(self.shapes, self.checkpoint)?;
         if which == LlamaCpp::Bf16 {
@@ -255,12 +255,12 @@ impl Common<'_> {
         Ok(quantized)
     }
 
-    /// llama.cpp in a type.
+    /// llama.cpp with a type.
     pub(super) fn llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
         let kind = name(&which);
         let file = self.gguf(program, which)?;
         let mut result = Contestant::new(format!("llama.cpp {kind}"), Program::LlamaCpp, &kind, None);
-        // It knows better how many there are, and says so when it is started.
+        // It reports the actual number when it is started.
         self.count_bytes(
             &mut result,
             match which {
@@ -277,14 +277,14 @@ impl Common<'_> {
         Ok(Entry { effort: effort(&kind), result, weights, versions: Vec::new(), command: Box::new(command) })
     }
 
-    /// candle in a type.
+    /// candle with a type.
     pub(super) fn candle(&self, program: &Path, which: Candle) -> Result<Entry> {
         let shapes = self.shapes;
         if shapes.experts.is_some() {
             bail!("its llama has no experts");
         }
         if shapes.head_dim * shapes.heads != shapes.hidden {
-            bail!("its llama has heads of the hidden size over their number, and these shapes have not");
+            bail!("its llama derives the head size from the hidden size, and these shapes differ");
         }
         let kind = name(&which);
         let mut result = Contestant::new(format!("candle {kind}"), Program::Candle, &kind, None);
@@ -295,7 +295,7 @@ impl Common<'_> {
         Ok(Entry { effort, result, weights: None, versions: Vec::new(), command: Box::new(command) })
     }
 
-    /// mlx-lm in a type.
+    /// mlx-lm with a type.
     pub(super) fn mlx_lm(&self, python: &str, packages: &Path, which: MlxLm) -> Entry {
         let kind = name(&which);
         let mut result = Contestant::new(format!("mlx-lm {kind}"), Program::MlxLm, &kind, None);
@@ -318,7 +318,7 @@ impl Common<'_> {
         }
     }
 
-    /// Counts what a token reads and does not read of weights in so many bits.
+    /// Counts the bytes of weights that a token reads and does not read, at this many bits.
     fn count_bytes(&self, result: &mut Contestant, bits: f64) {
         let bytes = |parameters: usize| parameters as f64 * bits / 8.0;
         result.unread_bytes = bytes(self.shapes.unread_parameters());

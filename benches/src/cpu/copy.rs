@@ -1,4 +1,4 @@
-//! What loading is compared with: one copy of the same bytes into untouched memory.
+//! The baseline of loading: one copy of the same bytes into untouched memory.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn copy(path: &Path, threads: usize) -> std::io::Result<()> {
 
     let file = File::open(path)?;
     let length = file.metadata()?.len() as usize;
-    // From the system as it is: pages of zeros that come when they are written to.
+    // Fresh from the system: zero pages that are allocated when written to.
     let mut memory = vec![0u8; length];
     let part = length.div_ceil(threads.max(1)).max(1);
     thread::scope(|scope| {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folders_weights_are_copied_and_nothing_else_is() {
+    fn only_a_folders_weights_are_copied() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.safetensors", "b.safetensors", "config.json"] {
             fs::write(folder.path().join(name), [7; 1000]).unwrap();

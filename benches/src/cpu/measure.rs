@@ -1,4 +1,4 @@
-//! One contestant's turn.
+//! One turn of a contestant.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,37 +11,37 @@ use super::results::Program;
 use crate::bandwidth::Probe;
 use crate::worker::Worker;
 
-/// What is measured.
+/// The measurements of a turn.
 pub(super) struct Plan {
     pub(super) threads: usize,
-    /// Tokens of prompts, from few to many.
+    /// Prompt lengths, ascending.
     pub(super) prefills: Vec<usize>,
-    /// Tokens that sequences have, likewise.
+    /// Sequence lengths when decoding, ascending.
     pub(super) positions: Vec<usize>,
-    /// How many sequences are computed together, likewise; above one.
+    /// Numbers of sequences in a batch, ascending; above one.
     pub(super) batches: Vec<usize>,
-    /// Tokens that are decoded each time, and by those who take seconds for each.
+    /// Tokens decoded per measurement, and for contestants that take seconds for each.
     pub(super) decode: usize,
     pub(super) little_decode: usize,
-    /// How many times a short measurement is made in a turn.
+    /// How many times a short measurement is repeated in a turn.
     pub(super) repeats: usize,
 }
 
 impl Plan {
-    /// The most tokens that a sequence comes to have.
+    /// The maximum length of a sequence.
     pub(super) fn capacity(&self) -> usize {
         let decoded = self.decode * (self.batches.len() + self.positions.len());
         let longest = self.positions.iter().chain(&self.prefills).copied().max().unwrap_or(0);
         longest + decoded + 1
     }
 
-    /// The most sequences that are computed together.
+    /// The maximum number of sequences in a batch.
     pub(super) fn sequences(&self) -> usize {
         self.batches.iter().copied().max().unwrap_or(1)
     }
 
-    /// Starts the contestant, measures everything once (short things a few times) and ends it. Answers the logits after a prompt of
-    /// `logits_of` tokens, where that is not zero.
+    /// Starts the contestant, measures everything once (short measurements a few times) and ends it. Returns the logits after a
+    /// prompt of `logits_of` tokens, if that is not zero.
     pub(super) fn turn(
         &self,
         entry: &mut Entry,
@@ -53,7 +53,7 @@ impl Plan {
         let little = entry.effort == Effort::Little;
         let (count, repeats) = if little { (self.little_decode, 1) } else { (self.decode, self.repeats) };
         if let Some(weights) = &entry.weights {
-            // The first brings the files into the system's memory.
+            // The first copy loads the files into the system's cache.
             plain_copy(weights, self.threads)?;
             entry.result.copy.push(plain_copy(weights, self.threads)?);
         }
@@ -65,7 +65,7 @@ impl Plan {
         if let (Program::LlamaCpp, Some(bytes)) = (result.program, worker.hello.weight_bytes) {
             result.weight_bytes = bytes as f64 - result.unread_bytes;
         }
-        // What is made on first use is made now.
+        // Creates now what is created on first use.
         if !little {
             worker.decode(1, &[8])?;
         }

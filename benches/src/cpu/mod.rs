@@ -1,7 +1,7 @@
-//! The suite `cpu`: the IREE engine beside llama.cpp, candle and mlx-lm.
+//! The suite `cpu`: the IREE engine compared with llama.cpp, candle and mlx-lm.
 //!
-//! Each contestant's turn is a process of its own, so only one is in memory at a time; turns are taken in rounds. Before the rounds
-//! each of ours has a turn that does not count, with an empty cache: it tells how long compiling takes, and leaves nothing to compile.
+//! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in rounds. Before the rounds each
+//! of ours has an uncounted turn with an empty cache, which measures compilation and fills the cache.
 
 mod contestants;
 mod copy;
@@ -21,7 +21,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours, SameFiles};
 use self::measure::Plan;
-use self::results::{Program, Results, distance, likeliest};
+use self::results::{Program, Results, argmax, distance};
 use crate::bandwidth::Probe;
 use crate::machine::Machine;
 use crate::shapes::ModelName;
@@ -30,22 +30,22 @@ use crate::worker::Worker;
 /// Tokens of the prompt whose logits are compared.
 const COMPARED: usize = 64;
 
-/// The fewest rounds whose medians are published.
+/// The fewest rounds to publish medians of.
 const PUBLISHED_ROUNDS: usize = 5;
 
-/// What is measured, and how often.
+/// Measurements and their repetitions.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The folder of checkpoints and results
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The worker that runs llama.cpp; without it, it is not measured
+    /// The worker that runs llama.cpp; by default it is not measured
     #[arg(long)]
     llama_cpp: Option<PathBuf>,
-    /// The worker that runs candle; without it, it is not measured
+    /// The worker that runs candle; by default it is not measured
     #[arg(long)]
     candle: Option<PathBuf>,
-    /// The folder that has mlx-lm; without it, it is not measured
+    /// The folder that has mlx-lm; by default it is not measured
     #[arg(long)]
     packages: Option<PathBuf>,
     /// The Python that mlx-lm was installed with
@@ -54,56 +54,56 @@ pub(crate) struct Arguments {
     /// The shapes of the model
     #[arg(long, value_enum, default_value_t = ModelName::Llama1b)]
     model: ModelName,
-    /// Which of ours
+    /// Our configurations
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Ours::Bf16, Ours::Bf16Exact, Ours::EightBit, Ours::EightBitFast, Ours::FourBit, Ours::FourBitFast])]
     ours: Vec<Ours>,
-    /// Which types of llama.cpp
+    /// llama.cpp types
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [LlamaCpp::Bf16, LlamaCpp::Q8, LlamaCpp::Q4, LlamaCpp::Q4Pure])]
     llama_cpp_types: Vec<LlamaCpp>,
-    /// Ours on llama.cpp's own files too, of the same types, at these precisions; llama.cpp's activations have 8 bits, as those of
+    /// Also our engine on llama.cpp's own files of the same types, at these precisions; llama.cpp's activations have 8 bits, like
     /// `fast`, and `native` is the default
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_missing_value = "native")]
     same_files: Vec<SameFiles>,
-    /// Which types of candle
+    /// candle types
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Candle::F32, Candle::Bf16])]
     candle_types: Vec<Candle>,
-    /// Which types of mlx-lm, which takes a minute for each
+    /// mlx-lm types; each takes a minute
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [MlxLm::Bf16])]
     mlx_lm_types: Vec<MlxLm>,
-    /// Threads; all cores by default. mlx-lm has no such setting
+    /// Threads; defaults to all cores. mlx-lm has no such setting
     #[arg(long)]
     threads: Option<usize>,
-    /// How many turns each has; their order is drawn for each round
+    /// Turns of each contestant; their order is drawn for each round
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// What the order of turns is drawn from
+    /// The seed for the order of turns
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A look instead of a measurement: one round, one position, one prompt, no batches
+    /// A quick look: one round, one position, one prompt, no batches
     #[arg(long)]
     quick: bool,
-    /// How many times short measurements are made in a turn
+    /// How many times short measurements are repeated in a turn
     #[arg(long, default_value_t = 2)]
     repeats: usize,
-    /// Tokens that a sequence has when it decodes; those beyond the first are measured of bfloat16 weights only
+    /// Sequence lengths when decoding; those after the first are measured with bfloat16 weights only
     #[arg(long, value_delimiter = ',', num_args = 1.., default_values_t = [128, 1024, 4096])]
     positions: Vec<usize>,
-    /// The positions beyond the first are measured of every type of weights
+    /// The positions after the first are measured with every type of weights
     #[arg(long)]
     long_for_all: bool,
-    /// How many sequences are decoded together, besides one
+    /// Numbers of sequences decoded together, besides one
     #[arg(long, value_delimiter = ',', num_args = 0.., default_values_t = [2, 4, 8])]
     batches: Vec<usize>,
-    /// Tokens of prompts
+    /// Prompt lengths in tokens
     #[arg(long, value_delimiter = ',', num_args = 1.., default_values_t = [128, 512])]
     prefills: Vec<usize>,
-    /// Tokens that are decoded each time
+    /// Tokens decoded per measurement
     #[arg(long, default_value_t = 16)]
     decode: usize,
-    /// Measures nothing, and shows what was found before: the numbers in this file
+    /// Measures nothing, and shows earlier results: the numbers in this file
     #[arg(long)]
     show: Option<PathBuf>,
-    /// Where tables and plot are written too, as benchmarks-MODEL; for at least five rounds with a peer
+    /// Where tables and plot are also written, as benchmarks-MODEL; for at least five rounds with a peer
     #[arg(long)]
     docs: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let text = format!("{}\n{}", table::table(&results), targets::table(&results));
     println!("\n{text}");
     let plot = plot::svg(&results)?;
-    // The name ends in `json`, and a model's name may have a dot.
+    // Replaces the extension `json`; a model's name may have a dot.
     let beside = path.with_extension("");
     let documented = arguments.docs.as_ref().map(|docs| docs.join(format!("benchmarks-{}", results.model)));
     for place in std::iter::once(&beside).chain(&documented) {
@@ -149,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to publish what does not convince.
+/// Refuses to publish results that are not meaningful.
 fn expect_published(rounds: usize, with_peer: bool) -> Result<()> {
     if rounds < PUBLISHED_ROUNDS {
         bail!(
@@ -231,7 +231,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     Ok(results)
 }
 
-/// A folder that nothing is in.
+/// An empty folder.
 fn empty(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("emptying {}", folder.display()))?;
@@ -269,13 +269,13 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
         || !apart
     {
         bail!(
-            "there must be tokens to measure, of prompts at least two, and positions further apart than is decoded"
+            "prompts need two tokens, decoding one, and positions must be further apart than the decoded tokens"
         );
     }
     Ok(plan)
 }
 
-/// Everyone who was asked for and can be started; `absent` is told about the others.
+/// All requested contestants that can be started; the others are added to `absent`.
 fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String, String)>) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut add = |name: String, entry: Result<Entry>| match entry {
@@ -313,7 +313,7 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
     entries
 }
 
-/// Whether a contestant goes on; `absent` is told why not.
+/// Whether a contestant stays; otherwise the reason is added to `absent`.
 fn keep(outcome: Result<()>, entry: &Entry, absent: &mut Vec<(String, String)>) -> bool {
     match outcome {
         Ok(()) => true,
@@ -325,7 +325,7 @@ fn keep(outcome: Result<()>, entry: &Entry, absent: &mut Vec<(String, String)>) 
     }
 }
 
-/// A turn that does not count, but for the time that compiling took.
+/// An uncounted turn, except for its compile time.
 fn prepare(plan: &Plan, entry: &mut Entry, probe: &Probe, scratch: &Path) -> Result<()> {
     let before = entry.result.clone();
     let turn = plan.turn(entry, probe, &mut Vec::new(), scratch, COMPARED);
@@ -335,7 +335,7 @@ fn prepare(plan: &Plan, entry: &mut Entry, probe: &Probe, scratch: &Path) -> Res
     Ok(())
 }
 
-/// The logits at `exact` of bfloat16 weights and of every other type of weights that ours have.
+/// The logits at `exact` of bfloat16 weights and of every other type of our weights.
 fn references(
     common: &Common<'_>,
     entries: &[Entry],
@@ -369,9 +369,9 @@ fn compare(entry: &mut Entry, logits: &[f32], references: &HashMap<String, Vec<f
     let result = &mut entry.result;
     if let Some(reference) = references.get("bf16") {
         result.error_to_bf16 = Some(distance(logits, reference));
-        result.same_token = Some(likeliest(logits) == likeliest(reference));
+        result.same_token = Some(argmax(logits) == argmax(reference));
     }
-    // What others make of quantized weights is not what ours are.
+    // Other programs' quantized weights are not ours.
     if result.program == Program::Iree {
         result.error = references.get(&result.weights).map(|reference| distance(logits, reference));
     }
@@ -391,7 +391,7 @@ fn tell(round: usize, entry: &Entry, plan: &Plan) {
     );
 }
 
-/// Of everything that was measured.
+/// The versions of everything measured.
 fn versions(entries: &[Entry]) -> Vec<(String, String)> {
     let mut versions: Vec<(String, String)> = Vec::new();
     for version in entries.iter().flat_map(|entry| &entry.versions) {

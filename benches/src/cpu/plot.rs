@@ -1,4 +1,4 @@
-//! The plot: tokens a second against context length, batch and type of weights.
+//! The plot: tokens per second by context length, batch size and type of weights.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use super::results::{Contestant, Program, Results};
 const SIZE: (u32, u32) = (1200, 900);
 const TITLE: (&str, u32) = ("sans-serif", 18);
 const WORDS: (&str, u32) = ("sans-serif", 13);
-/// How many times as high as the highest value an axis is, so that what is said of lines has a place.
+/// The height of an axis relative to the highest value, which leaves room for the legend.
 const ROOM: f64 = 1.3;
 
-/// A drawing as the text of an SVG file.
+/// Draws the text of an SVG file.
 pub(super) fn svg(results: &Results) -> Result<String> {
     let mut text = String::new();
     draw(results, &mut text).map_err(|error| anyhow!("drawing the plot: {error}"))?;
@@ -115,7 +115,7 @@ fn lines(
     Ok(())
 }
 
-/// A bar for each contestant that has the figure.
+/// A bar for each contestant with the measurement.
 fn bars(
     panel: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     results: &Results,
@@ -148,7 +148,7 @@ fn bars(
     Ok(())
 }
 
-/// An axis on which doubling is a step, with ticks where there are points.
+/// A log2 axis, with ticks at the points.
 struct Doublings {
     first: f64,
     last: f64,
@@ -160,7 +160,7 @@ impl Ranged for Doublings {
     type ValueType = f64;
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        // A little room at both ends.
+        // A margin at both ends.
         let share = 0.03 + 0.94 * (value / self.first).log2() / (self.last / self.first).log2();
         limit.0 + (f64::from(limit.1 - limit.0) * share).round() as i32
     }
@@ -186,7 +186,7 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn everyone_measured_is_in_the_drawing() {
+    fn every_measured_contestant_is_in_the_plot() {
         let mut contestants = Vec::new();
         for (name, program) in [("mlxcel bf16 native", Program::Iree), ("llama.cpp q8_0", Program::LlamaCpp)]
         {
@@ -210,7 +210,7 @@ mod tests {
         };
         let text = svg(&results).unwrap();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"), "{text}");
-        // In both plots of lines, and in the bars of decoding.
+        // In both line plots, and in the bars of decoding.
         assert_eq!(text.matches("mlxcel bf16 native").count(), 3, "{text}");
         assert!(text.contains("1024"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! What a run found, as it is kept in JSON.
+//! The results of a run, as stored in JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,25 +13,25 @@ use crate::spread::Spread;
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
-    /// The model's shapes, and what to know about them.
+    /// The model's shapes, and remarks on them.
     pub(crate) model: String,
     pub(crate) remark: Option<String>,
-    /// Values that a token adds to the KV cache.
+    /// Values per token in the KV cache.
     pub(crate) kv_values: usize,
     pub(crate) machine: Machine,
     pub(crate) versions: Vec<(String, String)>,
     pub(crate) threads: usize,
     pub(crate) rounds: usize,
-    /// Tokens that a sequence has when it decodes, unless the figure names another number.
+    /// The sequence length when decoding, unless the measurement names another.
     pub(crate) position: usize,
-    /// Bytes a second that memory gave, before and after each contestant.
+    /// Memory bandwidth in bytes per second, before and after each contestant.
     pub(crate) memory: Vec<f64>,
     pub(crate) contestants: Vec<Contestant>,
-    /// Who was to be measured and could not be, and why.
+    /// Contestants that could not be measured, and why.
     pub(crate) absent: Vec<(String, String)>,
 }
 
-/// Whose program a contestant is.
+/// A contestant's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Program {
     #[serde(rename = "mlxcel iree")]
@@ -46,51 +46,51 @@ pub(crate) enum Program {
     MlxLm,
 }
 
-/// Figures of one contestant. Rates are tokens a second; a list has its samples in the order in which they were taken.
+/// Measurements of one contestant. Rates are tokens per second; a list has its samples in the order of measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) program: Program,
-    /// What the weights are stored as: `bf16`, `8bit`, `q8_0`, …
+    /// The storage type of the weights: `bf16`, `8bit`, `q8_0`, …
     pub(crate) weights: String,
-    /// The precision in mlxcel's words, of ours.
+    /// The precision in mlxcel's terms, for our contestants.
     pub(crate) precision: Option<String>,
     /// Bytes of weights that a token reads.
     pub(crate) weight_bytes: f64,
-    /// Bytes of the others: of experts that it is not sent to, and of an embedding that is not the head too.
+    /// Bytes of weights that a token does not read: unchosen experts, and an embedding that is not also the head.
     #[serde(default)]
     pub(crate) unread_bytes: f64,
-    /// What the program says of itself.
+    /// What the program reports about itself.
     pub(crate) notes: String,
-    /// Of one sequence, by the tokens that it has.
+    /// One sequence, by its tokens.
     pub(crate) decode: BTreeMap<usize, Vec<f64>>,
-    /// Bytes a second that memory gave around each sample of the first of these.
+    /// Memory bandwidth in bytes per second around each sample of the first of these.
     pub(crate) bus: Vec<f64>,
-    /// Of several sequences together, by their number.
+    /// Several sequences together, by their number.
     pub(crate) batch: BTreeMap<usize, Vec<f64>>,
-    /// By the tokens of the prompt.
+    /// By prompt length.
     pub(crate) prefill: BTreeMap<usize, Vec<f64>>,
-    /// Seconds of loading with everything cached, and of copying the same files' bytes into fresh memory just before.
+    /// Seconds to load with everything cached, and to copy the same files' bytes into fresh memory just before.
     pub(crate) load: Vec<f64>,
     pub(crate) copy: Vec<f64>,
     /// Bytes of memory after decoding: the process's own, and of mapped files.
     pub(crate) private: Vec<f64>,
     pub(crate) mapped: Vec<f64>,
-    /// Bytes of the KV cache then, as far as known.
+    /// Bytes of the KV cache after decoding, if known.
     pub(crate) kv_bytes: Option<f64>,
-    /// Seconds of compiling everything that was needed, nothing being there yet.
+    /// Seconds to compile everything that was needed, with an empty cache.
     pub(crate) cold_compile: Option<f64>,
-    /// Seconds of compiling in the rounds, where there should be none.
+    /// Seconds of compiling in the rounds, which should be 0.
     pub(crate) warm_compile: f64,
-    /// How far the logits after a prompt are from those at `exact` of the same weights, and of the bfloat16 weights.
+    /// The distance of the logits after a prompt from those at `exact` of the same weights, and of the bfloat16 weights.
     pub(crate) error: Option<f64>,
     pub(crate) error_to_bf16: Option<f64>,
-    /// Whether the most likely token is the same as there.
+    /// Whether the most likely token is that of bfloat16 weights at `exact`.
     pub(crate) same_token: Option<bool>,
 }
 
 impl Contestant {
-    /// Nothing measured yet.
+    /// A contestant without measurements.
     pub(crate) fn new(name: String, program: Program, weights: &str, precision: Option<&str>) -> Self {
         Self {
             name,
@@ -122,12 +122,12 @@ impl Contestant {
         matches!(self.program, Program::Iree | Program::Mlx)
     }
 
-    /// The middle of what was measured at one point of a map; not a number where nothing was.
+    /// The median of the samples at one point of a map; NaN without samples.
     pub(crate) fn median(of: &BTreeMap<usize, Vec<f64>>, at: usize) -> f64 {
         of.get(&at).map_or(f64::NAN, |samples| Spread::of(samples).median)
     }
 
-    /// The part of the memory's speed that reading the weights took, sample by sample, in decoding at `position`.
+    /// The share of memory bandwidth used by reading weights, sample by sample, when decoding at `position`.
     pub(crate) fn bus_shares(&self, position: usize) -> Spread {
         let rates = self.decode.get(&position).map_or(&[][..], Vec::as_slice);
         let shares: Vec<f64> =
@@ -137,7 +137,7 @@ impl Contestant {
 }
 
 impl Results {
-    /// The contestant of a program with such weights at such a precision.
+    /// The contestant of a program with these weights at this precision.
     pub(crate) fn find(
         &self,
         program: Program,
@@ -160,7 +160,7 @@ impl Results {
     }
 }
 
-/// How far `logits` are from `reference`: the root of the mean square of the difference over that of the reference.
+/// The distance of `logits` from `reference`: the RMS of the difference over that of the reference.
 pub(crate) fn distance(logits: &[f32], reference: &[f32]) -> f64 {
     let square = |value: f64| value * value;
     let apart: f64 = logits.iter().zip(reference).map(|(&a, &b)| square(f64::from(a) - f64::from(b))).sum();
@@ -168,8 +168,8 @@ pub(crate) fn distance(logits: &[f32], reference: &[f32]) -> f64 {
     (apart / whole).sqrt()
 }
 
-/// The index of the largest.
-pub(crate) fn likeliest(logits: &[f32]) -> Option<usize> {
+/// The index of the largest logit.
+pub(crate) fn argmax(logits: &[f32]) -> Option<usize> {
     logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(index, _)| index)
 }
 
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bus_share_is_of_the_samples_own_moment() {
+    fn the_bus_share_uses_the_bandwidth_around_each_sample() {
         let mut contestant = Contestant::new("x".to_owned(), Program::Iree, "bf16", Some("native"));
         contestant.weight_bytes = 2e9;
         contestant.decode.insert(128, vec![5.0, 8.0]);
@@ -191,6 +191,6 @@ mod tests {
     fn the_distance_is_relative() {
         assert_eq!(distance(&[2.0, 2.0], &[2.0, 2.0]), 0.0);
         assert_eq!(distance(&[0.0, 4.0], &[0.0, 2.0]), 1.0);
-        assert_eq!(likeliest(&[0.0, 4.0, -1.0]), Some(1));
+        assert_eq!(argmax(&[0.0, 4.0, -1.0]), Some(1));
     }
 }

@@ -1,4 +1,4 @@
-//! What was found, for people.
+//! The results as tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use super::results::{Contestant, Results};
 use crate::spread::Spread;
 
-/// The width of a column of figures.
+/// The width of a column of numbers.
 const WIDE: usize = 24;
 
-/// Everything that was measured, by subject.
+/// All measurements, by subject.
 pub(super) fn table(results: &Results) -> String {
     let mut text = head(results);
     let position = results.position;
@@ -45,7 +45,7 @@ pub(super) fn table(results: &Results) -> String {
     let mut errors = Columns::new(results);
     errors.add("to exact", |c| error(c.error));
     errors.add("to exact bf16", |c| error(c.error_to_bf16));
-    errors.add("likeliest token", |c| match c.same_token {
+    errors.add("most likely token", |c| match c.same_token {
         Some(true) => "the same".to_owned(),
         Some(false) => "another".to_owned(),
         None => "-".to_owned(),
@@ -96,7 +96,7 @@ fn head(results: &Results) -> String {
     text
 }
 
-/// Every point at which anyone has samples, and its title.
+/// Every point with samples of any contestant, and its title.
 fn points(
     results: &Results,
     of: fn(&Contestant) -> &BTreeMap<usize, Vec<f64>>,
@@ -130,7 +130,7 @@ fn line(text: &mut String, words: &str) {
     let _ = writeln!(text, "{words}");
 }
 
-/// A table: a line a contestant.
+/// A table with a line per contestant.
 struct Columns<'a> {
     results: &'a Results,
     titles: Vec<String>,

@@ -1,11 +1,11 @@
-//! What the engine is to reach beside others, and what it reaches.
+//! The engine's performance targets relative to other programs, and whether it reaches them.
 
 use std::fmt::Write as _;
 
 use super::results::{Contestant, Program, Results};
 use crate::spread::Spread;
 
-/// One line: what, what is wanted of it, and what was measured.
+/// One line: the measurement, its target, and its value.
 #[derive(Debug)]
 struct Target {
     what: String,
@@ -37,7 +37,7 @@ impl Unit {
     }
 }
 
-/// The table, and where others are faster.
+/// The table, and where other programs are faster.
 pub(super) fn table(results: &Results) -> String {
     let mut text = String::from("Targets\n");
     // Writing to a string does not fail.
@@ -117,7 +117,7 @@ fn targets<'a>(results: &'a Results) -> Vec<Target> {
         }
     }
 
-    // Ours on llama.cpp's own files.
+    // Our engine on llama.cpp's own files.
     let of_both = |theirs: &'a Contestant| {
         let precisions = ["native", "fast"].into_iter();
         precisions.filter_map(move |precision| {
@@ -175,7 +175,7 @@ fn targets<'a>(results: &'a Results) -> Vec<Target> {
     targets
 }
 
-/// Each figure in which a program of others is ahead of ours with the weights nearest to its own.
+/// Each measurement in which another program is ahead of ours with the most similar weights.
 fn faster(results: &Results) -> Vec<String> {
     let mut lines = Vec::new();
     for peer in results.contestants.iter().filter(|c| !c.ours()) {

@@ -1,9 +1,9 @@
-//! A text that repeats itself, whatever the weights: masks hold it to a cycle of tokens.
+//! A repeating text, whatever the weights: masks confine it to a cycle of tokens.
 
 use mlxcel_core::TokenMask;
 use mlxcel_session::{Constraint, ConstraintSource, Model, Result, TokenId};
 
-/// A text that goes through these tokens again and again. Each is sampled, under a mask that allows no other.
+/// A text that repeats these tokens. Each is sampled, under a mask that allows only the next one.
 #[derive(Clone, Debug)]
 pub(super) struct Cycle(pub(super) Vec<TokenId>);
 
@@ -14,7 +14,7 @@ impl ConstraintSource for Cycle {
     }
 }
 
-/// Where a text stands in its cycle.
+/// A text's position in its cycle.
 struct Place {
     tokens: Vec<TokenId>,
     vocabulary: usize,
@@ -22,7 +22,7 @@ struct Place {
 }
 
 impl Place {
-    /// The token so many places further on.
+    /// The token `ahead` places further on.
     fn token(&self, ahead: usize) -> TokenId {
         self.tokens[(self.place + ahead) % self.tokens.len()]
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use mlxcel_session::{DraftContext, DraftSource, Drafter, Result, TokenId};
 
-/// Knows a text, and is wrong in one of so many tokens, at places without a pattern.
+/// Replays a text with one in `wrong` tokens wrong, without a pattern.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
-    /// The prompt and what follows it.
+    /// The prompt and its continuation.
     text: Arc<Vec<TokenId>>,
     wrong: usize,
 }
@@ -43,7 +43,7 @@ impl Drafter for Replay {
     }
 }
 
-/// Guesses without any idea.
+/// Drafts without any information.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unguessable;
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replayed_text_is_wrong_as_often_as_asked_for() {
+    fn a_replayed_text_has_the_requested_error_rate() {
         let text: Vec<TokenId> = (0..10_000).collect();
         for wrong in [1, 2, 5] {
             let mut replay = Replay::new(&[], &text, wrong);

@@ -1,4 +1,4 @@
-//! What passes over several tokens cost: of one sequence, verified or as a prompt, and of as many sequences.
+//! The cost of passes over several tokens: of one sequence, verified or as a prompt, and of as many sequences.
 
 use std::time::Instant;
 
@@ -12,23 +12,23 @@ use rand_chacha::rand_core::Rng;
 
 use crate::spread::Spread;
 
-/// The most tokens of a pass, and the most sequences.
+/// The maximum tokens of a pass, and sequences.
 pub(super) const MOST: usize = 16;
 
 /// The tokens of a pass.
 const COUNTS: [usize; 5] = [1, 2, 4, 8, MOST];
 
-/// Positions that every sequence has before a pass.
+/// The length of every sequence before a pass.
 const BEFORE: usize = 64;
 
-/// What a pass computes.
+/// The kind of pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Tokens of one sequence, the last of which are guesses.
+    /// Tokens of one sequence, ending in drafts.
     Verified,
-    /// Tokens of one sequence, of which the last is followed.
+    /// Tokens of one sequence, with a result for the last.
     Prompt,
-    /// A token each of several sequences.
+    /// One token each of several sequences.
     Batch,
 }
 
@@ -54,7 +54,7 @@ impl Passes {
         Ok(Self { session, sequences, tokens, plan: SamplingPlan::greedy(), out: StepOutput::new() })
     }
 
-    /// The seconds of a pass over `count` tokens, which is taken back.
+    /// The seconds of a pass over `count` tokens, which is then rewound.
     fn seconds(&mut self, kind: Kind, count: usize) -> Result<f64> {
         let (first, tokens) = (self.sequences[0], &self.tokens[..count]);
         let rows = match kind {
@@ -77,20 +77,20 @@ impl Passes {
         Ok(seconds)
     }
 
-    /// The seconds of the middle one of `passes` passes.
+    /// The median seconds of `passes` passes.
     fn middle(&mut self, kind: Kind, count: usize, passes: usize) -> Result<f64> {
         let seconds = (0..passes).map(|_| self.seconds(kind, count)).collect::<Result<Vec<_>>>()?;
         Ok(Spread::of(&seconds).median)
     }
 }
 
-/// Measures passes in random order, and prints them beside one token's of the same round.
+/// Measures passes in random order, and prints them relative to one token's of the same round.
 pub(super) fn run(model: &Model, rounds: usize, repeats: usize, random: &mut ChaCha8Rng) -> Result<()> {
     let mut passes = Passes::new(model, random)?;
     let kinds = [Kind::Verified, Kind::Batch, Kind::Prompt];
     let all: Vec<(Kind, usize)> =
         COUNTS.into_iter().flat_map(|count| kinds.map(|kind| (kind, count))).collect();
-    // Compiles what is needed.
+    // Compiles the programs.
     for &(kind, count) in &all {
         passes.seconds(kind, count)?;
     }

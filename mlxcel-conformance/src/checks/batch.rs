@@ -35,7 +35,7 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
     let plan = SamplingPlan::greedy();
     let mut walks: Vec<Walk> = Vec::new();
     for turn in 0..6 {
-        // One joins with its prompt; when the house is full, the oldest leaves first.
+        // One joins with its prompt; if all slots are taken, the oldest leaves first.
         if walks.len() == limit {
             let leaving = walks.remove(0);
             session.close(leaving.sequence)?;
@@ -44,7 +44,7 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
         step_together(subject, &mut *session, &mut walks, format_args!("turn {turn}"))?;
         step_together(subject, &mut *session, &mut walks, format_args!("turn {turn}, decoding"))?;
     }
-    // A long prompt in chunks, of which only the last wants a result, while others decode.
+    // A long prompt in chunks, with a result for the last only, while others decode.
     if walks.len() == limit {
         let leaving = walks.remove(0);
         session.close(leaving.sequence)?;
@@ -59,7 +59,7 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
         };
         let mut rows: Vec<_> =
             walks.iter().map(|walk| Row::next(walk.sequence, &walk.pending, &plan)).collect();
-        // In the middle, so that its neighbours on both sides are seen.
+        // In the middle, with neighbours on both sides.
         let middle = rows.len() / 2;
         rows.insert(middle, row);
         let mut results = step(&mut *session, &rows)?;
@@ -88,7 +88,7 @@ pub fn results_are_in_row_order(subject: &Subject<'_>) -> Outcome {
     let half = walks.len() / 2;
     walks.rotate_left(half);
     step_together(subject, &mut *session, &mut walks, "rotated")?;
-    // What each row wanted is what it gets.
+    // Each row gets the result that it wanted.
     let tokens = subject.tokens(7, 2)?;
     let plan = SamplingPlan::greedy();
     let rows = [Row::extend(walks[1].sequence, &tokens), Row::next(walks[0].sequence, &tokens, &plan)];
@@ -143,7 +143,7 @@ pub fn prompt_chunks_take_one_pass(subject: &Subject<'_>) -> Outcome {
     };
     if chunk > context {
         let whole = passes(context)?;
-        // Where a sequence holds no whole chunk, rows may be cut into smaller ones.
+        // If a sequence cannot hold a whole chunk, rows may be split into smaller ones.
         ensure!(chunk != usize::MAX || whole == 1, "rows are claimed to take one pass, and one took {whole}");
         return Ok(());
     }
@@ -191,10 +191,10 @@ pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
     };
     let expected = run(prompt.len(), false)?;
     for chunk in [1, 7] {
-        ensure!(run(chunk, false)? == expected, "chunks of {chunk} differ in some bit");
+        ensure!(run(chunk, false)? == expected, "chunks of {chunk} are not bitwise equal");
     }
     if claimed.sequences >= 2 {
-        ensure!(run(prompt.len(), true)? == expected, "batched, some bit differs");
+        ensure!(run(prompt.len(), true)? == expected, "batched results are not bitwise equal");
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::subject::Subject;
 ///
 /// Kills: `samples_from_nan`, `returns_nan_logits`.
 pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
-    let model = subject.broken_model()?.ok_or_else(|| Failure::new("the subject has no such weights"))?;
+    let model = subject.broken_model()?.ok_or_else(|| Failure::new("the subject has no broken weights"))?;
     let vocabulary = model.info().vocabulary_size;
     let claimed = model.capabilities().clone();
     let greedy = SamplingPlan::greedy();
@@ -22,7 +22,7 @@ pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
     let drawn = drawn(&claimed)?;
     let mut wants = vec![(Want::Next { plan: &greedy, mask: None, top: 0 }, "the next token")];
     if claimed.top_logprobs > 0 {
-        wants.push((Want::Next { plan: &greedy, mask: None, top: 1 }, "the likeliest tokens"));
+        wants.push((Want::Next { plan: &greedy, mask: None, top: 1 }, "the most likely tokens"));
     }
     if claimed.token_masks {
         wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token of a mask"));
@@ -54,7 +54,7 @@ pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A plan that draws, where the engine does.
+/// A plan that samples, if the engine does.
 fn drawn(claimed: &Capabilities) -> Outcome<Option<SamplingPlan>> {
     if !claimed.sampling.contains(SamplingField::Temperature) {
         return Ok(None);

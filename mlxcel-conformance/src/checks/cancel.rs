@@ -25,7 +25,7 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
     for tokens in [&walk.pending, &subject.tokens(1, subject.length(70)?.min(20))?] {
         let result =
             session.prefill(Row::next(walk.sequence, tokens, &plan), &Control::cancelled_by(&cancel));
-        refused(result, ErrorKind::Cancelled, "a step that was cancelled before")?;
+        refused(result, ErrorKind::Cancelled, "a step that was cancelled before it started")?;
         stands_at(&*session, walk.sequence, walk.held.len())?;
     }
     ensure!(session.stats().tokens == before.tokens, "tokens were computed after cancellation");
@@ -39,7 +39,7 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
 pub fn cancelled_prompts_resume(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let text = subject.tokens(2, subject.model()?.info().capacity.min(320) - 2)?;
-    // How long it takes without cancellation; the first time, programs may be compiled.
+    // The time without cancellation; the first run may compile programs.
     let mut whole = Duration::MAX;
     let mut passes = 0;
     for _ in 0..2 {
@@ -60,14 +60,14 @@ pub fn cancelled_prompts_resume(subject: &Subject<'_>) -> Outcome {
             continue;
         }
         let reached = stop_under_way(&mut *session, &text, *delay, by_row)?;
-        // How busy the machine is changes: later where it was not begun, and earlier where it was done.
+        // The machine's load varies: cancel later if it was too early, and earlier if it was too late.
         *delay = if reached.position == 0 { *delay * 2 } else { *delay / 2 };
         *stopped |= (1..text.len()).contains(&reached.position);
-        // The rest of the text, or one token more where all of it is in.
+        // The remainder of the text, or one more token if all of it was fed.
         let (held, pending) = text.split_at(reached.position);
         let pending = if pending.is_empty() { subject.tokens(3, 1)? } else { pending.to_vec() };
         let mut walk = Walk { sequence: reached.sequence, held: held.to_vec(), pending };
-        let place = format!("gone on from {} of {}", reached.position, text.len());
+        let place = format!("continued from {} of {}", reached.position, text.len());
         walk.run(subject, &mut *session, 1, format_args!("{place}"))?;
         session.close(walk.sequence)?;
     }
@@ -76,7 +76,7 @@ pub fn cancelled_prompts_resume(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Where a stopped prompt stands.
+/// The state of a stopped prompt.
 struct Reached {
     sequence: SequenceId,
     position: usize,
@@ -109,11 +109,11 @@ fn stop_under_way(
     match out.take().pop() {
         Some(Ok(RowResult::Extended)) => stands_at(session, sequence, text.len())?,
         Some(Err(error)) => {
-            refused(Err::<(), _>(error), ErrorKind::Cancelled, "a prompt stopped under way")?;
-            ensure!(position < text.len(), "it was stopped, and holds all {position} tokens");
+            refused(Err::<(), _>(error), ErrorKind::Cancelled, "a prompt that was cancelled while running")?;
+            ensure!(position < text.len(), "it was stopped, but all {position} tokens were fed");
             stands_at(session, sequence, position)?;
         }
-        _ => return Err(Failure::new("a prompt was answered with something else")),
+        _ => return Err(Failure::new("a prompt returned another kind of result")),
     }
     Ok(Reached { sequence, position })
 }
@@ -145,8 +145,8 @@ pub fn cancelled_rows_spare_the_others(subject: &Subject<'_>) -> Outcome {
         let computed = (session.stats().tokens - before) as usize;
         let fed = other.pending.len();
         let [own, others] = <[_; 2]>::try_from(results)
-            .map_err(|results| Failure::new(format!("2 rows had {} answers", results.len())))?;
-        refused(own, ErrorKind::Cancelled, "a row that was cancelled before")?;
+            .map_err(|results| Failure::new(format!("2 rows had {} results", results.len())))?;
+        refused(own, ErrorKind::Cancelled, "a row that was cancelled before its step")?;
         ensure!(computed == fed, "a row of {fed} tokens beside a cancelled one computed {computed}");
         other.take(subject, &expect_token(others?)?, "beside a cancelled row")?;
         stopped.run(subject, &mut *session, 2, "after its row was cancelled")?;
@@ -181,12 +181,12 @@ pub fn cancelled_generations_resume(subject: &Subject<'_>) -> Outcome {
         tokens.len(),
         stream.finish_reason()
     );
-    // It holds the prompt and the tokens but the last.
+    // It holds the prompt and all tokens except the last.
     let mut held = [&prompt[..], &tokens[..2]].concat();
     stands_at(&*session, sequence, held.len())?;
     let result = session.prefill(Row::extend(sequence, &tokens[2..]), &Control::cancelled_by(&cancel));
-    refused(result, ErrorKind::Cancelled, "a step by a token that was cancelled long ago")?;
+    refused(result, ErrorKind::Cancelled, "a step with a token that was cancelled before")?;
     held.truncate(prompt.len() + 2);
     let mut walk = Walk { sequence, held, pending: tokens[2..].to_vec() };
-    walk.run(subject, &mut *session, 2, "a cancelled generation gone on with")
+    walk.run(subject, &mut *session, 2, "a resumed generation")
 }

@@ -11,13 +11,13 @@ use crate::subject::Subject;
 /// Kills: `capacity_one_short`.
 pub fn fills_exactly(subject: &Subject<'_>) -> Outcome {
     let model = subject.model()?;
-    // The model's own capacity where that is soon full, so that caches grow to their last size.
+    // The model's own capacity if it is small, so that caches grow to their final size.
     let capacity = model.info().capacity.min(512);
     let mut session = model.open_session(&SessionOptions::default().with_capacity(capacity))?;
-    // At once, and step by step at the end.
+    // In one step, and with single steps at the end.
     for left in [0, 3] {
         let mut walk = Walk::open(&mut *session, subject.tokens(left, capacity - left)?)?;
-        walk.run(subject, &mut *session, left + 1, format_args!("with {left} tokens to go"))?;
+        walk.run(subject, &mut *session, left + 1, format_args!("with {left} tokens left"))?;
         stands_at(&*session, walk.sequence, capacity)?;
         session.close(walk.sequence)?;
     }
@@ -45,7 +45,7 @@ pub fn one_beyond_is_refused(subject: &Subject<'_>) -> Outcome {
     refused(result, ErrorKind::CapacityExceeded, "a chunk one token too long")?;
     stands_at(&*session, sequence, 8)?;
     ensure!(session.stats().tokens == before.tokens, "tokens were computed for a chunk that does not fit");
-    // It is unharmed: the rest goes in and is right.
+    // The sequence is unchanged: the remaining tokens give correct results.
     let mut walk = Walk { sequence, held: tokens[..8].to_vec(), pending: tokens[8..capacity].to_vec() };
     walk.run(subject, &mut *session, 1, "after a refusal")?;
     let result = step(&mut *session, &[Row::next(sequence, &tokens[..1], &plan)])?.remove(0);

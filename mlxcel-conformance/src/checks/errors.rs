@@ -81,20 +81,20 @@ pub fn bad_rows_harm_no_others(subject: &Subject<'_>) -> Outcome {
             Row::extend(unknown, &[]),
         ];
         let mut results = step(&mut *session, &rows)?;
-        ensure!(results.pop().is_some_and(|row| row.is_err()), "the third row is bad and ran");
-        let good = results.pop().ok_or_else(|| Failure::new("the second row has no answer"))?;
-        let first = results.pop().ok_or_else(|| Failure::new("the first row has no answer"))?;
+        ensure!(results.pop().is_some_and(|row| row.is_err()), "the third row is invalid and ran");
+        let good = results.pop().ok_or_else(|| Failure::new("the second row has no result"))?;
+        let first = results.pop().ok_or_else(|| Failure::new("the first row has no result"))?;
         refused(first, ErrorKind::NotFound, "an unknown sequence beside a known one")?;
-        walk.take(subject, &expect_token(good?)?, format_args!("between bad rows, turn {turn}"))?;
+        walk.take(subject, &expect_token(good?)?, format_args!("between invalid rows, turn {turn}"))?;
     }
-    // What is left in an output from before does not reach the next step.
+    // Results left in a reused output do not reach the next step.
     let mut out = StepOutput::new();
     let rows = [Row::extend(unknown, &[0]), Row::extend(walk.sequence, &walk.pending)];
     session.step(&rows, &Control::default(), &mut out)?;
     session.step(&[Row::extend(walk.sequence, &[0])], &Control::default(), &mut out)?;
     ensure!(
         matches!(out.rows(), [Ok(RowResult::Extended)]),
-        "an output that is used again holds {} results for one row",
+        "a reused output holds {} results for one row",
         out.rows().len()
     );
     Ok(())
@@ -126,7 +126,7 @@ pub fn stats_are_monotone(subject: &Subject<'_>) -> Outcome {
                 && stats.uploaded_bytes >= last.uploaded_bytes
                 && stats.read_back_bytes >= last.read_back_bytes
                 && stats.compile_time >= last.compile_time,
-            "a counter fell from {last:?} to {stats:?}"
+            "a counter decreased from {last:?} to {stats:?}"
         );
         last = stats;
     }

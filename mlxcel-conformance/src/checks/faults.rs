@@ -9,16 +9,16 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{Walk, expect_token, extend, stands_at, step};
 use crate::subject::Subject;
 
-/// How often a point goes well before it fails: early ones are tried all, later ones, of which loading has many, by samples.
+/// How often a point succeeds before it fails: all early ones, and samples of later ones, which loading has many of.
 const GOOD: [u64; 12] = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144];
 
-/// The points at which a program may have written to the states of its sequences.
+/// The points at which a program may have written to sequence states.
 const RUNNING: [FaultPoint; 2] = [FaultPoint::Dispatch, FaultPoint::ReadBack];
 
-/// A session whose device fails once at `point`, after it went well `good` times.
+/// A session whose device fails once at `point`, after `good` successes.
 fn faulty(subject: &Subject<'_>, point: FaultPoint, good: u64) -> Outcome<Box<dyn InferenceSession>> {
     let model = subject.faulty_model(&Faults::new(point, good))?;
-    let model = model.ok_or_else(|| Failure::new("the subject makes no faulty device"))?;
+    let model = model.ok_or_else(|| Failure::new("the subject has no faulty device"))?;
     Ok(model.open_session(&SessionOptions::default())?)
 }
 
@@ -31,7 +31,7 @@ fn feed_until_it_fails(session: &mut dyn InferenceSession, sequence: SequenceId)
             return Ok(());
         }
     }
-    Err(Failure::new("the device was to fail, and did not"))
+    Err(Failure::new("the device did not fail as injected"))
 }
 
 /// A sequence with a device fault reports that it is poisoned and can only be closed.
@@ -66,7 +66,7 @@ fn poison(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
         if claimed.snapshot {
             refused(session.snapshot(sequence), poisoned, "a snapshot of a poisoned sequence")?;
         }
-        ensure!(session.state(sequence)?.poisoned, "a poisoned sequence got well by being asked");
+        ensure!(session.state(sequence)?.poisoned, "querying a poisoned sequence cleared the poison");
     }
     session.close(sequence)?;
     refused(session.state(sequence), ErrorKind::NotFound, "a poisoned sequence after it was closed")?;
@@ -92,12 +92,12 @@ fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
     let running = session.open()?;
     feed_until_it_fails(&mut *session, running)?;
     stands_at(&*session, idle.sequence, idle.held.len())?;
-    idle.run(subject, &mut *session, 2, "after a fault beside it")?;
-    // A poisoned row beside a healthy one.
+    idle.run(subject, &mut *session, 2, "after a fault of another sequence")?;
+    // A poisoned row and a healthy one.
     let rows = [Row::next(running, &[0], &plan), Row::next(idle.sequence, &idle.pending, &plan)];
     let mut results = step(&mut *session, &rows)?;
-    let healthy = results.pop().ok_or_else(|| Failure::new("the healthy row has no answer"))??;
-    let poisoned = results.pop().ok_or_else(|| Failure::new("the poisoned row has no answer"))?;
+    let healthy = results.pop().ok_or_else(|| Failure::new("the healthy row has no result"))??;
+    let poisoned = results.pop().ok_or_else(|| Failure::new("the poisoned row has no result"))?;
     refused(poisoned, ErrorKind::Poisoned, "a poisoned row beside a healthy one")?;
     idle.take(subject, &expect_token(healthy)?, "beside a poisoned row")
 }
@@ -114,10 +114,7 @@ pub fn faults_anywhere_are_recoverable(subject: &Subject<'_>) -> Outcome {
             let survived = Survival { subject, point, faults: &faults, told: None, opened: 0 }.run();
             survived.map_err(|failure| failure.during(format_args!("{point} fails after {good}")))?;
             if !faults.has_struck() {
-                ensure!(
-                    good > 0,
-                    "{point} is said to be a point of failure, and the engine never came there"
-                );
+                ensure!(good > 0, "{point} is declared as a fault point, but the engine never reached it");
                 break;
             }
         }
@@ -125,12 +122,12 @@ pub fn faults_anywhere_are_recoverable(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A session that one fault strikes at some time.
+/// A session with one injected fault.
 struct Survival<'a, 's> {
     subject: &'a Subject<'s>,
     point: FaultPoint,
     faults: &'a Faults,
-    /// How many sequences there had been when it was first heard of. Each of them that was struck tells it once.
+    /// The number of sequences opened when the fault was first reported. Each affected sequence of them reports it once.
     told: Option<u64>,
     opened: u64,
 }
@@ -141,7 +138,7 @@ impl Survival<'_, '_> {
             Ok(model) => model,
             Err(error) => return self.expect(&error),
         };
-        let model = model.ok_or_else(|| Failure::new("the subject makes no faulty device"))?;
+        let model = model.ok_or_else(|| Failure::new("the subject has no faulty device"))?;
         let session = &mut *model.open_session(&SessionOptions::default())?;
         let claimed = session.capabilities().clone();
         let long = self.subject.length(40)?;
@@ -197,9 +194,9 @@ impl Survival<'_, '_> {
         Ok(None)
     }
 
-    /// Fails unless `error` is that of the fault.
+    /// Fails unless `error` is that of the injected fault.
     fn expect(&self, error: &Error) -> Outcome {
-        ensure!(self.faults.has_struck(), "something failed before it was told to: {error}");
+        ensure!(self.faults.has_struck(), "an error before the injected fault: {error}");
         ensure!(
             error.kind() == self.point.kind(),
             "the error is of kind `{}`, not `{}`: {error}",
@@ -209,7 +206,7 @@ impl Survival<'_, '_> {
         Ok(())
     }
 
-    /// A sequence with the past of `walk` takes a step and is closed.
+    /// A sequence with the same tokens as `walk` takes a step and is closed.
     fn go_on_from(
         &mut self,
         session: &mut dyn InferenceSession,
@@ -223,7 +220,7 @@ impl Survival<'_, '_> {
         Ok(session.close(copy[0].sequence)?)
     }
 
-    /// All walks take one step; those that fail take it again.
+    /// All walks take one step; those that fail retry it.
     fn advance(&mut self, session: &mut dyn InferenceSession, walks: &mut [Walk]) -> Outcome {
         let plan = SamplingPlan::greedy();
         let rows: Vec<_> = walks.iter().map(|walk| Row::next(walk.sequence, &walk.pending, &plan)).collect();
@@ -241,8 +238,8 @@ impl Survival<'_, '_> {
         Ok(())
     }
 
-    /// Finds out where the sequence of `walk` stands after `error`; where it was poisoned another one takes its place. `known` is
-    /// what had been told before that.
+    /// Reads the state of `walk`'s sequence after `error`, and replaces the sequence if it was poisoned. `known` is the state of `told`
+    /// before the operation.
     fn recover(
         &mut self,
         session: &mut dyn InferenceSession,
@@ -253,7 +250,7 @@ impl Survival<'_, '_> {
         self.expect(error)?;
         let state = session.state(walk.sequence)?;
         let may_tell = known.is_none_or(|opened| state.poisoned && walk.sequence.number() < opened);
-        ensure!(may_tell, "sequence {} failed by a fault that was over: {error}", walk.sequence);
+        ensure!(may_tell, "sequence {} failed by a fault reported before: {error}", walk.sequence);
         self.told = self.told.or(Some(self.opened));
         if state.poisoned {
             ensure!(
@@ -266,11 +263,11 @@ impl Survival<'_, '_> {
             *walk = again;
             return Ok(());
         }
-        // Whole chunks of a prompt may have gone in before.
+        // Whole chunks of a prompt may have been fed before.
         let fed = state.position.checked_sub(walk.held.len()).filter(|fed| *fed < walk.pending.len());
         let fed = fed.ok_or_else(|| {
             Failure::new(format!(
-                "a sequence of {} tokens that was to be fed {} stands at {} after an error",
+                "a sequence of {} tokens fed with {} is at position {} after an error",
                 walk.held.len(),
                 walk.pending.len(),
                 state.position

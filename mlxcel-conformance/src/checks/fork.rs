@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, stands_at, step_together};
 use crate::subject::Subject;
 
-/// A walk over a text, and a fork of it with other tokens to come.
+/// A walk over a text, and a fork of it with other pending tokens.
 fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usize) -> Outcome<(Walk, Walk)> {
     let text = subject.tokens(length, length)?;
     let mut source = Walk::open(session, Vec::new())?;
@@ -14,7 +14,7 @@ fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usi
         extend(session, source.sequence, &text)?;
     }
     let sequence = session.fork(source.sequence)?;
-    ensure!(sequence != source.sequence, "a fork has the number of its source");
+    ensure!(sequence != source.sequence, "a fork has the id of its source");
     stands_at(session, sequence, length)?;
     stands_at(session, source.sequence, length)?;
     source.pending = subject.tokens(1, 1)?;
@@ -55,7 +55,7 @@ pub fn fork_is_independent(subject: &Subject<'_>) -> Outcome {
     if session.capabilities().rewind {
         session.rewind(source.sequence, 3)?;
         source.held.truncate(3);
-        source.run(subject, &mut *session, 2, "the source that went back")?;
+        source.run(subject, &mut *session, 2, "the source after its rewind")?;
     }
     fork.run(subject, &mut *session, 2, "the fork at the end")
 }
@@ -71,8 +71,8 @@ pub fn fork_takes_a_slot(subject: &Subject<'_>) -> Outcome {
     for _ in 1..session.capabilities().sequences {
         last = session.fork(walk.sequence)?;
     }
-    refused(session.fork(walk.sequence), ErrorKind::CapacityExceeded, "a fork too many")?;
-    walk.run(subject, &mut *session, 1, "after a fork too many")?;
+    refused(session.fork(walk.sequence), ErrorKind::CapacityExceeded, "a fork beyond the limit")?;
+    walk.run(subject, &mut *session, 1, "after a fork beyond the limit")?;
     session.close(last)?;
     session.fork(walk.sequence).map(drop).map_err(Into::into)
 }

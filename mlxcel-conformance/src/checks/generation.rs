@@ -9,8 +9,8 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{Walk, expect_token, step};
 use crate::subject::Subject;
 
-/// The greedy text after a prompt, token by token as the model expects it alone and at once; its margins may excuse another, so
-/// what an engine said is compared with what it then expects.
+/// Compares a greedy text with the expected choice after each of its prefixes, computed at once in a fresh session; small margins
+/// may excuse other tokens.
 fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &str) -> Outcome {
     let tolerance = subject.tolerance()?;
     let mut held = prompt.to_vec();
@@ -51,7 +51,7 @@ pub fn streams_are_steps(subject: &Subject<'_>) -> Outcome {
         tokens.len()
     );
     compare(subject, &prompt, &tokens, "a stream")?;
-    // The first token that has not come before is made a stop token.
+    // The first token that did not occur before becomes a stop token.
     let stop = (1..6).rev().find(|&i| !tokens[..i].contains(&tokens[i])).unwrap_or(0);
     let options = GenerateOptions::new(6).with_stop_tokens([tokens[stop]]);
     let (stopped, reason) = run(&mut *session, options)?;
@@ -76,15 +76,15 @@ pub fn generation_ends_when_full(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(1, 5)?;
     let mut session = subject.model()?.open_session(&SessionOptions::default().with_capacity(capacity))?;
     let generation = session.generate_greedy(&prompt, &GenerateOptions::new(100))?;
-    // The last token needs no place: nothing is computed with it.
+    // The last token needs no position: it is not fed.
     let expected = capacity - prompt.len() + 1;
     ensure!(
         generation.tokens.len() == expected && generation.finish_reason == FinishReason::Length,
-        "a prompt of 5 in {capacity} places gave {} tokens, not {expected}, and ended as {:?}",
+        "a prompt of 5 with a capacity of {capacity} gave {} tokens, not {expected}, and ended as {:?}",
         generation.tokens.len(),
         generation.finish_reason
     );
-    compare(subject, &prompt, &generation.tokens, "to the end")?;
+    compare(subject, &prompt, &generation.tokens, "up to the capacity")?;
     let long = subject.tokens(2, capacity + 1)?;
     refused(
         session.generate_greedy(&long, &GenerateOptions::new(1)),
@@ -155,12 +155,12 @@ pub fn provided_methods_are_steps(subject: &Subject<'_>) -> Outcome {
         }
     }
     let unknown = mlxcel_core::SequenceId::new(u64::MAX - 1);
-    let first = walks.first_mut().ok_or_else(|| Failure::new("a session holds no sequence"))?;
+    let first = walks.first_mut().ok_or_else(|| Failure::new("no sequence is open"))?;
     let rows = [(unknown, 0), (first.sequence, first.pending[0])];
     let mut results = session.decode_step(&rows, &plan, &Control::default())?.into_iter();
     let (Some(bad), Some(good)) = (results.next(), results.next()) else {
-        return Err(Failure::new("decode_step did not answer row for row"));
+        return Err(Failure::new("decode_step did not return one result per row"));
     };
     refused(bad, ErrorKind::NotFound, "an unknown sequence in decode_step")?;
-    first.take(subject, &good?, "beside an unknown sequence in decode_step")
+    first.take(subject, &good?, "next to an unknown sequence in decode_step")
 }

@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure};
 use crate::outlook::{expect_token, extend, logits_error, step, unexpected};
 use crate::subject::Subject;
 
-/// Feeds `tokens` and gives their hidden states, pooled.
+/// Feeds `tokens` and returns their pooled hidden state.
 fn hidden(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -23,14 +23,14 @@ fn expect_hidden(result: RowResult) -> Outcome<Vec<f32>> {
     }
 }
 
-/// What a fresh session gives of `tokens` at once.
+/// The result of a fresh session for `tokens` at once.
 fn alone(subject: &Subject<'_>, tokens: &[TokenId], pooling: Pooling) -> Outcome<Vec<f32>> {
     let mut session = subject.session()?;
     let sequence = session.open()?;
     hidden(&mut *session, sequence, tokens, pooling)
 }
 
-/// Fails where two states differ by more than logits may.
+/// Fails if two states differ by more than logits may.
 fn same(subject: &Subject<'_>, state: &[f32], expected: &[f32], what: impl std::fmt::Display) -> Outcome {
     let most = subject.tolerance()?.logits;
     let error = logits_error(state, expected);
@@ -83,7 +83,7 @@ pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
         }
         let state = hidden(&mut *session, sequence, &text[cut..], Pooling::Last)?;
         session.close(sequence)?;
-        same(subject, &state, &expected, format_args!("the state behind {cut} tokens and the others"))?;
+        same(subject, &state, &expected, format_args!("the state after {cut} tokens and the remainder"))?;
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
         }
         let state = hidden(&mut *session, sequence, &text[held..], Pooling::Mean)?;
         session.close(sequence)?;
-        same(subject, &state, &mean(&each[held..]), format_args!("the mean behind {held} tokens"))?;
+        same(subject, &state, &mean(&each[held..]), format_args!("the mean after {held} tokens"))?;
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ pub fn hidden_states_mix_with_other_wants(subject: &Subject<'_>) -> Outcome {
     let texts = (0..count).map(|number| subject.tokens(number, 4 + number));
     let texts = texts.collect::<mlxcel_core::Result<Vec<_>>>()?;
     let plan = SamplingPlan::greedy();
-    // The row that wants a token stands in front, then behind the first of the others.
+    // The row that wants a token comes first, then after the first of the others.
     for place in 0..2 {
         let sequences = texts.iter().map(|_| session.open()).collect::<mlxcel_core::Result<Vec<_>>>()?;
         let row = |index: usize| match index == place {

@@ -12,7 +12,7 @@ use crate::subject::Subject;
 /// Kills: `close_harms_a_neighbour`.
 pub fn sequences_are_isolated(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
-    // The same beginning, so that a cache that is found by its text is found out too.
+    // The same prefix, to detect caches that are looked up by text.
     let mut first = Walk::open(&mut *session, subject.tokens(0, 8)?)?;
     let mut second = Walk::open(&mut *session, subject.tokens(0, 11)?)?;
     for turn in 0..3 {
@@ -21,10 +21,10 @@ pub fn sequences_are_isolated(subject: &Subject<'_>) -> Outcome {
     }
     session.close(first.sequence)?;
     stands_at(&*session, second.sequence, second.held.len())?;
-    second.run(subject, &mut *session, 2, "after its neighbour was closed")?;
+    second.run(subject, &mut *session, 2, "after another sequence was closed")?;
     let mut third = Walk::open(&mut *session, subject.tokens(1, 5)?)?;
-    third.run(subject, &mut *session, 2, "in the place of a closed one")?;
-    second.run(subject, &mut *session, 1, "after its neighbour's place was taken")
+    third.run(subject, &mut *session, 2, "in the slot of a closed one")?;
+    second.run(subject, &mut *session, 1, "after the closed slot was reused")
 }
 
 /// Interleaved sessions of one model are isolated: sequences, limits and counters.
@@ -42,13 +42,13 @@ pub fn sessions_are_isolated(subject: &Subject<'_>) -> Outcome {
     refused(
         second.state(walk.sequence),
         ErrorKind::NotFound,
-        "a sequence of another session, where none is open",
+        "a sequence of another session, with none open",
     )?;
     let mut own = Vec::new();
     for _ in 0..limit {
         own.push(second.open()?);
     }
-    let Some(&last) = own.last() else { return Err(Failure::new("a session holds no sequence")) };
+    let Some(&last) = own.last() else { return Err(Failure::new("no sequence is open")) };
     let mut other = Walk { sequence: last, held: Vec::new(), pending: subject.tokens(3, 9)? };
     for turn in 0..3 {
         walk.run(subject, &mut *first, 1, format_args!("first session, turn {turn}"))?;
@@ -62,7 +62,7 @@ pub fn sessions_are_isolated(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `serves_one_thread`.
 pub fn threads_share_only_weights(subject: &Subject<'_>) -> Outcome {
-    // What is to come is known before, so that the threads do nothing but compute.
+    // Expected results are computed first, so that the threads only run the engine.
     for number in 0..3 {
         let mut session = subject.session()?;
         let mut walk = Walk::open(&mut *session, subject.tokens(number, 6 + number)?)?;

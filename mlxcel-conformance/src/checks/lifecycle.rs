@@ -14,7 +14,7 @@ pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
     let (info, claimed) = (model.info(), model.capabilities());
     let name = subject.backend().name();
     ensure!(!name.is_empty() && name == name.to_lowercase(), "`{name}` is not a short lower-case name");
-    ensure!(info.backend == name, "the model says that its engine is `{}`, not `{name}`", info.backend);
+    ensure!(info.backend == name, "the model names its engine `{}`, not `{name}`", info.backend);
     ensure!(info.vocabulary_size > 0, "the vocabulary is empty");
     ensure!(
         info.capacity == claimed.context && info.capacity > 0,
@@ -26,11 +26,11 @@ pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
     ensure!(claimed.prompt_chunk >= 1, "a pass computes no token of a prompt");
     ensure!(
         info.stop_tokens.iter().all(|&token| (token as usize) < info.vocabulary_size),
-        "a stop token is beyond the vocabulary"
+        "a stop token is outside the vocabulary"
     );
     ensure!(
         usize::from(claimed.top_logprobs) <= info.vocabulary_size,
-        "more likeliest tokens are claimed than there are"
+        "more top log probabilities are claimed than there are tokens"
     );
     ensure!(info.load_time >= info.compile_time, "compiling took longer than loading as a whole");
     let session = subject.session()?;
@@ -52,7 +52,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     let capacity = subject.model()?.info().capacity;
 
     let smaller = load(&given.clone().with_capacity(capacity - 1))?;
-    ensure!(smaller.info().capacity == capacity - 1, "a smaller capacity was asked for and not given");
+    ensure!(smaller.info().capacity == capacity - 1, "a smaller capacity was requested and ignored");
     refused(load(&given.clone().with_capacity(0)).map(drop), ErrorKind::InvalidInput, "a capacity of 0")?;
     refused(
         load(&given.clone().with_sequences(0)).map(drop),
@@ -62,7 +62,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     match load(&given.clone().with_sequences(2)) {
         Ok(model) => ensure!(
             model.capabilities().sequences >= 2,
-            "two sequences were asked for and {} given",
+            "two sequences were requested, {} given",
             model.capabilities().sequences
         ),
         Err(error) => {
@@ -73,7 +73,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
         match load(&given.clone().with_precision(precision)) {
             Ok(model) => ensure!(
                 model.info().precision == precision,
-                "precision {precision} was asked for, {} given",
+                "precision {precision} was requested, {} given",
                 model.info().precision
             ),
             Err(error) => {
@@ -88,7 +88,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     refused(
         load(&given.clone().with_cancel(cancel)).map(drop),
         ErrorKind::Cancelled,
-        "loading that was cancelled before it began",
+        "loading that was cancelled before it started",
     )?;
     Ok(())
 }
@@ -105,7 +105,7 @@ pub fn session_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     let state = session.state(sequence)?;
     ensure!(
         state.capacity == 8 && session.capabilities().context == 8,
-        "a session of 8 tokens a sequence has {} and claims {}",
+        "a session with a capacity of 8 has {} and claims {}",
         state.capacity,
         session.capabilities().context
     );
@@ -155,7 +155,7 @@ pub fn ids_are_not_reused(subject: &Subject<'_>) -> Outcome {
     let mut seen = Vec::new();
     for _ in 0..5 {
         let sequence = session.open()?;
-        ensure!(!seen.contains(&sequence), "sequence {sequence} was given out twice");
+        ensure!(!seen.contains(&sequence), "sequence {sequence} was returned twice");
         seen.push(sequence);
         session.close(sequence)?;
     }
@@ -196,7 +196,7 @@ pub fn drop_order_is_free(subject: &Subject<'_>) -> Outcome {
     let mut walk = Walk::open(&mut *session, prompt.clone())?;
     walk.run(subject, &mut *session, 2, "a session whose model handle is gone")?;
     drop(session);
-    // A session with open sequences before its model, which then opens another.
+    // A session with open sequences is dropped before its model, which then opens another.
     let model = load()?;
     let mut first = model.open_session(&SessionOptions::default())?;
     let sequence = first.open()?;
@@ -204,7 +204,7 @@ pub fn drop_order_is_free(subject: &Subject<'_>) -> Outcome {
     let mut second = model.open_session(&SessionOptions::default())?;
     drop(first);
     let mut walk = Walk::open(&mut *second, prompt.clone())?;
-    walk.run(subject, &mut *second, 1, "a session beside a dropped one")?;
+    walk.run(subject, &mut *second, 1, "a session after another was dropped")?;
     drop(second);
     let mut third = model.open_session(&SessionOptions::default())?;
     let again = load()?;

@@ -16,7 +16,7 @@ pub fn logits_are_complete(subject: &Subject<'_>) -> Outcome {
         let sequence = session.open()?;
         let logits = logits(&mut *session, sequence, &subject.tokens(number, 1 + 4 * number)?)?;
         ensure!(logits.len() == vocabulary, "{} logits for {vocabulary} tokens", logits.len());
-        ensure!(logits.iter().all(|logit| logit.is_finite()), "a logit is not a finite number");
+        ensure!(logits.iter().all(|logit| logit.is_finite()), "a logit is not finite");
         ensure!(
             vocabulary == 1 || logits.iter().any(|&logit| logit != logits[0]),
             "all logits are {}",
@@ -40,7 +40,7 @@ pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
         let chosen = choose(&mut *session, sequence, &subject.tokens(number, 5)?, most)?;
         session.close(sequence)?;
         let sum: f64 = chosen.top.iter().map(|entry| f64::from(entry.logprob).exp()).sum();
-        ensure!(sum <= 1.0 + 1e-3, "the {most} likeliest tokens have {sum} of all probability");
+        ensure!(sum <= 1.0 + 1e-3, "the {most} most likely tokens have {sum} of all probability");
         ensure!(
             usize::from(most) < vocabulary || (sum - 1.0).abs() <= 1e-3,
             "all {vocabulary} tokens together have {sum} of all probability"
@@ -65,7 +65,7 @@ pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
         let chosen = choose(&mut *session, sequence, &tokens, top)?;
         session.close(sequence)?;
         ordered(&chosen, usize::from(top).min(vocabulary))?;
-        subject.agrees(&chosen, &tokens, format_args!("with the {top} likeliest"))?;
+        subject.agrees(&chosen, &tokens, format_args!("with the {top} most likely"))?;
         let outlook = subject.outlook(&tokens)?;
         if let Some(logits) = &outlook.logits {
             let bounds = outlook.bounds(&subject.tolerance()?);
@@ -73,7 +73,7 @@ pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
                 let expected = log_softmax(logits, entry.token);
                 ensure!(
                     (entry.logprob - expected).abs() <= bounds.logprob,
-                    "token {} is reported with {}, and its logit says {expected}",
+                    "token {} is reported with {}, and by its logit it is {expected}",
                     entry.token,
                     entry.logprob
                 );
@@ -82,39 +82,36 @@ pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
             let left_out = (0..vocabulary as u32)
                 .filter(|token| chosen.top.iter().all(|entry| entry.token != *token))
                 .find(|&token| log_softmax(logits, token) > last + bounds.logprob);
-            ensure!(
-                left_out.is_none(),
-                "token {left_out:?} is likelier than the last of the {top} likeliest"
-            );
+            ensure!(left_out.is_none(), "token {left_out:?} is more likely than the last of the top {top}");
         }
     }
     let sequence = session.open()?;
     let chosen = choose(&mut *session, sequence, &tokens, 0)?;
-    ensure!(chosen.top.is_empty(), "likeliest tokens were not asked for and came");
+    ensure!(chosen.top.is_empty(), "most likely tokens were returned without a request");
     Ok(())
 }
 
 fn ordered(chosen: &SampledToken, count: usize) -> Outcome {
     let top = &chosen.top;
-    ensure!(top.len() == count, "{count} likeliest tokens were asked for, and {} came", top.len());
+    ensure!(top.len() == count, "{count} most likely tokens were requested, and {} returned", top.len());
     ensure!(
         top.first().is_none_or(|first| first.token == chosen.token && first.logprob == chosen.logprob),
-        "the greedy choice {} is not the first of the likeliest, {top:?}",
+        "the greedy choice {} is not the first of the most likely, {top:?}",
         chosen.token
     );
     let in_order = |pair: &[TokenLogprob]| {
         pair[0].logprob > pair[1].logprob
             || (pair[0].logprob == pair[1].logprob && pair[0].token != pair[1].token)
     };
-    ensure!(top.windows(2).all(in_order), "the likeliest tokens are not in order: {top:?}");
+    ensure!(top.windows(2).all(in_order), "the most likely tokens are not in order: {top:?}");
     let mut tokens: Vec<_> = top.iter().map(|entry| entry.token).collect();
     tokens.sort_unstable();
     tokens.dedup();
-    ensure!(tokens.len() == count, "a token stands twice among the likeliest");
+    ensure!(tokens.len() == count, "a token is twice among the most likely");
     Ok(())
 }
 
-/// What every position of a row is answered with.
+/// The results of a row at every position.
 pub(super) fn positions(
     session: &mut dyn mlxcel_core::InferenceSession,
     sequence: mlxcel_core::SequenceId,
@@ -126,7 +123,7 @@ pub(super) fn positions(
         RowResult::Positions(positions) => {
             ensure!(
                 positions.len() == tokens.len(),
-                "{} tokens were answered with {} positions",
+                "{} tokens returned {} positions",
                 tokens.len(),
                 positions.len()
             );
@@ -151,7 +148,7 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
         for chunk in text.chunks(cut).take(3) {
             let results = positions(&mut *session, sequence, chunk, top)?;
             for (i, result) in results.iter().enumerate() {
-                // A few positions of a long text suffice.
+                // A few positions of a long text are enough.
                 let last = i + 1 == chunk.len();
                 if !(i < 4 || i % 13 == 0 || i + 4 >= chunk.len()) {
                     continue;
@@ -162,7 +159,7 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
                 subject.agrees(&best, before, &what)?;
                 ensure!(
                     result.top.len() == usize::from(top),
-                    "{what}: {} likeliest tokens",
+                    "{what}: {} most likely tokens",
                     result.top.len()
                 );
                 ensure!(
@@ -193,7 +190,7 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
 pub fn scored_drafts_can_be_rewound(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(5, 10)?;
     let vocabulary = subject.model()?.info().vocabulary_size as u32;
-    // What the model says by itself.
+    // The model's own continuation.
     let mut truth = prompt.clone();
     for _ in 0..6 {
         truth.push(subject.outlook(&truth)?.token);

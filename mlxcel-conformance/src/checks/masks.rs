@@ -50,7 +50,7 @@ pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
         let lead = logits[best as usize] - logits[chosen.token as usize];
         ensure!(
             chosen.token == best || lead < bounds.margin,
-            "under mask {number} token {} was chosen, and {best} is likelier by {lead}",
+            "under mask {number} token {} was chosen, and {best} leads it by {lead}",
             chosen.token
         );
         let expected = log_softmax(logits, chosen.token);
@@ -75,7 +75,7 @@ pub fn stop_tokens_are_tokens(subject: &Subject<'_>) -> Outcome {
     for &stop in stops {
         let mut tokens = subject.tokens(1, 5)?;
         let chosen = choose_masked(subject, &tokens, &TokenMask::allowing(info.vocabulary_size, [stop]))?;
-        ensure!(chosen.token == stop, "token {} was chosen where {stop} alone is allowed", chosen.token);
+        ensure!(chosen.token == stop, "token {} was chosen where only {stop} is allowed", chosen.token);
         tokens.push(stop);
         let mut session = subject.session()?;
         let mut walk = crate::outlook::Walk::open(&mut *session, tokens)?;

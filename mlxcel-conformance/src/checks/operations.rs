@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{same_logits, stands_at, step};
 use crate::subject::Subject;
 
-/// One thing that is done to a session. Indices choose among what is there at that time.
+/// One operation on a session. Indices choose among the open sequences and snapshots of that time.
 #[derive(Clone)]
 enum Operation {
     Open,
@@ -33,7 +33,7 @@ enum Operation {
 #[derive(Clone)]
 struct Draft {
     sequence: Index,
-    /// Which text its tokens are of, and how many.
+    /// Its tokens: the number of their text, and their count.
     text: usize,
     length: usize,
     asks: Asks,
@@ -48,7 +48,7 @@ enum Asks {
     EveryPosition,
 }
 
-/// What is wrong with a row.
+/// The flaw of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
@@ -105,7 +105,7 @@ fn drafts() -> impl Strategy<Value = Draft> {
 
 fn operations_of(claimed: &Capabilities) -> impl Strategy<Value = Vec<Operation>> {
     let index = proptest::prelude::any::<Index>;
-    // Operations that are not claimed are tried too, now and then: they must change nothing.
+    // Unclaimed operations are also tried sometimes: they must change nothing.
     let weight = |claimed: bool, weight: u32| if claimed { weight } else { 1 };
     let operation = prop_oneof![
         5 => Just(Operation::Open),
@@ -133,7 +133,7 @@ pub fn operations(subject: &Subject<'_>) -> Outcome {
         failure_persistence: None,
         ..Config::default()
     };
-    // The same sequences every time: a failure can be looked into.
+    // Deterministic, so that a failure can be reproduced.
     let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, random);
     let outcome = runner.run(&operations_of(model.capabilities()), |operations| {
@@ -143,7 +143,7 @@ pub fn operations(subject: &Subject<'_>) -> Outcome {
         TestError::Fail(reason, operations) => {
             Failure::new(format!("{reason}, after these operations: {operations:?}"))
         }
-        TestError::Abort(reason) => Failure::new(format!("the operations could not be made: {reason}")),
+        TestError::Abort(reason) => Failure::new(format!("the operations could not be generated: {reason}")),
     })
 }
 
@@ -167,7 +167,7 @@ fn play(subject: &Subject<'_>, operations: &[Operation]) -> Outcome {
     Ok(())
 }
 
-/// A session, and what it should be.
+/// A session, and its expected state.
 struct Machine<'a> {
     subject: &'a Subject<'a>,
     session: Box<dyn InferenceSession>,
@@ -177,7 +177,7 @@ struct Machine<'a> {
     open: BTreeMap<SequenceId, Vec<TokenId>>,
     closed: Vec<SequenceId>,
     snapshots: Vec<(Snapshot, Vec<TokenId>)>,
-    /// How many tokens have been fed in all.
+    /// The number of tokens fed so far.
     tokens: u64,
 }
 
@@ -253,7 +253,7 @@ impl Machine<'_> {
         (!open.is_empty()).then(|| *index.get(&open))
     }
 
-    /// Notes a sequence that was opened with the tokens of `held`, or should not have been.
+    /// Records a sequence that was opened with the tokens of `held`, or should not have been.
     fn opened(&mut self, opened: mlxcel_core::Result<SequenceId>, held: Vec<TokenId>, what: &str) -> Outcome {
         if self.open.len() == self.claimed.sequences {
             return refused(opened, ErrorKind::CapacityExceeded, what).map(drop);
@@ -261,7 +261,7 @@ impl Machine<'_> {
         let sequence = opened?;
         ensure!(
             !self.open.contains_key(&sequence) && !self.closed.contains(&sequence),
-            "{what} gave the number {sequence} a second time"
+            "{what} returned the id {sequence} a second time"
         );
         self.open.insert(sequence, held);
         Ok(())
@@ -280,7 +280,7 @@ impl Machine<'_> {
                 refusals: Vec::new(),
             };
             match draft.flaw {
-                // Of two rows of one sequence the first decides what the second may be; a flawed first is left open.
+                // The first of two rows of a sequence decides the second's error; after a flawed one, the second is skipped.
                 _ if planned.iter().any(|earlier| earlier.sequence == sequence) => {
                     if planned.iter().any(|row| row.sequence == sequence && !row.refusals.is_empty()) {
                         continue;
@@ -331,13 +331,13 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Compares the answer of a row, and notes its tokens.
+    /// Checks the result of a row, and records its tokens.
     fn answered(&mut self, row: &Planned, result: mlxcel_core::Result<RowResult>) -> Outcome {
         if !row.refusals.is_empty() {
-            let Err(error) = result else { return Err(Failure::new("a bad row ran")) };
+            let Err(error) = result else { return Err(Failure::new("an invalid row ran")) };
             ensure!(
                 row.refusals.contains(&error.kind()),
-                "a bad row is refused as `{}`, not as one of {:?}: {error}",
+                "an invalid row is refused as `{}`, not as one of {:?}: {error}",
                 error.kind(),
                 row.refusals
             );
@@ -358,19 +358,17 @@ impl Machine<'_> {
             },
             (Asks::EveryPosition, RowResult::Positions(positions)) => {
                 ensure!(positions.len() == row.tokens.len(), "{} positions", positions.len());
-                // The ends suffice.
+                // First and last are enough.
                 [0, positions.len() - 1].into_iter().try_for_each(|i| {
                     let best = SampledToken::new(positions[i].best.token, positions[i].best.logprob);
                     self.subject.agrees(&best, &held[..start + i + 1], format_args!("position {i}"))
                 })
             }
-            (asks, _) => {
-                Err(Failure::new(format!("a row that wants {asks:?} was answered with something else")))
-            }
+            (asks, _) => Err(Failure::new(format!("a row that wants {asks:?} got another kind of result"))),
         }
     }
 
-    /// Compares what the session says of itself.
+    /// Compares the state that the session reports.
     fn compare(&self) -> Outcome {
         for (&sequence, held) in &self.open {
             stands_at(&*self.session, sequence, held.len())?;
@@ -389,13 +387,13 @@ struct Planned {
     sequence: SequenceId,
     tokens: Vec<TokenId>,
     asks: Asks,
-    /// The kinds of error that it may be refused with; none for a good row.
+    /// The kinds of error that it may return; none for a valid row.
     refusals: Vec<ErrorKind>,
 }
 
 impl Asks {
-    /// The nearest that an engine claims. Every position is asked of a row that is alone: an engine that compiles makes a
-    /// program for each combination, and this one would be many.
+    /// The nearest want that the engine claims. Only a single row may want every position: an engine that compiles makes a
+    /// program for each combination, and there would be many.
     fn within(self, claimed: &Capabilities, alone: bool) -> Self {
         match self {
             Self::Logits if !claimed.logits => Self::Next,

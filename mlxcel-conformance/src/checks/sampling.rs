@@ -10,7 +10,7 @@ use crate::outlook::{argmax, expect_token, extend, log_softmax, step};
 use crate::subject::Subject;
 use crate::tolerance::largest;
 
-/// A plan for the device with these changes to greedy choice.
+/// A device plan with these changes to greedy choice.
 fn plan(subject: &Subject<'_>, change: impl FnOnce(&mut SamplingParams)) -> Outcome<SamplingPlan> {
     let mut params = SamplingParams::greedy();
     change(&mut params);
@@ -33,7 +33,7 @@ fn sample(
     expect_token(session.prefill(Row::next(sequence, tokens, plan), &Control::default())?)
 }
 
-/// `count` tokens after a prompt, on a sequence of their own.
+/// `count` tokens after a prompt, on their own sequence.
 fn text(
     session: &mut dyn InferenceSession,
     prompt: &[TokenId],
@@ -77,7 +77,7 @@ pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let mut texts = Vec::new();
     for seed in 0..8 {
-        // So hot that no model is sure of anything.
+        // So high that no choice is certain.
         let plan = plan(subject, |params| {
             params.temperature = 100.0;
             params.seed = seed;
@@ -106,7 +106,7 @@ pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
         ensure!(tokens == &expected[..tokens.len()], "{what} the draws are {tokens:?}, not {expected:?}");
         Ok(())
     };
-    // In chunks.
+    // With prefill chunks.
     let sequence = session.open()?;
     for chunk in prompt[..8].chunks(3) {
         extend(&mut *session, sequence, chunk)?;
@@ -114,7 +114,7 @@ pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
     same(&[sample(&mut *session, sequence, &prompt[8..], &plan)?.token], "in chunks")?;
     if claimed.rewind {
         session.rewind(sequence, 8)?;
-        same(&[sample(&mut *session, sequence, &prompt[8..], &plan)?.token], "after going back")?;
+        same(&[sample(&mut *session, sequence, &prompt[8..], &plan)?.token], "after a rewind")?;
     }
     if claimed.fork && claimed.sequences >= 2 {
         let fork = session.fork(sequence)?;
@@ -145,7 +145,7 @@ pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
     const DRAWS: u64 = 400;
     for temperature in [0.7, 1.6] {
         let scaled: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
-        // Tokens in two halves of about the same probability: the most likely, and the rest.
+        // Tokens in two halves of about the same probability: the most likely, and the remainder.
         let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
         order.sort_by(|&a, &b| scaled[b as usize].total_cmp(&scaled[a as usize]));
         let mut share = 0.0;
@@ -167,7 +167,7 @@ pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
             let token = text(&mut *session, &prompt, &plan, 1)?[0];
             hits += if likely.contains(&token) { 1.0 } else { 0.0 };
         }
-        // Five standard deviations of a binomial distribution: wrong once in a million engines.
+        // Five standard deviations of a binomial distribution: a false failure once in a million engines.
         let expected = DRAWS as f64 * share;
         let deviation = (expected * (1.0 - share)).sqrt().max(1.0);
         ensure!(
@@ -179,7 +179,7 @@ pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The logits after a prompt that leaves the model some choice.
+/// The logits after a prompt with an uncertain next token.
 fn undecided(subject: &Subject<'_>) -> Outcome<(Vec<TokenId>, Vec<f32>)> {
     let mut found: Option<(Vec<TokenId>, Vec<f32>, f32)> = None;
     for number in 0..6 {
@@ -190,14 +190,14 @@ fn undecided(subject: &Subject<'_>) -> Outcome<(Vec<TokenId>, Vec<f32>)> {
             found = Some((prompt, logits, margin));
         }
     }
-    let (prompt, logits, _) = found.ok_or_else(|| Failure::new("the engine shows no logits"))?;
+    let (prompt, logits, _) = found.ok_or_else(|| Failure::new("the engine returns no logits"))?;
     Ok((prompt, logits))
 }
 
-/// Fails unless draws with one filter stay within the tokens that it keeps, reach more than one of them, and with the filter
-/// drawn tight are the most likely.
+/// Fails unless draws with one filter stay within the tokens that it keeps, reach more than one of them, and are the argmax with
+/// the `tight` filter.
 ///
-/// `kept` gives, from the probabilities of all tokens, most likely first, how many the filter keeps.
+/// `kept` returns, from the probabilities of all tokens, most likely first, how many the filter keeps.
 fn filter_holds(
     subject: &Subject<'_>,
     tight: impl Fn(&mut SamplingParams),
@@ -225,7 +225,7 @@ fn filter_holds(
     let probabilities: Vec<f64> =
         order.iter().map(|&token| f64::from(log_softmax(&logits, token)).exp()).collect();
     let count = kept(&probabilities).clamp(1, order.len());
-    // Rounding may put a neighbour of the last one in its place.
+    // Rounding may swap the last kept token with the next.
     let bounds = subject.tolerance()?.bounds(Some(largest(&logits)));
     let least = logits[order[count - 1] as usize] - bounds.margin;
     let mut seen = Vec::new();
@@ -233,7 +233,7 @@ fn filter_holds(
         let token = draw(seed, 1.0, &loose)?.token;
         ensure!(
             logits[token as usize] >= least,
-            "token {token} was drawn, and the filter keeps the {count} likeliest: {:?}",
+            "token {token} was drawn, and the filter keeps the {count} most likely: {:?}",
             &order[..count]
         );
         if !seen.contains(&token) {
@@ -243,7 +243,7 @@ fn filter_holds(
     let share: f64 = probabilities[..count].iter().sum();
     ensure!(
         seen.len() > 1 || probabilities[0] > 0.9 * share,
-        "64 draws gave token {seen:?} alone, and the filter keeps {count} tokens"
+        "64 draws gave only token {seen:?}, and the filter keeps {count} tokens"
     );
     Ok(())
 }
@@ -291,7 +291,7 @@ pub fn min_p_is_honoured(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// Fails unless the choice by `plan` after `prompt` is the largest of the logits as `score` changes them.
+/// Fails unless the choice by `plan` after `prompt` is the argmax of the logits after `score`.
 fn chooses_best(
     subject: &Subject<'_>,
     prompt: &[TokenId],
@@ -311,7 +311,7 @@ fn chooses_best(
         "by `{plan}` token {} was chosen, and {best} leads it by {lead}",
         chosen.token
     );
-    // The distribution that is reported is the model's own.
+    // The reported distribution is the model's own.
     let expected = log_softmax(&logits, chosen.token);
     ensure!(
         (chosen.logprob - expected).abs() <= bounds.logprob,
@@ -343,14 +343,14 @@ pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Fails unless greedy choice under a penalty is the largest of the logits as `score` changes them, given how often a token
-/// stands in the text and how often in what was generated of it.
+/// Fails unless greedy choice under a penalty is the argmax of the logits after `score`, which takes the token's counts in the
+/// text and in its generated part.
 fn penalty_holds(
     subject: &Subject<'_>,
     change: impl Fn(&mut SamplingParams),
     score: impl Fn(f32, usize, usize) -> f32,
 ) -> Outcome {
-    // The winner stands in the text: at its front, at its end, and many times.
+    // The most likely token occurs in the text: at its beginning, at its end, and many times.
     let mut text = subject.tokens(6, 4)?;
     for _ in 0..3 {
         let best = subject.outlook(&text)?.token;
@@ -422,13 +422,13 @@ pub fn frequency_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// The sampling fields that an engine does not claim, each with a value that makes it active.
+/// The sampling fields that an engine does not claim, each with an active value.
 pub(super) fn unclaimed_plans(claimed: SamplingFields) -> Vec<(SamplingField, SamplingParams)> {
     let unclaimed = SamplingField::ALL.iter().copied().filter(|&field| !claimed.contains(field));
     unclaimed.map(|field| (field, active(field))).collect()
 }
 
-/// Parameters by which `field` is active.
+/// Parameters that activate `field`.
 fn active(field: SamplingField) -> SamplingParams {
     let params = SamplingParams::greedy();
     let drawn = params.clone().with_temperature(0.7);
@@ -459,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_can_be_tried() {
+    fn every_field_has_an_active_value() {
         for &field in SamplingField::ALL {
             let params = active(field);
             params.validate().unwrap();

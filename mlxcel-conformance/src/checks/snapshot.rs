@@ -18,11 +18,15 @@ pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
             extend(&mut *session, walk.sequence, &text)?;
         }
         let snapshot = session.snapshot(walk.sequence)?;
-        ensure!(snapshot.position() == length, "a snapshot of {length} tokens says {}", snapshot.position());
-        // What the sequence does afterwards is not in it.
+        ensure!(
+            snapshot.position() == length,
+            "a snapshot of {length} tokens has position {}",
+            snapshot.position()
+        );
+        // Later changes to the sequence do not affect the snapshot.
         walk.held.clone_from(&text);
         walk.pending = subject.tokens(2, 3)?;
-        walk.run(subject, &mut *session, 2, "after a snapshot of it was taken")?;
+        walk.run(subject, &mut *session, 2, "after a snapshot")?;
         session.close(walk.sequence)?;
         let bytes = snapshot.to_bytes();
         let snapshot = Snapshot::from_bytes(&bytes)?;
@@ -77,14 +81,13 @@ pub fn snapshot_rejects_foreign(subject: &Subject<'_>) -> Outcome {
     let foreign = Snapshot::new(own.engine(), "no-such-model", own.position(), own.payload());
     refused(session.restore(&foreign), invalid, "a snapshot of another model")?;
     let mut small = subject.model()?.open_session(&SessionOptions::default().with_capacity(9))?;
-    refused(small.restore(&own), invalid, "a snapshot of 10 tokens where there is room for 9")?;
+    refused(small.restore(&own), invalid, "a snapshot of 10 tokens in a session for 9")?;
     small.open()?;
-    // Nothing was opened by any of them.
+    // None of them opened a sequence.
     for _ in 0..session.capabilities().sequences {
         session.open()?;
     }
-    refused(session.restore(&own), ErrorKind::CapacityExceeded, "restoring where all places are taken")
-        .map(drop)
+    refused(session.restore(&own), ErrorKind::CapacityExceeded, "restoring with all slots taken").map(drop)
 }
 
 /// A snapshot of another model of the same engine is rejected. Needs another model.
@@ -118,8 +121,8 @@ pub fn snapshot_rejects_corruption(subject: &Subject<'_>) -> Outcome {
     let cut = &payload[..payload.len().saturating_sub(1)];
     let grown = [payload, &[0]].concat();
     for (position, payload, what) in [
-        (10, cut, "a payload cut by a byte"),
-        (10, &grown[..], "a payload grown by a byte"),
+        (10, cut, "a payload truncated by a byte"),
+        (10, &grown[..], "a payload extended by a byte"),
         (10, &[], "no payload"),
         (9, payload, "a payload of 10 tokens for 9"),
         (11, payload, "a payload of 10 tokens for 11"),
@@ -134,8 +137,7 @@ pub fn snapshot_rejects_corruption(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A snapshot of a full sequence has as many bytes as claimed, at most; so a reader of a stored one knows how much to
-/// read.
+/// A snapshot of a full sequence has at most the claimed number of bytes, so a reader knows how much to read.
 ///
 /// Kills: `understates_snapshot_bytes`, `overstates_snapshot_bytes`.
 pub fn snapshot_size_is_bounded(subject: &Subject<'_>) -> Outcome {
@@ -146,7 +148,7 @@ pub fn snapshot_size_is_bounded(subject: &Subject<'_>) -> Outcome {
     extend(&mut *session, sequence, &subject.tokens(6, context)?)?;
     let bytes = session.snapshot(sequence)?.payload().len() as u64;
     ensure!(bytes <= most, "a snapshot of a full sequence has {bytes} bytes, and {most} are claimed");
-    // A claim that is far too large bounds nothing.
+    // A claim that is far too large is useless.
     ensure!(most / 2 <= bytes, "{most} bytes are claimed for a snapshot, and a full sequence has {bytes}");
     Ok(())
 }

@@ -8,17 +8,17 @@ use crate::subject::Subject;
 ///
 /// Kills: `windows_grow`.
 pub fn bounded_states_stop_growing(subject: &Subject<'_>) -> Outcome {
-    let bounded = subject.bounded_state().ok_or_else(|| Failure::new("the subject has no such state"))?;
+    let bounded = subject.bounded_state().ok_or_else(|| Failure::new("the subject has no bounded state"))?;
     let mut session = subject.session()?;
     let claimed = session.capabilities().clone();
     let most = claimed.context.saturating_sub(8);
-    ensure!(most > bounded, "sequences of {} tokens are too short to go beyond {bounded}", claimed.context);
+    ensure!(most > bounded, "sequences of {} tokens are too short to exceed {bounded}", claimed.context);
     let text = subject.tokens(0, most)?;
     let mut walk = Walk::open(&mut *session, Vec::new())?;
     extend(&mut *session, walk.sequence, &text[..bounded])?;
     let held = session.stats().kv_bytes;
     ensure!(held > 0, "a sequence of {bounded} tokens takes no memory");
-    // By chunks and by single tokens.
+    // In chunks and in single tokens.
     for chunk in text[bounded..].chunks(5) {
         let (first, rest) = chunk.split_at(1);
         extend(&mut *session, walk.sequence, first)?;
@@ -36,5 +36,5 @@ pub fn bounded_states_stop_growing(subject: &Subject<'_>) -> Outcome {
     }
     walk.held = text;
     walk.pending = subject.tokens(1, 1)?;
-    walk.run(subject, &mut *session, 2, "beyond what is kept")
+    walk.run(subject, &mut *session, 2, "beyond the bound")
 }

@@ -24,7 +24,7 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let (sequence, before) = (walk.sequence, session.stats());
     let unsupported = ErrorKind::Unsupported;
     if !claimed.rewind {
-        // To any position, be it the one where the sequence stands.
+        // To any position, including the current one.
         for position in [0, 1, walk.held.len()] {
             refused(session.rewind(sequence, position), unsupported, format_args!("rewind to {position}"))?;
         }
@@ -50,7 +50,7 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     if !claimed.verification {
         let none = Want::Verify { plan: &greedy, masks: &[], top: 0, drafts: 0 };
         wants.push((none, "draft tokens"));
-        wants.push((Want::VerifyLogits { drafts: 0 }, "logits behind draft tokens"));
+        wants.push((Want::VerifyLogits { drafts: 0 }, "logits after draft tokens"));
     }
     if claimed.hidden_states.is_none() {
         wants.push((Want::Hidden { pooling: Pooling::Last }, "hidden states"));
@@ -59,12 +59,16 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
         wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token mask"));
     }
     if let Some(top) = beyond {
-        wants.push((Want::Next { plan: &greedy, mask: None, top }, "more likeliest tokens than claimed"));
+        wants
+            .push((Want::Next { plan: &greedy, mask: None, top }, "more top log probabilities than claimed"));
         if claimed.every_position {
-            wants.push((Want::EveryPosition { top }, "more likeliest tokens than claimed, everywhere"));
+            wants.push((
+                Want::EveryPosition { top },
+                "more top log probabilities than claimed, at every position",
+            ));
         }
     }
-    // Plans that were negotiated with another engine: one that applies everything, and one that only shows logits.
+    // Plans negotiated with another engine: one that applies everything, and one that only returns logits.
     let everything =
         Capabilities::new(1, 1).with_sampling(SamplingField::ALL.iter().copied().collect::<SamplingFields>());
     let plans = unclaimed_plans(claimed.sampling)
@@ -83,6 +87,6 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
         refused(result, unsupported, what)?;
         stands_at(&*session, sequence, walk.held.len())?;
     }
-    ensure!(session.stats().tokens == before.tokens, "tokens were computed for what is unsupported");
+    ensure!(session.stats().tokens == before.tokens, "tokens were computed for an unsupported request");
     walk.run(subject, &mut *session, 2, "after refusals")
 }

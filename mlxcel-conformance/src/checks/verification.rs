@@ -9,7 +9,7 @@ use crate::failure::{Outcome, ensure};
 use crate::outlook::{Walk, expect_token, extend, same_logits, stands_at, step, unexpected};
 use crate::subject::Subject;
 
-/// What a row answers with draft tokens at its end, one answer for each of them and one behind.
+/// The results of a row with draft tokens at its end: one for each of them and one after them.
 fn verified(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
@@ -39,7 +39,7 @@ pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
     }
     let plan = SamplingPlan::greedy();
     let mut session = subject.session()?;
-    // Which draft token is wrong, how many there are, and how much of the prompt is in the same row.
+    // The index of the wrong draft token, their number, and how much of the prompt is in the same row.
     for (wrong, drafts, front) in [(0, 1, 1), (1, 3, 1), (3, 3, 1), (2, 5, 1), (4, 5, 4), (0, 0, 2)] {
         let sequence = session.open()?;
         extend(&mut *session, sequence, &prompt[..prompt.len() - front])?;
@@ -51,7 +51,7 @@ pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
         let answers = verified(&mut *session, sequence, &row, want)?;
         let held = [&prompt[..prompt.len() - front], &row].concat();
         for (i, answer) in answers.iter().enumerate() {
-            subject.agrees(answer, &held[..prompt.len() + i], format_args!("behind draft token {i}"))?;
+            subject.agrees(answer, &held[..prompt.len() + i], format_args!("after draft token {i}"))?;
         }
         stands_at(&*session, sequence, held.len())?;
         let right = prompt.len() + wrong.min(drafts);
@@ -81,7 +81,7 @@ pub fn drafts_return_logits(subject: &Subject<'_>) -> Outcome {
     for (i, logits) in rows.iter().enumerate() {
         let before = &text[..text.len() - drafts + i];
         if let Some(expected) = subject.outlook(before)?.logits {
-            same_logits(logits, &expected, &tolerance, format_args!("behind draft token {i}"))?;
+            same_logits(logits, &expected, &tolerance, format_args!("after draft token {i}"))?;
         }
     }
     Ok(())
@@ -101,7 +101,7 @@ pub fn drafts_are_masked_individually(subject: &Subject<'_>) -> Outcome {
     let want = Want::Verify { plan: &plan, masks: &masks, top: 0, drafts: 2 };
     let answers = verified(&mut *session, sequence, &prompt, want)?;
     for (answer, mask) in answers.iter().zip(&masks) {
-        ensure!(mask.allows(answer.token), "token {} was forbidden in its place", answer.token);
+        ensure!(mask.allows(answer.token), "token {} is not allowed at its position", answer.token);
     }
     Ok(())
 }
@@ -129,6 +129,6 @@ pub fn drafts_are_sampled_as_single_tokens(subject: &Subject<'_>) -> Outcome {
     let want = Want::Verify { plan: &plan, masks: &[], top: 0, drafts: 4 };
     let answers = verified(&mut *session, sequence, &row, want)?;
     let drawn: Vec<_> = answers.iter().map(|answer| answer.token).collect();
-    ensure!(drawn == text, "behind draft tokens {drawn:?} is drawn, and step by step {text:?}");
+    ensure!(drawn == text, "after draft tokens {drawn:?} is drawn, and step by step {text:?}");
     Ok(())
 }

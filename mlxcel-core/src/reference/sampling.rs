@@ -32,7 +32,7 @@ pub(super) fn choose(
 ) -> Result<Option<TokenId>> {
     let params = plan.params();
     let scores = scores(plan, &params.biases(logits.len())?, mask, logits, cache);
-    let order = likeliest_first(&scores);
+    let order = most_likely_first(&scores);
     let Some(&best) = order.first() else { return Ok(None) };
     if params.temperature == 0.0 {
         return Ok(Some(best));
@@ -72,7 +72,7 @@ fn scores(
 }
 
 /// The tokens that may be chosen at all, most likely first, ties go to the lowest id.
-fn likeliest_first(scores: &[f64]) -> Vec<TokenId> {
+fn most_likely_first(scores: &[f64]) -> Vec<TokenId> {
     let mut order: Vec<TokenId> =
         (0..).zip(scores).filter(|&(_, &score)| score > f64::NEG_INFINITY).map(|(token, _)| token).collect();
     order.sort_by(|&a, &b| scores[b as usize].total_cmp(&scores[a as usize]));

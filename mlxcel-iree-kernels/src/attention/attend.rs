@@ -1,4 +1,4 @@
-//! Attention over the positions in use: block after block of keys and values, with the softmax kept running (Dao et al. 2022).
+//! Attention over the positions in use, block by block of keys and values, with an online softmax (Dao et al. 2022).
 
 use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
 use super::scores::HIDDEN;
@@ -7,15 +7,15 @@ use super::vectors::{Memory, broadcast, scratch, transpose, vector};
 use crate::kernels::Kernel;
 use crate::writer::Writer;
 
-/// The most rows of queries that read values where they are kept; with more, it pays to convert a block of values once.
+/// The most query rows that read values directly from the cache; for more, a block of values is converted once.
 const MOST_DIRECT: usize = 8;
 
-/// Where a kernel leaves what it computes.
+/// Where a kernel stores its results.
 pub(super) enum Results {
     /// `[tokens, heads * value_width]`: the result of the composite.
     Mixed(Memory),
-    /// `[rows, groups, parts, shared, value_width + 2]` f32: for each part of the positions its weighted sum, the largest score and
-    /// the sum of the weights.
+    /// `[rows, groups, parts, shared, value_width + 2]` f32: for each part of the positions its weighted sum, its largest score and
+    /// its sum of weights.
     Parts(Memory),
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Scratch {
     pub(super) largest: Memory,
     /// `[queries, lanes]`: the sums of all weights so far, lane by lane.
     pub(super) totals: Memory,
-    /// `[width, KEYS]`: a block of keys, turned.
+    /// `[width, KEYS]`: a block of keys, transposed.
     pub(super) keys: Memory,
-    /// `[KEYS, value_width]`: a block of values, where it is converted first.
+    /// `[KEYS, value_width]`: a block of values, if it is converted first.
     pub(super) values: Memory,
     /// One row.
     pub(super) row: Memory,
@@ -56,7 +56,7 @@ impl Scratch {
     }
 }
 
-/// What is written for one run.
+/// The parameters of one run's code.
 pub(super) struct Attend<'a> {
     pub(super) shape: &'a Shape,
     pub(super) tiling: Tiling,
@@ -67,9 +67,9 @@ pub(super) struct Attend<'a> {
     pub(super) end: String,
     /// The position of the workgroup's first token, of type `index`.
     pub(super) own: String,
-    /// How many positions a token sees, where that is less than all before it.
+    /// How many positions a token sees, if not all before it.
     pub(super) window: Option<usize>,
-    /// In a ring, the last position in slot 0 that is not behind `begin`, of type `index`.
+    /// In a ring, the last position in slot 0 that is at most `begin`, of type `index`.
     pub(super) round: Option<String>,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn attend(
     let own = w.arith("own", "andi", &behind, &before, "i1");
     w.if_then(&own, |w| {
         let item = w.arith("item", "subi", workgroup, &begin, "index");
-        // Heads next to one another run side by side; late tokens, which see most, are not left for the end.
+        // Adjacent heads run side by side; late tokens, which see most, are not left for the end.
         let parts = shape.parts();
         let (item, part) = divide(w, "part", &item, parts);
         let (item, group) = divide(w, "group", &item, shape.groups);
@@ -107,7 +107,7 @@ pub(super) fn attend(
             let (_, slot) = divide(w, "slot", &begin, shape.length);
             w.arith("round", "subi", &begin, &slot, "index")
         });
-        // What a ring's only token does not see is not among the positions.
+        // For a ring's only token, the range already excludes unseen positions.
         let window = shape.window.filter(|_| !ring || tiling.tokens > 1);
         let attend = Attend { shape, tiling, scratch, place, begin, end, own, window, round };
         if run.tokens == 1 {
@@ -128,7 +128,7 @@ pub(super) fn attend(
     });
 }
 
-/// The first position that a token at `own` sees, rounded down to where a block starts if so wanted.
+/// The first position that a token at `own` sees; with `rounded`, rounded down to the start of a block.
 fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &str) -> String {
     let Some(window) = window else { return w.index(0) };
     let (one, window, block) = (w.index(1), w.index(window), w.index(KEYS));
@@ -142,12 +142,12 @@ fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &str) -
     w.arith("first", "subi", &first, &within, "index")
 }
 
-/// The part number `part` of `parts` of the positions `first..used`: whole blocks, and the last part that has any ends at `used`.
+/// The range of part `part` of `parts` of the positions `first..used`: whole blocks; the last nonempty part ends at `used`.
 fn range(w: &mut Writer, (first, used): (&str, &str), (part, parts): (&str, usize)) -> (String, String) {
     if parts == 1 {
         return (first.to_owned(), used.to_owned());
     }
-    // A part of fewer positions is not worth a workgroup.
+    // The least positions of a part that are worth a workgroup.
     const LEAST: usize = 16 * KEYS;
     let count = w.arith("count", "subi", used, first, "index");
     let each = parts * KEYS;
@@ -166,7 +166,7 @@ fn range(w: &mut Writer, (first, used): (&str, &str), (part, parts): (&str, usiz
 }
 
 impl Attend<'_> {
-    /// Writes the key and value of a row's one token into its cache, where they are among the positions to be read.
+    /// Writes the key and value of a row's one token into its cache before its positions are read.
     fn write_own(&self, w: &mut Writer, pass: &Pass) {
         let after = w.offset("after", &self.place.position, 1);
         let last = w.set("last", format_args!("arith.cmpi eq, {after}, {} : index", self.end));
@@ -178,7 +178,7 @@ impl Attend<'_> {
         });
     }
 
-    /// Rotates the queries into scratch memory, and clears what runs.
+    /// Rotates the queries into scratch memory, and clears the running values.
     fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &str) {
         let Shape { heads, width, value_width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
@@ -225,8 +225,8 @@ impl Attend<'_> {
     fn kept_at(&self, w: &mut Writer, part: usize, position: &str) -> String {
         let mut slot = position.to_owned();
         if let Some(round) = &self.round {
-            // Positions that are read are no more than slots, so they begin the ring again once at most. What is less than
-            // nothing is large without a sign.
+            // At most `length` positions are read, so they wrap around at most once. A negative difference is large as an
+            // unsigned number.
             let length = w.index(self.shape.length);
             slot = w.arith("slot", "subi", position, round, "index");
             let before = w.arith("slot", "subi", &slot, &length, "index");
@@ -235,8 +235,7 @@ impl Attend<'_> {
         mul_add(w, "kept", &slot, self.shape.row_width, &self.place.parts[part])
     }
 
-    /// The keys of a block as columns. Behind the last position it is that one's key again, so that nothing is read which was not
-    /// written.
+    /// The keys of a block as columns. Past the last position the last key is repeated, so that no unwritten memory is read.
     fn transpose_keys(&self, w: &mut Writer, first: &str) {
         let Shape { width, lanes, .. } = *self.shape;
         let one = w.index(1);
@@ -343,7 +342,7 @@ impl Attend<'_> {
         });
     }
 
-    /// Leaves the weighted means where the composite's result has them.
+    /// Stores the weighted means in the composite's result.
     fn store(&self, w: &mut Writer, mixed: &Memory, token: &str) {
         let Shape { heads, value_width: width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
@@ -366,7 +365,7 @@ impl Attend<'_> {
         });
     }
 
-    /// Leaves the sums, the largest scores and the totals for the kernel that puts parts together.
+    /// Stores the sums, the largest scores and the totals for the kernel that joins the parts.
     fn store_part(&self, w: &mut Writer, partial: &Memory, part: &str) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let zero = w.index(0);

@@ -1,13 +1,13 @@
-//! What a composite of attention over caches says: operands that are told by attributes, and numbers.
+//! The operands and attributes of a composite of attention over caches.
 
 use mlxcel_graph::cached::LATENT_ATTENTION;
 use mlxcel_stablehlo::{Attribute, Composite, Value};
 
 use crate::knows_attributes;
 
-/// A composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, taken apart.
+/// A composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, decoded.
 pub(super) struct Call<'a, 'f> {
-    /// What attends.
+    /// The queries.
     pub(super) query: Value<'f>,
     /// None for latent attention.
     pub(super) value: Option<Value<'f>>,
@@ -24,7 +24,7 @@ pub(super) struct Call<'a, 'f> {
 }
 
 impl<'a, 'f> Call<'a, 'f> {
-    /// None where the composite has attributes that are not known here, or of other types.
+    /// None if the composite has unknown attributes, or attributes of other types.
     pub(super) fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
         let latent = composite.name == LATENT_ATTENTION;
         let known: &[_] = if latent {
@@ -78,7 +78,7 @@ impl<'a, 'f> Call<'a, 'f> {
     }
 }
 
-/// The first of `operands` if it is `wanted`, and those behind it; none where it is missing.
+/// The first of `operands` if it is `wanted`, and the remaining operands; none if it is missing.
 fn take<'a, 'f>(operands: &'a [Value<'f>], wanted: bool) -> Option<(Option<Value<'f>>, &'a [Value<'f>])> {
     if !wanted {
         return Some((None, operands));

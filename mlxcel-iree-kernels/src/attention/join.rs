@@ -1,4 +1,4 @@
-//! Putting together what workgroups have computed over parts of the same positions.
+//! Joins the results of workgroups over parts of the same positions.
 
 use super::label;
 use super::pass::{divide, for_each, mul_add};
@@ -8,7 +8,7 @@ use crate::kernels::Kernel;
 use crate::view::View;
 use mlxcel_stablehlo::ElementType;
 
-/// The kernel that makes the composite's result of [`Parts`](super::attend::Results::Parts): parts are scaled to the largest
+/// The kernel that joins [`Parts`](super::attend::Results::Parts) into the composite's result: parts are scaled to the largest
 /// score of all.
 pub(super) fn kernel(shape: &Shape) -> Kernel {
     let Shape { rows, groups, value_width: width, lanes, .. } = *shape;
@@ -27,7 +27,7 @@ pub(super) fn kernel(shape: &Shape) -> Kernel {
     for_each(w, shared, 1, |w, member| {
         let (zero, one, size) = (w.index(0), w.index(1), w.index(width + 2));
         let (row, group) = divide(w, "group", &workgroup, groups);
-        // The first part of this head, and how far it is to the next.
+        // The first part of this head, and the stride to the next.
         let first = mul_add(w, "first", &workgroup, parts * shared, member);
         let first = w.arith("first", "muli", &first, &size, "index");
         let apart = shared * (width + 2);
@@ -40,7 +40,7 @@ pub(super) fn kernel(shape: &Shape) -> Kernel {
                 let own = partial.scalar(w, "largest", &at);
                 vec![w.arith("largest", "maximumf", &largest[0], &own, "f32")]
             });
-        // How much each part counts, computed again for every vector of the result: there are few.
+        // The weight of each part, recomputed for every vector of the result: there are few.
         let head = mul_add(w, "head", &group, shared, member);
         let to = mul_add(w, "to", &row, shape.heads, &head);
         let to = mul_add(w, "to", &to, width, &zero);

@@ -1,8 +1,8 @@
-//! Attention over KV caches: by the positions in use, which kernels read from the step's inputs, and not by the caches' length.
+//! Attention over KV caches. Its cost follows the positions in use, which kernels read from the step's inputs, not the cache
+//! length.
 //!
-//! A pass is one dispatch over all rows, or two where a row has several tokens: then their keys and values are written first. A
-//! workgroup has the query heads that share a key-value head, over some tokens of a row, so that keys and values are read once
-//! for them.
+//! A pass is one dispatch over all rows, or two if a row has several tokens: their keys and values are written first. A workgroup
+//! computes the query heads that share a key-value head, for some tokens of a row, so that it reads keys and values once.
 
 mod attend;
 mod call;
@@ -25,7 +25,7 @@ use pass::Pass;
 use shape::Shape;
 use vectors::Memory;
 
-/// Whether all attention over caches in `decoder` is done by the kernels here, whatever the pass.
+/// Whether kernels compute all attention over caches in `decoder`, in any pass.
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
     decoder.mixers().all(|mixer| match mixer {
         Mixer::Attention(attention) => {
@@ -36,13 +36,13 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
             let sizes = [latent.heads, latent.rank + latent.rope_dim, latent.rope_dim];
             Shape::has_latent_kernels(sizes, instructions)
         }
-        // What these keep does not grow.
+        // Their states do not grow.
         Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => true,
     })
 }
 
-/// Whether the positions of a single token are cut into parts that are put together in the end, in caches of `length` positions with so
-/// many key-value heads.
+/// Whether single tokens' positions are split into parts that are joined at the end, in caches of `length` positions with this many
+/// key-value heads.
 pub(super) fn is_cut(kv_heads: usize, length: usize) -> bool {
     shape::parts(kv_heads, length) > 1
 }
@@ -76,7 +76,7 @@ pub(super) fn lower<'f>(
     Ok(Some([result].into_iter().chain(caches).collect()))
 }
 
-/// What a kernel is called in profiles.
+/// The name of a kernel in profiles.
 fn label(word: &str, shape: &Shape) -> String {
     let rows: Vec<String> = shape
         .runs

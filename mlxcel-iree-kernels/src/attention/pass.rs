@@ -1,4 +1,4 @@
-//! The buffers of a pass as kernels see them, and rows of keys, values and queries on their way.
+//! The buffers of a pass in a kernel, and moving rows of keys, values and queries.
 
 use mlxcel_stablehlo::ElementType;
 
@@ -15,37 +15,37 @@ pub(super) fn mul_add(w: &mut Writer, word: &str, a: &str, factor: usize, b: &st
     w.arith(word, "addi", &product, b, "index")
 }
 
-/// `a` over `divisor` and what remains, of type `index`.
+/// The quotient and remainder of `a` by `divisor`, of type `index`.
 pub(super) fn divide(w: &mut Writer, word: &str, a: &str, divisor: usize) -> (String, String) {
     let divisor = w.index(divisor);
     (w.arith(word, "divui", a, &divisor, "index"), w.arith(word, "remui", a, &divisor, "index"))
 }
 
-/// The operands of a kernel. They are those of the composite, the caches being written in place.
+/// The operands of a kernel: those of the composite; caches are written in place.
 pub(super) struct Pass {
     pub(super) query: Memory,
     key: Memory,
-    /// None where a part of the key is the value.
+    /// None if the value is a part of the key.
     value: Option<Memory>,
-    /// Cosines and sines, where anything is rotated.
+    /// Cosines and sines, if anything is rotated.
     tables: Option<[Memory; 2]>,
     positions: Memory,
-    /// One more score for each query head, where there are such.
+    /// An additional score for each query head, if the model has them.
     pub(super) sinks: Option<Memory>,
     caches: Vec<Memory>,
     /// The layer of the caches, of type `index`.
     layer: String,
 }
 
-/// The tokens of one row that a workgroup works on, and one key-value head of its cache.
+/// The tokens of one row that a workgroup computes, and one key-value head of its cache.
 pub(super) struct Place {
     /// The cache of the row.
     pub(super) cache: Memory,
     /// The position of the row's first token, of type `index`.
     pub(super) position: String,
-    /// Whether positions stand in the cache modulo its length.
+    /// Whether position `p` is at `p` modulo the cache's length.
     ring: bool,
-    /// The number of the row's first token among those of all rows.
+    /// The index of the row's first token among those of all rows.
     pub(super) token: String,
     /// The key-value head.
     pub(super) group: String,
@@ -54,7 +54,7 @@ pub(super) struct Place {
 }
 
 impl Pass {
-    /// Adds the operands to a kernel. `query` is among them where the kernel reads it.
+    /// Adds the operands to a kernel; with `query` if the kernel reads it.
     pub(super) fn operands(kernel: &mut Kernel, shape: &Shape) -> Self {
         use ElementType::{F32, I32};
         let Shape { tokens, heads, width, pairs, rows, .. } = *shape;
@@ -81,7 +81,7 @@ impl Pass {
         Self { query, key, value, tables, positions, sinks, caches, layer }
     }
 
-    /// The row number `index` of a run, and a key-value head.
+    /// Row `index` of a run, and a key-value head.
     pub(super) fn place(
         &self,
         w: &mut Writer,
@@ -106,7 +106,7 @@ impl Pass {
                 ),
             );
         }
-        // Where a row does not fit behind its position it is written at the cache's end, as the composite says.
+        // A row that does not fit after its position is written at the cache's end, as the composite specifies.
         let ring = shape.ring(run).is_some();
         let position = self.positions.scalar(w, "position", &row);
         let none = w.constant(0, "i32");
@@ -134,7 +134,7 @@ impl Pass {
         [keys, values].map(|part| w.arith("part", "muli", &part, &head, "index"))
     }
 
-    /// Writes the keys and values of the token `offset` behind a place's first into its cache.
+    /// Writes the keys and values of the token at `offset` from a place's first into its cache.
     pub(super) fn write(&self, w: &mut Writer, shape: &Shape, place: &Place, offset: &str, row: &Memory) {
         let token = w.arith("token", "addi", &place.token, offset, "index");
         let from =
@@ -155,7 +155,7 @@ impl Pass {
         }
     }
 
-    /// Writes the values of one head from an index on, rotated by the position of `token`, somewhere else.
+    /// Copies the values of one head from an index on to another memory, rotated by the position of `token`.
     pub(super) fn rotate(
         &self,
         w: &mut Writer,
@@ -165,7 +165,7 @@ impl Pass {
         (to, to_at): (&Memory, &str),
     ) {
         let Shape { pairs, width, rotated, lanes, .. } = *shape;
-        // What is not rotated, in front of what is and behind it.
+        // The dimensions before and after the rotated ones.
         let others = [(0, rotated), (rotated + 2 * pairs, width)];
         for (start, end) in others.into_iter().filter(|(start, end)| start < end) {
             let lanes = dividing(end - start, lanes);
@@ -212,12 +212,12 @@ pub(super) fn for_each(w: &mut Writer, count: usize, step: usize, body: impl FnO
     });
 }
 
-/// Scratch for one row of a key on its way into the cache.
+/// Scratch for one row of a key before it is stored in the cache.
 pub(super) fn row_scratch(w: &mut Writer, shape: &Shape) -> Memory {
     scratch(w, "row", shape.width)
 }
 
-/// Writes the values of one position from an index on into a cache, as it keeps them.
+/// Writes the values of one position from an index on into a cache, in its format.
 fn pack(w: &mut Writer, shape: &Shape, (from, from_at): (&Memory, &str), (cache, cache_at): (&Memory, &str)) {
     let Shape { width, lanes, .. } = *shape;
     if cache.element != ElementType::I8 {
@@ -260,7 +260,7 @@ fn pack(w: &mut Writer, shape: &Shape, (from, from_at): (&Memory, &str), (cache,
     cache.view.store(w, &scale, &[&to_at], "vector<4xi8>");
 }
 
-/// What the bytes of a position in a cache of 8 bits are multiples of, in all lanes; none for caches of floats.
+/// The scale of a position in an 8-bit cache, in all lanes; none for caches of floats.
 pub(super) fn scale_at(w: &mut Writer, shape: &Shape, cache: &Memory, at: &str) -> Option<String> {
     if cache.element != ElementType::I8 {
         return None;

@@ -1,4 +1,4 @@
-//! From queries and keys to the weights of values: scores of a block, and the softmax that runs over blocks.
+//! From queries and keys to the weights of values: scores of a block, and the online softmax over blocks.
 
 use mlxcel_stablehlo::ElementType;
 
@@ -8,11 +8,11 @@ use super::shape::{KEYS, Shape};
 use super::vectors::{broadcast, exponential, hyperbolic_tangent, reduce, vector};
 use crate::writer::Writer;
 
-/// Stands for minus infinity as the score of a key that a query does not see: finite, so that differences of it are numbers.
+/// Replaces minus infinity as the score of a key that a query does not see: finite, so that differences are numbers.
 pub(super) const HIDDEN: &str = "-3.0e38";
 
 impl Attend<'_> {
-    /// Lets the softmax of the first part start with the sinks: each is the largest score so far, and its own weight is 1.
+    /// Starts the softmax of the first part with the sinks: each is the largest score so far, and its own weight is 1.
     pub(super) fn load_sinks(&self, w: &mut Writer, pass: &Pass, part: &str) {
         let Some(sinks) = &pass.sinks else { return };
         let Shape { lanes, .. } = *self.shape;
@@ -35,7 +35,7 @@ impl Attend<'_> {
         });
     }
 
-    /// The scores of a block: queries times keys, hidden where a query does not see a key.
+    /// The scores of a block: queries times keys, masked where a query does not see a key.
     pub(super) fn score(&self, w: &mut Writer, first: &str) {
         let Shape { width, lanes, .. } = *self.shape;
         let ty = vector(lanes, "f32");
@@ -110,7 +110,7 @@ impl Attend<'_> {
         w.arith("column", "addi", &start, &counted, &ty)
     }
 
-    /// `score` where a row of queries sees the key at the position `key`, lane by lane.
+    /// `score`, masked where a row of queries does not see the key at position `key`, lane by lane.
     fn hide(&self, w: &mut Writer, score: &str, key: &str, row: &str) -> String {
         let lanes = self.shape.lanes;
         let (ty, integers, truths) = (vector(lanes, "f32"), vector(lanes, "i32"), vector(lanes, "i1"));
@@ -138,7 +138,7 @@ impl Attend<'_> {
         w.set("score", format_args!("arith.select {seen}, {score}, {hidden} : {truths}, {ty}"))
     }
 
-    /// The weights of a block for one row of queries, in the place of its scores.
+    /// Replaces the scores of a block for one row of queries by their weights.
     pub(super) fn weigh(&self, w: &mut Writer, query: &str) {
         let Shape { lanes, .. } = *self.shape;
         let (ty, truths) = (vector(lanes, "f32"), vector(lanes, "i1"));
@@ -147,7 +147,7 @@ impl Attend<'_> {
         let start = mul_add(w, "weight", query, KEYS, &zero);
         let places: Vec<_> = (0..KEYS / lanes).map(|i| w.offset("weight", &start, i * lanes)).collect();
         let scores: Vec<_> = places.iter().map(|at| weights.load(w, "score", at, lanes)).collect();
-        // Most blocks do not hold a new largest score: then what runs stays as it is.
+        // Most blocks do not contain a new largest score: the running values then stay unchanged.
         let before = largest.broadcast(w, "before", query, lanes);
         let mut above: Option<String> = None;
         for score in &scores {
@@ -167,7 +167,7 @@ impl Attend<'_> {
         let mut total = totals.load(w, "total", &total_at, lanes);
         for (score, at) in scores.iter().zip(&places) {
             let shifted = w.arith("score", "subf", score, &shift, &ty);
-            // That of a hidden key is nothing.
+            // A hidden key's weight is zero.
             let weight = exponential(w, &shifted, lanes);
             weights.store(w, &weight, at, lanes);
             total = w.arith("total", "addf", &total, &weight, &ty);
@@ -175,7 +175,7 @@ impl Attend<'_> {
         totals.store(w, &total, &total_at, lanes);
     }
 
-    /// Takes up the largest of a block's scores, which is above all before; what runs is scaled to it.
+    /// Updates the largest score to that of a block, which exceeds all before; running values are scaled to it.
     fn raise(&self, w: &mut Writer, query: &str, scores: &[String]) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let ty = vector(lanes, "f32");

@@ -1,4 +1,4 @@
-//! What an attention kernel is made for, and how its work is cut.
+//! The parameters of an attention kernel, and how its work is divided.
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType};
 
@@ -9,29 +9,29 @@ use crate::instructions::Instructions;
 /// Keys that are scored together: two registers of the widest set.
 pub(super) const KEYS: usize = 32;
 
-/// The most rows of queries (tokens by heads that share keys) of one workgroup, over which reading a block of keys and values
-/// and turning it is shared.
+/// The most rows of queries (tokens by heads that share keys) of one workgroup, over which reading and transposing a block of
+/// keys and values is shared.
 const MOST_QUERIES: usize = 64;
 
 /// The most values of queries of one workgroup.
 const MOST_QUERY_VALUES: usize = 8192;
 
-/// The most heads of latent attention in one workgroup: so many read values where they are kept.
+/// The most heads of latent attention in one workgroup: this many read values directly from the cache.
 const MOST_LATENT_HEADS: usize = 8;
 
-/// The most scratch memory that a workgroup may have: the compiler is told to allow little more.
+/// The most scratch memory of a workgroup: the compiler's limit is set little higher.
 const MOST_SCRATCH_BYTES: usize = 200 * 1024;
 
-/// So many workgroups keep the cores of large machines busy.
+/// This many workgroups keep the cores of large machines busy.
 const ENOUGH_WORKGROUPS: usize = 32;
 
-/// Caches with room for fewer positions than this for each part are not worth cutting: putting parts together costs a dispatch.
+/// Caches with fewer positions than this for each part are not worth splitting: joining parts costs a dispatch.
 const POSITIONS_A_PART: usize = 2048;
 
 /// The operands of a composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, as numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    /// Rows of equally many tokens that stand next to one another.
+    /// Adjacent rows with equally many tokens.
     pub(super) runs: Vec<Run>,
     /// How many rows there are.
     pub(super) rows: usize,
@@ -39,19 +39,19 @@ pub(super) struct Shape {
     pub(super) tokens: usize,
     /// Query heads.
     pub(super) heads: usize,
-    /// Groups of query heads: each has a workgroup of its own. They are those that share a key-value head; of latent
-    /// attention, whose heads all do, as many as a workgroup has room for.
+    /// Groups of query heads, each with a workgroup of its own: the heads that share a key-value head. In latent attention all
+    /// heads share one, and a group has as many as fit a workgroup.
     pub(super) groups: usize,
     /// The size of a query and of a key.
     pub(super) width: usize,
     /// The size of a value.
     pub(super) value_width: usize,
-    /// How many pairs of dimensions are rotated; none where there are no tables.
+    /// How many pairs of dimensions are rotated; 0 without tables.
     pub(super) pairs: usize,
     /// The first dimension that is rotated.
     pub(super) rotated: usize,
-    /// Whether caches hold entries `[layers, length, width]`, of which the first dimensions are the value, and not keys
-    /// and values `[layers, 2, groups, length, row_width]`.
+    /// Whether caches hold entries `[layers, length, width]`, whose first dimensions are the value, instead of keys and values
+    /// `[layers, 2, groups, length, row_width]`.
     pub(super) latent: bool,
     /// The layers of a cache.
     pub(super) layers: usize,
@@ -63,13 +63,13 @@ pub(super) struct Shape {
     pub(super) cache: ElementType,
     /// The element type of the result.
     pub(super) out: ElementType,
-    /// What scores are multiplied by.
+    /// The factor of scores.
     pub(super) scale: f32,
-    /// What scores are bent to stay below.
+    /// The soft cap of scores.
     pub(super) soft_cap: Option<f32>,
-    /// The element type of one more score for each query head.
+    /// The element type of the sinks, one additional score for each query head.
     pub(super) sinks: Option<ElementType>,
-    /// How many positions a token sees, if that can be less than a cache has.
+    /// How many positions a token sees, if that can be fewer than the cache's.
     pub(super) window: Option<usize>,
     /// The layer of the caches.
     pub(super) layer: i32,
@@ -79,7 +79,7 @@ pub(super) struct Shape {
     registers: usize,
 }
 
-/// Rows of equally many tokens that stand next to one another.
+/// Adjacent rows with equally many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     /// How many tokens each row has.
@@ -97,18 +97,18 @@ pub(super) struct Run {
 pub(super) struct Tiling {
     /// Tokens of one workgroup; they divide the row's.
     pub(super) tokens: usize,
-    /// Rows of queries of one workgroup: its tokens by the query heads that share a key-value head.
+    /// Rows of queries of one workgroup: its tokens times the query heads that share a key-value head.
     pub(super) queries: usize,
     /// Rows of queries whose scores are computed together.
     pub(super) score_queries: usize,
     /// Rows of queries whose values are summed together.
     pub(super) mix_queries: usize,
-    /// Vectors of each that are summed together.
+    /// Vectors of each row that are summed together.
     pub(super) mix_vectors: usize,
 }
 
 impl Shape {
-    /// What `composite` is about, if kernels are written for all of that.
+    /// The shape of `composite`, if there are kernels for all of it.
     pub(super) fn of<'f>(
         composite: &Composite<'_, 'f>,
         b: &Builder<'f>,
@@ -156,14 +156,14 @@ impl Shape {
         (fits && shape.fits()).then_some(shape)
     }
 
-    /// Whether there are kernels for attention with `heads` query heads of `width` and `groups` key-value heads, whatever the pass.
+    /// Whether there are kernels for attention with `heads` query heads of `width` and `groups` key-value heads, in any pass.
     pub(super) fn has_kernels([heads, groups, width]: [usize; 3], instructions: Instructions) -> bool {
         let shape = Self::empty([heads, groups, width, 0], false, instructions);
         Self { runs: runs(&[128, 1]), ..shape }.fits()
     }
 
-    /// Whether there are kernels for latent attention with `heads` heads over entries of `width`, of which `rotary_dim` are
-    /// rotated, whatever the pass.
+    /// Whether there are kernels for latent attention with `heads` heads over entries of `width`, with `rotary_dim` rotated
+    /// dimensions, in any pass.
     pub(super) fn has_latent_kernels(
         [heads, width, rotary_dim]: [usize; 3],
         instructions: Instructions,
@@ -173,7 +173,7 @@ impl Shape {
         rotary_dim > 0 && Self { runs: runs(&[128, 1]), ..shape }.fits()
     }
 
-    /// Attention of heads of these sizes over a cache without positions.
+    /// Attention with heads of these sizes over a cache without positions.
     fn empty([heads, groups, width, pairs]: [usize; 4], latent: bool, instructions: Instructions) -> Self {
         let rotated = if latent { width - 2 * pairs } else { 0 };
         let value_width = if latent { rotated } else { width };
@@ -203,7 +203,7 @@ impl Shape {
         }
     }
 
-    /// Whether the scratch memory of a workgroup is as much as there is, and positions are numbers of 32 bits.
+    /// Whether a workgroup's scratch memory is within its limit, and positions fit 32 bits.
     fn fits(&self) -> bool {
         self.scratch_values() * 4 <= MOST_SCRATCH_BYTES && i32::try_from(self.length).is_ok()
     }
@@ -224,20 +224,20 @@ impl Shape {
         self.layers * parts * self.length * self.row_width
     }
 
-    /// The number of the first cache among the operands.
+    /// The index of the first cache among the operands.
     pub(super) fn first_cache(&self) -> usize {
         let new = if self.latent { 2 } else { 3 };
         let tables = if self.pairs > 0 { 2 } else { 0 };
         new + tables + 1 + usize::from(self.sinks.is_some())
     }
 
-    /// The window of rows whose caches are rings: position `p` stands in slot `p mod length`. That is so where a cache has slots
-    /// for the positions that all tokens of a row see.
+    /// The window of rows whose caches are rings: position `p` is in slot `p mod length`. A cache is a ring if it has slots for
+    /// all positions that the tokens of a row see.
     pub(super) fn ring(&self, run: &Run) -> Option<usize> {
         self.window.filter(|window| window + run.tokens <= self.length + 1)
     }
 
-    /// How a run is cut.
+    /// How a run is divided.
     pub(super) fn tiling(&self, run: &Run) -> Tiling {
         let shared = self.shared();
         let most = (MOST_QUERIES.min(MOST_QUERY_VALUES / self.width.min(MOST_QUERY_VALUES)) / shared).max(1);
@@ -252,8 +252,8 @@ impl Shape {
         }
     }
 
-    /// In how many parts the positions of a row are cut, each for workgroups of its own: more than one only where single tokens
-    /// attend to long caches and are too few to keep many cores busy.
+    /// The number of parts of a row's positions, each with workgroups of its own: more than one only if single tokens attend to
+    /// long caches and are too few to keep many cores busy.
     pub(super) fn parts(&self) -> usize {
         let [Run { tokens: 1, count, .. }] = self.runs[..] else { return 1 };
         parts(count * self.groups, self.window.unwrap_or(self.length))
@@ -277,17 +277,17 @@ impl Shape {
     }
 }
 
-/// In how many parts `workgroups` cut the positions of caches with room for so many.
+/// The number of parts if there are `workgroups` without them, over caches of `positions`.
 pub(super) fn parts(workgroups: usize, positions: usize) -> usize {
     ENOUGH_WORKGROUPS.div_ceil(workgroups).min(positions / POSITIONS_A_PART).max(1)
 }
 
-/// How many groups the heads of latent attention make, so that a workgroup has room for one.
+/// The number of groups of latent attention's heads, so that a workgroup has room for one.
 fn latent_groups(heads: usize, width: usize) -> usize {
     heads / largest_divisor(heads, (MOST_QUERY_VALUES / width.max(1)).clamp(1, MOST_LATENT_HEADS))
 }
 
-/// The rows of `tokens`, equal neighbours together.
+/// The rows of `tokens`, equal neighbours merged.
 fn runs(tokens: &[usize]) -> Vec<Run> {
     let (mut row, mut start) = (0, 0);
     let equal = tokens.chunk_by(|a, b| a == b);

@@ -1,4 +1,4 @@
-//! Vectors of float32 in kernels: the exponential, transposition, and what a KV cache keeps of them.
+//! Vectors of float32 in kernels: the exponential, transposition, and loads and stores in the cache's element type.
 
 use mlxcel_stablehlo::ElementType;
 
@@ -18,12 +18,12 @@ pub(super) fn dividing(size: usize, mut lanes: usize) -> usize {
     lanes
 }
 
-/// Memory of this workgroup's own, `len` elements of float32.
+/// Scratch memory of this workgroup, `len` elements of float32.
 pub(super) fn scratch(w: &mut Writer, word: &str, len: usize) -> Memory {
     Memory { view: View::on_stack(w, word, len, "f32"), element: ElementType::F32 }
 }
 
-/// Elements in a row in memory, which kernels see as float32.
+/// Contiguous elements in memory, which kernels see as float32.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     pub(super) view: View,
@@ -31,12 +31,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The type of `len` elements in a row.
+    /// The type of `len` contiguous elements.
     pub(super) fn ty(len: usize, element: ElementType) -> String {
         format!("memref<{len}x{}>", element.mlir())
     }
 
-    /// `lanes` elements from index `at` on, in float32.
+    /// `lanes` elements from index `at` on, as float32.
     pub(super) fn load(&self, w: &mut Writer, word: &str, at: &str, lanes: usize) -> String {
         let element = self.element.mlir();
         let (raw, wide) = (vector(lanes, element), vector(lanes, "f32"));
@@ -57,7 +57,7 @@ impl Memory {
         }
     }
 
-    /// Rounds `value`, `lanes` of float32, to this memory's floats and stores them from index `at` on.
+    /// Rounds `value`, `lanes` of float32, to this memory's element type and stores it from index `at` on.
     pub(super) fn store(&self, w: &mut Writer, value: &str, at: &str, lanes: usize) {
         let raw = vector(lanes, self.element.mlir());
         let mut value = value.to_owned();
@@ -68,7 +68,7 @@ impl Memory {
         self.view.store(w, &value, &[at], &raw);
     }
 
-    /// The element at index `at`, of float32, in all of `lanes`.
+    /// The element at index `at`, a float32, in all of `lanes`.
     pub(super) fn broadcast(&self, w: &mut Writer, word: &str, at: &str, lanes: usize) -> String {
         let value = self.scalar(w, word, at);
         broadcast(w, word, &value, lanes)
@@ -95,9 +95,9 @@ pub(super) fn reduce(w: &mut Writer, word: &str, kind: &str, value: &str, lanes:
     w.set(word, format_args!("vector.reduction <{kind}>, {value} : {} into f32", vector(lanes, "f32")))
 }
 
-/// The turned square of `rows`, as many vectors as each has lanes.
+/// The transpose of the square matrix `rows`: as many vectors as each has lanes.
 ///
-/// At each stage, blocks off the diagonal change places: of half the rows, then of a quarter, down to single elements.
+/// Each stage exchanges blocks off the diagonal: of half the rows, then of a quarter, down to single elements.
 pub(super) fn transpose(w: &mut Writer, mut rows: Vec<String>) -> Vec<String> {
     let lanes = rows.len();
     let ty = vector(lanes, "f32");
@@ -105,7 +105,7 @@ pub(super) fn transpose(w: &mut Writer, mut rows: Vec<String>) -> Vec<String> {
     while block > 0 {
         for low in (0..lanes).filter(|row| row & block == 0) {
             let high = low + block;
-            // Lanes of the second operand count on behind those of the first.
+            // Indices of the second operand's lanes follow those of the first.
             let upper = (0..lanes).map(|lane| if lane & block == 0 { lane } else { lanes + lane - block });
             let lower = (0..lanes).map(|lane| if lane & block == 0 { lane + block } else { lanes + lane });
             let mut shuffle = |mask: Vec<usize>| {
@@ -122,7 +122,7 @@ pub(super) fn transpose(w: &mut Writer, mut rows: Vec<String>) -> Vec<String> {
 }
 
 /// e to the power of `x` for `x` of at most zero, with a relative error below 2e-7; below -86, where it is less than 4.5e-38, it is zero.
-/// So a key that is hidden adds nothing, and sums do not depend on how many such keys a workgroup reads beside its own.
+/// So hidden keys add nothing, and sums do not depend on how many of them a workgroup reads.
 ///
 /// The method is that of `expf` of Moshier's Cephes library: `x = n ln 2 + r` with `r` of at most half of ln 2, a polynomial of
 /// degree 5 in `r`, and `n` added to the exponent.
@@ -135,11 +135,11 @@ pub(super) fn exponential(w: &mut Writer, x: &str, lanes: usize) -> String {
         w.set("power", format_args!("vector.fma {a}, {b}, {c} : {ty}"))
     };
     let least = constant(w, "-86.0");
-    // Compared this way round, what is not a number stays so, in one instruction.
+    // In this order of operands NaN stays NaN, in one instruction.
     let below = w.set("below", format_args!("arith.cmpf ogt, {least}, {x} : {ty}"));
     let truths = vector(lanes, "i1");
     let x = w.set("power", format_args!("arith.select {below}, {least}, {x} : {truths}, {ty}"));
-    // To a number so large that its last bit counts ones, x / ln 2 is added rounded; n is in the lowest bits of the sum.
+    // x / ln 2 is added to a number so large that its last bit counts ones, which rounds it; n is in the lowest bits of the sum.
     let (log2_e, large) = (constant(w, "1.44269504088896341"), constant(w, "12582912.0"));
     let sum = fma(w, &x, &log2_e, &large);
     let n = w.arith("power", "subf", &sum, &large, &ty);

@@ -1,4 +1,4 @@
-//! Keys and values of rows with several tokens on their way into the caches, before any of them is read.
+//! Writes keys and values of rows with several tokens into the caches before any of them is read.
 
 use super::label;
 use super::pass::{Pass, divide, for_each, row_scratch};
@@ -8,7 +8,7 @@ use crate::kernels::Kernel;
 /// Tokens of one workgroup.
 const TOKENS: usize = 16;
 
-/// The kernel for the rows of several tokens, if there are such; rows of one write theirs where they are read.
+/// The kernel for rows with several tokens, if any; rows with one token write theirs in the kernel that reads them.
 pub(super) fn kernel(shape: &Shape) -> Option<Kernel> {
     let several = || shape.runs.iter().filter(|run| run.tokens > 1);
     let workgroups = |run: &Run| run.count * shape.kept_heads() * run.tokens.div_ceil(TOKENS);

@@ -1,23 +1,23 @@
-//! Many rows: weights are made ready once for a block of inputs, multiplied from the first-level cache with tile after tile of
-//! rows, and the sums of a workgroup wait on the stack until its last block.
+//! Many rows: a block of inputs of the weight is converted once and multiplied from the L1 cache with tile after tile of rows; a
+//! workgroup's sums stay on the stack until its last block.
 
 use super::matrices;
 use super::product::{Arrangement, Buffers, Product};
 use crate::view::{Locality, View};
 use crate::writer::Writer;
 
-/// Bytes of the stack that sums may take.
+/// The most bytes of sums on the stack.
 const SUM_BYTES: usize = 96 * 1024;
 
-/// Workgroups that there should be at least, for many cores.
+/// The fewest workgroups, for many cores.
 const WORKGROUPS: usize = 64;
 
-/// Panels that are computed together: their units share the loads of activations.
+/// Panels that are computed together: their units share loads of activations.
 fn panels_together(product: &Product) -> usize {
     product.panels_together(2)
 }
 
-/// Panels of one workgroup, which share the activations that it brings into the cache.
+/// Panels of one workgroup, which share the activations that it loads into the cache.
 pub(super) fn panels_of_workgroup(product: &Product) -> usize {
     let together = panels_together(product);
     let groups = product.panels() / together;
@@ -31,15 +31,15 @@ fn sums_of_group(product: &Product) -> usize {
     tiles * tile_rows * panels_together(product) * product.format.lanes()
 }
 
-/// What the parts of the kernel have in common.
+/// State shared by the parts of the kernel.
 struct Blocks<'a> {
     product: &'a Product,
     buffers: &'a Buffers,
     /// Panels that are computed together.
     panels: usize,
-    /// The sums: for each group of panels those of each row, panel after panel.
+    /// The sums: per group of panels those of each row, panel by panel.
     sums: View,
-    /// The units of a block of inputs: of each input (or pair) those of every panel of a group.
+    /// The units of a block of inputs: for each input (or pair) those of every panel of a group.
     units: View,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
 }
 
 impl Blocks<'_> {
-    /// Where the sums of the group begin that a panel is the first of.
+    /// Where the sums of the group that begins with a panel start.
     fn group(&self, w: &mut Writer, panel: &str, first: &str) -> String {
         let ahead = w.arith("ahead", "subi", panel, first, "index");
         w.scaled("group", &ahead, sums_of_group(self.product) / self.panels)
@@ -100,7 +100,7 @@ impl Blocks<'_> {
         });
     }
 
-    /// Makes the units of a block of the panels from `panel` on; answers how many there are.
+    /// Converts a block of the panels from `panel` on to units; returns their number.
     fn make_ready(&self, w: &mut Writer, panel: &str, block: &str) -> String {
         let Product { format, .. } = self.product;
         let (lanes, panels) = (format.lanes(), self.panels);
@@ -124,7 +124,7 @@ impl Blocks<'_> {
             for (i, start) in starts.iter().enumerate() {
                 let at = w.added("at", start, &from);
                 if format.fetches_ahead() {
-                    // The same place of the next block.
+                    // The same position in the next block.
                     let ahead = w.offset("ahead", &at, block_steps * lanes);
                     self.buffers.panels.prefetch(w, &[&ahead], Locality::Second);
                 }
@@ -162,7 +162,7 @@ impl Blocks<'_> {
         w.added("units", &units, &extra)
     }
 
-    /// Adds the products of the units that are ready with the activations of a block, tile after tile.
+    /// Adds the products of the converted units with the activations of a block, tile by tile.
     fn multiply(&self, w: &mut Writer, chunk: &str, block: &str, group: &str, count: &str) {
         let Product { format, arrangement, .. } = self.product;
         let Arrangement { blocks, tiles, block_units, tile_rows, .. } = *arrangement;
@@ -219,7 +219,7 @@ impl Blocks<'_> {
         });
     }
 
-    /// Writes the sums of a chunk of rows to the result.
+    /// Stores the sums of a chunk of rows in the result.
     fn finish(&self, w: &mut Writer, chunk: &str, panel: &str, group: &str) {
         let Arrangement { tiles, tile_rows, .. } = self.product.arrangement;
         let lanes = self.product.format.lanes();

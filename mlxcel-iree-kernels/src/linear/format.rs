@@ -1,4 +1,4 @@
-//! How a panel of weights is read and multiplied: the element type, the vector width, and the instructions for them.
+//! How a panel of weights is read and multiplied: element type, vector width and instructions.
 
 use mlxcel_stablehlo::ElementType;
 
@@ -6,12 +6,12 @@ use crate::instructions::{Instructions, VectorSet};
 use crate::view::View;
 use crate::writer::Writer;
 
-/// Panels of weights, and what they are multiplied by.
+/// The format of panels of weights, and of the activations that they are multiplied by.
 ///
-/// One load of a panel gives a *step*: for each lane as many consecutive inputs as the layout keeps together. A step becomes
-/// one or two *units*: vectors that are each multiplied by one number, broadcast, of each row of activations. A unit is a
-/// float32 of each lane, or, where the processor multiplies pairs of bfloat16, a pair of each lane. Where it multiplies
-/// [matrices](super::matrices) of bfloat16, two steps become a unit of two vectors.
+/// One load of a panel gives a *step*: for each lane as many consecutive inputs as the layout keeps together. A step becomes one
+/// or two *units*: vectors that are multiplied by one broadcast number of each row of activations. A unit has one float32 per
+/// lane, or, if the processor multiplies pairs of bfloat16, one pair per lane. If it multiplies [matrices](super::matrices) of
+/// bfloat16, two steps become a unit of two vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
     weight: ElementType,
@@ -19,7 +19,7 @@ pub(super) struct Format {
     units: Units,
 }
 
-/// What units consist of.
+/// The elements of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Units {
     /// A float32 of each lane.
@@ -31,12 +31,12 @@ pub(super) enum Units {
 }
 
 impl Format {
-    /// Weights of a type; units are other than floats where activations are bfloat16 as well, and the processor multiplies such.
+    /// Weights of a type; units are not floats if activations are bfloat16 as well and the processor multiplies them.
     pub(super) fn new(weight: ElementType, instructions: Instructions, units: Units) -> Self {
         Self { weight, instructions, units }
     }
 
-    /// Whether units meet two rows at a time.
+    /// Whether units are multiplied with two rows at a time.
     pub(super) fn in_matrices(&self) -> bool {
         self.units == Units::Matrices
     }
@@ -46,7 +46,7 @@ impl Format {
         self.instructions.lanes()
     }
 
-    /// Vector registers that sums can take beside operands that are ready.
+    /// Vector registers available for sums next to converted operands.
     pub(super) fn sums(&self) -> usize {
         self.instructions.registers() * 3 / 4
     }
@@ -56,12 +56,12 @@ impl Format {
         self.instructions.schedule.streams
     }
 
-    /// How many bytes ahead of what is read memory is asked for.
+    /// The prefetch distance in bytes.
     pub(super) fn bytes_ahead(&self) -> usize {
         self.instructions.schedule.ahead
     }
 
-    /// Vector registers that sums can take beside operands that are made ready on the way.
+    /// Vector registers available for sums next to operands that are converted on the fly.
     pub(super) fn streamed_sums(&self) -> usize {
         match self.instructions.set {
             VectorSet::Avx2 => self.instructions.registers() / 2,
@@ -83,12 +83,12 @@ impl Format {
         }
     }
 
-    /// Units of a step; 1 where a unit takes several steps.
+    /// Units of a step; 1 if a unit takes several steps.
     pub(super) fn units(&self) -> usize {
         (self.depth() / self.unit_depth()).max(1)
     }
 
-    /// Steps of a unit; 1 where a step has several units.
+    /// Steps of a unit; 1 if a step has several units.
     pub(super) fn steps(&self) -> usize {
         (self.unit_depth() / self.depth()).max(1)
     }
@@ -98,7 +98,7 @@ impl Format {
         format!("vector<{}xf32>", self.lanes())
     }
 
-    /// The type of what meets a unit of one row: one activation, or several.
+    /// The type of what a unit is multiplied by per row: one activation, or several.
     pub(super) fn activation(&self) -> &'static str {
         match self.units {
             Units::Floats => "f32",
@@ -117,7 +117,7 @@ impl Format {
         format!("vector<{}x{}>", self.lanes(), self.unit_element())
     }
 
-    /// The type of what a step is loaded as: an element for each lane.
+    /// The element type of a step's load: an element for each lane.
     pub(super) fn stored(&self) -> &'static str {
         match self.weight {
             ElementType::BF16 => "i32",
@@ -131,7 +131,7 @@ impl Format {
         self.lanes() * self.weight.bytes_for(self.depth())
     }
 
-    /// Whether loads are announced to the processor: those for x86-64 fetch ahead by themselves, but not far enough.
+    /// Whether kernels prefetch: x86-64 prefetches in hardware, but not far enough.
     pub(super) fn fetches_ahead(&self) -> bool {
         self.instructions.set != VectorSet::Neon
     }
@@ -159,7 +159,7 @@ impl Format {
         }
     }
 
-    /// Loads a last step of one input where steps have two, from the element `at` of `weights` as they are stored.
+    /// Loads a last step of one input, where other steps have two, from the element `at` of `weights` as stored.
     pub(super) fn load_last(&self, w: &mut Writer, weights: &View, at: &str) -> String {
         let stored = format!("vector<{}x{}>", self.lanes(), self.weight);
         let step = weights.load(w, "step", &[at], &stored);

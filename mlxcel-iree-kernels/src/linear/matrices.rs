@@ -1,13 +1,13 @@
-//! Products of matrices of bfloat16: four inputs of two outputs with those of two rows, whose four sums are one vector.
+//! Products of bfloat16 matrices: four inputs of two outputs times those of two rows; their four sums are one vector.
 //!
-//! A panel has four outputs, so its units are two vectors: of the first two outputs, and of the others. The sums of two rows and a panel are
-//! two vectors too, `[row][output]` each; they stand where, in other products, those of the one and of the other row do.
+//! A panel has four outputs, so its units are two vectors: the first two outputs, and the last two. The sums of two rows and a panel are
+//! two vectors too, `[row][output]` each, in place of the two rows' sums of other products.
 
 use super::format::Format;
 use crate::view::View;
 use crate::writer::Writer;
 
-/// Outputs, and rows, that meet at a time.
+/// Outputs, and rows, that are multiplied at a time.
 const TWO: usize = 2;
 
 impl Format {

@@ -1,7 +1,7 @@
 //! Linear layers over weights in panels.
 //!
-//! The weight is read by [`Format`](format::Format); a [`Product`](product::Product) divides the work. Rows that are few are
-//! [`streamed`] by, many are [`blocked`]; outputs that fill no panel are the [`rest`].
+//! [`Format`](format::Format) reads the weight; a [`Product`](product::Product) divides the work. Few rows use [`streamed`], many
+//! use [`blocked`]; outputs that fill no panel use [`rest`].
 
 mod blocked;
 mod format;
@@ -19,7 +19,7 @@ use product::Product;
 
 /// Replaces a linear layer by a kernel; the bias, which is rare and small, is added by the compiler's code.
 ///
-/// Weights that are no argument have not been put into panels, and are left to the compiler.
+/// Weights that are not arguments are not in panels, and are left to the compiler.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,

@@ -10,17 +10,17 @@ use crate::kernels::{Binding, Kernel};
 use crate::view::View;
 use crate::writer::Writer;
 
-/// The most rows that a weight streams past; the work for more is better done block by block.
+/// The most rows for which the weight is streamed; more are computed block by block.
 const FEW_ROWS: usize = 16;
 
-/// Inputs that activations and weights are taken in together where rows are many: of 32 outputs they fill half a first-level cache.
+/// Inputs per block where rows are many: those of 32 outputs fill half an L1 cache.
 const BLOCK: usize = 128;
 
-/// Rows whose activations of one block are taken together: they stay in the second-level cache.
+/// Rows whose activations of one block are processed together: they stay in the L2 cache.
 const MOST_ROWS_TOGETHER: usize = 132;
 
 /// `x: [rows, inputs]` times the transpose of `weight: [outputs, inputs]` in panels, summed in float32; or, for each of `blocks`
-/// of rows, times that of its expert.
+/// of rows, times its expert's weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     /// The rows, or those of a block.
@@ -33,11 +33,11 @@ pub(super) struct Product {
     experts: Option<Blocks>,
 }
 
-/// How activations lie when a kernel reads them: `[chunks][blocks][tiles][block_units][tile_rows]`, so that those which are
-/// multiplied by the same weight stand side by side; those of experts' blocks one block after another.
+/// The order of activations that a kernel reads: `[chunks][blocks][tiles][block_units][tile_rows]`, so that those multiplied by
+/// the same weight are adjacent; those of experts' blocks block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrangement {
-    /// Parts of the rows, one after another.
+    /// Parts of the rows.
     pub(super) chunks: usize,
     /// Parts of the inputs.
     pub(super) blocks: usize,
@@ -45,12 +45,12 @@ pub(super) struct Arrangement {
     pub(super) tiles: usize,
     /// Units of a block; the last block may have fewer in use.
     pub(super) block_units: usize,
-    /// Rows whose sums are kept in registers together; the last tiles may have fewer in use.
+    /// Rows whose sums are in registers together; the last tiles may have fewer in use.
     pub(super) tile_rows: usize,
 }
 
 impl Product {
-    /// The product of operands of these types, or none where there is nothing to compute.
+    /// The product of operands of these types, or none if there is nothing to compute.
     pub(super) fn new(
         x: &TensorType,
         weight: &TensorType,
@@ -70,7 +70,7 @@ impl Product {
             && inputs.is_multiple_of(2)
             && outputs.is_multiple_of(lanes);
         let few = rows <= few_rows(&Format::new(weight.element, instructions, Units::Floats));
-        // Arm multiplies matrices of bfloat16 wherever it multiplies pairs.
+        // Arm processors that multiply pairs of bfloat16 also multiply matrices of them.
         let matrices = instructions.set == VectorSet::Neon && inputs.is_multiple_of(4) && !few;
         let units = match pairs {
             true if matrices => Units::Matrices,
@@ -115,7 +115,7 @@ impl Product {
         }
     }
 
-    /// Whether the sums of all rows are kept in registers while the weight streams by.
+    /// Whether the sums of all rows stay in registers while the weight is streamed.
     fn few_rows(&self) -> bool {
         self.rows <= few_rows(&self.format)
     }
@@ -125,12 +125,12 @@ impl Product {
         self.outputs / self.format.lanes()
     }
 
-    /// Outputs behind the last whole panel.
+    /// Outputs after the last whole panel.
     pub(super) fn rest(&self) -> usize {
         self.outputs % self.format.lanes()
     }
 
-    /// How many panels are computed together, at most `most`, leaving enough groups of them for many cores.
+    /// How many panels are computed together: at most `most`, with enough groups left for many cores.
     pub(super) fn panels_together(&self, most: usize) -> usize {
         const GROUPS: usize = 64;
         let panels = self.panels();
@@ -190,7 +190,7 @@ impl Product {
                 shape.push(depth);
                 order.push(6);
             }
-            // Dimensions of one element are left out, so that the compiler sees how plain a transposition it is.
+            // Dimensions of one element are removed, so that the compiler sees a simple transposition.
             let kept: Vec<usize> = (0..shape.len()).filter(|&i| shape[i] != 1).collect();
             let order: Vec<usize> =
                 order.iter().filter_map(|i| kept.iter().position(|kept| kept == i)).collect();
@@ -261,7 +261,7 @@ impl Product {
         w.scaled("column", panel, self.format.lanes())
     }
 
-    /// Elements by which an announced read is ahead: at least 4 KiB.
+    /// The prefetch distance in elements: at least 4 KiB.
     pub(super) fn ahead(&self) -> usize {
         self.format.bytes_ahead().max(4096) / self.format.step_bytes() * self.format.lanes()
     }
@@ -276,8 +276,8 @@ impl Product {
     }
 }
 
-/// `x` as float32. What was rounded to bfloat16 is rounded again, by its bits: the compiler takes a conversion and its reverse for nothing
-/// where it fuses both, which depends on the number of rows.
+/// `x` as float32. Values rounded to bfloat16 are rounded again, by their bits: the compiler folds a conversion and its reverse where it
+/// fuses both, which depends on the number of rows.
 fn widened<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
     let is_rounded = b.ty(x).element == ElementType::BF16;
     let x = b.convert(x, ElementType::F32)?;
@@ -289,7 +289,7 @@ fn widened<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
     let [half, one, below, kept] = [16u32, 1, 0x7fff, 0xffff_0000];
     let all = |b: &mut Builder<'f>, bits: u32| b.splat(ElementType::U32, f64::from(bits), &shape);
     let (half, one, below, kept) = (all(b, half)?, all(b, one)?, all(b, below)?, all(b, kept)?);
-    // To the nearest, of two the even one.
+    // To nearest, ties to even.
     let last = b.shift_right_logical(bits, half)?;
     let last = b.and(last, one)?;
     let bits = b.add(bits, below)?;
@@ -298,12 +298,12 @@ fn widened<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
     b.bitcast_convert(bits, ElementType::F32)
 }
 
-/// The most rows that a weight streams past with their sums in registers.
+/// The most rows for which the weight is streamed with their sums in registers.
 fn few_rows(format: &Format) -> usize {
     FEW_ROWS.min(format.streamed_sums())
 }
 
-/// How many of `rows` make a tile: as many as fit, but rather some less that divide the rows than tiles with unused ones.
+/// The rows of a tile: as many as fit, but preferably somewhat fewer that divide `rows` evenly.
 fn tile_rows(rows: usize, most: usize) -> usize {
     let fitting = rows.div_ceil(rows.div_ceil(most));
     let dividing = (1..=most).rev().find(|&size| rows.is_multiple_of(size)).unwrap_or(1);
@@ -315,7 +315,7 @@ fn tile_rows(rows: usize, most: usize) -> usize {
 pub(super) struct Buffers {
     /// Arranged activations, in units.
     pub(super) x: View,
-    /// The weight in elements that steps are loaded as; there is one for each lane of a step.
+    /// The weight in elements that steps are loaded as, one for each lane of a step.
     pub(super) panels: View,
     /// The weight in its own elements.
     pub(super) elements: View,
@@ -324,7 +324,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// The buffers of a call; where there are experts, those of the workgroup's block.
+    /// The buffers of a call; with experts, those of the workgroup's block.
     fn new(product: &Product, kernel: &mut Kernel) -> (Self, Option<Block>) {
         let Product { rows, inputs, outputs, weight, format, experts, .. } = *product;
         let (x, panels) = (kernel.operand("x"), kernel.panel_operand("weight"));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_a_place_and_usual_numbers_of_rows_fill_all() {
+    fn tiles_cover_all_rows_and_common_row_counts_fill_them() {
         for set in [VectorSet::Avx512, VectorSet::Avx2, VectorSet::Neon] {
             for rows in (1..300).chain([512, 1000, 2048]) {
                 let Arrangement { chunks, blocks, tiles, block_units, tile_rows } =
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_workgroups_for_many_cores() {
+    fn large_layers_have_workgroups_for_many_cores() {
         for rows in [1, 8, 16, 128, 512] {
             let product = product(VectorSet::Avx512, rows);
             let of_workgroup = if product.few_rows() {

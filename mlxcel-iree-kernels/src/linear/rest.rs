@@ -1,9 +1,9 @@
-//! The outputs behind the last whole panel, whose weights lie row by row: a workgroup each, over all rows of activations.
+//! Outputs after the last whole panel, with weights row by row: one workgroup each, over all rows of activations.
 
 use super::product::{Arrangement, Buffers, Product};
 use crate::writer::Writer;
 
-/// Computes the output that is `rest` behind the last panel.
+/// Computes output `rest` after the last panel.
 pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, rest: &str) {
     let Arrangement { chunks, blocks, tiles, block_units, tile_rows } = product.arrangement;
     let vector = format!("vector<{tile_rows}xf32>");

@@ -1,16 +1,16 @@
-//! Few rows: the weight streams through the processor once, and the sums of all rows stay in registers.
+//! Few rows: the weight is streamed once, and the sums of all rows stay in registers.
 //!
-//! Each result is one sum over the inputs in their order, as in [`blocked`](super::blocked), so that it does not depend on how many rows
-//! there are. Several panels, or rows, are enough for no addition to wait for the one before it while memory is read.
+//! Each result is one sum over the inputs in order, as in [`blocked`](super::blocked), so that it does not depend on the number of rows.
+//! Several panels, or rows, are enough that no addition waits for the previous one while memory is read.
 
 use super::product::{Buffers, Product};
 use crate::view::{Locality, View};
 use crate::writer::Writer;
 
-/// Steps of one turn of the loop.
+/// Steps of one iteration of the loop.
 const UNROLL: usize = 2;
 
-/// The panels that a workgroup computes: for one row as many as keep memory busy, for several two, whose units share the loads of
+/// The panels of a workgroup: for one row as many as saturate memory bandwidth, for several rows two, whose units share loads of
 /// activations.
 pub(super) fn panels_together(product: &Product) -> usize {
     let most = if product.rows == 1 { product.format.streams() } else { 2 };
@@ -58,7 +58,7 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
     }
 }
 
-/// What steps have in common.
+/// State shared by all steps.
 struct Stream<'a> {
     product: &'a Product,
     buffers: &'a Buffers,
@@ -66,7 +66,7 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Adds the products of one step, the `turn`th of those that are written side by side.
+    /// Adds the products of one step, number `turn` of the unrolled ones.
     fn step(&self, w: &mut Writer, step: &str, turn: usize, sums: &mut [String]) {
         let format = &self.product.format;
         let lane = w.scaled("at", step, format.lanes());
@@ -76,7 +76,7 @@ impl Stream<'_> {
             .iter()
             .map(|start| {
                 let at = w.added("at", start, &lane);
-                // One announcement a line of the cache.
+                // One prefetch per cache line.
                 if self.product.rows > 1
                     && format.fetches_ahead()
                     && turn.is_multiple_of(64 / format.step_bytes().min(64))

@@ -1,4 +1,4 @@
-//! The kernel for many rows: codes are unpacked once for a block of rows, and their products with tiles of it are summed.
+//! The kernel for many rows: codes are unpacked once per block of rows and multiplied with tiles of it.
 
 use super::buffers::Views;
 use super::linear::{BLOCK, Chunk, Linear, Panels, unrolled};
@@ -6,7 +6,7 @@ use crate::instructions::VectorSet;
 use crate::view::View;
 use crate::writer::Writer;
 
-/// What a workgroup for many rows keeps in memory.
+/// The scratch memory of a workgroup for many rows.
 pub(super) struct Scratch {
     /// `[panels, rows, lanes]` f32.
     totals: View,
@@ -15,7 +15,7 @@ pub(super) struct Scratch {
 }
 
 impl Linear {
-    /// Memory of a workgroup's own for many rows.
+    /// A workgroup's scratch memory for many rows.
     pub(super) fn scratch(&self, w: &mut Writer, panels: usize) -> Scratch {
         let product = &self.product;
         let (form, rows) = (&product.form, self.rows.min(BLOCK));
@@ -36,8 +36,8 @@ impl Linear {
 
     /// The outputs of some panels for `count` rows from `first`.
     ///
-    /// Chunk by chunk the codes are unpacked once, and all rows meet them in tiles. Totals are kept in memory between chunks: in
-    /// the result they would stand so far apart that they push each other out of the cache.
+    /// Each chunk's codes are unpacked once and multiplied with all rows in tiles. Totals are kept in scratch memory between
+    /// chunks: in the result their stride is so large that they evict each other from the cache.
     pub(super) fn block(
         &self,
         w: &mut Writer,
@@ -63,7 +63,7 @@ impl Linear {
             self.unpack_chunk(w, views, scratch, &numbers, chunk);
             let of_weights: Vec<_> =
                 numbers.iter().map(|number| self.of_chunk(w, views, number, chunk)).collect();
-            // Tiles of two sizes that differ by one row at most.
+            // Tiles of two sizes that differ by at most one row.
             let tiles = count.div_ceil(product.few());
             let (small, larger) = (count / tiles, count % tiles);
             for (from, to, size) in
@@ -104,7 +104,7 @@ impl Linear {
         let product = &self.product;
         let form = &product.form;
         let codes = self.codes(chunk);
-        // As many units at a time as activations meet at least.
+        // At least as many units at a time as one product takes.
         let together = product.width().div_ceil(codes.len());
         let turns = form.chunk() / codes.len() / together;
         let [zero, one, size] = [0, 1, turns].map(|n| w.index(n));
@@ -132,8 +132,8 @@ impl Linear {
         });
     }
 
-    /// Adds what a chunk contributes to the totals of `count` rows from `tile` on.
-    #[allow(clippy::too_many_arguments, reason = "the places in all loops around it")]
+    /// Adds a chunk's products to the totals of `count` rows from `tile` on.
+    #[allow(clippy::too_many_arguments, reason = "the indices of all enclosing loops")]
     fn tile(
         &self,
         w: &mut Writer,
@@ -149,7 +149,7 @@ impl Linear {
         let (floats, operand) = (product.vector("f32"), product.operand());
         let units = product.units();
         let unroll = match product.instructions.set {
-            // A chunk as one piece would take more registers than there are.
+            // A fully unrolled chunk would need more registers than there are.
             VectorSet::Neon => unrolled(units, if product.matrices { 2 } else { 4 }),
             _ if units <= 8 => units,
             _ => unrolled(units, 4),

@@ -1,4 +1,4 @@
-//! The buffers of a linear layer's kernel as its parts look at them; where there are experts, those of the workgroup's block.
+//! Views of the buffers of a linear layer's kernel; with experts, those of the workgroup's block.
 
 use mlxcel_graph::packed::operand_parts;
 
@@ -12,7 +12,7 @@ use crate::view::View;
 
 /// The views of a call's buffers.
 pub(super) struct Views {
-    /// `[chunks, rows, chunk / width, planes]`: what meets a lane.
+    /// `[chunks, rows, chunk / width, planes]`: the activations that are multiplied with a lane.
     pub(super) x: View,
     /// `[chunks, rows, 2]` f32: scale and sum.
     pub(super) meta: View,
@@ -22,7 +22,7 @@ pub(super) struct Views {
     pub(super) out: View,
 }
 
-/// The buffers of a call, and the block of the workgroup where there are blocks.
+/// The buffers of a call, and the workgroup's block if there are blocks.
 pub(super) struct Buffers {
     x: Binding,
     meta: Binding,
@@ -42,7 +42,7 @@ impl Buffers {
         Self { x, meta, parts, out, block }
     }
 
-    /// Activations of `of_row` elements for each chunk and row, those of the workgroup's block.
+    /// Activations of `of_row` elements per chunk and row, those of the workgroup's block.
     fn activations(
         &self,
         linear: &Linear,
@@ -70,7 +70,7 @@ impl Buffers {
         View::new(name, ty)
     }
 
-    /// The part of the weight in a buffer that has `of_output` elements for each output, those of the block's matrix.
+    /// The buffer of a part of the weight with `of_output` elements per output, those of the block's matrix.
     fn weight(
         &self,
         linear: &Linear,
@@ -91,7 +91,7 @@ impl Buffers {
     }
 }
 
-/// A buffer as a whole.
+/// A whole buffer.
 fn whole(kernel: &mut Kernel, word: &str, binding: &Binding, shape: &[usize], element: &str) -> View {
     let shape: String = shape.iter().map(|size| format!("{size}x")).collect();
     let ty = format!("memref<{shape}{element}>");

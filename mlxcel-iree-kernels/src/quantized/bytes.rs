@@ -1,37 +1,37 @@
-//! Products of bytes: the processor's instructions for them, and whether they take the bytes of a weight as numbers with a sign.
+//! Products of bytes: the processor's instructions for them, and whether they take a weight's bytes as signed.
 //!
-//! Activations have a sign. x86-64 multiplies them with bytes that have none; Arm with bytes that have one, and, where it has products of
-//! matrices, also with such that have none.
+//! Activations are signed. x86-64 multiplies them with unsigned bytes; Arm with signed ones and, if it has products of matrices, also
+//! with unsigned ones.
 
 use super::form::Arithmetic;
 use super::product::Product;
 use crate::instructions::VectorSet;
 use crate::writer::Writer;
 
-/// What is subtracted from codes of 8 bits that become numbers with a sign.
+/// Subtracted from 8-bit codes that become signed.
 pub(super) const CENTRE: u8 = 128;
 
 impl Product {
-    /// Whether codes meet activations as bytes with a sign: on Arm all that are, as they come, numbers of such bytes, and codes of 8 bits
-    /// where there is no instruction for them.
+    /// Whether codes are multiplied as signed bytes: on Arm those whose values fit signed bytes, and 8-bit codes if there is no
+    /// instruction for unsigned ones.
     pub(super) fn signed(&self) -> bool {
         let fits = self.table().is_some() || self.form.packing.bits < 8;
         self.instructions.set == VectorSet::Neon && (fits || !self.instructions.int8_mm)
     }
 
-    /// Whether codes have no sign as they come, and are made to have one.
+    /// Whether codes are unsigned, and are made signed.
     pub(super) fn is_centred(&self) -> bool {
         let eight = self.table().is_none() && self.form.packing.bits == 8;
         self.arithmetic != Arithmetic::Float && eight && self.signed()
     }
 
-    /// Codes of 8 bits less [`CENTRE`].
+    /// 8-bit codes minus [`CENTRE`].
     pub(super) fn centred(&self, w: &mut Writer, codes: &str) -> String {
         let signs = self.whole().constant(w, i32::from_ne_bytes([CENTRE; 4]), "i32");
         w.arith("centred", "xori", codes, &signs, &self.vector("i32"))
     }
 
-    /// `sum` and the products of an operand's bytes with those of activations, a vector of this type; four at a time, or those of matrices.
+    /// `sum` plus the products of an operand's bytes with those of activations, a vector of this type: four bytes at a time, or matrices.
     pub(super) fn add_products(
         &self,
         w: &mut Writer,
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_have_the_signs_that_the_instruction_takes() {
+    fn codes_have_the_signedness_that_the_instruction_takes() {
         let of = |set, int8_mm, packing| {
             let product = product(set, int8_mm, packing, 1);
             (product.signed(), product.is_centred(), product.zero())

@@ -1,4 +1,4 @@
-//! Sixteen consecutive codes of one row, and the numbers that they stand for: what lookups and rows without a panel compute with.
+//! Sixteen consecutive codes of one row, and their values, for lookups and rows without a panel.
 
 use mlxcel_models::Packing;
 use mlxcel_models::packing::Code;
@@ -7,12 +7,12 @@ use super::extent::{Extent, SmallFloat};
 use crate::layout::Planes;
 use crate::writer::Writer;
 
-/// How many codes are taken at once.
+/// The codes that are processed at once.
 pub(super) const TOGETHER: usize = 16;
 
 const SIXTEEN: Extent = Extent::Vector(TOGETHER);
 
-/// The codes of a stream of bits, given as a vector of as many elements of 16 bits as a code has bits.
+/// The codes of a bit stream, given as a vector with as many 16-bit elements as a code has bits.
 pub(super) fn of_stream(w: &mut Writer, stream: &str, bits: usize) -> String {
     let (stored, integers) = (format!("vector<{bits}xi16>"), SIXTEEN.ty("i32"));
     let first = |code: usize| code * bits / 16;
@@ -33,7 +33,7 @@ pub(super) fn of_stream(w: &mut Writer, stream: &str, bits: usize) -> String {
     bits_of(w, &window, &shifts, bits)
 }
 
-/// The codes from the code `first` on of consecutive units in a panel, given the words of those units in a lane.
+/// Codes from `first` on of consecutive units in a panel, given the words of those units in a lane.
 pub(super) fn of_words(w: &mut Writer, words: &[String], planes: Planes, first: usize) -> String {
     let integers = SIXTEEN.ty("i32");
     let unit =
@@ -61,7 +61,7 @@ pub(super) fn of_words(w: &mut Writer, words: &[String], planes: Planes, first: 
     w.arith("codes", "ori", &codes, &high, &integers)
 }
 
-/// `bits` bits out of a word each, from a bit of it on.
+/// `bits` bits of each word, from a bit of its own on.
 fn of_places(w: &mut Writer, words: &[String], places: &[(usize, usize)], bits: usize) -> String {
     let mut used: Vec<usize> = places.iter().map(|(word, _)| *word).collect();
     used.dedup();
@@ -89,7 +89,7 @@ fn bits_of(w: &mut Writer, window: &str, shifts: &[usize], bits: usize) -> Strin
     w.arith("codes", "andi", &shifted, &mask, &integers)
 }
 
-/// The numbers that codes stand for, in float32.
+/// The values of codes, in float32.
 pub(super) fn numbers(w: &mut Writer, codes: &str, packing: Packing) -> String {
     let (integers, floats) = (SIXTEEN.ty("i32"), SIXTEEN.ty("f32"));
     let kind = match packing.code {

@@ -1,4 +1,4 @@
-//! The kernel that looks rows of a packed table up.
+//! The kernel for lookups in a packed table.
 
 use mlxcel_graph::packed::operand_parts;
 
@@ -14,14 +14,14 @@ use crate::writer::Writer;
 /// Values of one workgroup.
 const WORKGROUP: usize = 16 * 1024;
 
-/// Where a row lies: the index in front of one in a part, and the one behind it where it lies in a panel.
+/// Where a row is: the index before one in a part, and the one after it if the row is in a panel.
 struct Place<'a> {
     weight: &'a Weight,
     before: &'a str,
     behind: Option<&'a str>,
 }
 
-/// The kernel for `count` ids: the parts of the table and ids `[count]` i32 to `[count, inputs]` f32.
+/// The kernel for `count` ids: from the parts of the table and ids `[count]` i32 to `[count, inputs]` f32.
 pub(super) fn kernel(form: &Form, count: usize) -> Kernel {
     let Form { outputs, inputs, lanes, .. } = *form;
     let together = (WORKGROUP / inputs).clamp(1, count);
@@ -84,11 +84,11 @@ pub(super) fn kernel(form: &Form, count: usize) -> Kernel {
     kernel
 }
 
-/// Unpacks the row at a place into the result of a token.
+/// Unpacks the row at a place into a token's result.
 fn copy(w: &mut Writer, form: &Form, place: &Place<'_>, out: &View, token: &str) {
     let packing = form.packing;
     let floats = Extent::Vector(TOGETHER).ty("f32");
-    // Whole units of codes, of sixteen codes each or of a number of them.
+    // Whole units of codes, and at least sixteen codes.
     let size = form.unit().max(TOGETHER);
     let [zero, one, pieces] = [0, 1, form.inputs / size].map(|n| w.index(n));
     let groups = Groups {

@@ -1,10 +1,10 @@
-//! Whether a value is one number or a vector of them: what is computed for each lane of a panel is computed for one row too.
+//! Whether a value is a scalar or a vector: code for the lanes of a panel is also used for one row.
 
 use std::fmt::Display;
 
 use crate::writer::Writer;
 
-/// How many numbers a value is.
+/// The number of elements of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     One,
@@ -20,7 +20,7 @@ impl Extent {
         }
     }
 
-    /// The constant `literal`, of a vector in each place.
+    /// The constant `literal`, in every lane of a vector.
     pub(super) fn constant(self, w: &mut Writer, literal: impl Display, element: &str) -> String {
         match self {
             Self::One => w.constant(literal, element),
@@ -38,7 +38,7 @@ impl Extent {
         w.set("cast", format_args!("arith.{operation} {value} : {} to {}", self.ty(from), self.ty(to)))
     }
 
-    /// The float of 8 bits in the higher byte of each 16 bits, in float32 and divided by its [factor](SmallFloat::factor).
+    /// The 8-bit float in the high byte of each 16 bits, in float32 and divided by its [factor](SmallFloat::factor).
     pub(super) fn small_float(self, w: &mut Writer, bits: &str, kind: SmallFloat) -> String {
         let half = self.small_half(w, bits, kind);
         self.cast(w, "extf", &half, "f16", "f32")
@@ -49,13 +49,13 @@ impl Extent {
         let ty = self.ty("i16");
         let half = match kind {
             SmallFloat::E4M3 => {
-                // Half precision has one bit more of exponent.
+                // Half precision has one more exponent bit.
                 let one = self.constant(w, 1, "i16");
                 let moved = w.arith("moved", "shrsi", bits, &one, &ty);
                 let mask = self.constant(w, 0xbf80u16.cast_signed(), "i16");
                 let half = w.arith("half", "andi", &moved, &mask, &ty);
-                // All ones are no number, which half precision would take for one of its own: only they reach the exponent's highest
-                // bit when one is added to them, and with that bit they are no number either.
+                // All ones are NaN, which half precision would read as a number: adding one carries into the exponent's highest bit
+                // for them only, and with that bit they are NaN too.
                 let least = self.constant(w, 0x80, "i16");
                 let more = w.arith("more", "addi", &half, &least, &ty);
                 let highest = self.constant(w, 0x4000, "i16");
@@ -71,7 +71,7 @@ impl Extent {
     }
 }
 
-/// A kind of floats of 8 bits.
+/// A kind of 8-bit floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SmallFloat {
     E4M3,
@@ -79,7 +79,7 @@ pub(super) enum SmallFloat {
 }
 
 impl SmallFloat {
-    /// What [`Extent::small_float`] has to be multiplied by: the biases of the exponents differ.
+    /// The factor that [`Extent::small_float`] must be multiplied by: the exponents' biases differ.
     pub(super) fn factor(self) -> f32 {
         match self {
             Self::E4M3 => 256.0,

@@ -1,4 +1,4 @@
-//! What a packed weight looks like to a kernel, and the arithmetic with which it is multiplied.
+//! The form of a packed weight in kernels, and the arithmetic that multiplies it.
 
 use mlxcel_core::Precision;
 use mlxcel_models::Packing;
@@ -8,13 +8,13 @@ use super::prepare::LANES;
 use crate::instructions::Instructions;
 use crate::layout::Planes;
 
-/// The most inputs whose products are summed before they are scaled: what they sum to in fixed point fits 32 bits.
+/// The most inputs whose products are summed before scaling: in fixed point their sum fits 32 bits.
 const MOST_SUMMED: usize = 128;
 
-/// Codes of a unit that are floats of 8 bits: two words of each lane fill a register of their own width.
+/// Codes of a unit of 8-bit floats: two words of each lane fill a register of their own width.
 const FLOATS: usize = 4;
 
-/// A packed weight `[outputs, inputs]` in panels, each of its parts in its own.
+/// A packed weight `[outputs, inputs]` in panels, each part in its own panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     /// Rows of the weight.
@@ -28,18 +28,18 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The whole panels; what is left over are [`tail`](Self::tail) rows.
+    /// The whole panels; the remaining rows are [`tail`](Self::tail).
     pub(super) fn panels(&self) -> usize {
         self.outputs / self.lanes
     }
 
-    /// The rows that fill no panel, and lie as they are stored.
+    /// The rows that fill no panel, stored row by row.
     pub(super) fn tail(&self) -> std::ops::Range<usize> {
         self.panels() * self.lanes..self.outputs
     }
 
-    /// Consecutive inputs whose products are summed before they are scaled: a group, or an equal part of a large one. They are whole
-    /// units of codes, or units are several of them.
+    /// Consecutive inputs whose products are summed before scaling: a group, or an equal part of a large one. A chunk is a multiple
+    /// of a unit of codes, or a unit is a multiple of a chunk.
     pub(super) fn chunk(&self) -> usize {
         let (group, unit) = (self.packing.group_size, self.unit());
         let fits = |chunk: &usize| {
@@ -54,12 +54,12 @@ impl Form {
         self.inputs / self.chunk()
     }
 
-    /// The chunks that share a unit of codes: 1 where a chunk has whole ones.
+    /// The chunks that share a unit of codes: 1 if a chunk has whole units.
     pub(super) fn chunks_together(&self) -> usize {
         (self.unit() / self.chunk()).max(1)
     }
 
-    /// The planes of the codes; none where codes are floats, which lie in pairs.
+    /// The planes of the codes; none for codes that are floats, which lie in pairs.
     pub(super) fn planes(&self) -> Option<Planes> {
         match self.packing.code {
             Code::E4M3 | Code::E5M2 => None,
@@ -72,7 +72,7 @@ impl Form {
         self.planes().map_or(FLOATS, Planes::codes)
     }
 
-    /// The words of a unit; what is one word where codes are floats has 16 bits, else 32.
+    /// The words of a unit: of 16 bits if codes are floats, otherwise 32.
     pub(super) fn unit_words(&self) -> usize {
         self.planes().map_or(FLOATS / 2, Planes::words)
     }
@@ -92,7 +92,7 @@ impl Form {
         self.inputs * self.packing.bits / 8 * self.lanes
     }
 
-    /// The packing in words that an identifier can have.
+    /// The packing as part of an identifier.
     pub(super) fn name(&self) -> String {
         let text = self.packing.to_string();
         let words =
@@ -101,20 +101,20 @@ impl Form {
     }
 }
 
-/// What activations become before they meet packed values.
+/// The format of activations that are multiplied with packed values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arithmetic {
     /// They stay float32; packed values become float32.
     Float,
-    /// Fixed point of 16 bits with a scale for each group, as two signed bytes `256 · high + low`; four products of bytes at a
-    /// time are summed in 32 bits, those of high and low bytes apart.
+    /// Fixed point of 16 bits with a scale per group, as two signed bytes `256 · high + low`; four products of bytes at a time
+    /// are summed in 32 bits, high and low bytes separately.
     Int16Split,
-    /// Fixed point of 8 bits with a scale for each group.
+    /// Fixed point of 8 bits with a scale per group.
     Int8,
 }
 
 impl Arithmetic {
-    /// The fastest arithmetic that `precision` allows for weights of a form; what is no integer of 8 bits meets floats.
+    /// The fastest arithmetic that `precision` allows for weights of a form: floats unless values are 8-bit integers.
     pub(super) fn of(form: &Form, instructions: &Instructions, precision: Precision) -> Self {
         let integers = instructions.int8_dot && form.planes().is_some();
         match precision {
@@ -124,7 +124,7 @@ impl Arithmetic {
         }
     }
 
-    /// A word for names.
+    /// The name in labels.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -133,12 +133,12 @@ impl Arithmetic {
         }
     }
 
-    /// Consecutive activations that meet one lane at a time; [products of matrices](super::Product::matrices) take twice as many.
+    /// Consecutive activations multiplied with one lane at a time; twice as many for [matrices](super::Product::matrices).
     pub(super) fn width(self) -> usize {
         if self == Self::Float { 1 } else { 4 }
     }
 
-    /// The bytes, or floats, that make up an activation; each has sums of its own.
+    /// The bytes, or floats, of an activation; each has its own sums.
     pub(super) fn planes(self) -> usize {
         if self == Self::Int16Split { 2 } else { 1 }
     }
@@ -148,12 +148,12 @@ impl Arithmetic {
         if self == Self::Float { "f32" } else { "i8" }
     }
 
-    /// The type of what meets a lane: [`width`](Self::width) activations of one plane.
+    /// The type that is multiplied with a lane: [`width`](Self::width) activations of one plane.
     pub(super) fn lane(self) -> &'static str {
         if self == Self::Float { "f32" } else { "i32" }
     }
 
-    /// The largest activation in fixed point: both of its bytes must fit theirs.
+    /// The largest activation in fixed point: both of its bytes must fit `i8`.
     pub(super) fn largest(self) -> Option<u32> {
         match self {
             Self::Float => None,
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chunk_sums_to_fits_32_bits() {
+    fn the_sum_of_a_chunk_fits_32_bits() {
         let largest = Arithmetic::Int16Split.largest().unwrap() as usize;
         assert!(MOST_SUMMED * 255 * largest <= i32::MAX as usize);
     }
 
     #[test]
-    fn sizes_are_those_of_the_layout() {
+    fn sizes_match_the_layout() {
         let form = form("u4/64 bf16 + bf16");
         assert_eq!((form.panels(), form.tail(), form.chunks()), (2, 32..40, 4));
         assert_eq!((form.unit(), form.words(), form.panel_bytes()), (8, 32, 2048));
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(chunk("e4m3/256 f32"), (128, 1));
         assert_eq!(chunk("u8-128/192 f32"), (96, 1));
         assert_eq!(chunk("u6-32/16 i8*f16/16"), (16, 1));
-        assert_eq!(chunk("u3-4/16 i8*f16/16"), (16, 2), "a word has a bit of 32 codes");
+        assert_eq!(chunk("u3-4/16 i8*f16/16"), (16, 2), "a word has one bit of each of 32 codes");
         assert_eq!(chunk("u5/48 f16"), (16, 2));
     }
 }

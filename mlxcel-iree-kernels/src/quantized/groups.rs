@@ -1,4 +1,4 @@
-//! Scales and offsets of groups, whatever they are stored as.
+//! Scales and offsets of groups, in any storage format.
 
 use mlxcel_models::packing::{Offset, Scale};
 use mlxcel_models::{Packing, Part};
@@ -13,7 +13,7 @@ pub(super) struct Groups<'a> {
     pub(super) packing: Packing,
     pub(super) weight: &'a Weight,
     pub(super) extent: Extent,
-    /// The index in front of that of a group, and the one behind it.
+    /// The index before that of a group, and the one after it.
     pub(super) before: &'a str,
     pub(super) behind: Option<&'a str>,
 }
@@ -30,7 +30,7 @@ impl Groups<'_> {
                 let exponent = extent.cast(w, "extui", &byte, "i8", "i32");
                 let place = extent.constant(w, 23, "i32");
                 let bits = w.arith("bits", "shli", &exponent, &place, &ty);
-                // 2^-127, whose exponent is 0, is not normal; every other power is larger than its bits.
+                // 2^-127, with exponent 0, is subnormal; the bits of every other power are larger.
                 let least = extent.constant(w, 1 << 22, "i32");
                 let bits = w.arith("bits", "maxsi", &bits, &least, &ty);
                 (extent.cast(w, "bitcast", &bits, "i32", "f32"), factor)
@@ -56,7 +56,7 @@ impl Groups<'_> {
         w.arith("scale", "mulf", &scale, &factor, &extent.ty("f32"))
     }
 
-    /// What is added to a group's scaled numbers, if anything is.
+    /// The offset that is added to a group's scaled numbers, if any.
     pub(super) fn offset(&self, w: &mut Writer, group: &str) -> Option<String> {
         let floats = self.extent.ty("f32");
         match self.packing.offset {
@@ -77,7 +77,7 @@ impl Groups<'_> {
         }
     }
 
-    /// Asks for the memory of a group's scale and offset where these are floats. Bytes are so few that asking takes longer than it saves.
+    /// Prefetches a group's scale and offset if these are floats. Bytes are so few that a prefetch costs more than it saves.
     pub(super) fn prefetch(&self, w: &mut Writer, group: &str) {
         let scales = matches!(self.packing.scale, Scale::Float(_)).then_some(Part::Scales);
         let offsets = matches!(self.packing.offset, Offset::Float(_)).then_some(Part::Offsets);
@@ -87,7 +87,7 @@ impl Groups<'_> {
         }
     }
 
-    /// An element of a part as it is stored.
+    /// An element of a part as stored.
     fn load(&self, w: &mut Writer, part: Part, index: &str, element: &str) -> String {
         let at: Vec<&str> = [self.before, index].into_iter().chain(self.behind).collect();
         let view = self.weight.part(part);
@@ -112,7 +112,7 @@ impl Groups<'_> {
         self.extent.cast(w, "sitofp", &number, "i32", "f32")
     }
 
-    /// The float that `groups` groups share, one of which is `group`.
+    /// The float shared by `groups` groups, including `group`.
     fn shared(&self, w: &mut Writer, part: Part, group: &str, groups: usize) -> String {
         let index = w.divided("shared", group, groups);
         self.float(w, part, &index)

@@ -1,7 +1,7 @@
-//! The kernels of a linear layer over a packed weight: what they have in common, and that for few rows. Many are [`blocked`](super::blocked).
+//! The kernels of a linear layer over a packed weight: common parts, and the kernel for few rows. [`blocked`](super::blocked) is for many.
 //!
-//! A lane computes an output, and activations are broadcast, so nothing is ever summed across lanes. The products
-//! of a chunk, a group or a part of it, are summed by themselves and then scaled.
+//! A lane computes an output and activations are broadcast, so nothing is summed across lanes. The products of a chunk (a group
+//! or a part of it) are summed separately and then scaled.
 
 use std::ops::Range;
 
@@ -14,42 +14,42 @@ use crate::kernels::Kernel;
 use crate::view::Locality;
 use crate::writer::Writer;
 
-/// Bytes of words that a workgroup reads: enough to hide the cost of starting it, little enough to share work evenly.
+/// Bytes of words that a workgroup reads: enough to hide its launch cost, few enough to balance the work.
 const WORKGROUP_BYTES: usize = 256 * 1024;
 
-/// The fewest workgroups worth having, where there are panels for them.
+/// The fewest workgroups, if there are enough panels.
 const WORKGROUPS: usize = 8;
 
-/// Where a chunk stands.
+/// The position of a chunk.
 pub(super) struct Chunk {
-    /// Its number in the row.
+    /// Its index in the row.
     pub(super) number: String,
     /// The first word of its codes in a lane.
     word: String,
-    /// Which part of the codes of a unit it has, where it has not all of them.
+    /// Which part of a unit's codes it has, if not all of them.
     part: usize,
-    /// The chunk that memory is asked for meanwhile.
+    /// The chunk that is prefetched meanwhile.
     ahead: Ahead,
 }
 
-/// A chunk that comes later: of the same panels, or behind their ends of those that come next.
+/// A later chunk: of the same panels, or, past their end, of the next ones.
 #[derive(Clone)]
 struct Ahead {
-    /// How many panels further it is.
+    /// How many panels ahead it is.
     panels: String,
     number: String,
     word: String,
 }
 
-/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the
-/// first-level cache.
+/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the L1
+/// cache.
 pub(super) const BLOCK: usize = 64;
 
-/// Operations on operands in one turn of the innermost loop.
+/// Operations on operands in one iteration of the innermost loop.
 const UNROLL: usize = 128;
 
-/// `x: [rows, inputs]`, made [ready](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32; or, for each
-/// of `blocks` of rows, times that of its expert.
+/// `x: [rows, inputs]`, [prepared](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32; or, for each
+/// of `blocks` of rows, times its expert's weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
     pub(super) product: Product,
@@ -58,7 +58,7 @@ pub(super) struct Linear {
     pub(super) blocks: Option<Blocks>,
 }
 
-/// A number of panels that are computed together, and where the first stands.
+/// Panels that are computed together, and the index of the first.
 pub(super) struct Panels<'a> {
     first: &'a str,
     pub(super) count: usize,
@@ -133,7 +133,7 @@ impl Linear {
         }
     }
 
-    /// How many panels are computed together, so that they share the activations.
+    /// How many panels are computed together, sharing loads of activations.
     fn panels_together(&self) -> usize {
         let product = &self.product;
         let most = if self.rows > product.streamed() {
@@ -171,7 +171,7 @@ impl Linear {
         }
     }
 
-    /// The first of some panels, and those behind it.
+    /// The indices of some panels.
     pub(super) fn numbers(w: &mut Writer, panels: &Panels<'_>) -> Vec<String> {
         (0..panels.count).map(|i| w.offset("panel", panels.first, i)).collect()
     }
@@ -209,7 +209,7 @@ impl Linear {
         }
     }
 
-    /// Runs `body` for all chunks of a row; those that share a unit of codes are written one after another.
+    /// Runs `body` for all chunks of a row; those that share a unit of codes are unrolled.
     pub(super) fn for_chunks(
         &self,
         w: &mut Writer,
@@ -226,7 +226,7 @@ impl Linear {
         w.for_loop("span", [&zero, &end, &one], carried, |w, span, carried| {
             let first = w.scaled("first", span, together);
             let word = w.scaled("first", span, words);
-            // Panels may have fewer spans than that; those that follow are as good.
+            // Past the end of a panel, chunks of the next panels are prefetched.
             let later = w.offset("later", span, ahead);
             let is_behind = w.set("is_behind", format_args!("arith.cmpi uge, {later}, {end} : index"));
             let back = w.set("back", format_args!("arith.select {is_behind}, {end}, {zero} : index"));
@@ -244,7 +244,7 @@ impl Linear {
         })
     }
 
-    /// About how many words of a panel ahead of those at hand memory is asked for.
+    /// About how many words of a panel prefetching is ahead.
     fn words_ahead(&self) -> usize {
         let word = if self.product.form.planes().is_some() { 4 } else { 2 };
         self.product.instructions.schedule.ahead / (word * self.product.form.lanes)
@@ -257,7 +257,7 @@ impl Linear {
         chunk.part * count..(chunk.part + 1) * count
     }
 
-    /// The words of the unit of a panel that begins `behind` words behind the word `first` of a chunk.
+    /// The words of the unit of a panel that begins `behind` words after the word `first` of a chunk.
     pub(super) fn unit(
         &self,
         w: &mut Writer,
@@ -282,7 +282,7 @@ impl Linear {
             .collect()
     }
 
-    /// The scale and the offset of a chunk in each lane of a panel.
+    /// The scale and offset of a chunk in each lane of a panel.
     pub(super) fn of_chunk(
         &self,
         w: &mut Writer,
@@ -296,7 +296,7 @@ impl Linear {
         product.of_chunk(w, &views.weight, panel, &chunk.number)
     }
 
-    /// The sums of a chunk's products: of each panel for each row, and of that one for each plane.
+    /// The sums of a chunk's products: per panel for each row, and per row for each plane.
     fn chunk_sums(
         &self,
         w: &mut Writer,
@@ -349,7 +349,7 @@ impl Linear {
         w.for_loop("unit", [&zero, &end, &step], &carried, turn)
     }
 
-    /// What the sums of a chunk begin with for each row and plane.
+    /// The initial values of a chunk's sums for each row and plane.
     pub(super) fn beginnings(
         &self,
         w: &mut Writer,
@@ -361,8 +361,8 @@ impl Linear {
     }
 }
 
-/// How many of `units` are computed in one turn of a loop, `most` if they can be halved to that. They never take two turns: the compiler
-/// takes such a loop apart, and then has more values at hand than registers.
+/// How many of `units` are unrolled in a loop: `most` if they can be halved to that. A loop never has two iterations: the compiler
+/// unrolls it, and then has more live values than registers.
 pub(super) fn unrolled(units: usize, most: usize) -> usize {
     let mut unroll = units;
     while unroll.is_multiple_of(2) && (unroll > most || 2 * unroll == units) {
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loops_take_one_turn_or_more_than_two() {
+    fn loops_have_one_iteration_or_more_than_two() {
         assert_eq!([8, 16, 32].map(|units| unrolled(units, 16)), [8, 16, 8]);
         assert_eq!([8, 16, 12, 3].map(|units| unrolled(units, 4)), [2, 4, 3, 3]);
     }

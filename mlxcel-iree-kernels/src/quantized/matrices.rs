@@ -1,19 +1,19 @@
-//! Products of matrices of bytes: eight inputs of two outputs with those of two rows, whose four sums are one vector.
+//! Products of matrices of bytes: eight inputs of two outputs times those of two rows; their four sums are one vector.
 //!
-//! A panel has four outputs, so two vectors of operands and two of sums belong to it. Where the number of rows is odd, the last meets its
-//! operands twice.
+//! A panel has four outputs, so it has two vectors of operands and two of sums. If the number of rows is odd, the last row is computed
+//! twice.
 
 use super::product::Product;
 use crate::view::View;
 use crate::writer::Writer;
 
 impl Product {
-    /// The vectors of operands that a panel has for the activations that meet it at a time.
+    /// The operand vectors of a panel per activation load.
     pub(super) fn vectors(&self) -> usize {
         if self.matrices { 2 } else { 1 }
     }
 
-    /// Operands as they are multiplied: as they are, or, of matrices, those of two steps as the two vectors of outputs.
+    /// Operands as they are multiplied: unchanged, or, for matrices, those of two steps as two vectors of outputs.
     pub(super) fn paired(&self, w: &mut Writer, operands: Vec<String>) -> Vec<String> {
         if !self.matrices {
             return operands;
@@ -55,7 +55,7 @@ impl Product {
         }
     }
 
-    /// What is in the `sums` of matrices: of each panel for each of `rows` rows a sum for each plane, with all outputs.
+    /// Splits the `sums` of matrices: per panel, for each of `rows` rows, a sum per plane with all outputs.
     pub(super) fn sums_of_rows(
         &self,
         w: &mut Writer,

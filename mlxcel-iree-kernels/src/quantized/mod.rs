@@ -1,7 +1,7 @@
 //! Layers over packed weights.
 //!
-//! A packed weight stays packed until its values are in registers: decoding reads the words from memory and nothing else of
-//! their size. What activations become before they meet it is [`Arithmetic`]'s; ADR 0009 has the measurements.
+//! A packed weight stays packed until its values are in registers: decoding reads only the packed words from memory.
+//! [`Arithmetic`] is the format of the activations; ADR 0009 has the measurements.
 
 mod blocked;
 mod buffers;
@@ -36,7 +36,7 @@ pub(super) fn has_kernels(packing: &Packing) -> bool {
         && operand_parts(packing).all(|part| contents(packing, part).is_kernels())
 }
 
-/// What a part of a weight is to kernels.
+/// The role of a part of a weight in kernels.
 fn contents(packing: &Packing, part: Part) -> TensorRole {
     match (part, packing.code) {
         (Part::Codes, Code::E4M3 | Code::E5M2) => TensorRole::QuantizedFloats,
@@ -45,8 +45,8 @@ fn contents(packing: &Packing, part: Part) -> TensorRole {
     }
 }
 
-/// The packing that the attributes of a composite tell of, and what the parts of its weight, whose types `operands` begins with, are to
-/// kernels; none where there are no kernels for it.
+/// The packing in a composite's attributes, and the roles of the parts of its weight, whose types `operands` begins with; none if there
+/// are no kernels for it.
 pub(super) fn known(
     attributes: &[(String, Attribute)],
     operands: &[&TensorType],
@@ -69,7 +69,7 @@ pub(super) fn known(
 
 /// The operands of a composite over a packed weight.
 struct Operands<'a, 'f> {
-    /// What stands in front of the weight's parts.
+    /// The operands before the weight's parts.
     before: &'a [Value<'f>],
     parts: &'a [Value<'f>],
     behind: &'a [Value<'f>],
@@ -77,8 +77,8 @@ struct Operands<'a, 'f> {
 }
 
 impl<'a, 'f> Operands<'a, 'f> {
-    /// Those of a composite whose weight begins at operand `first`, if the weight is one that lies in panels; of stacked ones, the
-    /// form is that of each.
+    /// Those of a composite whose weight begins at operand `first`, if the weight is in panels; for stacked weights, the form is
+    /// that of each.
     fn of(composite: &Composite<'a, 'f>, b: &Builder<'f>, context: &Context, first: usize) -> Option<Self> {
         let (before, rest) = composite.operands.split_at_checked(first)?;
         let types: Vec<&TensorType> = rest.iter().map(|&operand| b.ty(operand)).collect();
@@ -93,7 +93,7 @@ impl<'a, 'f> Operands<'a, 'f> {
         (in_panels && outputs > 0 && inputs > 0).then_some(Self { before, parts, behind, form })
     }
 
-    /// The parts as kernels take them: signs are none of their business, and calls take types without.
+    /// The parts as kernels take them: calls use types without signedness.
     fn parts(&self, b: &mut Builder<'f>) -> Result<Vec<Value<'f>>> {
         let signless = |&part: &Value<'f>| match b.ty(part).element {
             ElementType::U32 => b.bitcast_convert(part, ElementType::I32),
@@ -104,8 +104,8 @@ impl<'a, 'f> Operands<'a, 'f> {
     }
 }
 
-/// A linear layer: activations are made ready, which layers with the same input share, and multiplied. The bias, which is rare
-/// and small, is added by the compiler's code.
+/// A linear layer: activations are prepared, which layers with the same input share, and multiplied. The bias, which is rare and
+/// small, is added by the compiler's code.
 pub(super) fn lower_linear<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,
@@ -147,11 +147,11 @@ pub(super) fn lower_expert_linear<'f>(
     Ok(Some(vec![b.convert(sum, out.element)?]))
 }
 
-/// Which rows meet which matrix.
+/// Which rows are multiplied with which matrix.
 enum Rows<'f> {
-    /// So many rows, one matrix.
+    /// This many rows, one matrix.
     All(usize),
-    /// Blocks, each that of its expert.
+    /// Blocks, each with its expert's matrix.
     Blocks(Blocks, Value<'f>),
 }
 
@@ -182,7 +182,7 @@ fn sums<'f>(
         TensorType::new(ElementType::F32, [form.chunks(), given, 2]),
     ];
     let parts = operands.parts(b)?;
-    // Equal calls with equal operands are one to the compiler.
+    // Equal calls with equal operands are merged by the compiler.
     let product = Product::new(form, arithmetic, context.instructions, rows);
     let kernel = prepare::kernel(&product, given);
     let ready = context.kernels.call(b, &kernel, &[x], ready)?;

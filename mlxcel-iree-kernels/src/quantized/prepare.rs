@@ -1,8 +1,8 @@
-//! Activations made ready to meet packed values.
+//! Prepares activations for products with packed values.
 //!
-//! `scale · q + offset` of a weight meets an activation as `scale · Σ q·x + offset · Σ x`, chunk by chunk. So each chunk of
-//! activations needs its sum, and, in fixed point, a scale of its own: the largest magnitude of the chunk becomes the largest
-//! integer. The sum is that of the fixed-point values, so that both terms speak of the same activations.
+//! `scale · q + offset` of a weight times an activation is computed as `scale · Σ q·x + offset · Σ x`, chunk by chunk. So each
+//! chunk of activations needs its sum and, in fixed point, a scale of its own: the largest magnitude of the chunk becomes the
+//! largest integer. The sum is that of the fixed-point values, so that both terms use the same activations.
 
 use super::form::Arithmetic;
 use super::product::Product;
@@ -15,14 +15,15 @@ const WORKGROUP: usize = 16 * 1024;
 /// Activations of one vector; groups and chunks are multiples of it.
 pub(super) const LANES: usize = 16;
 
-/// Magnitudes below this are zero in fixed point: their reciprocal would be no number.
+/// Magnitudes below this are zero in fixed point: their reciprocal could overflow.
 const SMALLEST: &str = "1.0e-30";
 
-/// The kernel that makes `[rows, inputs]` f32 ready for products with weights of a form.
+/// The kernel that prepares `[rows, inputs]` f32 for products with weights of a form.
 ///
-/// Results: `[chunks, rows, chunk / width, planes, width]` activations, `width` being how many meet a lane at a time, and `[chunks, rows, 2]` f32: scale and sum of each
-/// chunk, or instead of the sum the bits of the integer that sums of products [begin with](Product::subtracted). Rows of a chunk stand together since a kernel takes some of many rows; far apart, they would push each other out of
-/// the cache.
+/// Results: `[chunks, rows, chunk / width, planes, width]` activations, with `width` multiplied by a lane at a time, and
+/// `[chunks, rows, 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the integer that sums of products
+/// [begin with](Product::subtracted). Rows of a chunk are adjacent since a kernel reads some of many rows; with a large stride
+/// they would evict each other from the cache.
 pub(super) fn kernel(product: &Product, rows: usize) -> Kernel {
     let Product { form, arithmetic, .. } = product;
     let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
@@ -89,7 +90,7 @@ fn fixed_point(
     vectors: &[String],
 ) -> (String, String, Vec<String>) {
     let float = format!("vector<{LANES}xf32>");
-    // Without their signs floats are in the order of their bits, and what is no number is above all numbers.
+    // Without signs, floats are ordered like their bits, with NaN above all numbers.
     let wide = format!("vector<{LANES}xi32>");
     let no_sign = w.constant("dense<0x7FFFFFFF>", &wide);
     let magnitudes: Vec<String> = vectors
@@ -129,14 +130,14 @@ fn fixed_point(
     (scale, sum, values)
 }
 
-/// The bytes of integers: of `width` values the high ones, then the low ones.
+/// The bytes of integers: the high bytes of `width` values, then the low ones.
 fn bytes(w: &mut Writer, arithmetic: Arithmetic, width: usize, integers: &str) -> String {
     let (wide, narrow) = (format!("vector<{LANES}xi32>"), format!("vector<{LANES}xi8>"));
     let low = w.set("low", format_args!("arith.trunci {integers} : {wide} to {narrow}"));
     if arithmetic.planes() == 1 {
         return low;
     }
-    // The low byte has a sign, so the high one is of the number rounded, not cut off.
+    // The low byte is signed, so the high one is rounded, not truncated.
     let (half, eight) = (w.constant("dense<128>", &wide), w.constant("dense<8>", &wide));
     let rounded = w.arith("rounded", "addi", integers, &half, &wide);
     let shifted = w.arith("shifted", "shrsi", &rounded, &eight, &wide);
@@ -147,7 +148,7 @@ fn bytes(w: &mut Writer, arithmetic: Arithmetic, width: usize, integers: &str) -
     w.set("bytes", format_args!("vector.shuffle {high}, {low} {places:?} : {narrow}, {narrow}"))
 }
 
-/// All elements of `vectors` joined: by `op` of the dialect `arith`, and by the reduction `within` a vector.
+/// Reduces all elements of `vectors`: across them by `op` of the dialect `arith`, within a vector by `within`.
 fn total(w: &mut Writer, vectors: &[String], op: &str, within: &str, element: &str) -> String {
     let vector = format!("vector<{LANES}x{element}>");
     let Some((first, rest)) = vectors.split_first() else { return String::new() };

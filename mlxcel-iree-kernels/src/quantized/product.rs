@@ -1,5 +1,5 @@
-//! The inner part of a product with packed values: words of a panel become operands, operands meet activations, and what a
-//! chunk sums to is scaled.
+//! The inner part of a product with packed values: words of a panel become operands, operands are multiplied with activations,
+//! and a chunk's sum is scaled.
 
 use std::ops::Range;
 
@@ -21,27 +21,27 @@ use crate::writer::Writer;
 pub(super) struct Product {
     /// How the weight is packed.
     pub(super) form: Form,
-    /// What activations are.
+    /// The format of activations.
     pub(super) arithmetic: Arithmetic,
     /// The processor's instructions.
     pub(super) instructions: Instructions,
-    /// Whether two rows meet two outputs at a time, in products of matrices of 2×8 bytes; worth it where codes are unpacked for many rows.
+    /// Whether two rows are multiplied with two outputs at a time, as 2×8-byte matrices; pays off if codes are unpacked for many rows.
     pub(super) matrices: bool,
 }
 
-/// Panels that are computed together for many rows: two are enough for activations to be no burden.
+/// Panels that are computed together for many rows: two make loads of activations cheap enough.
 pub(super) const MANY_TOGETHER: usize = 2;
 
 impl Product {
-    /// The product of a weight with so many rows.
+    /// The product of a weight with this many rows.
     pub(super) fn new(form: Form, arithmetic: Arithmetic, instructions: Instructions, rows: usize) -> Self {
         let mut product = Self { form, arithmetic, instructions, matrices: false };
         product.matrices = arithmetic != Arithmetic::Float && instructions.int8_mm && rows > product.few();
         product
     }
 
-    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the rest is for words, activations
-    /// and totals.
+    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the remainder is for words,
+    /// activations and totals.
     pub(super) fn sums(&self) -> usize {
         self.instructions.registers() * 3 / 4 / self.arithmetic.planes()
     }
@@ -51,7 +51,7 @@ impl Product {
         self.sums() / MANY_TOGETHER
     }
 
-    /// The most rows that meet codes as they are unpacked: their sums over a chunk and their totals stay in registers, for one panel.
+    /// The most rows that are multiplied as codes are unpacked: their chunk sums and totals stay in registers, for one panel.
     pub(super) fn streamed(&self) -> usize {
         let rows = self.instructions.registers() * 3 / 4 / (self.arithmetic.planes() + 1);
         match self.instructions.set {
@@ -60,12 +60,12 @@ impl Product {
         }
     }
 
-    /// Consecutive activations that meet one lane at a time.
+    /// Consecutive activations multiplied with one lane at a time.
     pub(super) fn width(&self) -> usize {
         self.arithmetic.width() * if self.matrices { 2 } else { 1 }
     }
 
-    /// How often activations meet the lanes in a chunk.
+    /// How many such products a chunk has.
     pub(super) fn units(&self) -> usize {
         self.form.chunk() / self.width()
     }
@@ -75,7 +75,7 @@ impl Product {
         if self.matrices { "i64" } else { self.arithmetic.lane() }
     }
 
-    /// A vector of `element`, one a lane.
+    /// A vector of `element`, one per lane.
     pub(super) fn vector(&self, element: &str) -> String {
         format!("vector<{}x{element}>", self.form.lanes)
     }
@@ -85,7 +85,7 @@ impl Product {
         self.vector(self.arithmetic.lane())
     }
 
-    /// The operands that some codes of a unit are, in their order, given the unit's words of each lane; four codes at a time.
+    /// The operands of some codes of a unit, in order, given the unit's words of each lane; four codes at a time.
     pub(super) fn unpack(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
         let Some(planes) = self.form.planes() else {
             return self.small_floats(w, words, codes);
@@ -111,7 +111,7 @@ impl Product {
         operands
     }
 
-    /// Codes `first` to `first + 3` of a unit, each in a byte of its own.
+    /// Codes `first` to `first + 3` of a unit, each in its own byte.
     fn four_codes(&self, w: &mut Writer, planes: Planes, words: &[String], first: usize) -> String {
         let ty = self.vector("i32");
         let (word, bit) = planes.low_bit(first);
@@ -129,7 +129,7 @@ impl Product {
         w.arith("codes", "ori", &low, &high, &ty)
     }
 
-    /// Words of which bit `from` becomes bit `to`.
+    /// Words with bit `from` shifted to bit `to`.
     fn shifted(&self, w: &mut Writer, word: &str, from: usize, to: usize) -> String {
         if from == to {
             return word.to_owned();
@@ -138,7 +138,7 @@ impl Product {
         w.arith("shifted", if from > to { "shrui" } else { "shli" }, word, &by, &self.vector("i32"))
     }
 
-    /// One of the bytes of each lane in float32; signed ones where they come from a [table](Self::table).
+    /// One byte of each lane in float32; signed if it comes from a [table](Self::table).
     fn widened(&self, w: &mut Writer, bytes: &str, byte: usize) -> String {
         let ty = self.vector("i32");
         let value = if self.table().is_some() {
@@ -153,8 +153,8 @@ impl Product {
         self.whole().cast(w, "sitofp", &value, "i32", "f32")
     }
 
-    /// Some of the floats of 8 bits in the words of a unit, two a word, divided by their [factor](SmallFloat::factor). The words are
-    /// taken apart side by side.
+    /// Some of the 8-bit floats in the words of a unit, two per word, divided by their [factor](SmallFloat::factor). The words are
+    /// split side by side.
     fn small_floats(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
         let kind = if self.form.packing.code == Code::E4M3 { SmallFloat::E4M3 } else { SmallFloat::E5M2 };
         let (lanes, [first, second]) = (self.form.lanes, [0, words.len() - 1].map(|word| &words[word]));
@@ -174,7 +174,7 @@ impl Product {
         codes.map(float).collect()
     }
 
-    /// The floats that four bits can mean, where one instruction looks sixteen of them up.
+    /// The table of a four-bit code's values, if one instruction looks up sixteen floats.
     fn float_table(&self) -> Option<Vec<f32>> {
         let Packing { bits, code, .. } = self.form.packing;
         let looks_up =
@@ -182,7 +182,7 @@ impl Product {
         looks_up.then(|| code.numbers(bits))
     }
 
-    /// The entries of a table of floats that the four bits from `bit` on of each lane stand for.
+    /// The entries of a table of floats for the four bits from `bit` on of each lane.
     fn looked_up(&self, w: &mut Writer, table: &[f32], words: &str, bit: usize) -> String {
         let (ints, floats) = (self.vector("i32"), self.vector("f32"));
         let shifted = self.shifted(w, words, bit, 0);
@@ -193,7 +193,7 @@ impl Product {
         w.set("values", format_args!("llvm.call_intrinsic \"{name}\"({table}, {shifted}) : {types}"))
     }
 
-    /// Integers that are in the proportions of the numbers that codes of 4 bits stand for; none where codes are integers themselves.
+    /// Integers proportional to the values of 4-bit codes; none if codes are integers themselves.
     pub(super) fn table(&self) -> Option<[i8; 16]> {
         match self.form.packing.code {
             // Halves, twice.
@@ -203,8 +203,8 @@ impl Product {
         }
     }
 
-    /// The entries of a table that the bytes of each lane stand for; less the least of them where they meet bytes as ones
-    /// [without a sign](Self::signed).
+    /// The entries of a table for the bytes of each lane; minus the least entry if they are multiplied as
+    /// [unsigned](Self::signed) bytes.
     fn looked_up_bytes(&self, w: &mut Writer, table: [i8; 16], indices: &str) -> String {
         let (ints, count) = (self.vector("i32"), self.form.lanes * 4);
         let bytes = format!("vector<{count}xi8>");
@@ -224,7 +224,7 @@ impl Product {
         w.set("values", format_args!("vector.bitcast {entries} : {bytes} to {ints}"))
     }
 
-    /// What has to be subtracted from a number as it meets activations.
+    /// Subtracted from a value as it is multiplied with activations.
     pub(super) fn zero(&self) -> i16 {
         let unsigned = self.arithmetic != Arithmetic::Float && !self.signed();
         match self.form.packing.code {
@@ -236,7 +236,7 @@ impl Product {
         }
     }
 
-    /// What has to be multiplied with a number as it meets activations.
+    /// The factor of a value as it is multiplied with activations.
     fn factor(&self) -> f32 {
         match self.form.packing.code {
             Code::E2M1 if self.float_table().is_none() => 0.5,
@@ -245,30 +245,30 @@ impl Product {
         }
     }
 
-    /// What is subtracted from every code where that is all that a group adds to its scaled sum, and sums are integers. It is so from the
-    /// number that a sum begins with, and takes no instruction.
+    /// What is subtracted from every code, if groups have no other offset and sums are integers. The initial value of a sum includes it,
+    /// at no instruction.
     pub(super) fn subtracted(&self) -> Option<i16> {
         let alone = self.arithmetic != Arithmetic::Float && self.form.packing.offset == Offset::None;
         Some(self.zero()).filter(|&zero| alone && zero != 0)
     }
 
-    /// Whether a group adds more than its scaled sum, so that the sum of activations is needed.
+    /// Whether a group adds an offset to its scaled sum, so that the sum of activations is needed.
     fn adds_offset(&self) -> bool {
         self.subtracted().is_none() && (self.zero() != 0 || self.form.packing.offset != Offset::None)
     }
 
-    /// A vector as long as there are lanes.
+    /// A vector of all lanes.
     pub(super) fn whole(&self) -> Extent {
         Extent::Vector(self.form.lanes)
     }
 
-    /// A sum of nothing.
+    /// A zero sum.
     pub(super) fn nothing(&self, w: &mut Writer) -> String {
         let zero = if self.arithmetic == Arithmetic::Float { "dense<0.0>" } else { "dense<0>" };
         w.constant(zero, self.operand())
     }
 
-    /// What the sums of a chunk begin with for a row, one for each plane.
+    /// The initial values of a chunk's sums for a row, one per plane.
     pub(super) fn beginnings(&self, w: &mut Writer, meta: &View, chunk: &str, row: &str) -> Vec<String> {
         let mut beginnings = vec![self.nothing(w); self.arithmetic.planes()];
         if let (Some(_), Some(last)) = (self.subtracted(), beginnings.last_mut()) {
@@ -280,14 +280,14 @@ impl Product {
         beginnings
     }
 
-    /// The activations that meet every lane of an operand: [`width`](Arithmetic::width) of them, from `x` at `at`.
+    /// The activations multiplied with every lane of an operand: [`width`](Arithmetic::width) of them, from `x` at `at`.
     pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &[&str]) -> String {
         let lane = self.arithmetic.lane();
         let one = x.element(w, "x", at);
         w.set("x", format_args!("vector.broadcast {one} : {lane} to {}", self.operand()))
     }
 
-    /// `sum` and the products of an operand with activations.
+    /// `sum` plus the products of an operand with activations.
     pub(super) fn accumulate(&self, w: &mut Writer, sum: &str, operand: &str, x: &str) -> String {
         if self.arithmetic == Arithmetic::Float {
             return w.set("sum", format_args!("vector.fma {operand}, {x}, {sum} : {}", self.vector("f32")));
@@ -296,7 +296,7 @@ impl Product {
         self.add_products(w, sum, operand, (x, &words))
     }
 
-    /// Asks for the memory that [`of_chunk`](Self::of_chunk) reads.
+    /// Prefetches what [`of_chunk`](Self::of_chunk) reads.
     pub(super) fn prefetch_of_chunk(&self, w: &mut Writer, weight: &Weight, panel: &str, chunk: &str) {
         let zero = w.index(0);
         let group = w.divided("group", chunk, self.form.packing.group_size / self.form.chunk());
@@ -309,7 +309,7 @@ impl Product {
         Groups { packing, weight, extent: self.whole(), before: panel, behind: Some(first) }
     }
 
-    /// The scale of each lane of a panel for a chunk, and what else times the sum of its activations is to be added.
+    /// The scale of each lane of a panel for a chunk, and the factor of the sum of its activations, if any.
     pub(super) fn of_chunk(
         &self,
         w: &mut Writer,
@@ -334,8 +334,7 @@ impl Product {
         (scale, Some(offset))
     }
 
-    /// `total` and what a chunk adds to it: the scaled sum of its products, of which each plane has one, and the offset times the
-    /// sum of its activations.
+    /// `total` plus a chunk: the scaled sum of its products, one sum per plane, and the offset times the sum of its activations.
     pub(super) fn add_chunk(
         &self,
         w: &mut Writer,
@@ -361,7 +360,7 @@ impl Product {
         w.set("total", format_args!("vector.fma {offset}, {x_sum}, {total} : {floats}"))
     }
 
-    /// Scale and sum of a chunk of activations, in every lane; what is not used is empty.
+    /// Scale and sum of a chunk of activations, in every lane; unused ones are empty.
     pub(super) fn of_activations(&self, w: &mut Writer, meta: &View, chunk: &str, row: &str) -> [String; 2] {
         let used = [self.arithmetic != Arithmetic::Float, self.adds_offset()];
         [0, 1].map(|part| {

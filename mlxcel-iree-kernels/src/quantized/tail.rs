@@ -1,4 +1,4 @@
-//! The rows of a packed weight that fill no panel: at most fifteen, one after another.
+//! The rows of a packed weight that fill no panel: at most fifteen, computed one by one.
 
 use super::buffers::Views as PanelViews;
 use super::codes::{self, TOGETHER};
@@ -11,15 +11,15 @@ use super::weight::Weight;
 use crate::view::View;
 use crate::writer::Writer;
 
-/// Views of the same buffers, as rows are stored.
+/// Views of the same buffers, for rows as stored.
 pub(super) struct Views {
-    /// `[chunks, rows, chunk · planes]` activations: of each [`width`](Product::width) first those of one plane, then those of the next.
+    /// `[chunks, rows, chunk · planes]` activations: per [`width`](Product::width) of them one plane after the other.
     pub(super) x: View,
     /// `[outputs, width]` each.
     pub(super) weight: Weight,
 }
 
-/// The outputs of these rows, in float32 at every arithmetic.
+/// The outputs of these rows, in float32 for every arithmetic.
 pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, views: &Views) {
     let product = &linear.product;
     let form = &product.form;
@@ -68,7 +68,7 @@ pub(super) fn rows(w: &mut Writer, linear: &Linear, panel_views: &PanelViews, vi
     });
 }
 
-/// Sixteen activations as floats; in fixed point they are whole numbers.
+/// Sixteen activations as floats; in fixed point they are integers.
 fn activations(w: &mut Writer, product: &Product, x: &View, [chunk, row, step]: [&str; 3]) -> String {
     let arithmetic = product.arithmetic;
     let (extent, planes) = (Extent::Vector(TOGETHER), arithmetic.planes());

@@ -6,7 +6,7 @@ use mlxcel_models::{ElementType, Part};
 use super::form::Form;
 use crate::view::View;
 
-/// The views of all parts, in one arrangement.
+/// The views of all parts, in one layout.
 #[derive(Clone, Debug)]
 pub(super) struct Weight {
     codes: View,
@@ -22,7 +22,7 @@ impl Weight {
         Self { codes, others }
     }
 
-    /// The codes: in panels words `[panels, words, lanes]`, in rows as stored 16 bits each.
+    /// The codes: in panels words `[panels, words, lanes]`, in stored rows 16 bits each.
     pub(super) fn codes(&self) -> &View {
         &self.codes
     }
@@ -34,7 +34,7 @@ impl Weight {
 }
 
 impl Form {
-    /// How many elements of a part an output has, and their type, where the weight lies in panels.
+    /// The elements of a part per output, and their type, if the weight is in panels.
     pub(super) fn in_panels(&self, part: Part) -> (usize, &'static str) {
         match part {
             Part::Codes => (self.words(), self.word()),
@@ -42,7 +42,7 @@ impl Form {
         }
     }
 
-    /// The same where its rows lie as they are stored.
+    /// The same for rows as stored.
     pub(super) fn as_stored(&self, part: Part) -> (usize, &'static str) {
         match part {
             Part::Codes => (self.inputs * self.packing.bits / 16, "i16"),
@@ -51,7 +51,7 @@ impl Form {
     }
 }
 
-/// An element type without its sign.
+/// An element type without its signedness.
 pub(super) fn element(element: ElementType) -> &'static str {
     match element {
         ElementType::F16 => "f16",
@@ -61,7 +61,7 @@ pub(super) fn element(element: ElementType) -> &'static str {
     }
 }
 
-/// A word for names.
+/// The name in labels.
 pub(super) fn name(part: Part) -> &'static str {
     match part {
         Part::Codes => "codes",

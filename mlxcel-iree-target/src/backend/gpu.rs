@@ -14,14 +14,14 @@ use crate::target::{CompileTarget, DeviceDescription, HOST};
 #[derive(Debug)]
 pub(super) struct Gpu {
     name: &'static str,
-    /// What `--iree-hal-target-device` is told.
+    /// The value of `--iree-hal-target-device`.
     device: &'static str,
     /// The flag that takes the architecture.
     architecture: &'static str,
     architectures: &'static [&'static str],
-    /// The flag that takes features, if there is one, and what they begin with or are.
+    /// The flag that takes features, if any, and their prefixes or names.
     features: Option<(&'static str, &'static [&'static str])>,
-    /// Flags that every target takes.
+    /// Flags for every target.
     more: &'static [&'static str],
     elements: &'static [ElementType],
     drivers: &'static [&'static str],
@@ -30,7 +30,7 @@ pub(super) struct Gpu {
     runs_on: fn(&str, &str) -> bool,
 }
 
-/// NVIDIA, through LLVM's NVPTX: the driver compiles what is embedded, PTX, on newer devices too.
+/// NVIDIA, through LLVM's NVPTX: programs embed PTX, which drivers also compile for newer devices.
 pub(super) const CUDA: Gpu = Gpu {
     name: "cuda",
     device: "cuda",
@@ -130,7 +130,7 @@ pub(super) const ROCM: Gpu = Gpu {
     runs_on: detect::rocm_runs_on,
 };
 
-/// Any maker's, through SPIR-V and Vulkan.
+/// GPUs of any vendor, through SPIR-V and Vulkan.
 pub(super) const VULKAN: Gpu = Gpu {
     name: "vulkan-spirv",
     device: "vulkan",
@@ -186,8 +186,8 @@ pub(super) const VULKAN: Gpu = Gpu {
     runs_on: |_, _| true,
 };
 
-/// Apple's, through SPIR-V and the Metal shading language. The source is embedded, not what Apple's compiler makes of it, which
-/// is on no other system; the driver compiles it.
+/// Apple's, through SPIR-V and the Metal shading language. Programs embed the source, which the driver compiles: Apple's compiler
+/// exists on no other system.
 pub(super) const METAL: Gpu = Gpu {
     name: "metal-spirv",
     device: "metal",

@@ -96,13 +96,13 @@ fn mismatch(message: &'static str, target: &CompileTarget, device: &DeviceDescri
         .with_context("device", device)
 }
 
-/// What programs of this machine are compiled for.
+/// The target of programs for this machine.
 #[cfg(test)]
 pub(crate) fn host() -> ResolvedTarget {
     resolved("llvm-cpu:host")
 }
 
-/// What a target that is written down means.
+/// Parses and resolves a target.
 #[cfg(test)]
 pub(crate) fn resolved(target: &str) -> ResolvedTarget {
     CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap()

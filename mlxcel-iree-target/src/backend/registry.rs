@@ -9,7 +9,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::{CompileBackend, ResolvedTarget, gpu, llvm_cpu};
 use crate::target::CompileTarget;
 
-/// Makes a backend when it is asked for.
+/// Makes a backend on request.
 type Provider = Arc<dyn Fn() -> Result<Arc<dyn CompileBackend>> + Send + Sync>;
 
 /// Compile backends by case-insensitive name.
@@ -62,7 +62,7 @@ impl CompileBackends {
         provider: impl Fn() -> Result<Arc<dyn CompileBackend>> + Send + Sync + 'static,
     ) -> Result<()> {
         if self.0.contains_key(&name.to_ascii_lowercase()) {
-            let message = "there is a backend of this name";
+            let message = "a backend of this name exists";
             return Err(Error::new(ErrorKind::InvalidInput, "register a compile backend", message)
                 .with_context("backend", name));
         }

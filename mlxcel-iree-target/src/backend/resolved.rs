@@ -36,15 +36,15 @@ impl ResolvedTarget {
         Ok(Self { backend, target, options, fingerprint, schedule: None })
     }
 
-    /// The target, without `host` in it.
+    /// The target; never `host`.
     pub fn target(&self) -> &CompileTarget {
         &self.target
     }
 
-    /// The hardware that programs are written for.
+    /// The hardware that programs are generated for.
     ///
     /// # Errors
-    /// Those of a target that is no processor's although its backend is.
+    /// The errors of a target of a CPU backend that names no processor.
     pub fn hardware(&self) -> Result<Hardware> {
         let hardware = self.target.hardware()?;
         Ok(match (hardware, self.schedule) {
@@ -60,7 +60,7 @@ impl ResolvedTarget {
         self.schedule
     }
 
-    /// Sets the schedule of kernels, which defaults to what is known of the processor's model.
+    /// Sets the schedule of kernels, which defaults to that of the processor's model.
     #[must_use]
     pub fn with_schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = Some(schedule);
@@ -82,7 +82,7 @@ impl ResolvedTarget {
         self.backend.element_types(&self.target)
     }
 
-    /// `wanted` if the target supports it in matrix products, else float32.
+    /// `wanted` if the target supports it in matrix products, otherwise float32.
     pub fn element_type_for(&self, wanted: ElementType) -> ElementType {
         if self.element_types().contains(&wanted) { wanted } else { ElementType::F32 }
     }
@@ -91,7 +91,7 @@ impl ResolvedTarget {
     /// compiled elsewhere.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], naming the target, the device, and what does not fit.
+    /// [`ErrorKind::Unsupported`], naming the target, the device, and the mismatch.
     pub fn check_device(&self, device: &DeviceDescription) -> Result<()> {
         self.backend.check_device(&self.target, device)
     }

@@ -1,4 +1,4 @@
-//! Selects the compile target: from the options, else the environment, else the device.
+//! Selects the compile target: from the options, otherwise the environment, otherwise the device.
 
 use std::env;
 
@@ -9,9 +9,9 @@ use mlxcel_iree_kernels::Schedule;
 use super::{CompileBackends, ResolvedTarget};
 use crate::target::CompileTarget;
 
-/// The variable that names a backend.
+/// The variable for a backend's name.
 const BACKEND_VARIABLE: &str = "MLXCEL_COMPILE_BACKEND";
-/// The variable that names a target, or the architecture of one.
+/// The variable for a target, or for its architecture alone.
 const TARGET_VARIABLE: &str = "MLXCEL_COMPILE_TARGET";
 
 /// The backend whose programs a device of this driver runs.
@@ -25,7 +25,7 @@ pub(super) fn default_backend(driver: &str) -> &'static str {
     }
 }
 
-/// What was said about the target: by the options of an engine, or by the environment.
+/// The requested target, from an engine's options or from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TargetChoice {
     pub(super) backend: Option<String>,
@@ -33,16 +33,16 @@ pub(super) struct TargetChoice {
 }
 
 impl TargetChoice {
-    /// What the environment says now.
+    /// The request in the environment.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a variable that is not text.
+    /// [`ErrorKind::InvalidInput`] for a variable that is not valid Unicode.
     pub(super) fn of_environment() -> Result<Self> {
         Ok(Self { backend: variable(BACKEND_VARIABLE)?, target: variable(TARGET_VARIABLE)? })
     }
 
-    /// The target that is chosen: `explicit` if it is given, else what this says, else the target of this machine's own
-    /// device for `default`, the name of a backend.
+    /// The selected target: `explicit` if given, otherwise the requested one, otherwise that of this machine's own device for
+    /// `default`, the name of a backend.
     ///
     /// # Errors
     /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] if backend and
@@ -77,7 +77,7 @@ impl TargetChoice {
         backends.resolve(&named).map_err(|error| self.with_origin(error))
     }
 
-    /// Says in an error which variables led to it.
+    /// Adds the variables that led to an error.
     fn with_origin(&self, error: Error) -> Error {
         let variables = [(BACKEND_VARIABLE, &self.backend), (TARGET_VARIABLE, &self.target)];
         variables.into_iter().fold(error, |error, (name, value)| match value {
@@ -91,13 +91,13 @@ impl TargetChoice {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ProgramOptions {
-    /// The compile target; defaults to the environment, else to the device's target.
+    /// The compile target; defaults to the environment's, otherwise the device's.
     pub target: Option<CompileTarget>,
     /// The compile backends.
     pub backends: CompileBackends,
     /// The element type of the KV cache.
     pub kv_cache: KvCacheType,
-    /// The schedule of kernels; defaults to a measured one, else to what is known of the processor's model.
+    /// The schedule of kernels; defaults to a measured one, otherwise to that of the processor's model.
     pub schedule: Option<Schedule>,
 }
 
@@ -121,7 +121,7 @@ impl ProgramOptions {
 fn variable(name: &'static str) -> Result<Option<String>> {
     let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     value.into_string().map(Some).map_err(|value| {
-        Error::new(ErrorKind::InvalidInput, "choose a compile target", "the variable is not text")
+        Error::new(ErrorKind::InvalidInput, "choose a compile target", "the variable is not valid Unicode")
             .with_context(name, value.display())
     })
 }

@@ -1,4 +1,4 @@
-//! The registry, what targets mean, and which devices run them. No compiler.
+//! The registry, resolution of targets, and compatible devices. Without a compiler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ impl CompileBackend for Abacus {
 }
 
 #[test]
-fn names_are_the_same_in_any_case_and_taken_once() {
+fn names_are_case_insensitive_and_unique() {
     let mut backends = CompileBackends::builtin();
     assert_eq!(
         backends.names().collect::<Vec<_>>(),
@@ -56,7 +56,7 @@ fn names_are_the_same_in_any_case_and_taken_once() {
 }
 
 #[test]
-fn an_unknown_name_lists_what_there_is() {
+fn an_unknown_name_lists_the_known_ones() {
     let error = CompileBackends::builtin().get("tpu").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(error.context("known"), Some("cuda, llvm-cpu, metal-spirv, rocm, vulkan-spirv"));
@@ -64,7 +64,7 @@ fn an_unknown_name_lists_what_there_is() {
 }
 
 #[test]
-fn a_providers_error_surfaces_when_it_is_asked_for_and_not_before() {
+fn a_providers_error_surfaces_when_its_backend_is_requested() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
     let mut backends = CompileBackends::builtin();
@@ -80,11 +80,11 @@ fn a_providers_error_surfaces_when_it_is_asked_for_and_not_before() {
     let error = backends.resolve(&"sick:any".parse().unwrap()).unwrap_err();
     assert_eq!((error.kind(), error.context("backend")), (ErrorKind::Toolchain, Some("sick")));
     backends.get("sick").map(drop).unwrap_err();
-    assert_eq!(asked.load(Ordering::Relaxed), 2, "and each time");
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "and on each request");
 }
 
 #[test]
-fn a_backend_that_answers_with_anothers_target_is_caught() {
+fn a_backend_that_resolves_to_anothers_target_is_an_error() {
     let mut backends = CompileBackends::empty();
     backends.replace("cuda", || Ok(Arc::new(Abacus)));
     let error = backends.resolve(&"cuda:sm_89".parse().unwrap()).unwrap_err();
@@ -92,7 +92,7 @@ fn a_backend_that_answers_with_anothers_target_is_caught() {
 }
 
 #[test]
-fn what_the_compiler_does_not_know_is_refused_with_what_it_knows() {
+fn unknown_architectures_and_features_list_the_known_ones() {
     let backends = CompileBackends::builtin();
     for (target, known) in [
         ("llvm-cpu:abacus", "znver4"),
@@ -133,7 +133,7 @@ fn every_known_architecture_resolves_to_itself() {
 }
 
 #[test]
-fn targets_that_mean_the_same_are_the_same() {
+fn equivalent_targets_are_equal() {
     let same = |one, other| assert_eq!(resolved(one), resolved(other), "{one} {other}");
     same("llvm-cpu:znver4", "llvm-cpu:x86_64/znver4,+avx2");
     same("llvm-cpu:znver4,-avx512f", "LLVM-CPU:znver4,-avx512f,-avx512bw");
@@ -143,17 +143,17 @@ fn targets_that_mean_the_same_are_the_same() {
 }
 
 #[test]
-fn the_host_is_stated_in_full_before_anything_is_made_of_it() {
+fn the_host_resolves_to_an_explicit_target() {
     let host = host();
     assert!(!host.to_string().contains("host") && !host.fingerprint().contains("host"));
     assert!(host.options().iter().all(|option| !option.ends_with("host")));
     let cpu = host.options().iter().find(|option| option.starts_with("--iree-llvmcpu-target-cpu=")).unwrap();
     assert!(host.to_string().contains(cpu.split_once('=').unwrap().1));
-    assert_eq!(resolved(&host.to_string()), host, "what it is called is what it is");
+    assert_eq!(resolved(&host.to_string()), host, "its name resolves to itself");
 }
 
 #[test]
-fn options_win_over_the_environment_and_that_over_the_device() {
+fn options_override_the_environment_and_the_environment_the_device() {
     let backends = CompileBackends::builtin();
     let explicit: CompileTarget = "rocm:gfx942".parse().unwrap();
     let select = |environment: TargetChoice, explicit: Option<&CompileTarget>| {
@@ -179,7 +179,7 @@ fn options_win_over_the_environment_and_that_over_the_device() {
 }
 
 #[test]
-fn the_element_type_follows_the_targets_description() {
+fn the_element_type_depends_on_the_target() {
     use ElementType::{BF16, F16, F32};
     assert_eq!(resolved("vulkan-spirv:rdna3").element_type_for(BF16), F32);
     assert_eq!(resolved("metal-spirv:macos").element_type_for(BF16), F32);
@@ -215,7 +215,7 @@ fn programs_and_devices_are_matched_by_driver() {
 }
 
 #[test]
-fn code_for_instructions_that_a_processor_lacks_is_refused_with_both_names() {
+fn code_for_missing_instructions_is_refused_with_both_names() {
     let device = |family: &str, features: &str| {
         let processor = Processor::new(family, features.split_ascii_whitespace());
         DeviceDescription::of_driver("local-task").with_processor(processor)

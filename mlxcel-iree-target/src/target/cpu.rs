@@ -1,7 +1,7 @@
-//! The processors that the compiler knows (IREE 3.13.0), and the features of each that decide whether its code runs.
+//! The processors that the compiler (IREE 3.13.0) supports, with the features that decide whether its code runs.
 //!
-//! Of a processor's features only those are listed that can stand in generated code and that a program can detect: vector,
-//! bit and atomic instructions, and not those of privileged, cache-control or enclave code, which no tensor program contains.
+//! Only features are listed that generated code can use and that a program can detect: vector, bit and atomic instructions, but
+//! not privileged, cache-control or enclave code, which no tensor program contains.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::CompileTarget;
 
-/// An instruction set, with the processors that run it.
+/// An instruction set and its processors.
 #[derive(Debug)]
 pub struct Family {
-    /// As `std::env::consts::ARCH` names it.
+    /// The name in `std::env::consts::ARCH`.
     pub name: &'static str,
-    /// LLVM's triple of files for IREE's own loader, which no operating system has a part in.
+    /// LLVM's triple of files for IREE's own loader, independent of the operating system.
     pub triple: &'static str,
-    /// Every feature that can be asked for, as LLVM names it, and as the standard library detects it.
+    /// Every feature that can be requested, as LLVM names it, and as the standard library detects it.
     pub features: &'static [&'static str],
-    /// Names of processors with the same features; the name of one that has fewer; what they have beyond it.
+    /// Names of processors with the same features; the name of one with fewer; their additional features.
     cpus: &'static [(&'static str, &'static str, &'static str)],
-    /// Features that include others, and which.
+    /// Features that imply others.
     includes: &'static [(&'static str, &'static str)],
 }
 
 /// The families that programs are compiled for.
 pub const FAMILIES: [&Family; 2] = [&X86_64, &AARCH64];
 
-/// The name that every family has a processor of.
+/// The processor name that every family has.
 pub const GENERIC: &str = "generic";
 
 impl Family {
@@ -41,7 +41,7 @@ impl Family {
         self.cpus.iter().flat_map(|(names, ..)| names.split(' '))
     }
 
-    /// The features of a processor, if there is one of that name.
+    /// The features of the processor of that name.
     pub fn features_of(&self, cpu: &str) -> Option<BTreeSet<&'static str>> {
         let mut features = BTreeSet::new();
         let mut cpu = cpu;
@@ -57,7 +57,7 @@ impl Family {
     }
 }
 
-/// A processor as a target names it, with the features that code may use.
+/// A target's processor, with the features that code may use.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Code {
@@ -65,7 +65,7 @@ pub struct Code {
     pub family: &'static Family,
     /// Its name.
     pub cpu: &'static str,
-    /// What of its features code may use.
+    /// The features that code may use.
     pub features: BTreeSet<&'static str>,
 }
 
@@ -73,7 +73,7 @@ impl Code {
     /// What code for `target` may use.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a processor or a feature that the compiler does not know, listing those it knows.
+    /// [`ErrorKind::InvalidInput`] for an unknown processor or feature, listing the known ones.
     pub fn of(target: &CompileTarget) -> Result<Self> {
         let (family, name) = match target.architecture().split_once('/') {
             Some((family, name)) => (Some(family), name),
@@ -85,7 +85,7 @@ impl Code {
         let (found, cpu) = match found {
             Some((_, GENERIC)) if family.is_none() => {
                 let known = FAMILIES.map(|family| format!("{}/{GENERIC}", family.name)).join(", ");
-                return Err(unknown("this processor's instruction set has to be named", target, known));
+                return Err(unknown("name the instruction set of this processor", target, known));
             }
             Some(found) => found,
             None => return Err(unknown("the compiler does not know this processor", target, known(family))),
@@ -94,10 +94,10 @@ impl Code {
         target.features().try_fold(Self { family: found, cpu, features }, Self::with)
     }
 
-    /// The same with a feature more or less, and all that this includes or rests upon.
+    /// The same with a feature added or removed, together with the features that it implies or that depend on it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a feature that code for this instruction set does not depend on.
+    /// [`ErrorKind::InvalidInput`] for a feature that does not affect code for this instruction set.
     pub fn with(mut self, (name, enabled): (&str, bool)) -> Result<Self> {
         let family = self.family;
         let Some(&feature) = family.features.iter().find(|&&feature| feature == name) else {
@@ -123,11 +123,10 @@ impl Code {
         Ok(self)
     }
 
-    /// The target that says this, in the one way that there is to say it: features are those in which it differs from
-    /// others of the processor's name.
+    /// The canonical target: its features are the differences from the named processor.
     ///
     /// # Errors
-    /// The errors of [`CompileTarget::new`], for the name of a backend that is none.
+    /// The errors of [`CompileTarget::new`], for an invalid backend name.
     pub fn target(&self, backend: &str) -> Result<CompileTarget> {
         let Self { family, cpu, features } = self;
         let architecture = if *cpu == GENERIC { format!("{}/{cpu}", family.name) } else { (*cpu).to_owned() };

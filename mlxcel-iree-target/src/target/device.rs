@@ -1,11 +1,11 @@
-//! What a program is to run on, as far as its target has to fit.
+//! The device that a program runs on, as far as its target must match it.
 
 use std::fmt;
 
 use super::Processor;
 use crate::backend::accelerator_of;
 
-/// A runtime device: IREE's driver, and what is known of the hardware behind it.
+/// A runtime device: IREE's driver, and what is known of its hardware.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct DeviceDescription {
@@ -13,12 +13,12 @@ pub struct DeviceDescription {
     pub driver: String,
     /// The processor, for drivers that run code on it.
     pub processor: Option<Processor>,
-    /// The architecture of an accelerator as its backend names it (`sm_90`, `gfx942`), where it is known.
+    /// The architecture of an accelerator as its backend names it (`sm_90`, `gfx942`), if known.
     pub architecture: Option<String>,
 }
 
 impl DeviceDescription {
-    /// The device of this driver on this machine, whose processor or accelerator is asked now.
+    /// The device of this driver on this machine; detects the processor or accelerator.
     pub fn of_driver(driver: &str) -> Self {
         let local = driver.starts_with("local-");
         Self {
@@ -28,7 +28,7 @@ impl DeviceDescription {
         }
     }
 
-    /// The same with another processor than this machine's: what would run on a machine that has it?
+    /// The same with another processor: for checking what would run on another machine.
     #[must_use]
     pub fn with_processor(mut self, processor: Processor) -> Self {
         self.processor = Some(processor);

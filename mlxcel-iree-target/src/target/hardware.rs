@@ -1,4 +1,4 @@
-//! What kernels are told of a target.
+//! The hardware of a target, for kernels.
 
 use mlxcel_core::Result;
 use mlxcel_iree_kernels::{Hardware, Instructions, Schedule};
@@ -8,10 +8,10 @@ use super::cpu::Code;
 use super::processor::BACKEND as CPU;
 
 impl CompileTarget {
-    /// What programs for this target are written for.
+    /// The hardware that programs for this target are generated for.
     ///
     /// # Errors
-    /// Those of a target that is no processor's although its backend is.
+    /// The errors of a target of a CPU backend that names no processor.
     pub fn hardware(&self) -> Result<Hardware> {
         Ok(match self.backend() {
             CPU => {
@@ -41,11 +41,15 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_has_the_set_that_all_its_features_make() {
+    fn a_set_requires_all_of_its_features() {
         let sets = |target| of(target).map(|instructions| (instructions.set, instructions.lanes()));
         assert_eq!(sets("llvm-cpu:cascadelake"), Some((VectorSet::Avx512, 16)));
         assert_eq!(sets("llvm-cpu:x86-64-v3"), Some((VectorSet::Avx2, 8)));
-        assert_eq!(sets("llvm-cpu:knl"), Some((VectorSet::Avx2, 8)), "512 bits of few types are no set");
+        assert_eq!(
+            sets("llvm-cpu:knl"),
+            Some((VectorSet::Avx2, 8)),
+            "AVX-512F without BW, DQ and VL is not the set"
+        );
         assert_eq!(sets("llvm-cpu:cascadelake,-avx512bw"), Some((VectorSet::Avx2, 8)));
         assert_eq!(sets("llvm-cpu:apple-m1"), Some((VectorSet::Neon, 4)));
         assert_eq!(sets("llvm-cpu:x86-64-v2"), None);
@@ -63,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_set_is_told_from_features_alone() {
+    fn extensions_of_the_set_follow_from_features_alone() {
         let beyond = |target| {
             let instructions = of(target).unwrap();
             (instructions.bf16_dot, instructions.int8_dot, instructions.int8_mm)
@@ -78,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_no_processors_have_no_kernels() {
+    fn accelerators_have_no_kernels() {
         assert_eq!(resolved("vulkan-spirv:ampere").hardware().unwrap(), Hardware::Spirv);
         assert_eq!(resolved("metal-spirv:macos").hardware().unwrap(), Hardware::Spirv);
         assert_eq!(resolved("cuda:sm_89").hardware().unwrap(), Hardware::Other);

@@ -1,4 +1,4 @@
-//! What a program is compiled for, as a value: a backend of the compiler, an architecture, and features beyond it.
+//! Compile targets: a backend of the compiler, an architecture, and additional features.
 
 pub mod cpu;
 mod device;
@@ -18,14 +18,14 @@ use mlxcel_core::{Error, ErrorKind, Result};
 pub use device::DeviceDescription;
 pub use processor::{BACKEND as CPU_BACKEND, Processor};
 
-/// The architecture that stands for "this machine's", until a backend resolves it.
+/// The architecture for "this machine's", until a backend resolves it.
 pub(crate) const HOST: &str = "host";
 
-/// What a program is compiled for: `llvm-cpu:znver4`, `cuda:sm_89`, `vulkan-spirv:rdna3`.
+/// A compile target: `llvm-cpu:znver4`, `cuda:sm_89`, `vulkan-spirv:rdna3`.
 ///
-/// A target is plain data and says nothing about this machine. What it means is known to the
-/// [`CompileBackend`](crate::CompileBackend) of its name, which [`CompileBackends::resolve`](crate::CompileBackends::resolve)
-/// asks: that refuses architectures that the compiler does not know, and replaces `host` by what this machine has.
+/// A target is plain data and independent of this machine. [`CompileBackends::resolve`](crate::CompileBackends::resolve) resolves
+/// it with the [`CompileBackend`](crate::CompileBackend) of its name: that refuses architectures that the compiler does not know,
+/// and replaces `host` by this machine's.
 ///
 /// # Grammar
 ///
@@ -42,8 +42,8 @@ pub(crate) const HOST: &str = "host";
 /// | `vulkan-spirv` | an architecture, a product or a profile: `ampere`, `rdna3`, `valhall4`, `adreno`, `vp_android_baseline_2022` | none |
 /// | `metal-spirv` | a platform: `macos`, `ios`, `ios-simulator` | none |
 ///
-/// Backends are named in any case and printed in lower case; features are printed in the order of their names. What
-/// prints parses to the same target.
+/// Backend names are case-insensitive and printed in lower case; features are printed in alphabetical order. The printed form
+/// parses to the same target.
 ///
 /// ```
 /// use mlxcel_iree_target::CompileTarget;
@@ -65,7 +65,7 @@ impl CompileTarget {
     /// The target of `architecture` on `backend`, without further features.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a name that the grammar has no place for.
+    /// [`ErrorKind::InvalidInput`] for a name that the grammar does not allow.
     pub fn new(backend: &str, architecture: &str) -> Result<Self> {
         let (family, name) = architecture.split_once('/').unwrap_or(("-", architecture));
         if !(is_name(backend) && is_name(family) && is_name(name)) {
@@ -78,18 +78,18 @@ impl CompileTarget {
         })
     }
 
-    /// Adds a feature that code may use, or (`enabled` false) must not use, whatever the architecture has.
+    /// Adds a feature that code may use, or (`enabled` false) must not use, regardless of the architecture.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a name that the grammar has no place for, and for a feature that the target already
-    /// has the other way round.
+    /// [`ErrorKind::InvalidInput`] for a name that the grammar does not allow, and for a feature that the target already has with
+    /// the opposite sign.
     pub fn with_feature(mut self, feature: &str, enabled: bool) -> Result<Self> {
         if !is_name(feature) {
             return Err(malformed(&format!("{self},{}{feature}", sign(enabled))));
         }
         match self.features.insert(feature.to_owned(), enabled) {
             Some(before) if before != enabled => {
-                Err(invalid("the feature is asked for and ruled out").with_context("feature", feature))
+                Err(invalid("the feature is both enabled and disabled").with_context("feature", feature))
             }
             _ => Ok(self),
         }
@@ -105,12 +105,12 @@ impl CompileTarget {
         &self.architecture
     }
 
-    /// Features beyond those of the architecture, by name; false rules one out.
+    /// Features in addition to the architecture's, by name; false disables one.
     pub fn features(&self) -> impl Iterator<Item = (&str, bool)> {
         self.features.iter().map(|(name, &enabled)| (name.as_str(), enabled))
     }
 
-    /// The features as LLVM takes them, `+one,-other`; none where there are none.
+    /// The features as LLVM takes them, `+one,-other`; none if empty.
     pub(crate) fn feature_flags(&self) -> Option<String> {
         let flags: Vec<String> =
             self.features().map(|(name, enabled)| format!("{}{name}", sign(enabled))).collect();
@@ -147,13 +147,13 @@ fn sign(enabled: bool) -> char {
     if enabled { '+' } else { '-' }
 }
 
-/// Whether this can be a backend, an architecture or a feature: something that needs no quoting anywhere.
+/// Whether this can be a backend, an architecture or a feature: a name that never needs quoting.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 fn malformed(text: &str) -> Error {
-    invalid("a target is written backend:architecture[,+feature|,-feature]…, such as cuda:sm_89")
+    invalid("a target has the form backend:architecture[,+feature|,-feature]…, such as cuda:sm_89")
         .with_context("target", text)
 }
 

@@ -1,9 +1,9 @@
-//! The name that LLVM has for this machine's processor: it decides how code is tuned, features decide whether it runs.
+//! LLVM's name of this machine's processor: it determines how code is tuned; features determine whether it runs.
 //!
-//! Models are numbered by their makers (Intel's and AMD's optimisation guides; Arm's, and others', main identification
-//! register); LLVM's host detection maps the same numbers to the same names.
+//! Vendors number their models (Intel's and AMD's optimisation guides; the main identification register of Arm and others);
+//! LLVM's host detection maps the same numbers to the same names.
 
-/// The processor's name, if its maker and model are known here.
+/// The processor's name, if vendor and model are known here.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn name() -> Option<&'static str> {
     let cpuid = raw_cpuid::CpuId::new();
@@ -13,13 +13,13 @@ pub(super) fn name() -> Option<&'static str> {
     x86(cpuid.get_vendor_info()?.as_str(), info.family_id(), info.model_id(), has)
 }
 
-/// The processor's name, if its maker and model are known here and all its cores are of one kind.
+/// The processor's name, if vendor and model are known here and all its cores are equal.
 #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
 pub(super) fn name() -> Option<&'static str> {
     arm_of(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
 }
 
-/// The first processor of its maker, which later ones can do everything of.
+/// The vendor's first processor; later ones support all its features.
 #[cfg(all(target_arch = "aarch64", target_os = "macos"))]
 pub(super) fn name() -> Option<&'static str> {
     Some("apple-m1")
@@ -60,7 +60,7 @@ fn intel(family: u8, model: u8, has: impl Fn(&'static str) -> bool) -> Option<&'
         (6, 0x3c | 0x3f | 0x45 | 0x46) => "haswell",
         (6, 0x3d | 0x47 | 0x4f | 0x56) => "broadwell",
         (6, 0x4e | 0x5e | 0x8e | 0x9e | 0xa5 | 0xa6) => "skylake",
-        // Three generations of server share this number.
+        // Three server generations share this number.
         (6, 0x55) if has("avx512bf16") => "cooperlake",
         (6, 0x55) if has("avx512vnni") => "cascadelake",
         (6, 0x55) => "skylake-avx512",
@@ -114,7 +114,7 @@ fn amd(family: u8, model: u8) -> Option<&'static str> {
     })
 }
 
-/// The name of an Arm processor, by what the Linux kernel says of its cores.
+/// The name of an Arm processor, from the Linux kernel's description of its cores.
 #[cfg(any(all(target_arch = "aarch64", target_os = "linux"), test))]
 pub(super) fn arm_of(cpuinfo: &str) -> Option<&'static str> {
     let values = |name: &'static str| {
@@ -126,7 +126,7 @@ pub(super) fn arm_of(cpuinfo: &str) -> Option<&'static str> {
     };
     let mut cores = values("CPU implementer").zip(values("CPU part"));
     let first = cores.next()?;
-    // Big and little cores differ in how code is best tuned, and a thread may run on either.
+    // Code is tuned differently for big and little cores, and a thread may run on either.
     cores.all(|core| core == first).then(|| arm(first.0, first.1)).flatten()
 }
 

@@ -1,4 +1,4 @@
-//! A processor that code is to run on: this machine's, or one that is described.
+//! A processor to run code on: this machine's, or a described one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,12 +8,12 @@ use mlxcel_core::{Error, Result};
 use super::cpu::{Code, Family, GENERIC};
 use super::{CompileTarget, model};
 
-/// The backend that compiles for processors.
+/// The backend that compiles for CPUs.
 pub const BACKEND: &str = "llvm-cpu";
 
-/// A processor that code is to run on: its instruction set, its features, and its name where that is known.
+/// A processor to run code on: its instruction set, its features, and its name if known.
 ///
-/// It prints as the [`CompileTarget`] of code that uses all of it.
+/// Prints as the [`CompileTarget`] of code that uses all its features.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Processor {
     family: String,
@@ -22,8 +22,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// This machine's processor. It is asked anew each time; features that the operating system does not let programs
-    /// use are not there.
+    /// Detects this machine's processor on each call, without features that the operating system does not let programs use.
     pub fn detect() -> Self {
         Self {
             family: std::env::consts::ARCH.to_owned(),
@@ -32,8 +31,8 @@ impl Processor {
         }
     }
 
-    /// A processor of an instruction set (`x86_64`, `aarch64`) with exactly these features, named as LLVM does: for asking
-    /// what would run elsewhere.
+    /// A processor of an instruction set (`x86_64`, `aarch64`) with exactly these features, named as LLVM does: for checking what
+    /// would run on another machine.
     pub fn new<'a>(family: &str, features: impl IntoIterator<Item = &'a str>) -> Self {
         let features = features.into_iter().map(str::to_owned).collect();
         Self { family: family.to_owned(), cpu: None, features }
@@ -44,16 +43,16 @@ impl Processor {
         &self.family
     }
 
-    /// The features, as LLVM names them, in the order of their names.
+    /// The features, as LLVM names them, in alphabetical order.
     pub fn features(&self) -> impl Iterator<Item = &str> {
         self.features.iter().map(String::as_str)
     }
 
-    /// The target of code that uses all that this processor can do, and nothing else: what `llvm-cpu:host` stands for. It
-    /// states every feature in which the processor differs from others of its name, so it is the same on equal machines.
+    /// The target of code that uses exactly this processor's features, which `llvm-cpu:host` resolves to. It lists every feature
+    /// in which the processor differs from others of its name, so equal machines have equal targets.
     ///
     /// # Errors
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) where programs are not compiled for the instruction set.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if programs are not compiled for the instruction set.
     pub fn target(&self) -> Result<CompileTarget> {
         let family = Family::named(&self.family).ok_or_else(|| {
             Error::unsupported(
@@ -68,7 +67,7 @@ impl Processor {
         Code { family, cpu, features }.target(BACKEND)
     }
 
-    /// The most of the levels that are agreed upon for the family which the processor reaches, with its features.
+    /// The highest standard level of the family whose features the processor has.
     fn level(&self, family: &Family) -> &'static str {
         let levels: &[&'static str] = match family.name {
             "x86_64" => &["x86-64-v4", "x86-64-v3", "x86-64-v2", "x86-64"],
@@ -99,7 +98,7 @@ impl Processor {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(refused("the program is compiled for a processor that has more instructions")
+        Err(refused("the program is compiled for a processor with more instructions")
             .with_context("missing", missing.join(", ")))
     }
 }
@@ -134,7 +133,7 @@ pub(super) fn detected() -> BTreeSet<&'static str> {
         "cx16" = "cmpxchg16b" "f16c" = "f16c" "fma" = "fma" "gfni" = "gfni" "lzcnt" = "lzcnt" "movbe" = "movbe"
         "pclmul" = "pclmulqdq" "popcnt" = "popcnt" "sha" = "sha" "sse3" = "sse3" "sse4.1" = "sse4.1" "sse4.2" = "sse4.2"
         "sse4a" = "sse4a" "ssse3" = "ssse3" "tbm" = "tbm" "vaes" = "vaes" "vpclmulqdq" = "vpclmulqdq");
-    // Rust 1.88 does not tell these. They need of the system what AVX needs, which it does tell.
+    // Rust 1.88 does not detect these. They need the same operating system support as AVX, which it does detect.
     let further = raw_cpuid::CpuId::new().get_extended_feature_info().filter(|_| features.contains("avx"));
     if let Some(info) = further {
         let found = [

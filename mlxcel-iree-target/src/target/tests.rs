@@ -1,4 +1,4 @@
-//! Reading and writing targets, and what processors are called. No compiler.
+//! Parsing and printing targets, and names of processors. Without a compiler.
 
 use mlxcel_core::ErrorKind;
 
@@ -6,7 +6,7 @@ use super::cpu::{Code, FAMILIES, Family};
 use super::*;
 
 #[test]
-fn a_target_prints_as_what_it_is_read_from() {
+fn a_printed_target_parses_to_itself() {
     for text in [
         "llvm-cpu:znver4",
         "llvm-cpu:host",
@@ -28,7 +28,7 @@ fn a_target_prints_as_what_it_is_read_from() {
 }
 
 #[test]
-fn what_is_not_a_target_is_refused_with_the_way_to_write_one() {
+fn an_invalid_target_is_refused_with_the_grammar() {
     for text in [
         "",
         ":",
@@ -77,7 +77,7 @@ fn every_processor_has_one_name_and_known_features() {
 }
 
 #[test]
-fn features_come_and_go_with_what_they_rest_upon() {
+fn adding_and_removing_features_follows_their_dependencies() {
     let features = |text: &str| Code::of(&text.parse().unwrap()).unwrap().features;
     let without = features("llvm-cpu:znver4,-avx512f");
     assert!(without.contains("avx2") && !without.iter().any(|name| name.starts_with("avx512")));
@@ -103,7 +103,7 @@ fn processors_are_named_as_llvm_names_them() {
 }
 
 #[test]
-fn every_name_of_a_model_is_one_that_the_compiler_knows() {
+fn every_model_name_is_known_to_the_compiler() {
     let x86 = Family::named("x86_64").unwrap();
     let has = ["avx512vnni", "avx512bf16", ""];
     for (vendor, family, model) in ["GenuineIntel", "AuthenticAMD"].into_iter().flat_map(|vendor| {
@@ -127,7 +127,7 @@ fn every_name_of_a_model_is_one_that_the_compiler_knows() {
 }
 
 #[test]
-fn a_processor_is_described_by_its_name_and_what_it_has_otherwise() {
+fn a_processor_is_described_by_its_name_and_the_differences_from_it() {
     let level = Processor::new("x86_64", Family::named("x86_64").unwrap().features_of("x86-64-v3").unwrap());
     assert_eq!(level.target().unwrap().to_string(), "llvm-cpu:x86-64-v3");
     let more = Processor::new("x86_64", level.features().chain(["aes"]));
@@ -141,12 +141,12 @@ fn a_processor_is_described_by_its_name_and_what_it_has_otherwise() {
 }
 
 #[test]
-fn this_machines_processor_is_the_same_whenever_it_is_asked() {
+fn detecting_this_machines_processor_is_deterministic() {
     let host = Processor::detect();
     assert_eq!(host, Processor::detect());
     assert_eq!(host.family(), std::env::consts::ARCH);
     let target = host.target().unwrap();
     let code = Code::of(&target).unwrap();
-    assert!(host.features().eq(code.features.iter().copied()), "the target states all that it can do");
+    assert!(host.features().eq(code.features.iter().copied()), "the target lists all its features");
     host.expect(&target, &code).unwrap();
 }

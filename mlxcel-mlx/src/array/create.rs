@@ -19,12 +19,12 @@ impl Array {
         Self::made(sys::from_bytes(bytes, &dims, dtype.code()), "make an array")
     }
 
-    /// An array over the bytes of `source`, row-major and little-endian, which stay where they are: `source` is kept
-    /// until no array uses them, and MLX does not write to them. They are copied if they are not aligned to the size
-    /// of an element, are fewer than eight, or (with Metal) are not whole pages.
+    /// An array over the bytes of `source`, row-major and little-endian, without a copy: `source` is kept until no
+    /// array uses them, and MLX does not write to them. They are copied if they are not aligned to the size of an
+    /// element, are fewer than eight, or (with Metal) are not whole pages.
     ///
-    /// `source` must give the same bytes whenever it is asked, and nobody may change them meanwhile: the result of
-    /// reading changed bytes is unspecified.
+    /// `source` must return the same bytes on each call, and they must not change meanwhile: the result of reading
+    /// changed bytes is unspecified.
     pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[usize], dtype: DType) -> Result<Self>
     where
         T: AsRef<[u8]> + Send + Sync + 'static,
@@ -42,24 +42,24 @@ impl Array {
         Self::made(sys::scalar(value, dtype.code()), "make a scalar")
     }
 
-    /// `value` everywhere.
+    /// An array filled with `value`.
     pub(crate) fn full(shape: &[usize], value: f32, dtype: DType) -> Result<Self> {
         const OPERATION: &str = "fill an array";
         Self::made(sys::full(&sizes(shape, OPERATION)?, value, dtype.code()), OPERATION)
     }
 
-    /// Zero everywhere.
+    /// An array of zeros.
     pub(crate) fn zeros(shape: &[usize], dtype: DType) -> Result<Self> {
         Self::full(shape, 0.0, dtype)
     }
 
-    /// `start`, `start + 1` and so on, ahead of `stop`.
+    /// `start`, `start + 1` and so on, up to but not including `stop`.
     pub(crate) fn arange(start: i32, stop: i32, dtype: DType) -> Result<Self> {
         Self::made(sys::arange(start, stop, 1, dtype.code()), "count")
     }
 }
 
-/// The shape as MLX takes it, if there are as many bytes as it says.
+/// The shape in MLX's type, if it matches the number of bytes.
 fn checked(bytes: &[u8], shape: &[usize], dtype: DType) -> Result<Vec<i32>> {
     const OPERATION: &str = "make an array";
     let wanted = shape.iter().try_fold(dtype.size(), |product, &dim| product.checked_mul(dim));

@@ -128,7 +128,7 @@ impl Array {
         self.binary(BinaryCode::LogicalOr, other, "or")
     }
 
-    /// Where this array of booleans is true the element of `then`, else that of `otherwise`.
+    /// The element of `then` where this array of booleans is true, otherwise that of `otherwise`.
     pub(crate) fn select(&self, then: &Self, otherwise: &Self) -> Result<Self> {
         Self::made(sys::select(self.tensor(), then.tensor(), otherwise.tensor()), "select")
     }

@@ -7,27 +7,27 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::{Array, Element, list};
 use crate::ffi::{self, sys};
 
-/// Reading an array, as errors call it.
+/// The operation name in errors.
 const READ: &str = "read an array";
 
-/// Computes arrays, and all that they depend on, and waits for it.
+/// Computes arrays with all their dependencies, and waits for them.
 pub(crate) fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
     const OPERATION: &str = "evaluate";
     ffi::check(sys::evaluate(&*list(arrays, OPERATION)?), OPERATION)
 }
 
-/// Begins to compute arrays, and all that they depend on; reading one waits for it.
+/// Starts computing arrays with all their dependencies; reading one waits for it.
 pub(crate) fn eval_async<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
     const OPERATION: &str = "evaluate";
     ffi::check(sys::evaluate_async(&*list(arrays, OPERATION)?), OPERATION)
 }
 
 impl Array {
-    /// The elements, row-major, computed if they are not yet.
+    /// The elements, row-major, computed if necessary.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Internal`] if the array has another type; else as [`eval`].
+    /// [`ErrorKind::Internal`] if the array has another type; otherwise as [`eval`].
     pub(crate) fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let dtype = self.dtype()?;
         if dtype != T::DTYPE {
@@ -40,7 +40,7 @@ impl Array {
         Ok(values.into_vec())
     }
 
-    /// The elements as they lie in memory, row-major and little-endian, computed if they are not yet.
+    /// The elements' bytes, row-major and little-endian, computed if necessary.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes: Box<[u8]> = zeros(self.byte_len())?;
         ffi::check(sys::read(self.tensor(), &mut bytes), READ)?;
@@ -48,7 +48,7 @@ impl Array {
     }
 }
 
-/// Room for `count` elements.
+/// A buffer for `count` elements.
 fn zeros<T: Zeroable>(count: usize) -> Result<Box<[T]>> {
     let bytes = count.saturating_mul(size_of::<T>());
     try_zeroed_slice_box(count).map_err(|()| Error::out_of_memory(READ, bytes))

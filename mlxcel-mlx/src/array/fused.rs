@@ -1,32 +1,32 @@
-//! Matrix products, and the operations that MLX has as one kernel.
+//! Matrix products, and operations that MLX has as one kernel.
 
 use mlxcel_core::Result;
 
 use super::{Array, size};
 use crate::ffi::{self, RopeTerms, sys};
 
-/// Which keys a query looks at.
+/// Which keys a query attends to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mask<'a> {
-    /// All of them.
+    /// All keys.
     None,
-    /// The last query looks at all, and each before it at one key fewer.
+    /// The last query attends to all, and each one before to one key fewer.
     Causal,
-    /// Booleans that say which, or floats that are added to the scores; broadcast to `[rows, heads, queries, keys]`.
+    /// Booleans that select keys, or floats that are added to the scores; broadcast to `[rows, heads, queries, keys]`.
     /// Floats must not be of a wider type than the queries.
     Array(&'a Array),
 }
 
-/// How positions turn queries and keys: `mlx.core.fast.rope`.
+/// How positions rotate queries and keys: `mlx.core.fast.rope`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rope<'a> {
-    /// How many of each head's dimensions turn.
+    /// How many of each head's dimensions are rotated.
     pub(crate) dims: usize,
-    /// Whether neighbours turn together, and not the halves.
+    /// Whether pairs are adjacent elements instead of halves.
     pub(crate) traditional: bool,
     /// The base of the angles' wavelengths; `None` if `freqs` are set.
     pub(crate) base: Option<f32>,
-    /// What positions are multiplied with.
+    /// The factor of positions.
     pub(crate) scale: f32,
     /// `dims / 2` divisors of the position, in float32; `None` if `base` is set.
     pub(crate) freqs: Option<&'a Array>,
@@ -55,8 +55,8 @@ impl Array {
         Self::made(ffi::rms_norm(self.tensor(), weight.map(Self::tensor), eps), "rms norm")
     }
 
-    /// The product of each row (`[rows, 1, k]`) with the matrix of `other` (`[n, k, m]`) that `indices` (`[rows]`, `U32`) names;
-    /// `sorted` where these ascend.
+    /// The product of each row (`[rows, 1, k]`) with the matrix of `other` (`[n, k, m]`) selected by `indices` (`[rows]`,
+    /// `U32`); `sorted` if these ascend.
     pub(crate) fn gather_matmul(&self, other: &Self, indices: &Self, sorted: bool) -> Result<Self> {
         Self::made(sys::gather_mm(self.tensor(), other.tensor(), indices.tensor(), sorted), "gather matmul")
     }
@@ -67,21 +67,21 @@ impl Array {
         Self::made(ffi::layer_norm(self.tensor(), weight, bias, eps), "layer norm")
     }
 
-    /// `[…, positions, head]` turned by rotary embeddings (Su et al. 2021), the first position being `offset`.
+    /// Rotary embedding of `[…, positions, head]` (Su et al. 2021), with the first position `offset`.
     pub(crate) fn rope(&self, rope: &Rope<'_>, offset: usize) -> Result<Self> {
         const OPERATION: &str = "rope";
         Self::made(ffi::rope(self.tensor(), &rope.terms()?, size(offset, OPERATION)?), OPERATION)
     }
 
-    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one for each entry of the
-    /// first axis.
+    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one per entry of the first
+    /// axis.
     pub(crate) fn rope_at(&self, rope: &Rope<'_>, offset: &Self) -> Result<Self> {
         Self::made(ffi::rope_at(self.tensor(), &rope.terms()?, offset.tensor()), "rope")
     }
 
     /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`, with keys
-    /// and values `[rows, kv_heads, keys, head]`, where several heads may share one of keys. The softmax is in
-    /// float32. `sinks` are a score for each head that takes part in its softmax and has no value.
+    /// and values `[rows, kv_heads, keys, head]`, which several heads may share. The softmax is in float32. `sinks` are
+    /// a score per head that takes part in its softmax and has no value.
     pub(crate) fn attention(
         &self,
         keys: &Self,

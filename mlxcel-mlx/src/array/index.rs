@@ -6,19 +6,19 @@ use super::{Array, sizes};
 use crate::ffi::sys;
 
 impl Array {
-    /// The elements from `start[i]` ahead of `stop[i]` along each axis `i`.
+    /// The elements from `start[i]` up to `stop[i]` (exclusive) along each axis `i`.
     pub(crate) fn slice(&self, start: &[usize], stop: &[usize]) -> Result<Self> {
         self.slice_by(start, stop, &vec![1; start.len()])
     }
 
-    /// Every `strides[i]`-th element from `start[i]` ahead of `stop[i]` along each axis `i`.
+    /// Every `strides[i]`-th element from `start[i]` up to `stop[i]` (exclusive) along each axis `i`.
     pub(crate) fn slice_by(&self, start: &[usize], stop: &[usize], strides: &[usize]) -> Result<Self> {
         const OPERATION: &str = "slice";
         let (start, stop) = (sizes(start, OPERATION)?, sizes(stop, OPERATION)?);
         Self::made(sys::slice(self.tensor(), &start, &stop, &sizes(strides, OPERATION)?), OPERATION)
     }
 
-    /// The elements from `start` ahead of `stop` along one axis, and all along the others.
+    /// The elements from `start` up to `stop` (exclusive) along one axis, and all along the others.
     pub(crate) fn slice_axis(&self, axis: i32, start: usize, stop: usize) -> Result<Self> {
         let shape = self.shape();
         let mut from = vec![0; shape.len()];
@@ -31,8 +31,7 @@ impl Array {
         Err(super::no_axis("slice", axis, from.len()))
     }
 
-    /// This array with [`slice`](Self::slice) replaced by `update`. Done in place if no one else has a
-    /// handle on this array.
+    /// This array with [`slice`](Self::slice) replaced by `update`, in place if there is no other handle on this array.
     pub(crate) fn slice_update(&self, update: &Self, start: &[usize], stop: &[usize]) -> Result<Self> {
         const OPERATION: &str = "update a slice";
         let (start, stop) = (sizes(start, OPERATION)?, sizes(stop, OPERATION)?);
@@ -40,14 +39,14 @@ impl Array {
         Self::made(sys::slice_update(self.tensor(), update.tensor(), &start, &stop, &strides), OPERATION)
     }
 
-    /// What stands at `indices` along an axis, which becomes the axes of `indices`. With axis 0 of a matrix: its rows.
+    /// The elements at `indices` along an axis, which becomes the axes of `indices`. For axis 0 of a matrix: its rows.
     ///
-    /// Indices are not checked against the size of the axis; out of it, the result is unspecified.
+    /// Indices are not checked against the size of the axis; if they exceed it, the result is unspecified.
     pub(crate) fn take(&self, indices: &Self, axis: i32) -> Result<Self> {
         Self::made(sys::take(self.tensor(), indices.tensor(), axis), "take")
     }
 
-    /// Along an axis, in each line the elements at that line's `indices`, which are of the same rank.
+    /// Along an axis, the elements of each line at that line's `indices`, which have the same rank.
     pub(crate) fn take_along_axis(&self, indices: &Self, axis: i32) -> Result<Self> {
         Self::made(sys::take_along_axis(self.tensor(), indices.tensor(), axis), "take along an axis")
     }
@@ -60,7 +59,7 @@ impl Array {
         )
     }
 
-    /// This array with `values` added at `indices` of each line along an axis; an index that comes twice counts twice.
+    /// This array with `values` added at `indices` of each line along an axis; duplicate indices add up.
     pub(crate) fn scatter_add_axis(&self, indices: &Self, values: &Self, axis: i32) -> Result<Self> {
         Self::made(
             sys::scatter_add_axis(self.tensor(), indices.tensor(), values.tensor(), axis),

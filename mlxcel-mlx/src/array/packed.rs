@@ -1,4 +1,4 @@
-//! Weights that stay packed: a few bits a value, with a scale for each group of them.
+//! Weights that stay packed: a few bits per value, with a scale per group.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Packing;
@@ -12,22 +12,22 @@ use crate::ffi::{self, PackedTensor};
 pub(crate) struct Packed {
     /// Words of 32 bits (`U32`): `[…, rows, columns · bits / 32]`.
     pub(crate) words: Array,
-    /// `[…, rows, columns / group_size]`: floats in the affine mode, else bytes.
+    /// `[…, rows, columns / group_size]`: floats in the affine mode, otherwise bytes.
     pub(crate) scales: Array,
-    /// In the affine mode what is added to each group, like `scales`.
+    /// In the affine mode the offset of each group, like `scales`.
     pub(crate) biases: Option<Array>,
-    /// The input that each column belongs to (`[columns]`, `I32`), where that is not its own place.
+    /// The input of each column (`[columns]`, `I32`), if columns are reordered.
     pub(crate) order: Option<Array>,
-    /// How many values of a row share a scale.
+    /// Values per scale.
     pub(crate) group_size: usize,
-    /// Bits of a value.
+    /// Bits per value.
     pub(crate) bits: usize,
-    /// What a packed value means.
+    /// The meaning of packed values.
     pub(crate) mode: Mode,
 }
 
 impl Packed {
-    /// Packs the rows of a matrix of floats, or of several. Which group sizes and bits there are depends on the mode.
+    /// Packs the rows of a float matrix, or of several. The supported group sizes and bits depend on the mode.
     pub(crate) fn quantize(weight: &Array, group_size: usize, bits: usize, mode: Mode) -> Result<Self> {
         const OPERATION: &str = "quantize";
         let (group, width) = (size(group_size, OPERATION)?, size(bits, OPERATION)?);
@@ -45,7 +45,7 @@ impl Packed {
         self.by_input(values)
     }
 
-    /// `x @ wᵀ` where `transposed` (the weight being `[outputs, inputs]`, as checkpoints have it), else `x @ w`.
+    /// `x @ wᵀ` if `transposed` (the weight is `[outputs, inputs]`, as in checkpoints), otherwise `x @ w`.
     pub(crate) fn multiply(&self, x: &Array, transposed: bool) -> Result<Array> {
         let product = |x: &Array| {
             let answer = ffi::quantized_matmul(x.tensor(), &self.tensors()?, transposed);
@@ -54,12 +54,12 @@ impl Packed {
         if transposed { product(&self.by_column(x)?) } else { self.by_input(product(x)?) }
     }
 
-    /// Inputs, along the last axis of `x`, in the order of the columns.
+    /// Permutes inputs, along the last axis of `x`, to the order of the columns.
     pub(crate) fn by_column(&self, x: &Array) -> Result<Array> {
         self.order.as_ref().map_or_else(|| Ok(x.clone()), |order| x.take(order, -1))
     }
 
-    /// Columns, along the last axis of `values`, in the order of inputs.
+    /// Permutes columns, along the last axis of `values`, to the order of the inputs.
     fn by_input(&self, values: Array) -> Result<Array> {
         match &self.order {
             Some(order) => values.take(&order.argsort(-1)?, -1),
@@ -67,8 +67,8 @@ impl Packed {
         }
     }
 
-    /// [`multiply`](Self::multiply) of each row (`[rows, 1, inputs]`) with the matrix, of several, that `indices` (`[rows]`, `U32`)
-    /// names; `sorted` where these ascend.
+    /// [`multiply`](Self::multiply) of each row (`[rows, 1, inputs]`) with the matrix selected by `indices` (`[rows]`, `U32`);
+    /// `sorted` if these ascend.
     pub(crate) fn gather_multiply(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
         let x = self.by_column(x)?;
         let answer = ffi::gather_qmm(x.tensor(), &self.tensors()?, indices.tensor(), true, sorted);
@@ -87,10 +87,10 @@ impl Packed {
     }
 }
 
-/// A mode of MLX's: what its kernels make of packed values.
+/// A mode of MLX: how its kernels interpret packed values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mode {
-    /// `scale · q + bias`: unsigned integers with floats for each group.
+    /// `scale · q + bias`: unsigned integers with floats per group.
     Affine,
     /// 4-bit floats (E2M1) in groups of 32 with a power of two as scale.
     Mxfp4,
@@ -101,7 +101,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// The mode in which MLX's kernels compute with `packing`, if there is one.
+    /// The mode in which MLX's kernels compute with `packing`, if any.
     pub(crate) fn of(packing: &Packing) -> Option<Self> {
         let affine = matches!((packing.code, packing.scale, packing.offset),
             (Code::Integer { zero: 0 }, Scale::Float(scale), Offset::Float(offset)) if scale == offset);

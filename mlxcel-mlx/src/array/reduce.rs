@@ -6,7 +6,7 @@ use super::{Array, size};
 use crate::ffi::sys::{self, ReduceCode};
 
 impl Array {
-    /// `keep` leaves the axes in the shape, with size one.
+    /// `keep` keeps the axes in the shape, with size one.
     fn reduce(&self, code: ReduceCode, axes: &[i32], keep: bool, operation: &'static str) -> Result<Self> {
         Self::made(sys::reduce(code, self.tensor(), axes, keep), operation)
     }
@@ -26,7 +26,7 @@ impl Array {
         self.reduce(ReduceCode::Sum, axes, keep, "sum")
     }
 
-    /// The exponentials relative to their sum, computed in float32.
+    /// The softmax, computed in float32.
     pub(crate) fn softmax(&self, axis: i32) -> Result<Self> {
         Self::made(sys::softmax(self.tensor(), axis), "softmax")
     }
@@ -36,7 +36,7 @@ impl Array {
         Self::made(sys::argmax(self.tensor(), axis, keep), "argmax")
     }
 
-    /// Running sums from the beginning of the axis; `inclusive` of the element itself.
+    /// Cumulative sums along the axis; `inclusive` of the element itself.
     pub(crate) fn cumsum(&self, axis: i32, inclusive: bool) -> Result<Self> {
         Self::made(sys::cumsum(self.tensor(), axis, false, inclusive), "cumsum")
     }
@@ -46,12 +46,12 @@ impl Array {
         Self::made(sys::sort(self.tensor(), axis), "sort")
     }
 
-    /// Where the elements in ascending order stand, as `U32`.
+    /// The indices of the elements in ascending order, as `U32`.
     pub(crate) fn argsort(&self, axis: i32) -> Result<Self> {
         Self::made(sys::argsort(self.tensor(), axis), "argsort")
     }
 
-    /// The elements with the `kth` of the ascending order in its place, none larger before it and none smaller behind.
+    /// The elements with the `kth` smallest at index `kth`, none larger before it and none smaller after it.
     pub(crate) fn partition(&self, kth: usize, axis: i32) -> Result<Self> {
         Self::made(sys::partition(self.tensor(), size(kth, "partition")?, axis), "partition")
     }

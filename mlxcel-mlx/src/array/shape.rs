@@ -6,12 +6,12 @@ use super::{Array, DType, sizes};
 use crate::ffi::sys;
 
 impl Array {
-    /// The values in another type; the same array where they have it.
+    /// The values in another type; the same array if it is the same type.
     pub(crate) fn astype(&self, dtype: DType) -> Result<Self> {
         Self::made(sys::astype(self.tensor(), dtype.code()), "convert an array")
     }
 
-    /// The bits as another type. The last dimension shrinks or grows with the size of an element.
+    /// The bits as another type. The last dimension changes with the size of an element.
     pub(crate) fn reinterpret(&self, dtype: DType) -> Result<Self> {
         Self::made(sys::reinterpret(self.tensor(), dtype.code()), "reinterpret an array")
     }
@@ -22,28 +22,28 @@ impl Array {
         Self::made(sys::broadcast_to(self.tensor(), &sizes(shape, OPERATION)?), OPERATION)
     }
 
-    /// The elements consecutively in memory that holds nothing else: what is kept of a larger array that is not.
+    /// The elements in contiguous memory of their own, so that a larger array need not be kept.
     pub(crate) fn contiguous(&self) -> Result<Self> {
         Self::made(sys::contiguous(self.tensor()), "copy an array")
     }
 
-    /// The elements, in their order, in another shape.
+    /// The elements, in order, in another shape.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Result<Self> {
         const OPERATION: &str = "reshape";
         Self::made(sys::reshape(self.tensor(), &sizes(shape, OPERATION)?), OPERATION)
     }
 
-    /// The axes in another order: axis `i` of the result is axis `axes[i]` of this array.
+    /// Permutes axes: axis `i` of the result is axis `axes[i]` of this array.
     pub(crate) fn transpose(&self, axes: &[i32]) -> Result<Self> {
         Self::made(sys::transpose(self.tensor(), axes), "transpose")
     }
 
-    /// New axes of size one, at these places of the result.
+    /// Adds axes of size one at these indices of the result.
     pub(crate) fn expand_dims(&self, axes: &[i32]) -> Result<Self> {
         Self::made(sys::expand_dims(self.tensor(), axes), "expand dimensions")
     }
 
-    /// Without these axes, which have size one.
+    /// Removes these axes of size one.
     pub(crate) fn squeeze(&self, axes: &[i32]) -> Result<Self> {
         Self::made(sys::squeeze(self.tensor(), axes), "squeeze")
     }

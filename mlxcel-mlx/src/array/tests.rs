@@ -45,7 +45,7 @@ fn out_of_memory_is_an_error_and_the_engine_continues() {
     let column = counted(1 << 21).reshape(&[1 << 21, 1]).unwrap();
     let sum = column.add(&counted(1 << 22)).unwrap();
     assert_eq!(sum.byte_len(), 1 << 45);
-    // More often than MLX has tasks under way at most: a failure must not be counted as one for ever.
+    // More often than MLX has concurrent tasks: a failed one must not be counted forever.
     for _ in 0..40 {
         let (small, sum) = (counted(9).exp().unwrap(), sum.negative().unwrap());
         let error = eval([&small, &sum]).unwrap_err();
@@ -53,7 +53,7 @@ fn out_of_memory_is_an_error_and_the_engine_continues() {
         assert_eq!(eval_async([&small, &sum]).unwrap_err().kind(), ErrorKind::ResourceExhausted);
     }
     drop((sum, column));
-    // What was not allocated does not count as memory in use.
+    // Failed allocations do not count as memory in use.
     assert_eq!(row(&[1.0, 2.0]).exp().unwrap().to_vec::<f32>().unwrap()[0], 1f32.exp());
 }
 
@@ -69,7 +69,7 @@ fn borrowed_memory_is_used_in_place_and_released() {
     let lent = Arc::new(Lent((0..4096).map(|i| i as f32).collect()));
     let a = Array::from_shared(&lent, &[64, 64], DType::F32).unwrap();
     assert_eq!(Arc::strong_count(&lent), 2);
-    // An operation may overwrite an operand that has no other owner: not this one.
+    // An operation may overwrite an operand without other owners, but not this one.
     let row = a.slice(&[1, 0], &[2, 64]).unwrap();
     assert_eq!(row.to_vec::<f32>().unwrap(), (64..128).map(|i| i as f32).collect::<Vec<_>>());
     let negative = a.negative().unwrap();

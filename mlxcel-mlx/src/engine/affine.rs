@@ -1,9 +1,9 @@
-//! Weights of integers whose packing is not MLX's own, as its affine one.
+//! Integer weights in packings other than MLX's own, converted to its affine mode.
 //!
-//! The codes of GPTQ, AWQ, compressed-tensors and many GGUF types are what MLX's affine mode multiplies; their scales and
-//! offsets are told otherwise. Here scales of two levels are multiplied, and what is subtracted from codes becomes a bias.
-//! In float32 that is exact where factors and zeros together have no more than 24 significant bits, which holds for all of
-//! these forms with scales of 16 bits.
+//! MLX's affine mode can multiply the codes of GPTQ, AWQ, compressed-tensors and many GGUF types; their scales and offsets
+//! have other formats. Two-level scales are multiplied here, and the number subtracted from codes becomes a bias. In
+//! float32 that is exact if factors and zero points together have no more than 24 significant bits, which holds for all of
+//! these formats with 16-bit scales.
 
 use mlxcel_core::Result;
 use mlxcel_models::packing::{Code, Offset, Scale};
@@ -18,7 +18,7 @@ pub(super) struct Parameters {
     pub(super) biases: Array,
 }
 
-/// What is subtracted from every code of a packing that the affine mode can take over; none for other packings.
+/// The number subtracted from every code of a packing that the affine mode supports; none for other packings.
 pub(super) fn zero(packing: &Packing) -> Option<u8> {
     let Code::Integer { zero } = packing.code else { return None };
     let scaled = matches!(packing.scale, Scale::Float(_) | Scale::Bytes { .. });
@@ -26,8 +26,8 @@ pub(super) fn zero(packing: &Packing) -> Option<u8> {
 }
 
 impl Parameters {
-    /// The parameters of a packing from whose codes `zero` is subtracted, with its parts as `stored` reads them. They are of type
-    /// `rounded` if that is told; else of the type of the scales where that holds them exactly, or of float32.
+    /// The parameters of a packing with `zero` subtracted from its codes, with its parts as `stored` reads them. Their type is
+    /// `rounded` if given; otherwise that of the scales if it is exact, or float32.
     pub(super) fn new(
         packing: &Packing,
         zero: u8,
@@ -69,7 +69,7 @@ impl Parameters {
     }
 }
 
-/// Numbers of groups (`[…, n · groups]`), each times the factor that `groups` of them share (`[…, n]`).
+/// Numbers of groups (`[…, n · groups]`), times the factor that each `groups` of them share (`[…, n]`).
 fn shared(factors: &Array, numbers: &Array, groups: usize) -> Result<Array> {
     let mut apart = factors.shape();
     apart.push(groups);
@@ -77,7 +77,7 @@ fn shared(factors: &Array, numbers: &Array, groups: usize) -> Result<Array> {
     products.reshape(&numbers.shape())
 }
 
-/// Whether a type has every one of these numbers.
+/// Whether a type represents all these numbers exactly.
 fn is_exact(numbers: &Array, dtype: DType) -> Result<bool> {
     let axes: Vec<i32> = (0..).take(numbers.rank()).collect();
     let lost = numbers.astype(dtype)?.astype(DType::F32)?.subtract(numbers)?.square()?;
@@ -94,7 +94,7 @@ mod tests {
         array.astype(DType::F32).unwrap().to_vec().unwrap()
     }
 
-    /// The parameters of a packing, each of whose parts is one row of these numbers.
+    /// The parameters of a packing, with each part one row of these numbers.
     fn parameters(packing: &str, rounded: Option<DType>, parts: &[(Part, DType, &[f32])]) -> Parameters {
         let packing: Packing = packing.parse().unwrap();
         let stored = |wanted: Part| {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn other_codes_and_groups_are_none_of_its() {
+    fn other_codes_and_groups_are_not_supported() {
         assert_eq!(zero(&Packing::symmetric(4, 8, 128, ElementType::F16)), Some(8));
         for other in ["u6-32/16 i8*f16/16", "iq4nl/32 f16", "e4m3/128 f32", "e2m1/32 e8m0", "u4-8/96 f16"] {
             assert_eq!(zero(&other.parse().unwrap()), None, "{other}");

@@ -1,28 +1,28 @@
-//! Caches of one layer: what it keeps for each of a sequence's positions.
+//! The cache of one layer: its state for each position of a sequence.
 
 use mlxcel_core::Result;
 
 use crate::array::{Array, DType, concatenate};
 
-/// By how many positions a cache grows at least.
+/// The least number of positions that a cache grows by.
 pub(super) const STEP: usize = 256;
 
-/// What one layer keeps for each position.
+/// The state of one layer per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CacheLayout {
-    /// How many heads keep keys (and values); of latents one.
+    /// The heads of keys (and values); one for latents.
     pub(super) heads: usize,
     /// The width of a head, or of a latent.
     pub(super) width: usize,
-    /// Whether there are values beside the keys; of latents not.
+    /// Whether there are values besides the keys; not for latents.
     pub(super) has_values: bool,
-    /// How many positions a position sees, its own included, and thus how many are kept; defaults to all.
+    /// How many positions a position sees, including itself, and thus how many are kept; defaults to all.
     pub(super) window: Option<usize>,
 }
 
 /// The keys and values of one layer, each `[1, heads, length, width]`.
 ///
-/// Position `p` is at index `p`, or where there is a window at `p` modulo the window.
+/// Position `p` is at index `p`, or with a window at `p` modulo the window.
 #[derive(Clone, Debug)]
 pub(super) struct LayerCache {
     pub(super) keys: Array,
@@ -30,7 +30,7 @@ pub(super) struct LayerCache {
     length: usize,
 }
 
-/// What the queries of some positions attend to: keys and values, each `[1, heads, n, width]`.
+/// The keys and values that the queries of some positions attend to, each `[1, heads, n, width]`.
 #[derive(Debug)]
 pub(super) struct Visible {
     pub(super) keys: Array,
@@ -38,20 +38,20 @@ pub(super) struct Visible {
     pub(super) order: Order,
 }
 
-/// How the keys of [`Visible`] lie to its queries.
+/// The order of the keys of [`Visible`] relative to its queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
     /// Each query sees every key.
     All,
-    /// The last key is of the last query's position, those before it of the positions before, and each query sees its own position
-    /// and those before.
+    /// The last key has the last query's position, those before it the positions before; each query sees its own position and
+    /// those before.
     Causal,
-    /// Likewise, limited to this many positions including its own.
+    /// As `Causal`, limited to this many positions including its own.
     Window(usize),
 }
 
 impl LayerCache {
-    /// Keys, and values where there are any.
+    /// Keys, and values if present.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
         std::iter::once(&self.keys).chain(&self.values)
     }
@@ -63,7 +63,7 @@ impl CacheLayout {
         self.window.map_or(position, |window| position.min(window))
     }
 
-    /// How many arrays there are: keys, and values where there are any.
+    /// The number of arrays: keys, and values if present.
     pub(super) fn arrays(&self) -> usize {
         1 + usize::from(self.has_values)
     }
@@ -72,9 +72,9 @@ impl CacheLayout {
         [1, self.heads, length, self.width]
     }
 
-    /// The length that a cache gets that must have room for `positions`.
+    /// The length of a cache for `positions`.
     pub(super) fn length_for(&self, positions: usize) -> usize {
-        // In proportion to what there is, so that the copies of a long sequence's growth stay in proportion too.
+        // Proportional to the length, so that the copies while a sequence grows are proportional to it too.
         let step = STEP.max((positions / 8).next_multiple_of(STEP));
         let length = positions.next_multiple_of(step);
         self.window.map_or(length, |window| length.min(window))
@@ -85,7 +85,7 @@ impl CacheLayout {
         array.slice(&[0, 0, from, 0], &[1, self.heads, to, self.width])
     }
 
-    /// The last `count` of the first `position` positions of a cache's keys or values, in their order.
+    /// The last `count` of the first `position` positions of a cache's keys or values, in order.
     pub(super) fn in_order(&self, array: &Array, position: usize, count: usize) -> Result<Array> {
         let first = position - count;
         let Some(window) = self.window else {
@@ -98,8 +98,8 @@ impl CacheLayout {
         concatenate([&self.part(array, from, window)?, &self.part(array, 0, to - window)?], 2)
     }
 
-    /// The cache after `keys` and `values` (`[1, heads, count, width]`) of the positions from `position` on, and what the queries of
-    /// those positions see.
+    /// The cache after `keys` and `values` (`[1, heads, count, width]`) of the positions from `position` on, and what their queries
+    /// see.
     pub(super) fn extend(
         &self,
         cache: Option<&LayerCache>,
@@ -122,7 +122,7 @@ impl CacheLayout {
         Ok((cache, visible))
     }
 
-    /// [`extend`](Self::extend) where not everything is kept.
+    /// [`extend`](Self::extend) for caches that keep only a window.
     fn rotate(
         &self,
         cache: Option<&LayerCache>,
@@ -135,7 +135,7 @@ impl CacheLayout {
         if let Some(keys) = keys.filter(|_| count == 1) {
             let cache = self.with_room(cache, position.min(window), window, element)?;
             let cache = cache.write(self, position % window, keys, values)?;
-            // All of it is in the window, and attention does not ask for the order.
+            // All of it is in the window, and attention does not depend on the order.
             let visible =
                 Visible { keys: cache.keys.clone(), values: cache.values.clone(), order: Order::All };
             return Ok((cache, visible));
@@ -158,7 +158,7 @@ impl CacheLayout {
         Ok((cache, Visible { keys, values, order: Order::Window(window) }))
     }
 
-    /// A cache of a sequence of `position` positions, of which `keys` and `values` are the kept ones in their order.
+    /// A cache of a sequence of `position` positions, with the kept `keys` and `values` in order.
     pub(super) fn filled(
         &self,
         keys: &Array,
@@ -169,7 +169,7 @@ impl CacheLayout {
         let length = self.length_for(position);
         let place = |array: &Array| match self.window.filter(|&window| position > window) {
             Some(window) => {
-                // The first of them is of position `position - window`.
+                // The first of them has position `position - window`.
                 let at = (window - position % window) % window;
                 if at == 0 {
                     return array.contiguous();
@@ -184,7 +184,7 @@ impl CacheLayout {
         Ok(LayerCache { keys: place(keys)?, values: values.map(place).transpose()?, length })
     }
 
-    /// The cache with its first `position` positions, with room for `positions`.
+    /// The cache with its first `position` positions, and capacity for `positions`.
     fn with_room(
         &self,
         cache: Option<&LayerCache>,

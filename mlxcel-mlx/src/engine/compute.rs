@@ -14,18 +14,18 @@ use crate::kernels::Kernels;
 /// How operations are computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compute {
-    /// Our kernels, which take float32 activations; none where MLX computes everything.
+    /// Our kernels, for float32 activations; none if MLX computes everything.
     kernels: Option<Kernels>,
 }
 
-/// How attention makes weights of products of queries and keys.
+/// How attention turns products of queries and keys into weights.
 #[derive(Clone, Debug)]
 pub(super) struct Scoring {
-    /// What the products are multiplied with.
+    /// The factor of the products.
     pub(super) scale: f32,
     /// Scores become `cap · tanh(score / cap)`.
     pub(super) soft_cap: Option<f32>,
-    /// A score for each head (`[heads]`) that takes part in its softmax and has no value.
+    /// A score per head (`[heads]`) that takes part in its softmax and has no value.
     pub(super) sinks: Option<Array>,
 }
 
@@ -82,8 +82,8 @@ impl Compute {
         }
     }
 
-    /// Queries or keys (`[tokens, heads, head_dim]`) turned by the cosines and sines (`[tokens, 1, pairs]`, float32) of their
-    /// positions: element `i` of the first `2 · pairs` together with element `i + pairs`, in float32.
+    /// Queries or keys (`[tokens, heads, head_dim]`) rotated by the cosines and sines (`[tokens, 1, pairs]`, float32) of
+    /// their positions: element `i` of the first `2 · pairs` with element `i + pairs`, in float32.
     pub(super) fn rotate(&self, x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
         if let Some(kernels) = self.kernels {
             return kernels.rotate(x, cos, sin);
@@ -101,7 +101,7 @@ impl Compute {
     }
 
     /// Attention of queries (`[tokens, heads, width]`) over what they see: `[tokens, heads · width of values]`, in their type.
-    /// Where there are no values, they are the first `value_width` elements of the keys.
+    /// Without values, these are the first `value_width` elements of the keys.
     pub(super) fn attention(
         &self,
         queries: &Array,
@@ -118,7 +118,7 @@ impl Compute {
         };
         let Scoring { scale, soft_cap, sinks } = scoring;
         if let Some(kernels) = self.kernels.filter(|_| soft_cap.is_none() && sinks.is_none()) {
-            // The one query that sees all keys is of the last position, whatever their order.
+            // A single query that sees all keys has the last position, whatever the keys' order.
             let window = if let Order::Window(window) = order { Some(*window) } else { None };
             return kernels.attention(queries, keys, &values, *scale, window)?.reshape(&[tokens, width]);
         }
@@ -140,8 +140,8 @@ impl Compute {
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
     }
 
-    /// Each row of `x` (`[rows, inputs]`) through the matrix of `weight` (`[experts, outputs, inputs]`) that `experts` (`[rows]`,
-    /// `U32`) names, in the type of `x`; `sorted` where these ascend.
+    /// Each row of `x` (`[rows, inputs]`) times the matrix of `weight` (`[experts, outputs, inputs]`) selected by `experts`
+    /// (`[rows]`, `U32`), in the type of `x`; `sorted` if these ascend.
     pub(super) fn expert_linear(
         &self,
         x: &Array,
@@ -163,7 +163,7 @@ impl Compute {
             Weight::Dense(values) if values.dtype()? == dtype => {
                 rows.gather_matmul(&values.transpose(&[0, 2, 1])?, experts, sorted)?
             }
-            // Of the chosen alone, so that no others are converted.
+            // Of the selected experts only, so that no others are converted.
             Weight::Dense(values) if x.dim(0) < values.dim(0) => {
                 rows.matmul(&values.take(experts, 0)?.astype(dtype)?.transpose(&[0, 2, 1])?)?
             }
@@ -174,8 +174,8 @@ impl Compute {
         product.squeeze(&[1])?.astype(dtype)
     }
 
-    /// Each head of `x` (`[tokens, heads, inputs]`) through a matrix of its own: `x · weightᵀ` of `[heads, outputs, inputs]`, or
-    /// where `transposed` `x · weight` of `[heads, inputs, outputs]`. `[tokens, heads, outputs]`, in the type of `x`.
+    /// Each head of `x` (`[tokens, heads, inputs]`) times its own matrix: `x · weightᵀ` of `[heads, outputs, inputs]`, or if
+    /// `transposed` `x · weight` of `[heads, inputs, outputs]`. `[tokens, heads, outputs]`, in the type of `x`.
     pub(super) fn head_linear(&self, x: &Array, weight: &Weight, transposed: bool) -> Result<Array> {
         let dtype = x.dtype()?;
         let x = x.transpose(&[1, 0, 2])?;
@@ -188,8 +188,8 @@ impl Compute {
     }
 }
 
-/// Attention with capped scores, in float32: queries `[tokens, heads, width]`, keys and values `[1, kv_heads, n, width]`; gives
-/// `[tokens, heads, width of values]`.
+/// Attention with capped scores, in float32: queries `[tokens, heads, width]`, keys and values `[1, kv_heads, n, width]`;
+/// returns `[tokens, heads, width of values]`.
 fn capped(
     queries: &Array,
     keys: &Array,
@@ -226,7 +226,7 @@ pub(super) fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
 }
 
 impl Masks {
-    /// The mask of an order; none where each query sees all.
+    /// The mask of an order; none if each query sees all.
     fn of(&mut self, order: Order, queries: usize, seen: usize) -> Result<Option<&Array>> {
         match order {
             Order::All => Ok(None),
@@ -235,7 +235,7 @@ impl Masks {
         }
     }
 
-    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), the last ones being of the same position:
+    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at the same position:
     /// its own and those before, `window` in all.
     fn get(&mut self, queries: usize, seen: usize, window: usize) -> Result<&Array> {
         use std::collections::hash_map::Entry;
@@ -316,7 +316,7 @@ pub(super) fn activate(activation: Activation, x: &Array) -> Result<Array> {
     }
 }
 
-/// Each element of `x` limited to a range, in its type; an end that is infinite limits nothing.
+/// Each element of `x` clamped to a range, in its type; an infinite end is no limit.
 pub(super) fn clamp(x: &Array, least: f32, most: f32) -> Result<Array> {
     let mut limited = x.clone();
     if least > f32::NEG_INFINITY {

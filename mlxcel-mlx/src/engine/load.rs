@@ -24,10 +24,10 @@ use crate::kernels::Kernels;
 
 const OPERATION: &str = "load model";
 
-/// The default number of sequences of a session: unused ones cost nothing.
+/// The default number of sequences of a session: unused ones take no memory.
 const SEQUENCES: usize = 16;
 
-/// Loads a model by the options of `backend`.
+/// Loads a model with the options of `backend`.
 pub(super) fn load(
     backend: &MlxBackend,
     source: &ModelSource,
@@ -38,9 +38,9 @@ pub(super) fn load(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let checkpoint = Arc::new(Checkpoint::from_source(source)?);
     let decoder = checkpoint.decoder()?;
-    // The operations take the whole vocabulary apart.
+    // The operations cover all features.
     decoder.require(&FeatureSet::all(), NAME)?;
-    // MLX counts elements along a dimension by 31 bits.
+    // MLX's dimensions have 31 bits.
     let support = OptionSupport::new(decoder.context_length.min(i32::MAX as usize), SEQUENCES)
         .with_precisions(&[Precision::Exact, Precision::Native])
         .with_devices(&["cpu", "gpu"]);
@@ -56,7 +56,7 @@ pub(super) fn load(
             _ => numerics.kv,
         }),
         quantize: backend.quantization,
-        // Kernels compute in the widest type of their operands, which for float16 and bfloat16 is to stay that.
+        // Kernels compute in the widest type of their operands, which should stay float16 or bfloat16.
         parameters: Some(numerics.activation).filter(|&activation| activation != DType::F32),
     };
 
@@ -96,7 +96,7 @@ pub(super) fn load(
         .with_snapshot(true)
         .with_snapshot_bytes(snapshot_bytes)
         .with_sampling(SamplingFields::from(super::sampling::FIELDS));
-    // Where windows are never filled, all of their positions are kept.
+    // Windows that are never filled keep all positions.
     let kept = if rewind { "" } else { " windows" };
     let snapshot_engine = format!("{NAME} kv/2 {:?}{kept}", numerics.kv).to_lowercase();
     Ok(Arc::new(MlxModel(Arc::new(Shared {
@@ -118,7 +118,7 @@ fn at_least_one(field: &'static str, value: usize) -> Result<usize> {
         .with_context("value", value))
 }
 
-/// The device that the options name, or the best there is.
+/// The device in the options; defaults to the best one present.
 fn device(name: Option<&str>) -> Result<Device> {
     let device = match name {
         None => return Device::best(),
@@ -136,7 +136,7 @@ fn device(name: Option<&str>) -> Result<Device> {
     Ok(device)
 }
 
-/// The element types that a precision means.
+/// The element types of a precision.
 fn numerics(precision: Precision, device: Device, decoder: &Decoder) -> Result<Numerics> {
     let native = DType::of(decoder.element_type).filter(|_| decoder.element_type.is_dense_float());
     let native = native.ok_or_else(|| {
@@ -152,7 +152,7 @@ fn numerics(precision: Precision, device: Device, decoder: &Decoder) -> Result<N
     }
 }
 
-/// What there is to tell about the model before it is loaded.
+/// Metadata of the model before it is loaded.
 fn info(
     backend: &MlxBackend,
     options: &LoadOptions,

@@ -1,4 +1,4 @@
-//! The loaded model: what its sessions share.
+//! The loaded model, shared by its sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use super::session::MlxSession;
 use super::thread::Engine;
 use super::worker::Worker;
 
-/// What the sessions of a model share.
+/// State shared by the sessions of a model.
 pub(super) struct Shared {
     pub(super) worker: Worker<Engine>,
     pub(super) info: ModelInfo,
     pub(super) capabilities: Capabilities,
-    /// Between which of these lengths what a sequence's cache holds is computed again.
+    /// The sequence lengths at which a cache must be recomputed.
     pub(super) epochs: RopeEpochs,
-    /// What tags the snapshots.
+    /// The tag of snapshots.
     pub(super) snapshot_engine: String,
     pub(super) caches: AtomicU64,
 }
 
 impl Shared {
-    /// A number for a cache that was not given before.
+    /// An unused number for a cache.
     pub(super) fn new_cache(&self) -> CacheId {
         CacheId(self.caches.fetch_add(1, Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! A decoder with its weights, walked over arrays.
+//! A decoder with its weights, and its walk over arrays.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ use crate::array::{Array, DType};
 /// The element types that a network runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Numerics {
-    /// Of activations.
+    /// The type of activations.
     pub(super) activation: DType,
-    /// Of keys and values in caches.
+    /// The type of keys and values in caches.
     pub(super) kv: DType,
 }
 
@@ -29,25 +29,25 @@ pub(super) struct Network {
     walk: Walk,
     pub(super) weights: Weights,
     pub(super) compute: Compute,
-    /// The rotary embeddings in use, each once.
+    /// The distinct rotary embeddings in use.
     ropes: Vec<Rotary>,
-    /// Of each state group the rotary embedding of each of its layers.
+    /// The rotary embedding of each layer, per state group.
     rope_of: Vec<Vec<Option<usize>>>,
     pub(super) layout: Layout,
     pub(super) numerics: Numerics,
-    /// The lengths of sequences between which rotary embeddings change.
+    /// The sequence lengths at which rotary embeddings change.
     pub(super) epochs: RopeEpochs,
 }
 
-/// The part of one sequence among the tokens that run together.
+/// The part of one sequence among the tokens of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// The index of its first token.
     pub(super) start: usize,
     pub(super) count: usize,
-    /// Where its first token stands in its sequence.
+    /// The position of its first token in its sequence.
     pub(super) position: usize,
-    /// The length of the sequence by which rotary embeddings are chosen.
+    /// The sequence length that selects rotary embeddings.
     pub(super) length: usize,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum Wanted<'a> {
     Some(&'a Array),
 }
 
-/// What a pass gives.
+/// The results of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     /// `[tokens, vocabulary]`, float32.
@@ -85,7 +85,7 @@ impl Network {
         numerics: Numerics,
         capacity: usize,
     ) -> Result<Self> {
-        // Where activations are rounded more coarsely than MLX's own angles.
+        // If activations are rounded more coarsely than MLX's own angles.
         let fused = numerics.activation != DType::F32;
         let ropes =
             decoder.ropes().into_iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?;
@@ -102,8 +102,8 @@ impl Network {
         })
     }
 
-    /// The wanted results of `tokens` (those of all spans, consecutively), and each span's states after its positions. Of the
-    /// wanted tokens, those in front give logits and the last `hidden` give their hidden states.
+    /// The wanted results of `tokens` (those of all spans, consecutively), and each span's states after its positions. The
+    /// last `hidden` of the wanted tokens return hidden states, those before return logits.
     pub(super) fn run(
         &self,
         tokens: &Array,
@@ -142,7 +142,7 @@ impl Network {
         Ok((outputs, ops.filled))
     }
 
-    /// The elements of a hidden state.
+    /// The size of a hidden state.
     pub(super) fn hidden_size(&self) -> usize {
         self.decoder.hidden_size
     }
@@ -160,7 +160,7 @@ impl Network {
     }
 }
 
-/// Of each state group the index, among [`Decoder::ropes`], of each layer's rotary embedding.
+/// The index into [`Decoder::ropes`] of each layer's rotary embedding, per state group.
 fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
     let ropes = decoder.ropes();
     let mut groups: Vec<Vec<Option<usize>>> =
@@ -176,7 +176,7 @@ fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
     groups
 }
 
-/// The error for a decoder that uses something that its description lacks.
+/// The error for a decoder whose operations contradict its description.
 pub(super) fn inconsistent(what: &'static str) -> Error {
     Error::new(ErrorKind::Internal, "step", what)
 }

@@ -58,7 +58,7 @@ impl WeightQuantization {
         Self { mode: Mode::Nvfp4, bits: 4, group_size: 16 }
     }
 
-    /// What a packed value means.
+    /// The meaning of packed values.
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }

@@ -12,21 +12,21 @@ use super::sampling::{self, Counted};
 use super::state::States;
 use crate::array::{Array, DType, concatenate};
 
-/// A pass as a graph, of which nothing is computed yet.
+/// A pass as a graph that is not computed yet.
 pub(super) struct Pass {
-    /// The states of its rows after the pass, in the rows' order.
+    /// The states of its rows after the pass, in row order.
     pub(super) states: Vec<States>,
-    /// What is to be read; none where nothing is wanted.
+    /// The results to read; none if nothing is wanted.
     pub(super) results: Option<Results>,
 }
 
-/// What a pass gives to read.
+/// The readable results of a pass.
 pub(super) struct Results {
-    /// All of it in one array of words of 32 bits, so that there is one reading.
+    /// All of them in one array of 32-bit words, so that there is one readback.
     words: Array,
     /// The tokens that are chosen (`[rows that want one]`, `U32`).
     pub(super) chosen: Option<Array>,
-    /// What the penalties of those rows count.
+    /// The token counts for the penalties of those rows.
     pub(super) counted: Vec<Option<Counted>>,
 }
 
@@ -36,20 +36,19 @@ impl Results {
     }
 }
 
-/// Where the logits of the rows come from, and the hidden states that rows want: rows of the hidden states in this order.
+/// The hidden states that rows need, for logits or as results, in this order.
 #[derive(Default)]
 struct Sources {
     /// Indices into the tokens of the pass.
     indices: Vec<u32>,
     tokens: usize,
     logits: usize,
-    /// How many of the indices are of hidden states that rows want: the last ones.
+    /// How many of the indices are for hidden states that rows want: the last ones.
     hidden: usize,
 }
 
 impl Sources {
-    /// First the rows that want tokens, then those that want logits, then those that want every position, then those that want
-    /// hidden states.
+    /// Sorted by want: tokens, logits, every position, hidden states.
     fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
         let mut wanted = Self::default();
         let last = |span: &Span| (span.start + span.count - 1) as u32;
@@ -86,7 +85,7 @@ impl Sources {
     }
 }
 
-/// The spans of `rows`, whose `tokens` lie consecutively.
+/// The spans of `rows`, whose `tokens` are consecutive.
 fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
     let lay = |start: &mut usize, row: &RowRequest| {
         let span =
@@ -98,8 +97,8 @@ fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
 }
 
 impl Pass {
-    /// The graph of `rows`, whose tokens are in `tokens` and whose states are `states`. `counted` is what the penalties of rows that
-    /// want a token count.
+    /// The graph of `rows`, with their `tokens` and `states`. `counted` are the token counts for penalties of rows that want a
+    /// token.
     pub(super) fn build(
         network: &Network,
         rows: &[RowRequest],
@@ -160,7 +159,7 @@ fn read_out(
         let own = logits.slice_axis(0, next, next + span.count)?;
         next += span.count;
         let best = own.argmax(-1, true)?;
-        // The last one's is not used where it is not known.
+        // The entry of the last token is unused if its successor is unknown.
         let mut follow: Vec<TokenId> = row.tokens.iter().skip(1).copied().collect();
         follow.push(following.unwrap_or(0));
         let follow = Array::from_slice(&follow, &[span.count, 1])?;
@@ -172,8 +171,8 @@ fn read_out(
     Ok(chosen)
 }
 
-/// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32) has them in the order
-/// of the rows.
+/// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32) has them in row
+/// order.
 fn pool(rows: &[RowRequest], spans: &[Span], hidden: &Array, parts: &mut Vec<Array>) -> Result<()> {
     let mut next = 0;
     for (row, span) in rows.iter().zip(spans) {
@@ -189,8 +188,8 @@ fn pool(rows: &[RowRequest], spans: &[Span], hidden: &Array, parts: &mut Vec<Arr
     Ok(())
 }
 
-/// Chooses the tokens of the rows that want one, of `logits` with a row for each, and adds them to `parts` with their log
-/// probabilities and whatever else they want.
+/// Chooses the tokens of the rows that want one, from `logits` with a row for each, and adds them to `parts` with their
+/// log probabilities and other wanted results.
 fn choose(
     compute: Compute,
     rows: &[RowRequest],
@@ -236,8 +235,8 @@ fn words(array: &Array) -> Result<Array> {
     array.reshape(&[array.len()])?.reinterpret(DType::U32)
 }
 
-/// The answers of `rows` out of the words that their pass gave, `vocabulary` being the number of logits and `hidden` that of the
-/// elements of a hidden state; the error of a row is that its logits say nothing.
+/// The results of `rows` from the words of their pass, with `vocabulary` logits and `hidden` elements of a hidden state; a row
+/// with unusable logits returns an error.
 pub(super) fn answers(
     rows: &[RowRequest],
     words: &[u32],
@@ -287,15 +286,15 @@ pub(super) fn answers(
     Ok(answers)
 }
 
-/// `logits`, unless they say nothing.
+/// `logits`, unless one is NaN or the largest is infinite.
 fn finite(logits: Vec<f32>) -> Result<Vec<f32>> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let not_a_number = logits.iter().copied().find(|logit| logit.is_nan());
     said([not_a_number.unwrap_or(largest)], logits)
 }
 
-/// `answer`, unless one of the numbers that it rests on is none: the log probability of a token that was chosen is finite unless a
-/// logit is not a number or the largest is infinite.
+/// `answer`, unless one of its numbers is not finite: the log probability of a chosen token is finite unless a logit is NaN or the
+/// largest is infinite.
 fn said<T>(numbers: impl IntoIterator<Item = f32>, answer: T) -> Result<T> {
     match numbers.into_iter().all(f32::is_finite) {
         true => Ok(answer),
@@ -303,7 +302,7 @@ fn said<T>(numbers: impl IntoIterator<Item = f32>, answer: T) -> Result<T> {
     }
 }
 
-/// The results of `count` positions; whether what follows the last is known.
+/// The results of `count` positions; `followed` if the token after the last is known.
 fn positions(words: &mut Words<'_>, count: usize, top: u16, followed: bool) -> Result<Vec<PositionResult>> {
     let (best, logprobs) = (words.take(count)?, words.floats(count)?);
     let following = words.floats(count)?;
@@ -317,7 +316,7 @@ fn positions(words: &mut Words<'_>, count: usize, top: u16, followed: bool) -> R
         .collect())
 }
 
-/// Words that are taken from the front.
+/// A reader of words, front to back.
 struct Words<'a>(&'a [u32]);
 
 impl<'a> Words<'a> {
@@ -348,7 +347,7 @@ fn too_short() -> Error {
     Error::new(ErrorKind::Internal, "step", "the pass returned fewer results than its rows want")
 }
 
-/// What a row of `rows` reads and writes.
+/// The caches that `rows` read and write.
 pub(super) fn cache_ids(rows: &[RowRequest]) -> impl Iterator<Item = CacheId> + '_ {
     rows.iter().map(|row| row.cache)
 }

@@ -1,20 +1,19 @@
 //! Splits a step into passes over the weights.
 
-/// Some tokens of a row, fed by one pass.
+/// Some tokens of a row, fed in one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Feed {
     /// The index of the row.
     pub(super) row: usize,
-    /// How many of its tokens.
+    /// The number of its tokens.
     pub(super) tokens: usize,
 }
 
-/// What the next pass feeds, given how many tokens each row has left: up to `width` rows, and of prompts up to `chunk` tokens
-/// together.
+/// The feeds of the next pass, given each row's remaining tokens: up to `width` rows, and up to `chunk` prompt tokens in
+/// total.
 ///
-/// A row with one token left is decoding: it rides along with whatever runs, so that it neither waits for a long prompt
-/// nor reads the weights a second time. Short prompts share a pass, a long one takes several; cancellation is checked
-/// after each.
+/// A row with one remaining token is decoding: it joins any pass, so that it neither waits for a long prompt nor reads
+/// the weights a second time. Short prompts share a pass, a long one takes several; cancellation is checked after each.
 pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<Feed> {
     let mut room = chunk.max(1);
     let mut pass = Vec::new();
@@ -32,7 +31,7 @@ pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<
 mod tests {
     use super::*;
 
-    /// Runs the plan to its end; each pass as (row, tokens).
+    /// Runs the plan to its end; returns each pass as (row, tokens).
     fn passes(remaining: &[usize], chunk: usize, width: usize) -> Vec<Vec<(usize, usize)>> {
         let mut remaining = remaining.to_vec();
         let mut passes = Vec::new();

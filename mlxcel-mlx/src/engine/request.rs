@@ -2,7 +2,7 @@
 
 use mlxcel_core::{Error, Result, RowResult, SamplingPlan, TokenId, TokenMask};
 
-/// The number of a KV cache on the engine's thread; none is used twice.
+/// The id of a KV cache on the engine's thread; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct CacheId(pub(super) u64);
 
@@ -16,30 +16,30 @@ pub(super) struct PassRequest {
 #[derive(Debug)]
 pub(super) struct RowRequest {
     pub(super) cache: CacheId,
-    /// Where its first token goes.
+    /// The position of its first token.
     pub(super) position: usize,
-    /// The length of the sequence by which rotary embeddings are chosen: one at which it is computed as it is at the row's end.
+    /// The sequence length that selects rotary embeddings: one with the same embeddings as the length at the row's end.
     pub(super) length: usize,
     pub(super) tokens: Vec<TokenId>,
-    /// How many positions the sequence has room for.
+    /// The capacity of the sequence in positions.
     pub(super) capacity: usize,
     pub(super) output: Output,
 }
 
-/// What is wanted after a row's tokens.
+/// The results wanted after a row's tokens.
 #[derive(Debug)]
 pub(super) enum Output {
     Nothing,
     Token(Box<Choice>),
     Logits,
-    /// The tokens that follow the row's last tokens, as many as there are choices.
+    /// The tokens after the row's last tokens, one per choice.
     Tokens(Vec<Choice>),
     /// The logits after this many of the row's last tokens.
     LogitsEach(usize),
     /// Results at each of the row's tokens.
     Every {
         top: u16,
-        /// The token behind the row's last, where it is known.
+        /// The token after the row's last, if known.
         following: Option<TokenId>,
     },
     /// The sum of the hidden states of the row's tokens.
@@ -74,7 +74,7 @@ pub(super) struct Choice {
     pub(super) plan: SamplingPlan,
     pub(super) mask: Option<TokenMask>,
     pub(super) top: u16,
-    /// Which tokens the sequence holds and how often each was generated, where the plan has penalties.
+    /// The tokens of the sequence and how often each was generated, if the plan has penalties.
     pub(super) history: Vec<Occurrence>,
 }
 
@@ -82,34 +82,33 @@ pub(super) struct Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occurrence {
     pub(super) token: TokenId,
-    /// How often it was generated; 0 where it was only given.
+    /// How often it was generated; 0 if it is only in the prompt.
     pub(super) generated: u32,
 }
 
-/// What a pass gave.
+/// The results of a pass.
 #[derive(Debug, Default)]
 pub(super) struct PassReply {
-    /// One answer a row.
+    /// One reply per row.
     pub(super) rows: Vec<RowReply>,
     pub(super) uploaded_bytes: u64,
     pub(super) read_back_bytes: u64,
 }
 
-/// What one row gave.
+/// The result of one row.
 #[derive(Debug)]
 pub(super) struct RowReply {
-    /// What its tokens say, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
-    /// [`Output::HiddenSum`]; an error if that is NaN; the cache is then lost
-    /// then.
+    /// The result of its tokens, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
+    /// [`Output::HiddenSum`]; an error if that is NaN, which loses the cache.
     pub(super) answer: Result<RowResult>,
-    /// The bytes that its cache takes now.
+    /// The current bytes of its cache.
     pub(super) kv_bytes: u64,
 }
 
-/// Why a pass gave nothing.
+/// Why a pass failed.
 #[derive(Debug)]
 pub(super) struct PassFailure {
     pub(super) error: Error,
-    /// Whether the sequences are as they were before.
+    /// Whether the sequences are unchanged.
     pub(super) harmless: bool,
 }

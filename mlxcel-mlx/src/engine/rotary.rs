@@ -10,13 +10,13 @@ use crate::array::{self, Array, concatenate};
 /// How one rotary embedding of a model is computed.
 #[derive(Debug)]
 pub(super) enum Rotary {
-    /// By cosines and sines from the host: exactly those that transformers multiplies with.
+    /// With cosines and sines from the host: exactly those of transformers.
     Tables(Rope),
-    /// By MLX's operation, which makes cosines and sines itself.
+    /// By MLX's operation, which computes cosines and sines itself.
     Fused {
         /// How many elements of a head are rotated.
         dims: usize,
-        /// What positions are divided by: `dims / 2` float32.
+        /// The divisors of positions: `dims / 2` float32.
         freqs: Array,
     },
 }
@@ -26,14 +26,14 @@ pub(super) enum Rotary {
 pub(super) enum RotaryAt<'a> {
     /// `[tokens, 1, pairs]` each, float32.
     Tables { cos: Array, sin: Array },
-    /// MLX's operation; where every span is one token, with their positions (`[tokens]`, `I32`).
+    /// MLX's operation; if every span is one token, with their positions (`[tokens]`, `I32`).
     Fused { rope: array::Rope<'a>, positions: Option<Array> },
 }
 
 impl Rotary {
-    /// `rope` as it is, or, where `fused`, by MLX's operation as far as that can do it.
+    /// `rope` with tables, or, if `fused`, by MLX's operation if it supports it.
     pub(super) fn new(rope: &Rope, fused: bool) -> Result<Self> {
-        // Pairs of adjacent elements come here as halves.
+        // Adjacent pairs were permuted to halves before.
         let Rope { rotary_dim, inv_freq, attention_factor, interleaved: _, long } = rope;
         if !fused || *attention_factor != 1.0 || long.is_some() {
             return Ok(Self::Tables(rope.clone()));

@@ -6,7 +6,7 @@ use mlxcel_core::{Pooling, SamplingField, SamplingPlan, StepRow, TokenId, Want};
 
 use super::request::{Choice, Occurrence, Output};
 
-/// What is wanted after the next `count` tokens of a row, whose sequence holds `held` before those.
+/// The output wanted after the next `count` tokens of a row, whose sequence has `held` before those.
 pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Output {
     match row.want() {
         Want::EveryPosition { top } => Output::Every { top, following: row.following(count) },
@@ -31,12 +31,12 @@ pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Outpu
     }
 }
 
-/// Whether a row wants something of every position.
+/// Whether a row wants results at every position.
 pub(super) fn wants_every(row: &StepRow<'_>) -> bool {
     matches!(row.want(), Want::EveryPosition { .. } | Want::Hidden { pooling: Pooling::Mean })
 }
 
-/// The tokens of `held` and `next` that `plan` counts, in the order of their ids.
+/// The tokens of `held` and `next` that `plan` counts, in id order.
 pub(super) fn history(plan: &SamplingPlan, held: &[TokenId], next: &[TokenId]) -> Vec<Occurrence> {
     let active = plan.params().active_fields();
     let counts =

@@ -12,7 +12,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::request::{Choice, Occurrence};
 use crate::array::{Array, DType};
 
-/// What this engine applies itself.
+/// The sampling fields that this engine applies itself.
 pub(super) const FIELDS: [SamplingField; 8] = [
     SamplingField::LogitBias,
     SamplingField::RepetitionPenalty,
@@ -24,7 +24,7 @@ pub(super) const FIELDS: [SamplingField; 8] = [
     SamplingField::MinP,
 ];
 
-/// Which tokens a sequence holds, and how often each was generated, over the vocabulary.
+/// The tokens of a sequence, and how often each was generated, over the vocabulary.
 #[derive(Debug)]
 pub(super) struct Counted {
     /// `[vocabulary]` booleans.
@@ -34,7 +34,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// What a choice with penalties counts; none for one without.
+    /// The counts for a choice with penalties; none without penalties.
     pub(super) fn new(history: &[Occurrence], vocabulary: usize) -> Result<Option<Self>> {
         if history.is_empty() {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Counted {
         Ok(Some(Self { held, generated: none.put_along_axis(&tokens, &counts, 0)? }))
     }
 
-    /// The same with one token more (`[1]`), which is counted as generated or not.
+    /// The same with one more token (`[1]`), counted as generated or not.
     pub(super) fn with(&self, token: &Array, generated: bool) -> Result<Self> {
         let vocabulary = i32::try_from(self.held.len()).unwrap_or(i32::MAX);
         let added = Array::arange(0, vocabulary, DType::U32)?.equal(token)?;
@@ -61,7 +61,7 @@ impl Counted {
     }
 }
 
-/// The token (`[1]`, `U32`) that `choice` makes of `logits` (`[vocabulary]`, float32) for `position`.
+/// The token (`[1]`, `U32`) chosen by `choice` from `logits` (`[vocabulary]`, float32) for `position`.
 pub(super) fn choose(
     logits: &Array,
     choice: &Choice,
@@ -102,7 +102,7 @@ fn penalized(logits: &Array, params: &SamplingParams, counted: Option<&Counted>)
     Ok(scores)
 }
 
-/// The scores, and minus infinity for what the mask forbids.
+/// The scores, with minus infinity for tokens that the mask forbids.
 fn masked(scores: Array, choice: &Choice) -> Result<Array> {
     let Some(mask) = &choice.mask else { return Ok(scores) };
     let allowed: Vec<u8> = (0..).take(scores.len()).map(|token| u8::from(mask.allows(token))).collect();
@@ -110,19 +110,19 @@ fn masked(scores: Array, choice: &Choice) -> Result<Array> {
     allowed.select(&scores, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)
 }
 
-/// Draws from the scores of which one at least is finite, or infinitely large.
+/// Draws from scores with at least one that is finite or infinite upwards.
 fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Array> {
     let best = scores.max(&[-1], true)?;
     let one = Array::scalar(1.0, DType::F32)?;
     let zero = Array::scalar(0.0, DType::F32)?;
     let temperature = Array::scalar(params.temperature, DType::F32)?;
-    // Relative to the most likely. An infinite bias leaves nothing beside it.
+    // Relative to the most likely. With an infinite bias, all other weights are zero.
     let weigh = |scores: &Array| -> Result<Array> {
         let weights = scores.subtract(&best)?.divide(&temperature)?.exp()?;
         scores.equal(&best)?.select(&one, &weights)
     };
     let mut weights = weigh(scores)?;
-    if let Some(kept) = likeliest(scores, params, weigh)? {
+    if let Some(kept) = most_likely(scores, params, weigh)? {
         weights = kept.select(&weights, &zero)?;
     }
     if let Some(least) = params.min_p.filter(|&p| p > 0.0) {
@@ -130,14 +130,14 @@ fn draw(scores: &Array, params: &SamplingParams, position: usize) -> Result<Arra
         weights = weights.greater_equal(&Array::scalar(least, DType::F32)?)?.select(&weights, &zero)?;
     }
     let sums = weights.cumsum(-1, true)?;
-    // Not simply the last sum: sums that a device adds up in blocks may fall again by a rounding.
+    // Not simply the last sum: blockwise sums on a device may decrease by a rounding.
     let reached = weights.greater(&zero)?.select(&sums, &zero)?;
     let target = reached.max(&[-1], true)?.multiply_scalar(uniform(params.seed, position))?;
     reached.greater(&target)?.astype(DType::F32)?.argmax(-1, true)
 }
 
 /// Which tokens top-k and top-p keep; `None` if neither is set.
-fn likeliest(
+fn most_likely(
     scores: &Array,
     params: &SamplingParams,
     weigh: impl Fn(&Array) -> Result<Array>,
@@ -147,7 +147,7 @@ fn likeliest(
     if most.is_none() && mass.is_none() {
         return Ok(None);
     }
-    // Ascending in the negative is descending.
+    // Ascending negated scores are descending scores.
     let mut candidates = scores.negative()?;
     if let Some(k) = most {
         candidates = candidates.partition(k - 1, -1)?.slice_axis(-1, 0, k)?;
@@ -162,13 +162,13 @@ fn likeliest(
             let before = weights.cumsum(-1, false)?;
             let enough = weights.sum(&[-1], true)?.multiply_scalar(p)?;
             let needed = before.less(&enough)?.astype(DType::I32)?.sum(&[-1], true)?;
-            // A p so small that it vanishes in the product still leaves the most likely.
+            // Even if a tiny p rounds to zero in the product, the most likely token is kept.
             let one = Array::from_slice(&[1i32], &[1])?;
             let needed = needed.maximum(&one)?;
             (descending.take(&needed.subtract(&one)?, 0)?, needed)
         }
     };
-    // Of those level with the last one that is kept, the first.
+    // Of scores equal to the last kept one, the first are kept.
     let above = scores.greater(&least)?;
     let level = scores.equal(&least)?;
     let room = count.subtract(&above.astype(DType::I32)?.sum(&[-1], true)?)?;
@@ -176,7 +176,7 @@ fn likeliest(
     above.logical_or(&level.logical_and(&rank.less_equal(&room)?)?).map(Some)
 }
 
-/// A number in [0, 1) that depends on the seed and the position alone.
+/// A number in [0, 1) that depends only on seed and position.
 fn uniform(seed: u64, position: usize) -> f32 {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(position as u64);

@@ -24,9 +24,9 @@ pub(super) struct MlxSession {
 struct Sequence {
     cache: CacheId,
     tokens: Vec<TokenId>,
-    /// How many of them the cache holds: all, but for where they are to be computed again because the epoch changes.
+    /// How many of them are in the cache: all, unless some must be recomputed because the epoch changes.
     cached: usize,
-    /// Of which epoch what the cache holds is; see [`RopeEpochs`](mlxcel_models::RopeEpochs).
+    /// The epoch of the cache's content; see [`RopeEpochs`](mlxcel_models::RopeEpochs).
     epoch: usize,
     kv_bytes: u64,
 }
@@ -37,20 +37,20 @@ impl Sequence {
     }
 }
 
-/// What a row feeds next.
+/// The next feed of a row.
 struct Outlook {
     /// The epoch in which it runs.
     epoch: usize,
-    /// How many of the sequence's tokens the cache holds of that epoch.
+    /// How many of the sequence's tokens are in the cache with that epoch.
     start: usize,
-    /// How many tokens the sequence has.
+    /// The length of the sequence.
     position: usize,
-    /// How many it has where the epoch ends or the row does.
+    /// Its length at the end of the epoch or of the row.
     length: usize,
 }
 
 impl Outlook {
-    /// Whether tokens of the sequence are to be computed again before those of the row.
+    /// Whether tokens of the sequence must be recomputed before the row's tokens.
     fn is_behind(&self) -> bool {
         self.start < self.position
     }
@@ -64,14 +64,14 @@ impl MlxSession {
         Self { shared, table, stats: SessionStats::default() }
     }
 
-    /// What a row feeds next.
+    /// The next feed of a row.
     fn outlook(&self, row: &StepRow<'_>) -> Result<Outlook> {
         let sequence = self.table.get("step", row.sequence())?;
         let position = sequence.position();
         let mut length = position + row.remaining();
         let draft_tokens = row.drafts_left();
         if wants_every(row) || draft_tokens > 0 {
-            // What a position says depends on those before it alone: it is of the epoch that ends with it.
+            // A position depends only on those before it: its epoch is that of the sequence ending with it.
             let from = if draft_tokens > 0 { length - draft_tokens - 1 } else { position };
             let end = self.shared.epochs.end_after(from);
             length = end.map_or(length, |end| length.min(end));
@@ -81,7 +81,7 @@ impl MlxSession {
         Ok(Outlook { epoch, start, position, length })
     }
 
-    /// How many tokens a row feeds before its answer, or before it continues with others.
+    /// How many tokens a row feeds before its result, or before it continues with others.
     fn remaining(&self, row: &StepRow<'_>) -> usize {
         match self.outlook(row) {
             Ok(outlook) if row.remaining() > 0 && outlook.is_behind() => outlook.position - outlook.start,
@@ -90,14 +90,14 @@ impl MlxSession {
         }
     }
 
-    /// Has the thread free the cache of a sequence that is gone.
+    /// Has the thread free the cache of a closed sequence.
     fn free(&self, sequence: Option<Sequence>) {
         if let Some(Sequence { cache, .. }) = sequence {
             self.shared.worker.post(move |engine| engine.forget(cache));
         }
     }
 
-    /// Gives up a sequence whose cache turned out to be gone.
+    /// Poisons a sequence whose cache was lost.
     fn poison_if_lost<T>(&mut self, sequence: SequenceId, cache: CacheId, result: &Result<T>) {
         let ask = || self.shared.worker.call("read state", move |engine| Ok(engine.has_lost(cache)));
         if result.is_err() && ask().unwrap_or(true) {
@@ -106,7 +106,7 @@ impl MlxSession {
         }
     }
 
-    /// Runs one pass; where that fails, its rows are answered with the error.
+    /// Runs one pass; if it fails, its rows return the error.
     fn run_pass(&mut self, pass: &[Feed], rows: &mut StepRows<'_>) -> Result<()> {
         let mut requests = Vec::with_capacity(pass.len());
         let mut outlooks = Vec::with_capacity(pass.len());
@@ -215,7 +215,7 @@ impl InferenceSession for MlxSession {
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
-        // What stands in the cache behind the position is not looked at, and written over.
+        // Cached positions after `position` are not read, and overwritten.
         let sequence = self.table.for_rewind(sequence, position)?;
         sequence.tokens.truncate(position);
         sequence.cached = sequence.cached.min(position);

@@ -1,25 +1,25 @@
-//! The payload of a snapshot, in numbers of 32 bits, little-endian: the sequence's tokens, how many of them its cache holds, of which
-//! epoch; then what the cache holds.
+//! The payload of a snapshot, in little-endian 32-bit numbers: the sequence's tokens, how many of them are in the cache, and its
+//! epoch; then the cache's content.
 
 use mlxcel_core::{Error, ErrorKind, Result, Snapshot, TokenId};
 
 const WORD: usize = size_of::<u32>();
 
-/// What a snapshot holds of a sequence.
+/// The content of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) tokens: Vec<TokenId>,
-    /// How many of them the cache holds.
+    /// How many of them are in the cache.
     pub(super) cached: usize,
     pub(super) epoch: usize,
-    /// What the cache holds.
+    /// The cache's content.
     pub(super) states: Vec<u8>,
 }
 
 impl Contents {
-    /// The payload.
+    /// Encodes the payload.
     pub(super) fn encode(self) -> Vec<u8> {
-        // Sequences are shorter than MLX's dimensions, which are counted by 31 bits.
+        // Sequences are shorter than MLX's dimensions, which have 31 bits.
         let numbers = [self.cached, self.epoch].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
         let words = self.tokens.iter().chain(&numbers);
         let mut payload: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
@@ -28,12 +28,12 @@ impl Contents {
     }
 }
 
-/// What a snapshot's payload holds, of a model whose tokens are below `vocabulary_size` and whose epochs are up to `last_epoch`.
+/// Decodes a snapshot's payload, for a model with tokens below `vocabulary_size` and epochs up to `last_epoch`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] if it does not begin with as many tokens of the vocabulary as the snapshot says, or with numbers that
-/// cannot be.
+/// [`ErrorKind::Corrupt`] if it does not begin with the snapshot's number of tokens of the vocabulary, or if a number is
+/// invalid.
 pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: usize) -> Result<Contents> {
     let position = snapshot.position();
     parse(snapshot.payload(), position)
@@ -49,7 +49,7 @@ pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: us
         })
 }
 
-/// The bytes before what the cache holds, in a snapshot of `position` tokens; `None` on overflow.
+/// The bytes before the cache's content, in a snapshot of `position` tokens; `None` on overflow.
 pub(super) fn words(position: usize) -> Option<usize> {
     position.checked_add(2)?.checked_mul(WORD)
 }

@@ -6,7 +6,7 @@ use mlxcel_models::{Decoder, StateGroup, StateShape, StateSlot};
 use super::cache::{CacheLayout, LayerCache};
 use crate::array::{Array, DType, eval};
 
-/// What the states of a model look like.
+/// The layout of a model's states.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     groups: Vec<GroupLayout>,
@@ -20,10 +20,10 @@ struct GroupLayout {
     layers: usize,
 }
 
-/// What a layer keeps.
+/// The state of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StateLayout {
-    /// Something for each position.
+    /// An entry per position.
     Cache(CacheLayout),
     /// A tensor of fixed size.
     Fixed(Vec<usize>),
@@ -42,7 +42,7 @@ pub(super) enum LayerState {
     Fixed(Array),
 }
 
-/// The recurrent states of a sequence as they once were.
+/// The recurrent states of a sequence at an earlier step.
 #[derive(Debug, Default)]
 pub(super) struct Recurrent(Vec<Vec<Array>>);
 
@@ -56,7 +56,7 @@ impl Layout {
                     heads: kv_heads,
                     width: head_dim,
                     has_values: true,
-                    // Nothing leaves a window that is never filled.
+                    // A window that is never filled drops nothing.
                     window: window.filter(|&window| window < capacity),
                 }),
                 StateShape::Latent { width } => {
@@ -74,7 +74,7 @@ impl Layout {
         self.groups.get(slot.group).map(|group| &group.state).ok_or_else(|| misplaced(slot))
     }
 
-    /// Whether an earlier state is had back by forgetting later positions.
+    /// Whether dropping later positions restores an earlier state.
     pub(super) fn is_rewindable(&self) -> bool {
         self.groups.iter().all(|group| match &group.state {
             StateLayout::Cache(cache) => cache.window.is_none(),
@@ -82,17 +82,17 @@ impl Layout {
         })
     }
 
-    /// Whether there are states that a step replaces.
+    /// Whether a step overwrites states.
     pub(super) fn is_recurrent(&self) -> bool {
         self.groups.iter().any(|group| matches!(group.state, StateLayout::Fixed(_)))
     }
 
-    /// The states of all layers, in their order.
+    /// The states of all layers, in order.
     fn layers(&self) -> impl Iterator<Item = &StateLayout> {
         self.groups.iter().flat_map(|group| std::iter::repeat_n(&group.state, group.layers))
     }
 
-    /// The bytes that [`States::read`] gives; `None` on overflow.
+    /// The size of [`States::read`]; `None` on overflow.
     pub(super) fn kept_bytes(&self, position: usize) -> Option<usize> {
         self.layers().try_fold(0usize, |sum, layer| {
             let bytes = layer.shapes(position).iter().try_fold(0usize, |sum, shape| {
@@ -105,7 +105,7 @@ impl Layout {
 }
 
 impl StateLayout {
-    /// The shapes of what is read of `position` positions.
+    /// The shapes of the arrays that [`States::read`] reads at `position` positions.
     fn shapes(&self, position: usize) -> Vec<Vec<usize>> {
         match self {
             Self::Cache(cache) => vec![cache.shape(cache.kept(position)).to_vec(); cache.arrays()],
@@ -123,7 +123,7 @@ impl StateLayout {
 }
 
 impl States {
-    /// The arrays that must be evaluated for the states to be filled.
+    /// The arrays to evaluate so that the states are filled.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.groups.iter().flatten().flat_map(|layer| {
             let (cache, fixed) = match layer {
@@ -134,7 +134,7 @@ impl States {
         })
     }
 
-    /// The bytes that they take.
+    /// Their size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.arrays().map(|array| array.byte_len() as u64).sum()
     }
@@ -144,7 +144,7 @@ impl States {
         self.groups.get(slot.group)?.get(slot.layer)
     }
 
-    /// Adds the state at a slot, which comes behind those of its group so far.
+    /// Adds the state at a slot, the next of its group.
     pub(super) fn push(&mut self, slot: StateSlot, state: LayerState) -> Result<()> {
         if self.groups.len() <= slot.group {
             self.groups.resize_with(slot.group + 1, Vec::new);
@@ -156,7 +156,7 @@ impl States {
         Ok(())
     }
 
-    /// The recurrent states as they are.
+    /// The current recurrent states.
     pub(super) fn recurrent(&self) -> Recurrent {
         let fixed = |layers: &Vec<LayerState>| {
             let arrays = layers.iter().filter_map(|layer| match layer {
@@ -168,7 +168,7 @@ impl States {
         Recurrent(self.groups.iter().map(fixed).collect())
     }
 
-    /// Makes the recurrent states what they once were.
+    /// Restores earlier recurrent states.
     pub(super) fn set_recurrent(&mut self, once: Recurrent) {
         for (layers, once) in self.groups.iter_mut().zip(once.0) {
             for (layer, once) in layers.iter_mut().zip(once) {
@@ -177,8 +177,8 @@ impl States {
         }
     }
 
-    /// The bytes of what they hold of the first `position` positions, layer after layer: of caches keys, then values, of
-    /// [`CacheLayout::kept`] positions in their order; and recurrent states, which are those after `position`.
+    /// The bytes of the first `position` positions, layer by layer: keys, then values, of [`CacheLayout::kept`]
+    /// positions in order, for caches; and recurrent states, which are those after `position`.
     pub(super) fn read(&self, layout: &Layout, position: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let size = layout.kept_bytes(position).unwrap_or_default();
@@ -203,11 +203,11 @@ impl States {
         Ok(bytes)
     }
 
-    /// States of what [`read`](Self::read) gave.
+    /// States from the bytes of [`read`](Self::read).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] if the bytes are not as many as `position` positions have.
+    /// [`ErrorKind::Corrupt`] if the number of bytes does not match `position` positions.
     pub(super) fn from_bytes(layout: &Layout, position: usize, bytes: &[u8]) -> Result<Self> {
         if layout.kept_bytes(position) != Some(bytes.len()) {
             return Err(Error::new(

@@ -1,4 +1,4 @@
-//! The engine holds the contract, and nothing is excepted: with faults, and with each option that could break it.
+//! The engine passes all conformance checks without exceptions: with faults, and with each option that could break it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use mlxcel_core::{
 
 use super::*;
 
-/// How many positions the layers of `mistral` see.
+/// The window of the layers of `mistral`.
 const WINDOW: usize = 16;
 
 /// The folder of a checkpoint: `storyteller`, or one of the fixtures.
@@ -32,15 +32,15 @@ fn prompts(name: &str) -> Vec<Vec<u32>> {
     cases.map(|case| serde_json::from_value(case["prompt"].clone()).unwrap()).collect()
 }
 
-/// Where the engine can fail: nothing is compiled, and nothing is copied on the device before it is computed with.
+/// The engine's fault points: it compiles nothing, and copies nothing on the device before computing.
 const FAULT_POINTS: [FaultPoint; 3] = [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
 
-/// Nothing is excepted; that checkpoints need not be broken each, `windowed` sees to it.
+/// No exceptions, except that only `windowed` tests broken weights.
 fn expectations() -> Expectations {
     Expectations::none().skip("broken_weights_are_refused", "`windowed` has them")
 }
 
-/// A checkpoint on `engine`, with room for two prompt chunks and a little, so that whatever grows does.
+/// A checkpoint on `engine`, with capacity for two prompt chunks and some more tokens, so that growing states grow.
 fn subject(engine: &MlxBackend, checkpoint: &str) -> Subject<'static> {
     let engine = engine.clone().with_prefill_chunk(64);
     let (other, failing) = (engine.clone(), engine.clone());
@@ -118,7 +118,7 @@ fn capabilities_follow_from_the_caches() {
         assert!(!claimed.rewind && claimed.fork && claimed.snapshot, "{name}");
     }
     assert!(load("deepseek_v3", 160).rewind && load("phi3-longrope", 160).rewind);
-    assert!(load("mistral", 4).rewind, "nothing leaves a window that is never filled");
+    assert!(load("mistral", 4).rewind, "a window that is never filled drops nothing");
 }
 
 /// The results at each of `tokens`, fed to a new sequence in chunks.
@@ -130,7 +130,7 @@ fn every_position(model: &dyn Model, tokens: &[u32], chunk: usize) -> Vec<Positi
         let row = Row::new(sequence, chunk, Want::EveryPosition { top: 0 });
         match session.prefill(row, &Control::default()).unwrap() {
             RowResult::Positions(own) => positions.extend(own),
-            other => panic!("{other:?} in place of positions"),
+            other => panic!("{other:?} instead of positions"),
         }
     }
     positions
@@ -138,7 +138,7 @@ fn every_position(model: &dyn Model, tokens: &[u32], chunk: usize) -> Vec<Positi
 
 #[test]
 fn logits_depend_on_earlier_positions_only() {
-    // Beyond 64 positions all are rotated otherwise.
+    // Beyond 64 positions, all are rotated with other frequencies.
     let options = LoadOptions::default().with_precision(Precision::Exact);
     let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
     let prompt = prompts("phi3-longrope").into_iter().max_by_key(Vec::len).unwrap();
@@ -164,7 +164,7 @@ fn rewinding_below_a_boundary_leaves_no_trace() {
         .unwrap()
     {
         RowResult::Logits(logits) => logits,
-        other => panic!("{other:?} in place of logits"),
+        other => panic!("{other:?} instead of logits"),
     };
     let fresh = |session: &mut dyn InferenceSession, length: usize| {
         let sequence = session.open().unwrap();
@@ -173,7 +173,7 @@ fn rewinding_below_a_boundary_leaves_no_trace() {
     let close = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4);
     let (below, beyond) = (fresh(&mut *session, 50), fresh(&mut *session, 70));
     for restored in [false, true] {
-        // A snapshot between says of which epoch it is.
+        // A snapshot in between records its epoch.
         let mut sequence = session.open().unwrap();
         let pass_on = |session: &mut dyn InferenceSession, sequence| match restored {
             true => {
@@ -191,7 +191,7 @@ fn rewinding_below_a_boundary_leaves_no_trace() {
     }
 }
 
-/// A copy of the checkpoint `mistral` in which some tokens are embedded as what is not a number.
+/// A copy of the checkpoint `mistral` with NaN embeddings for some tokens.
 fn broken(tokens: Range<usize>) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in folder("mistral").read_dir().unwrap() {

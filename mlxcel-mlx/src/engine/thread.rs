@@ -20,21 +20,21 @@ pub(super) struct Engine {
     caches: HashMap<CacheId, States>,
     /// Caches lost in a look-ahead pass, with the error.
     lost: HashMap<CacheId, Error>,
-    /// Passes started ahead of their request, each over different caches.
+    /// Passes started before their request, over disjoint caches.
     ahead: Vec<Ahead>,
     faults: Option<Faults>,
 }
 
-/// A decoding pass with tokens that the pass before chose.
+/// A decoding pass with tokens that the previous pass chose.
 struct Ahead {
     rows: Vec<RowRequest>,
     results: Option<Results>,
-    /// What the rows' recurrent states were before it, where there are such states.
+    /// The rows' recurrent states before it, if the model has any.
     before: Vec<Recurrent>,
 }
 
 impl Ahead {
-    /// Whether it is what `rows` ask for.
+    /// Whether it computes `rows`.
     fn is(&self, rows: &[RowRequest]) -> bool {
         let same = |(own, other): (&RowRequest, &RowRequest)| {
             let choices = match (&own.output, &other.output) {
@@ -75,7 +75,7 @@ impl Engine {
         self.network.weights.bytes
     }
 
-    /// The most bytes that the payload of a snapshot has, of a sequence of `capacity` tokens; `None` on overflow.
+    /// The maximum payload size of a snapshot of a sequence of `capacity` tokens; `None` on overflow.
     pub(super) fn snapshot_bytes(&self, capacity: usize) -> Option<u64> {
         let states = self.network.layout.kept_bytes(capacity)?;
         u64::try_from(states.checked_add(snapshot::words(capacity)?)?).ok()
@@ -88,7 +88,7 @@ impl Engine {
         self.lost.remove(&cache);
     }
 
-    /// Makes a cache `to` with the content of `from`. Nothing is copied before one of the two is written to.
+    /// Forks the cache `from` to `to`. Nothing is copied before one of the two is written to.
     pub(super) fn fork(&mut self, from: CacheId, to: CacheId) -> Result<()> {
         self.take_back_recurrent(from);
         if let Some(cache) = self.cache(from)? {
@@ -98,7 +98,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a cache holds of the first `position` positions.
+    /// The content of a cache for the first `position` positions.
     pub(super) fn read(&mut self, cache: CacheId, position: usize) -> Result<Vec<u8>> {
         self.take_back_recurrent(cache);
         self.check_fault(FaultPoint::ReadBack, "snapshot")?;
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Makes a cache of what [`read`](Self::read) gave, and answers the bytes that it takes.
+    /// Creates a cache from the bytes of [`read`](Self::read), and returns its size in bytes.
     pub(super) fn write(&mut self, cache: CacheId, position: usize, bytes: &[u8]) -> Result<u64> {
         self.check_fault(FaultPoint::Allocation, "restore")?;
         let written = States::from_bytes(&self.network.layout, position, bytes)?;
@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Runs a pass. Rows whose caches were lost by a pass that was begun ahead are answered with what went wrong there; the others run.
+    /// Runs a pass. Rows whose caches a look-ahead pass lost return its error; the others run.
     pub(super) fn run(&mut self, request: PassRequest) -> Result<PassReply, PassFailure> {
         let lost: Vec<_> = cache_ids(&request.rows).map(|cache| self.lost.get(&cache).cloned()).collect();
         let rows =
@@ -149,7 +149,7 @@ impl Engine {
     fn run_rows(&mut self, rows: Vec<RowRequest>) -> Result<PassReply, PassFailure> {
         let begun = self.ahead.iter().position(|ahead| ahead.is(&rows));
         let begun = begun.map(|index| self.ahead.swap_remove(index).results);
-        // What else was begun over these caches was begun with another token than the one that came.
+        // Any other look-ahead pass over these caches was started with another token than this request's.
         self.take_back(&cache_ids(&rows).collect::<Vec<_>>());
         let results = match begun {
             Some(results) => results,
@@ -159,7 +159,7 @@ impl Engine {
         self.finish(&rows, results).map_err(|error| self.fail(&rows, error))
     }
 
-    /// Builds a pass and begins it.
+    /// Builds and starts a pass.
     fn begin(&mut self, rows: &[RowRequest]) -> Result<Option<Results>, PassFailure> {
         let pass = self.build(rows).map_err(|error| PassFailure { error, harmless: true })?;
         self.start(rows, pass).map_err(|error| self.fail(rows, error))
@@ -177,9 +177,9 @@ impl Engine {
         cache_ids(rows).map(|cache| self.cache(cache)).collect()
     }
 
-    /// Puts the caches of a pass in place and has the device begin with it.
+    /// Replaces the caches of a pass and starts it on the device.
     ///
-    /// An array is written to in place if nothing else has a handle on it, so the caches of before must be gone by then.
+    /// An array is written in place if there is no other handle on it, so the earlier caches must be dropped by then.
     fn start(&mut self, rows: &[RowRequest], pass: Pass) -> Result<Option<Results>> {
         self.caches.extend(cache_ids(rows).zip(pass.states));
         let caches = cache_ids(rows).filter_map(|cache| self.caches.get(&cache));
@@ -199,7 +199,7 @@ impl Engine {
         else {
             return;
         };
-        // Not even begun: nothing is lost.
+        // It was not started: nothing is lost.
         let Ok(Some((next, pass))) = self.build_next(rows, results) else { return };
         let before = match self.network.layout.is_recurrent() {
             true => cache_ids(&next).filter_map(|id| self.caches.get(&id)).map(States::recurrent).collect(),
@@ -214,7 +214,7 @@ impl Engine {
         }
     }
 
-    /// The pass after `rows` with the tokens that they choose, which are not known here yet.
+    /// The pass after `rows` with the tokens that they choose, which are not read back yet.
     fn build_next(&self, rows: &[RowRequest], results: &Results) -> Result<Option<(Vec<RowRequest>, Pass)>> {
         let Some(chosen) = &results.chosen else { return Ok(None) };
         let mut counted = Vec::with_capacity(rows.len());
@@ -230,7 +230,7 @@ impl Engine {
         Ok(Some((next, pass)))
     }
 
-    /// Waits for a pass, and answers its rows.
+    /// Waits for a pass, and returns its rows' results.
     fn finish(&mut self, rows: &[RowRequest], results: Option<Results>) -> Result<PassReply> {
         self.check_fault(FaultPoint::ReadBack, "step")?;
         let words = match &results {
@@ -267,7 +267,7 @@ impl Engine {
         })
     }
 
-    /// Whether the token that a row chooses may be fed next, by a plan that does not change from step to step.
+    /// Whether the chosen token of a row may be fed next, with a plan that does not change between steps.
     fn may_go_on(&self, row: &RowRequest) -> bool {
         let next = row.position + row.tokens.len();
         next < row.capacity
@@ -275,8 +275,8 @@ impl Engine {
             && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
     }
 
-    /// Discards look-ahead passes over any of these caches. Positions that it wrote are written again; recurrent states
-    /// become what they were.
+    /// Discards look-ahead passes over any of these caches. The positions they wrote will be overwritten; recurrent
+    /// states are restored.
     fn take_back(&mut self, caches: &[CacheId]) {
         let (taken, kept) = std::mem::take(&mut self.ahead)
             .into_iter()
@@ -291,14 +291,14 @@ impl Engine {
         }
     }
 
-    /// [`take_back`](Self::take_back) for a cache that is about to be read, if the look-ahead pass changed it.
+    /// [`take_back`](Self::take_back) for a cache to be read, if the look-ahead pass changed it.
     fn take_back_recurrent(&mut self, cache: CacheId) {
         if self.network.layout.is_recurrent() {
             self.take_back(&[cache]);
         }
     }
 
-    /// Gives up the caches of rows whose pass has failed.
+    /// Drops the caches of rows whose pass failed.
     fn fail(&mut self, rows: &[RowRequest], error: Error) -> PassFailure {
         self.take_back(&cache_ids(rows).collect::<Vec<_>>());
         for cache in cache_ids(rows) {
@@ -307,7 +307,7 @@ impl Engine {
         PassFailure { error, harmless: false }
     }
 
-    /// Fails where a test told the device to.
+    /// Fails if a test injects a fault here.
     fn check_fault(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
         self.faults.as_ref().map_or(Ok(()), |faults| faults.check(point, operation))
     }
@@ -317,7 +317,7 @@ fn choices(rows: &[RowRequest]) -> impl Iterator<Item = &Choice> {
     rows.iter().flat_map(|row| row.output.choices())
 }
 
-/// The row after `row`, with a token that is not known yet.
+/// The row after `row`, with a token that is not read back yet.
 fn next_row(row: &RowRequest) -> RowRequest {
     let output = match &row.output {
         Output::Token(choice) => {
@@ -329,7 +329,7 @@ fn next_row(row: &RowRequest) -> RowRequest {
         cache: row.cache,
         position: row.position + row.tokens.len(),
         length: row.position + row.tokens.len() + 1,
-        // In place of the one that is not known yet.
+        // A placeholder for the unknown token.
         tokens: vec![TokenId::MAX],
         capacity: row.capacity,
         output,

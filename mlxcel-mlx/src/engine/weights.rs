@@ -15,7 +15,7 @@ use crate::array::{Array, DType, Mode, Packed, eval};
 
 const OPERATION: &str = "load weights";
 
-/// A weight as the engine computes with it.
+/// A weight in the form that the engine computes with.
 #[derive(Debug)]
 pub(super) enum Weight {
     /// Its values.
@@ -24,14 +24,14 @@ pub(super) enum Weight {
     Packed(Packed),
 }
 
-/// What becomes of weights on their way in.
+/// Conversions of weights while loading.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Treatment {
     /// Quantized weights are expanded to this type.
     pub(super) expand: Option<DType>,
-    /// Matrices that are multiplied with are quantized.
+    /// Matrices of products are quantized.
     pub(super) quantize: Option<WeightQuantization>,
-    /// Scales and biases that are computed from those of another packing are rounded to this type.
+    /// Scales and biases converted from another packing are rounded to this type.
     pub(super) parameters: Option<DType>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Treatment {
 #[derive(Debug, Default)]
 pub(super) struct Weights {
     loaded: Vec<Loaded>,
-    /// The bytes that they take on the device.
+    /// Their bytes on the device.
     pub(super) bytes: u64,
 }
 
@@ -50,10 +50,10 @@ struct Loaded {
     derived: OnceCell<(Derived, Array)>,
 }
 
-/// What steps use in place of a weight itself.
+/// A value derived from a weight for steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Derived {
-    /// Its values in float32, with a number added to each.
+    /// Its values in float32, plus a number.
     Plus(f32),
     /// Its values in float32, with rows and columns swapped.
     Transposed,
@@ -62,7 +62,7 @@ pub(super) enum Derived {
 impl Weights {
     /// Loads the weights of `decoder`.
     ///
-    /// Bytes that lie together and aligned in a mapped file are used where they are on a CPU.
+    /// Contiguous, aligned bytes of a mapped file are used in place on a CPU.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Weights that a test has made.
+    /// Weights made by a test.
     #[cfg(test)]
     pub(super) fn of(arrays: Vec<Array>) -> Self {
         let loaded = |array| Loaded { weight: Weight::Dense(array), derived: OnceCell::new() };
@@ -117,7 +117,7 @@ impl Weights {
         }
     }
 
-    /// The array of such a weight, computed on first use.
+    /// The derived array of such a weight, computed on first use.
     pub(super) fn derived(&self, weight: WeightId, derived: Derived) -> Result<Array> {
         let loaded = self.loaded(weight)?;
         match loaded.derived.get() {
@@ -130,7 +130,7 @@ impl Weights {
             Derived::Plus(summand) => values.add_scalar(summand)?,
             Derived::Transposed => values.transpose(&[1, 0])?.contiguous()?,
         };
-        // A weight that has two uses keeps what the first one made.
+        // A weight with two derivations keeps the first.
         loaded.derived.set((derived, array.clone())).ok();
         Ok(array)
     }
@@ -173,8 +173,8 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
     Ok(Weight::Dense(expanded))
 }
 
-/// A weight that the checkpoint stores packed: unchanged or in MLX's affine mode if MLX has kernels for its codes, else expanded if
-/// requested.
+/// A weight that the checkpoint stores packed: as stored or in MLX's affine mode if MLX has kernels for its codes, otherwise
+/// expanded if requested.
 fn load_packed(
     checkpoint: &Arc<Checkpoint>,
     weight: &WeightRef,
@@ -207,7 +207,7 @@ fn load_packed(
     }
 }
 
-/// A weight of integers, from each of which `zero` is subtracted, in MLX's affine mode.
+/// An integer weight in MLX's affine mode, with `zero` subtracted from each code.
 fn load_affine(
     checkpoint: &Arc<Checkpoint>,
     weight: &WeightRef,
@@ -233,7 +233,7 @@ fn load_affine(
     })
 }
 
-/// The values of a packed weight in type `dtype`, columns in the order of the layer's inputs.
+/// The values of a packed weight in type `dtype`, with columns in input order.
 fn expanded(checkpoint: &Checkpoint, weight: &WeightRef, rows: &PackedRows, dtype: DType) -> Result<Array> {
     const BLOCK: usize = 256;
     let columns = weight.shape.last().copied().unwrap_or_default().max(1);
@@ -252,14 +252,14 @@ fn expanded(checkpoint: &Checkpoint, weight: &WeightRef, rows: &PackedRows, dtyp
     Ok(array)
 }
 
-/// Whether `weight` is a matrix, or several, whose rows are whole groups.
+/// Whether `weight` is a matrix, or several, whose rows are a multiple of the group size.
 fn is_packable(weight: &WeightRef, scheme: WeightQuantization) -> bool {
     matches!(weight.shape[..], [_, columns] | [_, _, columns] if columns.is_multiple_of(scheme.group_size()))
 }
 
-/// A tensor of the checkpoint as it is stored.
+/// A tensor of the checkpoint as stored.
 fn stored(checkpoint: &Arc<Checkpoint>, weight: &WeightRef) -> Result<Array> {
-    // A reference that does not fit is noticed here, so that it need not be where its bytes are taken.
+    // Checks the reference here, so that taking its bytes cannot fail later.
     let view = checkpoint.weight(weight)?;
     let dtype = DType::of(weight.element).ok_or_else(|| {
         Error::unsupported(OPERATION, "computing in this element type is not supported")
@@ -275,7 +275,7 @@ fn stored(checkpoint: &Arc<Checkpoint>, weight: &WeightRef) -> Result<Array> {
     }
 }
 
-/// The bytes of a weight that lie together, which keep the checkpoint's files mapped.
+/// The contiguous bytes of a weight; keeps the checkpoint's files mapped.
 struct Stored {
     checkpoint: Arc<Checkpoint>,
     weight: WeightRef,
@@ -283,7 +283,7 @@ struct Stored {
 
 impl AsRef<[u8]> for Stored {
     fn as_ref(&self) -> &[u8] {
-        // They were there when this was made; were they not, no bytes would be too few for any use of them.
+        // They existed when this was created; without them, the empty slice is too short for any use.
         match self.checkpoint.weight(&self.weight).map(|view| view.bytes) {
             Ok(Cow::Borrowed(bytes)) => bytes,
             _ => &[],

@@ -7,23 +7,23 @@ use std::thread::{self, JoinHandle};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-/// Work on the thread's value.
+/// A job with access to the thread's value.
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// A thread with a value of its own, and the way to send it work. Jobs run one at a time, in the order in which they were
-/// sent. Dropping the worker lets the jobs that were sent finish, then drops the value on its thread and waits for that.
+/// A thread that owns a value, and the channel for its jobs. Jobs run one at a time, in the order in which they were
+/// sent. Dropping the worker lets pending jobs finish, then drops the value on its thread and waits for that.
 pub(super) struct Worker<T> {
-    /// None only while it is being dropped.
+    /// None only during drop.
     jobs: Option<mpsc::Sender<Job<T>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<T: 'static> Worker<T> {
-    /// Starts a thread on a value that `make` makes there.
+    /// Starts a thread with a value that `make` creates there.
     ///
     /// # Errors
     ///
-    /// Those of `make`; [`ErrorKind::ResourceExhausted`] if the system gives no thread.
+    /// The errors of `make`; [`ErrorKind::ResourceExhausted`] if the system cannot start a thread.
     pub(super) fn start(make: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (jobs, inbox) = mpsc::channel::<Job<T>>();
         let (made, is_made) = mpsc::sync_channel(1);
@@ -51,11 +51,11 @@ impl<T: 'static> Worker<T> {
         Ok(worker)
     }
 
-    /// Runs `job` on the thread and waits for what it gives.
+    /// Runs `job` on the thread and waits for its result.
     ///
     /// # Errors
     ///
-    /// Those of `job`; [`ErrorKind::Internal`] if it panicked, or the thread has ended.
+    /// The errors of `job`; [`ErrorKind::Internal`] if it panicked, or the thread has ended.
     pub(super) fn call<R: Send + 'static>(
         &self,
         operation: &'static str,
@@ -64,20 +64,20 @@ impl<T: 'static> Worker<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Box::new(move |value| {
             let result = catch_unwind(AssertUnwindSafe(|| job(value)));
-            // No one waits if the caller's thread has panicked.
+            // If the caller's thread panicked, no receiver is left.
             answer.send(result.unwrap_or_else(|panic| Err(panicked(operation, &*panic)))).ok();
         }));
         answered.recv().unwrap_or_else(|_| Err(ended(operation)))
     }
 
-    /// Has `job` run on the thread, sooner or later.
+    /// Runs `job` on the thread without waiting for it.
     pub(super) fn post(&self, job: impl FnOnce(&mut T) + Send + 'static) {
-        // What it frees is freed with the value, should it panic.
+        // If it panics, the memory that it should free is freed with the value.
         self.send(Box::new(move |value| drop(catch_unwind(AssertUnwindSafe(|| job(value))))));
     }
 
     fn send(&self, job: Job<T>) {
-        // A thread that has ended runs nothing; who waits notices.
+        // If the thread has ended, the job does not run; a waiting caller gets an error.
         if let Some(jobs) = &self.jobs {
             jobs.send(job).ok();
         }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Something that cannot move between threads, and says when it is gone.
+    /// A value that cannot move between threads, and reports its drop.
     struct Bound(Rc<AtomicU32>, Arc<AtomicU32>);
 
     impl Drop for Bound {

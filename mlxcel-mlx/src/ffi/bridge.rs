@@ -1,6 +1,6 @@
-//! The functions of `cpp/bridge.h`, as cxx binds them. Each that may throw answers a `Result`.
+//! The functions of `cpp/bridge.h`, as cxx binds them. Each one that may throw returns a `Result`.
 
-// Expanded code of the macro.
+// For the macro's expanded code.
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments, missing_docs, unreachable_pub)]
 
 use super::region::Region;
@@ -71,12 +71,12 @@ pub(crate) mod sys {
         type Region;
     }
 
-    // SAFETY: what is declared without `unsafe` here is sound to call with any arguments. Functions of `cpp/bridge.cc` check lengths
-    // themselves, and MLX the ranks, shapes and types of arrays when an operation is made: they throw, and cxx has each that may
-    // throw answer a `Result`. Arrays are counted references, which `UniquePtr` owns; as none of them is `Send`, they stay on their
-    // thread. Indices are values, which nobody checks on the C++ side (`take`, `take_along_axis`, `put_along_axis`,
-    // `scatter_add_axis`, `gather_mm`, `gather_qmm`): those of tokens are held to the vocabulary before a row runs, all others are
-    // computed by operations whose results are places in an axis (`argmax`, `argsort`, `arange`).
+    // SAFETY: functions declared without `unsafe` here are sound to call with any arguments. Functions of `cpp/bridge.cc` check
+    // lengths, and MLX checks ranks, shapes and types of arrays when an operation is created: they throw, and cxx makes each
+    // function that may throw return a `Result`. Arrays are reference-counted and owned by `UniquePtr`; as none of them is `Send`,
+    // they stay on their thread. Indices are values, which the C++ side does not check (`take`, `take_along_axis`, `put_along_axis`,
+    // `scatter_add_axis`, `gather_mm`, `gather_qmm`): token ids are checked against the vocabulary before a row runs, all other
+    // indices come from operations whose results are within an axis (`argmax`, `argsort`, `arange`).
     unsafe extern "C++" {
         include!("mlxcel-mlx/cpp/bridge.h");
 
@@ -102,12 +102,12 @@ pub(crate) mod sys {
         fn dimension_count(a: &Tensor) -> usize;
         fn dimension(a: &Tensor, axis: usize) -> Result<i32>;
         fn byte_count(a: &Tensor) -> usize;
-        #[allow(dead_code, reason = "tests alone ask where memory is reused")]
+        #[allow(dead_code, reason = "only tests check where memory is reused")]
         fn data_address(a: &Tensor) -> Result<usize>;
 
         fn from_bytes(bytes: &[u8], shape: &[i32], element: ElementCode) -> Result<UniquePtr<Tensor>>;
         /// # Safety
-        /// `region` keeps `bytes` alive, unchanged and in their place.
+        /// `region` keeps `bytes` alive, unchanged and at their address.
         unsafe fn from_region(
             region: Box<Region>,
             bytes: &[u8],

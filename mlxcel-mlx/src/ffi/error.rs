@@ -1,10 +1,10 @@
-//! Exceptions of C++ as errors.
+//! Converts C++ exceptions to errors.
 
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-/// A failure in MLX's own words; the [source](std::error::Error::source) of the error that reports it.
+/// A failure with MLX's own message; the [source](std::error::Error::source) of the error that reports it.
 #[derive(Debug)]
 struct MlxFailure(String);
 
@@ -16,7 +16,7 @@ impl fmt::Display for MlxFailure {
 
 impl std::error::Error for MlxFailure {}
 
-/// What a bridged function answers.
+/// The return type of a bridged function.
 pub(crate) type Caught<T> = std::result::Result<T, cxx::Exception>;
 
 /// Converts the return value of a bridged function into a result; `operation` names the attempt.
@@ -24,12 +24,12 @@ pub(crate) fn check<T>(answer: Caught<T>, operation: &'static str) -> Result<T> 
     answer.map_err(|exception| describe(exception.what(), operation))
 }
 
-/// The error for an exception's text, whose first letter `cpp/bridge.h` chose by the exception's type.
+/// The error for an exception's text, whose first letter `cpp/bridge.h` chooses by the exception's type.
 fn describe(text: &str, operation: &'static str) -> Error {
     let (kind, words) = match (text.get(..1), text.get(1..)) {
         (Some("M"), Some(words)) => (ErrorKind::ResourceExhausted, words),
         (Some("A"), Some(words)) => (ErrorKind::Internal, words),
-        // Metal and CUDA report a failed allocation as any other failure, and so does an evaluation whose task failed
+        // Metal and CUDA report a failed allocation like any other failure, and so does an evaluation whose task failed
         // on MLX's own thread.
         (Some("D"), Some(words)) if words.contains("malloc]") || words.contains("bad_alloc") => {
             (ErrorKind::ResourceExhausted, words)

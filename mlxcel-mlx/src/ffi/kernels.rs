@@ -1,6 +1,6 @@
 //! The operations of `cpp/primitives/kernels.h`, as cxx binds them.
 
-// Expanded code of the macro.
+// For the macro's expanded code.
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments, missing_docs, unreachable_pub)]
 
 use std::ptr;
@@ -19,15 +19,15 @@ mod bound {
     /// How kernels run.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct KernelSettings {
-        /// On how many threads, at least one.
+        /// The number of threads, at least one.
         threads: u32,
-        /// The place in the list of implementations: 0 is the best.
+        /// The index in the list of implementations: 0 is the best.
         implementation: u32,
     }
 
-    // SAFETY: what is declared without `unsafe` here is sound to call with any arguments: `cpp/primitives/operands.cc` holds ranks,
-    // shapes and types of the operands to what the kernels read, and throws; each function that may throw answers a `Result`. Experts
-    // that are out of range are computed as nothing.
+    // SAFETY: functions declared without `unsafe` here are sound to call with any arguments: `cpp/primitives/operands.cc` checks that
+    // ranks, shapes and types of the operands match what the kernels read, and throws otherwise; each function that may throw returns
+    // a `Result`. Experts out of range yield zeros.
     unsafe extern "C++" {
         include!("mlxcel-mlx/cpp/primitives/kernels.h");
 

@@ -1,7 +1,7 @@
-//! Functions some of whose arguments may be left out: references here, nullable pointers there.
+//! Functions with optional arguments: references in Rust, nullable pointers in C++.
 //!
-//! What the C++ side asks of a pointer is that it is null or points to a live value until the call returns; it keeps none (an array
-//! that it keeps is copied, which shares the node behind it).
+//! The C++ side requires that a pointer is null or points to a live value until the call returns; it keeps none (an array that it
+//! keeps is copied, which shares its node).
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ fn pointer(a: Option<&Tensor>) -> *const Tensor {
     a.map_or(ptr::null(), ptr::from_ref)
 }
 
-/// A weight as it is packed: the words, a scale for each group, in the affine mode a bias for each group.
+/// A packed weight: the words, a scale per group, in the affine mode a bias per group.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedTensor<'a> {
     pub(crate) words: &'a Tensor,
@@ -25,7 +25,7 @@ pub(crate) struct PackedTensor<'a> {
     pub(crate) mode: &'a str,
 }
 
-/// How rotary embeddings turn: see `mlx.core.fast.rope`.
+/// The parameters of rotary embeddings: see `mlx.core.fast.rope`.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeTerms<'a> {
     pub(crate) dims: i32,

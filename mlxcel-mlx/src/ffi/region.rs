@@ -1,4 +1,4 @@
-//! Memory of Rust's that MLX reads where it is: weights in a mapped file.
+//! Rust memory that MLX reads in place: weights in a mapped file.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::error::Caught;
 use super::{Handle, sys};
 
-/// Keeps memory alive for MLX, which drops it, on whichever thread, when the last array that uses the memory goes.
+/// Keeps memory alive for MLX, which drops it, on any thread, with the last array that uses the memory.
 pub(crate) struct Region {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-/// An array over the bytes of `source`, which must be as many as `shape` and `element` say, and aligned to the element's size, or it is
-/// an error. Fewer than eight bytes are copied.
+/// An array over the bytes of `source`, whose number must match `shape` and `element`, and which must be aligned to the element's size;
+/// otherwise an error. Fewer than eight bytes are copied.
 pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[i32], element: sys::ElementCode) -> Caught<Handle>
 where
     T: AsRef<[u8]> + Send + Sync + 'static,
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
 
-    /// Memory that lies when it is asked twice: the second time there is less.
+    /// Memory that returns fewer bytes when read a second time.
     struct Shrinking(Vec<u32>, AtomicUsize);
 
     impl AsRef<[u8]> for Shrinking {
@@ -53,7 +53,7 @@ mod tests {
         let code = sys::ElementCode::U32;
         assert!(from_shared(&shrinking, &[64], code).is_ok());
         assert!(from_shared(&shrinking, &[64], code).is_err());
-        assert_eq!(Arc::strong_count(&shrinking), 1, "what was not lent is not held");
+        assert_eq!(Arc::strong_count(&shrinking), 1, "memory that was not lent is not held");
         let words = Arc::new(bytemuck::cast_slice::<u32, u8>(&[7; 64])[1..].to_vec());
         for shape in [&[63][..], &[-64], &[i32::MAX, i32::MAX, i32::MAX]] {
             assert!(from_shared(&words, shape, code).is_err(), "{shape:?}");

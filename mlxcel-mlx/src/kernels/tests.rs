@@ -6,7 +6,7 @@ use super::*;
 use crate::array::{DType, Mode, eval};
 use crate::device::Device;
 
-/// Numbers that are the same in each run (SplitMix64).
+/// Deterministic numbers (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -34,8 +34,8 @@ impl Numbers {
         (0..count).map(|_| self.real()).collect()
     }
 
-    /// An array of random numbers and what they are after rounding to `dtype`. It lies in lent memory that is aligned to the size
-    /// of an element and no more.
+    /// An array of random numbers, and their values after rounding to `dtype`. It is in lent memory that is aligned to the size
+    /// of an element only.
     fn array(&mut self, shape: &[usize], dtype: DType) -> (Array, Vec<f32>) {
         let values = self.reals(shape.iter().product());
         let (bytes, rounded) = encode(&values, dtype);
@@ -73,20 +73,20 @@ fn encode(values: &[f32], dtype: DType) -> (Vec<u8>, Vec<f32>) {
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Every implementation that this machine runs, on one thread and on three.
+/// Every implementation that this machine supports, on one thread and on three.
 fn every_way() -> Vec<(String, Kernels)> {
     Device::Cpu.select().unwrap();
     [1, 3].into_iter().flat_map(|threads| Kernels::each(threads).unwrap()).collect()
 }
 
-/// Holds `found` against sums in double precision. They may be off by the roundings of as many partial sums as there are terms, each
-/// about as large as the root of the sum of their squares, or as the sum itself where that is larger, and by those of a few functions.
+/// Compares `found` with sums in double precision. The tolerance is the rounding of as many partial sums as there are terms, each
+/// about as large as the root of the sum of their squares, or as the sum itself if that is larger, and of a few functions.
 #[track_caller]
 fn assert_sums(found: &[f32], wanted: impl Iterator<Item = Vec<f64>>, what: &str) {
     assert_sums_of(16.0, found, wanted, what);
 }
 
-/// [`assert_sums`] of terms that have `roundings` themselves.
+/// [`assert_sums`] with terms that have `roundings` themselves.
 #[track_caller]
 fn assert_sums_of(roundings: f64, found: &[f32], wanted: impl Iterator<Item = Vec<f64>>, what: &str) {
     let mut count = 0;
@@ -95,7 +95,7 @@ fn assert_sums_of(roundings: f64, found: &[f32], wanted: impl Iterator<Item = Ve
         let size = terms.iter().map(|term| term * term).sum::<f64>().sqrt().max(sum.abs());
         let error = (f64::from(found[index]) - sum).abs();
         let tolerance = f64::from(f32::EPSILON) * (roundings + (terms.len() as f64).sqrt()) * size;
-        assert!(error <= tolerance, "{what}: element {index} is {} and not {sum}", found[index]);
+        assert!(error <= tolerance, "{what}: element {index} is {}, not {sum}", found[index]);
         count += 1;
     }
     assert_eq!(found.len(), count, "{what}");
@@ -150,7 +150,7 @@ fn operands_may_be_strided_views() {
     let at = |row: usize, middle: usize| &x_values[(row * 2 + middle) * 21..][..21];
     let kernels = Kernels::new(2);
     for rows in [3, 20] {
-        // Rows and inputs out of the middle, twofold strides, an axis turned, and a row that is all rows.
+        // Rows and inputs from the middle, strides of two, a transposed axis, and a broadcast row.
         let part = x.slice(&[5, 1, 0], &[5 + rows, 2, 21]).unwrap().reshape(&[rows, 21]).unwrap();
         let narrow = part.slice(&[0, 2], &[rows, 19]).unwrap();
         let narrow_w = w.slice(&[4, 2], &[29, 19]).unwrap();
@@ -197,7 +197,7 @@ fn packed_products_match_the_expanded_values() {
                     let (w, _) = numbers.array(&[n, k], dtype);
                     let packed = Packed::quantize(&w, group, bits, Mode::Affine).unwrap();
                     assert!(Kernels::takes(&packed));
-                    // Exact: the scales' type would round.
+                    // Exact: rounding to the scales' type would not be.
                     let wide = Packed {
                         words: packed.words.clone(),
                         scales: packed.scales.astype(DType::F32).unwrap(),
@@ -227,7 +227,7 @@ struct Shape {
     window: Option<usize>,
 }
 
-/// Attention as its definition reads, in double precision: for each output its terms.
+/// Attention by its definition, in double precision: for each output its terms.
 fn attention(q: &[f32], k: &[f32], v: &[f32], scale: f32, shape: &Shape) -> Vec<Vec<f64>> {
     let Shape { tokens, kv_heads, group, dim, length, window } = *shape;
     let heads = kv_heads * group;
@@ -281,7 +281,7 @@ fn attention_matches_its_definition() {
 }
 
 #[test]
-fn a_slice_of_a_cache_is_read_in_place_and_its_surroundings_are_ignored() {
+fn a_slice_of_a_cache_is_read_in_place_and_nothing_around_it() {
     Device::Cpu.select().unwrap();
     let mut numbers = Numbers(5);
     let shape = Shape { tokens: 3, kv_heads: 2, group: 2, dim: 16, length: 70, window: None };
@@ -294,7 +294,7 @@ fn a_slice_of_a_cache_is_read_in_place_and_its_surroundings_are_ignored() {
     let (keys, values) = (cached(&k), cached(&v));
     eval([&keys, &values]).unwrap();
     let part = |cache: &Array| cache.slice(&start, &stop).unwrap();
-    // Queries come turned, as heads ahead of tokens.
+    // Queries come transposed, heads before tokens.
     let turned = q.transpose(&[1, 0, 2]).unwrap();
     eval([&turned]).unwrap();
     let back = turned.transpose(&[1, 0, 2]).unwrap();
@@ -376,7 +376,7 @@ fn logsumexp_matches_its_definition() {
             let x = Array::from_slice(values, &[1, values.len()]).unwrap();
             kernels.log_sum_exp(&x).unwrap().to_vec::<f32>().unwrap()[0]
         };
-        // Tokens that a mask leaves out.
+        // Tokens excluded by a mask.
         let masked: Vec<f32> = (0..20_000).map(|i| if i == 19_990 { 2.5 } else { LEAST }).collect();
         assert_eq!(of(&masked), 2.5, "{name}");
         assert_eq!(of(&[LEAST; 50]), LEAST, "{name}");

@@ -10,10 +10,10 @@ use mlxcel_core::{Error, Result};
 use super::{CUDA, ROCM};
 use crate::process::{self, on_path};
 
-/// How long NVIDIA's tool may take; where devices sleep it wakes them.
+/// The time limit of NVIDIA's tool, which wakes sleeping devices.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the kernel's AMD driver shows its devices.
+/// Where the kernel's AMD driver lists its devices.
 const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 
 fn none(message: &'static str, example: &'static str) -> Error {
@@ -21,8 +21,8 @@ fn none(message: &'static str, example: &'static str) -> Error {
         .with_context("name one, such as", example)
 }
 
-/// The architecture of this machine's accelerator that devices of `driver` run on; of several, that of the least capable NVIDIA device
-/// and the first AMD device. None where that cannot be told.
+/// The architecture of this machine's accelerator for devices of `driver`; of several, that of the least capable NVIDIA device or the
+/// first AMD device. None if it cannot be detected.
 pub(crate) fn accelerator_of(driver: &str) -> Option<String> {
     match driver {
         "cuda" => oldest_of(&capabilities()?).map(|capability| format!("sm_{capability}")),
@@ -32,7 +32,7 @@ pub(crate) fn accelerator_of(driver: &str) -> Option<String> {
     }
 }
 
-/// The compute capabilities of this machine's NVIDIA devices, one to a line.
+/// The compute capabilities of this machine's NVIDIA devices, one per line.
 fn capabilities() -> Option<String> {
     let mut command = Command::new(on_path("nvidia-smi")?);
     command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
@@ -40,15 +40,15 @@ fn capabilities() -> Option<String> {
     finished.status.success().then_some(finished.stdout)
 }
 
-/// The newest architecture that the compiler knows and every NVIDIA device of this machine runs.
+/// The newest architecture that the compiler knows and all NVIDIA devices of this machine run.
 pub(super) fn cuda() -> Result<String> {
     let missing = |message| none(message, "cuda:sm_80");
     let listed = capabilities()
-        .ok_or_else(|| missing("nvidia-smi, which tells NVIDIA devices apart, does not run here"))?;
+        .ok_or_else(|| missing("nvidia-smi, which detects NVIDIA devices, does not run here"))?;
     newest_for(&listed).ok_or_else(|| missing("no NVIDIA device of this machine runs code of this compiler"))
 }
 
-/// The newest known architecture for devices whose compute capabilities are listed, one to a line.
+/// The newest known architecture for devices with these compute capabilities, one per line.
 fn newest_for(capabilities: &str) -> Option<String> {
     let oldest = oldest_of(capabilities)?;
     let known = CUDA.architectures.iter().filter(|name| name.starts_with("sm_"));
@@ -56,14 +56,14 @@ fn newest_for(capabilities: &str) -> Option<String> {
     Some((*newest).to_owned())
 }
 
-/// The least of the compute capabilities that are listed, times ten.
+/// The least of the listed compute capabilities, times ten.
 fn oldest_of(capabilities: &str) -> Option<u32> {
     let devices: Vec<u32> =
         capabilities.lines().map(|line| line.trim().replace('.', "").parse().ok()).collect::<Option<_>>()?;
     devices.into_iter().min()
 }
 
-/// The compute capability of an architecture or product, times ten; zero where it is not known.
+/// The compute capability of an architecture or product, times ten; zero if unknown.
 fn capability(name: &str) -> u32 {
     match name {
         "pascal" => 60,
@@ -86,7 +86,7 @@ pub(super) fn cuda_runs_on(code: &str, device: &str) -> bool {
 /// The chip of this machine's first AMD device.
 pub(super) fn rocm() -> Result<String> {
     let found = chip_under(Path::new(NODES));
-    let chip = found.ok_or_else(|| none("the kernel's AMD driver shows no device", "rocm:gfx942"))?;
+    let chip = found.ok_or_else(|| none("the kernel's AMD driver lists no device", "rocm:gfx942"))?;
     if ROCM.architectures.contains(&chip.as_str()) {
         return Ok(chip);
     }
@@ -94,7 +94,7 @@ pub(super) fn rocm() -> Result<String> {
         .with_context("device", chip))
 }
 
-/// The chip of the first node that has one, by the properties that the kernel shows in this folder.
+/// The chip of the first node that has one, by the properties in the kernel's folder `nodes`.
 fn chip_under(nodes: &Path) -> Option<String> {
     let mut nodes: Vec<(u32, String)> = fs::read_dir(nodes)
         .ok()?
@@ -104,7 +104,7 @@ fn chip_under(nodes: &Path) -> Option<String> {
             let properties = fs::read_to_string(node.path().join("properties")).ok()?;
             let version = properties.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?;
             let version: u32 = version.trim().parse().ok()?;
-            // Processors are nodes too, of version zero.
+            // CPUs are nodes too, of version zero.
             let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
             (version > 0).then(|| (number, format!("gfx{major}{minor:x}{stepping:x}")))
         })
@@ -113,7 +113,7 @@ fn chip_under(nodes: &Path) -> Option<String> {
     nodes.into_iter().next().map(|(_, chip)| chip)
 }
 
-/// Code for a chip runs on that chip; products are named by theirs.
+/// Code for a chip runs only on that chip; products are named by their chips.
 pub(super) fn rocm_runs_on(code: &str, device: &str) -> bool {
     chip_of(code) == chip_of(device)
 }
@@ -135,17 +135,17 @@ fn chip_of(name: &str) -> &str {
     }
 }
 
-/// What the compiler itself takes where it is told nothing: a profile that devices on desktops meet too. Vulkan's own
-/// account of a device needs the device's driver, and the program is checked by that when it is loaded.
+/// The compiler's own default: a profile that desktop devices support too. Detecting what a Vulkan device supports needs its
+/// driver, which checks the program when it is loaded.
 pub(super) fn vulkan() -> Result<String> {
     Ok("vp_android_baseline_2022".to_owned())
 }
 
-/// Apple's platform that this program runs on.
+/// The Apple platform of this program.
 pub(super) fn metal() -> Result<String> {
     match std::env::consts::OS {
         system @ ("macos" | "ios") => Ok(system.to_owned()),
-        _ => Err(none("Metal is on Apple's systems only", "metal-spirv:macos")),
+        _ => Err(none("Metal exists only on Apple's systems", "metal-spirv:macos")),
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(newest_for("5.2"), None);
         assert_eq!(newest_for("[N/A]"), None);
         assert_eq!(newest_for(""), None);
-        // What code for another one is held against.
+        // The values that other code is compared with.
         assert_eq!((oldest_of("9.0\n8.6\n"), oldest_of("[N/A]")), (Some(86), None));
     }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn amd_devices_are_told_by_the_kernels_numbers() {
+    fn amd_devices_are_identified_by_the_kernels_version_numbers() {
         let nodes = tempfile::tempdir().unwrap();
         let node = |number: u32, version: u32| {
             let folder = nodes.path().join(number.to_string());

@@ -1,4 +1,4 @@
-//! What caches keep and show, on keys that say their position.
+//! The content and visible parts of caches, with keys that encode their position.
 
 use super::*;
 use crate::array::eval;
@@ -24,7 +24,7 @@ fn positions(keys: &Array) -> Vec<usize> {
     first.iter().map(|&position| position as usize).collect()
 }
 
-/// Feeds `counts` tokens after one another; checks what each feed sees, and gives the cache.
+/// Feeds chunks of `counts` tokens; checks what each sees, and returns the cache.
 fn fed(layout: &CacheLayout, counts: &[usize]) -> (LayerCache, usize) {
     let (mut cache, mut position): (Option<LayerCache>, usize) = (None, 0);
     for &count in counts {
@@ -91,7 +91,7 @@ fn caches_are_updated_in_place_unless_shared() {
         let step = |cache: LayerCache, position: usize| {
             let new = keys(position, 1);
             let (filled, visible) = layout.extend(Some(&cache), position, &new, Some(&new), F32).unwrap();
-            // As in the engine: nothing else holds the earlier arrays when it is evaluated.
+            // As in the engine: no other handle on the earlier arrays exists at evaluation.
             drop(cache);
             eval(filled.arrays().chain([&visible.keys])).unwrap();
             filled

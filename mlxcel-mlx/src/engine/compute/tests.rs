@@ -1,8 +1,8 @@
-//! Operations against their formulas, by MLX's means and by our kernels.
+//! Operations compared with their formulas, on MLX and on our kernels.
 
 use super::*;
 
-/// Every way to compute.
+/// Both implementations.
 fn means() -> [Compute; 2] {
     [Compute::new(None), Compute::new(Some(Kernels::new(2)))]
 }
@@ -19,7 +19,7 @@ fn assert_close(found: &[f32], expected: &[f64], tolerance: f64, name: &str) {
     }
 }
 
-/// The error function by Simpson's rule over its integral.
+/// The error function, by Simpson's rule over its integral.
 fn erf(x: f64) -> f64 {
     let steps = 2000;
     let width = x / f64::from(steps);
@@ -82,7 +82,7 @@ fn rope_rotates_its_pairs_and_keeps_the_remainder() {
     }
 }
 
-/// Attention, number by number: `queries` of the last positions, sinks by head.
+/// Attention, element by element: `queries` of the last positions, sinks by head.
 #[derive(Clone, Copy)]
 struct Naive<'a> {
     heads: usize,
@@ -134,7 +134,7 @@ fn queries_attend_to_visible_positions() {
     let logits = [0.5, -1.0, 2.0, 0.0];
     let sinks = Array::from_slice(&logits, &[heads]).unwrap();
     for order in [Order::All, Order::Causal, Order::Window(2)] {
-        // A query that sees all is alone.
+        // Only a single query may see all.
         let tokens = if order == Order::All { 1 } else { 3 };
         let window = if let Order::Window(window) = order { Some(window) } else { None };
         let x = x.slice_axis(0, 0, tokens).unwrap();
@@ -169,7 +169,7 @@ fn latent_attention_reads_values_from_keys() {
     let (queries, entries) = (floats(2 * heads * width, 1.0), floats(seen * width, 1.5));
     let x = Array::from_slice(&queries, &[2, heads, width]).unwrap();
     let keys = Array::from_slice(&entries, &[1, 1, seen, width]).unwrap();
-    // As if values had the width of keys.
+    // With values of the keys' width.
     let values: Vec<f32> = entries.clone();
     let naive = Naive {
         heads,

@@ -1,4 +1,4 @@
-//! Every architecture with activations of the checkpoint's type, as on a GPU.
+//! All architectures with activations of the checkpoint's type, as on a GPU.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::device::Device;
 use crate::engine::options::WeightQuantization;
 use crate::engine::weights::Treatment;
 
-/// How far the logits after the oracle's first prompt are from the oracle's, relative to the largest, and whether there are experts;
-/// none where MLX does not run the experts so on a CPU. A token more is fed as well.
+/// The error of the logits after the oracle's first prompt, relative to the largest, and whether there are experts; none if MLX
+/// cannot run these experts on a CPU. Also feeds one more token.
 fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
     let text = std::fs::read(folder.join("oracle.json")).unwrap();
     let oracle: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -22,7 +22,7 @@ fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
 
     let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
     let decoder = checkpoint.decoder().unwrap();
-    // On a CPU, MLX multiplies by chosen matrices in float32, or packed.
+    // On a CPU, MLX multiplies by selected matrices in float32, or packed.
     let has_experts = decoder.features().contains(Feature::Experts);
     let is_packable = |weight: &WeightRef| weight.shape.last().is_some_and(|&width| width % 32 == 0);
     if has_experts && !decoder.weights().filter(|weight| weight.shape.len() == 3).all(is_packable) {
@@ -62,7 +62,7 @@ fn every_architecture_runs_with_narrow_activations() {
     for folder in folders {
         let Some((error, has_experts)) = run(&folder, DType::BF16) else { continue };
         count += 1;
-        // Rounding makes routers choose other experts.
+        // Rounding makes routers select other experts.
         assert!(error < if has_experts { 1.0 } else { 0.1 }, "{}: {error}", folder.display());
     }
     assert!(count >= 30, "{count} ran");

@@ -19,7 +19,7 @@ impl PassOps<'_> {
         core: &AttentionCore,
         slot: StateSlot,
     ) -> Result<Array> {
-        // The window is the cache's, the rotary embedding is known by the slot, and queries are scaled.
+        // The cache has the window, the slot determines the rotary embedding, and queries are already scaled.
         let AttentionCore { scale, window: _, rope: _, soft_cap, sinks, query_scale: _ } = core;
         let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
@@ -75,7 +75,7 @@ impl PassOps<'_> {
         }
     }
 
-    /// Attention of each span over its own cache, into which its keys and values go first: `[tokens, heads · value_width]`.
+    /// Attention of each span over its own cache, after adding its keys and values: `[tokens, heads · value_width]`.
     fn attend_rows(
         &mut self,
         query: &Array,

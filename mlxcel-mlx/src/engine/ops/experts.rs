@@ -7,12 +7,12 @@ use super::PassOps;
 use crate::array::{Array, DType};
 use crate::engine::sampling::top;
 
-/// How rows for experts come from tokens, and go back.
+/// The mapping between tokens and rows for experts.
 #[derive(Debug)]
 pub(crate) struct Routing {
     /// The expert of each row (`[rows]`, `U32`).
     experts: Array,
-    /// For each token its rows (`[tokens · chosen]`, `U32`), where rows are not in the order of tokens but sorted by expert.
+    /// The rows of each token (`[tokens · chosen]`, `U32`), if rows are sorted by expert instead of in the order of tokens.
     rows_of: Option<Array>,
     tokens: usize,
     chosen: usize,
@@ -32,7 +32,7 @@ pub(super) fn dispatch(x: &Array, chosen: &Array) -> Result<(Array, Routing)> {
     let rows = tokens * count;
     let experts = chosen.reshape(&[rows])?;
     if tokens == 1 {
-        // The experts of a token are different ones.
+        // The experts of a token are distinct.
         let routing = Routing { experts, rows_of: None, tokens, chosen: count };
         return Ok((x.broadcast_to(&[rows, width])?, routing));
     }

@@ -1,7 +1,7 @@
-//! The operations of a decoder's walk, on arrays of MLX.
+//! The operations of a decoder's walk, on MLX arrays.
 //!
-//! Rows of a pass lie consecutively and are not padded. What looks at other positions (attention, convolutions,
-//! recurrences) goes row by row over the states of each; everything else takes the tokens of all rows at once.
+//! Rows of a pass are consecutive, without padding. Operations across positions (attention, convolutions, recurrences)
+//! run row by row over each row's states; all others process the tokens of all rows at once.
 
 mod attention;
 mod experts;
@@ -32,7 +32,7 @@ pub(super) struct PassOps<'a> {
     pub(super) spans: &'a [Span],
     /// Each span's states before the pass.
     pub(super) states: &'a [Option<&'a States>],
-    /// Each span's states after it, as far as the walk has come.
+    /// Each span's states after the pass, as far as the walk has come.
     pub(super) filled: Vec<States>,
     pub(super) wanted: Wanted<'a>,
     /// Each rotary embedding at the positions of the spans.
@@ -42,16 +42,16 @@ pub(super) struct PassOps<'a> {
 }
 
 impl PassOps<'_> {
-    /// `x` in the type of activations: what goes into products.
+    /// `x` in the type of activations, for products.
     fn narrow(&self, x: &Array) -> Result<Array> {
         match self.network.numerics.activation {
-            // Nothing is wider.
+            // Float32 is the widest type.
             DType::F32 => Ok(x.clone()),
             narrow => x.astype(narrow),
         }
     }
 
-    /// One number a token, by its position, as `[tokens, 1, 1]` in float32.
+    /// One number per token, computed from its position, as `[tokens, 1, 1]` in float32.
     fn by_position(&self, of: impl Fn(usize) -> f32) -> Result<Array> {
         let values: Vec<f32> = self.spans.iter().flat_map(Span::positions).map(of).collect();
         Array::from_slice(&values, &[values.len(), 1, 1])
@@ -100,7 +100,7 @@ impl Ops for PassOps<'_> {
         };
         let weight = weight.map(factors).transpose()?;
         let bias = bias.map(|bias| weights.dense(bias)).transpose()?;
-        // Factors of each head go on after the norm.
+        // Per-head factors are applied after the norm.
         let fused = weight.as_ref().is_none_or(|weight| weight.rank() == 1);
         let inside = weight.as_ref().filter(|_| fused);
         let mut normed = match kind {
@@ -117,7 +117,7 @@ impl Ops for PassOps<'_> {
     }
 
     fn unit_norm(&mut self, x: &Array, epsilon: f32) -> Result<Array> {
-        // By the mean in place of the sum.
+        // From the mean instead of the sum.
         let width = x.dim(-1) as f32;
         let normed = self.network.compute.rms_norm(&x.astype(DType::F32)?, None, epsilon / width)?;
         normed.multiply_scalar(width.sqrt().recip())

@@ -1,7 +1,7 @@
 //! Convolutions and linear recurrences over the states of each row, in float32.
 //!
-//! One token is one step of the recurrence. Several are computed in chunks: within one by products of matrices over pairs of
-//! tokens, from chunk to chunk by the state, which is the same recurrence written out.
+//! One token is one step of the recurrence. Several are computed in chunks: within a chunk by matrix products over pairs of
+//! tokens, between chunks by the state, which is the same recurrence, unrolled.
 
 use mlxcel_core::Result;
 use mlxcel_models::{Convolution, StateSlot};
@@ -13,11 +13,11 @@ use crate::engine::network::{Span, inconsistent};
 use crate::engine::state::{LayerState, StateLayout};
 use crate::engine::weights::Derived;
 
-/// How many tokens a chunk has: matrices over their pairs take as many products a token.
+/// The tokens of a chunk: matrices over their pairs take this many products per token.
 const CHUNK: usize = 32;
 
 impl PassOps<'_> {
-    /// What a span's sequence keeps at `slot`: zero before its first position.
+    /// The state of a span's sequence at `slot`: zero before its first position.
     fn fixed(&self, number: usize, span: &Span, slot: StateSlot) -> Result<Array> {
         let known = self.states.get(number).copied().flatten().filter(|_| span.position > 0);
         match (known.and_then(|states| states.get(slot)), self.network.layout.at(slot)?) {
@@ -27,7 +27,7 @@ impl PassOps<'_> {
         }
     }
 
-    /// Runs `step(own inputs, state)` for each span, which gives its outputs (`[tokens, …]`) and the state after them.
+    /// Runs `step(own inputs, state)` for each span, which returns outputs (`[tokens, …]`) and the next state.
     fn each_row<const N: usize>(
         &mut self,
         inputs: [&Array; N],
@@ -147,7 +147,7 @@ impl PassOps<'_> {
                 let (input, output) = (shared(&input)?, shared(&output)?);
                 let dt = of(&dt)?;
                 let added = heads_first(&of(&x)?.multiply(&dt.expand_dims(&[2])?)?)?;
-                // The logarithms of decays, `[heads, tokens]`.
+                // The log decays, `[heads, tokens]`.
                 let decay = dt.multiply(&rate)?.transpose(&[1, 0])?;
                 let result = if last - first == 1 {
                     let kept = state.multiply(&decay.expand_dims(&[2])?.exp()?)?;
@@ -182,7 +182,7 @@ fn part(x: &Array, first: usize, last: usize) -> Result<Array> {
     if first == 0 && last == x.dim(0) { Ok(x.clone()) } else { x.slice_axis(0, first, last) }
 }
 
-/// `[tokens, groups, width]` as `[tokens, heads, width]`, each group for as many consecutive heads.
+/// `[tokens, groups, width]` as `[tokens, heads, width]`, each group repeated for consecutive heads.
 fn repeated(x: &Array, heads: usize) -> Result<Array> {
     let (tokens, groups, width) = (x.dim(0), x.dim(1), x.dim(2));
     if groups == heads {
@@ -197,19 +197,19 @@ fn heads_first(x: &Array) -> Result<Array> {
     x.transpose(&[1, 0, 2])
 }
 
-/// What is left of each token at the end of its chunk, by the running sums (`[heads, tokens]`): `[heads, tokens, 1]`.
+/// The decay from each token to the end of its chunk, from cumulative sums (`[heads, tokens]`): `[heads, tokens, 1]`.
 fn to_end(sums: &Array) -> Result<Array> {
     let tokens = sums.dim(1);
     sums.slice_axis(1, tokens - 1, tokens)?.subtract(sums)?.exp()?.expand_dims(&[2])
 }
 
-/// What is left of the state at the end of its chunk: the last of `[heads, tokens, 1]`.
+/// The decay of the state over its chunk: the last of `[heads, tokens, 1]`.
 fn at_end(from_start: &Array) -> Result<Array> {
     let tokens = from_start.dim(1);
     from_start.slice_axis(1, tokens - 1, tokens)
 }
 
-/// The outputs of chunks (`[tokens, heads, width]`) consecutively.
+/// Concatenates the outputs of chunks (`[tokens, heads, width]`).
 fn joined(outputs: &[Array]) -> Result<Array> {
     match outputs {
         [only] => Ok(only.clone()),

@@ -1,4 +1,4 @@
-//! Operations on states against their formulas, and the others where MLX has no operation of the name.
+//! Operations on states compared with their formulas, and other operations that MLX does not have directly.
 
 use mlxcel_models::{
     Arrangement, Block, Decoder, DeltaRule, ElementType, Embedding, Head, Layer, Mixer, Operation,
@@ -45,7 +45,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
     Network::new(decoder, Weights::of(vec![weight]), Compute::new(None), numerics, 100).unwrap()
 }
 
-/// What `operation` gives for the rows of `spans`, with their states after it.
+/// The result of `operation` for the rows of `spans`, with their states after it.
 fn pass(
     network: &Network,
     spans: &[Span],
@@ -74,8 +74,8 @@ fn span(start: usize, position: usize, count: usize) -> Span {
 
 const SLOT: StateSlot = StateSlot { group: 0, layer: 0 };
 
-/// Has `run(ops, first, last)` compute tokens `first..last` in chunks of several sizes, and some of them beside those of another
-/// sequence; all give `expected`.
+/// Has `run(ops, first, last)` compute tokens `first..last` in chunks of several sizes, some of them batched with another
+/// sequence; all must return `expected`.
 fn in_any_chunks(
     network: &Network,
     count: usize,
@@ -101,7 +101,7 @@ fn in_any_chunks(
             (states, first) = (filled.into_iter().next(), last);
         }
     }
-    // Two sequences of the same tokens, one some ahead of the other; the second begins again over old states.
+    // Two sequences of the same tokens, one ahead of the other; the second restarts over old states.
     let (_, ahead) = pass(network, &[span(0, 0, 5)], &[None], |ops| run(ops, &[(0, 5)]));
     let spans = [span(0, 5, 2), span(2, 0, 4)];
     let states = [ahead.first(), ahead.first()];
@@ -110,7 +110,7 @@ fn in_any_chunks(
     close(&found[2 * width..], 0, "the second of two");
 }
 
-/// The tokens of `ranges` out of `values` (`[tokens, shape…]`), one range behind the other.
+/// The tokens of `ranges` in `values` (`[tokens, shape…]`), concatenated.
 fn tokens_of(values: &[f32], shape: &[usize], ranges: &[(usize, usize)]) -> Array {
     let width = shape.iter().product::<usize>();
     let of = |&(first, last): &(usize, usize)| values[first * width..last * width].to_vec();
@@ -130,7 +130,7 @@ fn linear() -> Linear {
 fn convolutions_use_earlier_inputs() {
     let (count, channels) = (40, 3);
     let x = floats(count * channels, 1);
-    // One tap sees none.
+    // One tap sees no earlier inputs.
     for taps in [1, 2, 4] {
         let own = convolution(channels, taps, Some(Activation::Silu));
         let weight = floats(channels * taps, 5);
@@ -158,7 +158,7 @@ fn convolutions_use_earlier_inputs() {
 fn the_delta_rule_matches_its_recurrence() {
     let (count, key_heads, value_heads, key_dim, value_dim) = (70, 2, 4, 5, 3);
     let query = floats(count * key_heads * key_dim, 3);
-    // Of length one, as the walk gives them.
+    // Of length one, as in the walk.
     let mut key = floats(count * key_heads * key_dim, 11);
     for key in key.chunks_mut(key_dim) {
         let length = key.iter().map(|k| k * k).sum::<f32>().sqrt();
@@ -207,7 +207,7 @@ fn the_delta_rule_matches_its_recurrence() {
     });
     let network = network(mixer, Array::from_slice(&[0f32], &[1]).unwrap());
     in_any_chunks(&network, count, &expected, |ops, ranges| {
-        // The first slot is the convolution's.
+        // The convolution has the first slot.
         let slot = StateSlot { group: 1, layer: 0 };
         let key_shape = [key_heads, key_dim];
         ops.delta_rule(
@@ -303,7 +303,7 @@ fn norms_match_their_formulas() {
         (NormKind::Layer, 1.0, true),
         (NormKind::Layer, 0.0, false),
     ] {
-        // Factors of each head, and biases like them.
+        // Per-head factors, and biases like them.
         let id = with_weight.then_some(weight);
         let norm = Norm { kind, weight: id, bias: id, epsilon: 0.01, offset, width: 2 };
         let found = plain(|ops| ops.norm(&x, &norm));
@@ -340,7 +340,7 @@ fn queries_grow_with_their_position() {
 #[test]
 fn group_limited_routing_keeps_experts_of_the_best_groups() {
     const NONE: f32 = f32::NEG_INFINITY;
-    // Sums of the two best: 0.6, 0.7, 0.9; then three that are equal.
+    // Sums of the two best: 0.6, 0.7, 0.9; then three equal ones.
     let scores = [0.5, 0.1, 0.0, 0.4, 0.3, 0.3, 0.0, 0.9, 0.0];
     let scores = Array::from_slice(&[scores, [1.0; 9]].concat(), &[2, 9]).unwrap();
     let kept = plain(|ops| ops.keep_groups(&scores, 3, 2));
@@ -364,7 +364,7 @@ fn top_k_ties_go_to_the_lowest_index() {
 
 #[test]
 fn expert_outputs_return_to_their_tokens() {
-    // As if expert `e` multiplied with `e + 1`.
+    // As if expert `e` multiplied by `e + 1`.
     for tokens in [1, 3] {
         let x = floats(tokens * 2, 3);
         let chosen: Vec<u32> = [3, 0, 1, 3, 2, 1][..tokens * 2].to_vec();

@@ -1,4 +1,4 @@
-//! Matrices over the pairs of a chunk's tokens, for recurrences that are computed in chunks.
+//! Matrices over pairs of a chunk's tokens, for recurrences computed in chunks.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -7,17 +7,17 @@ use mlxcel_core::Result;
 
 use crate::array::{Array, DType};
 
-/// Those of each chunk length, made once a pass.
+/// The matrices of each chunk length, created once per pass.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Triangles(HashMap<usize, Rc<Triangle>>);
 
-/// Those of one length, `[length, length]` each.
+/// The matrices of one length, `[length, length]` each.
 #[derive(Debug)]
 pub(super) struct Triangle {
-    /// Where a row's token is not before its column's, as booleans.
+    /// Whether a row's token is at or after its column's.
     past: Array,
     identity: Array,
-    /// For blocks of 1, 2, 4, … tokens: one where the column is in the left block of a pair and the row in the right one.
+    /// For blocks of 1, 2, 4, … tokens: one if the column is in the left block of a pair and the row in the right one.
     pairs: Vec<Array>,
 }
 
@@ -52,15 +52,15 @@ impl Triangle {
         })
     }
 
-    /// What is left at each row's token of each column's, by the running sums of logarithms of decays (`[heads, length]`):
-    /// `[heads, length, length]`, zero for columns that come later.
+    /// The decay from each column's token to each row's, from cumulative sums of log decays (`[heads, length]`):
+    /// `[heads, length, length]`, zero for later columns.
     pub(super) fn decays(&self, sums: &Array) -> Result<Array> {
         let between = sums.expand_dims(&[2])?.subtract(&sums.expand_dims(&[1])?)?;
         self.past.select(&between, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?.exp()
     }
 
-    /// `(I + strict)⁻¹`, where of `strict` (`[heads, length, length]`) only what is below the diagonal is looked at. By substitution
-    /// in blocks: the inverse of `[[P, 0], [Q, R]]` is `[[P⁻¹, 0], [−R⁻¹·Q·P⁻¹, R⁻¹]]`.
+    /// `(I + strict)⁻¹`, which reads only the part of `strict` (`[heads, length, length]`) below the diagonal. By blockwise
+    /// substitution: the inverse of `[[P, 0], [Q, R]]` is `[[P⁻¹, 0], [−R⁻¹·Q·P⁻¹, R⁻¹]]`.
     pub(super) fn inverse(&self, strict: &Array) -> Result<Array> {
         let mut inverse = self.identity.broadcast_to(&strict.shape())?;
         for pairs in &self.pairs {

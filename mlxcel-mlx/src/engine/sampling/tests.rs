@@ -1,4 +1,4 @@
-//! Choices on the device against the logits processors of transformers, whose results mlxcel-session's tests have recorded.
+//! Device sampling compared with the logits processors of transformers, whose results mlxcel-session's tests recorded.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::*;
 
-/// What a float32 sum may be off by.
+/// The allowed error of a float32 sum.
 const TOLERANCE: f64 = 1e-5;
 
 #[derive(Deserialize)]
@@ -28,9 +28,9 @@ struct Vector {
 struct Case {
     parameters: Parameters,
     vector: usize,
-    /// After bias and penalties; none is minus infinity.
+    /// After bias and penalties; null is minus infinity.
     processed: Vec<Option<f64>>,
-    /// After all; none for a token that may not be drawn.
+    /// After all filters; null for tokens that may not be drawn.
     probabilities: Vec<Option<f64>>,
 }
 
@@ -123,7 +123,7 @@ fn greedy_decoding_takes_the_argmax_of_transformers_logits() {
     }
 }
 
-/// The tokens that 64 draws from `logits` give, each once.
+/// The distinct tokens of 64 draws from `logits`.
 fn drawn(logits: &[f32], change: impl Fn(&mut SamplingParams)) -> Vec<TokenId> {
     let mut seen: Vec<TokenId> = (0..64)
         .map(|seed| {

@@ -1,4 +1,4 @@
-//! What sequences keep, written out and read again.
+//! Sequence states, written and read back.
 
 use super::*;
 
@@ -25,13 +25,13 @@ fn slots(layout: &Layout) -> Vec<StateSlot> {
     layout.groups.iter().enumerate().flat_map(group).collect()
 }
 
-/// Numbers that say where they stand.
+/// Numbers that encode their index.
 fn numbers(first: usize, shape: &[usize]) -> Array {
     let values: Vec<f32> = (first..).take(shape.iter().product()).map(|value| value as f32).collect();
     Array::from_slice(&values, shape).unwrap()
 }
 
-/// States after `counts` tokens, one feed after another.
+/// States after chunks of `counts` tokens.
 fn fed(layout: &Layout, counts: &[usize]) -> (States, usize) {
     let (mut states, mut position) = (States::default(), 0);
     for &count in counts {

@@ -1,4 +1,4 @@
-//! Looking ahead, seen from inside: when it is done, when it is used, and what becomes of it otherwise.
+//! Look-ahead from inside: when it starts, when its result is used, and when it is discarded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn run(engine: &mut Engine, rows: Vec<RowRequest>) -> Vec<TokenId> {
     let reply = engine.run(PassRequest { rows }).unwrap();
     let token = |row: RowReply| match row.answer.unwrap() {
         RowResult::Token(token) => token.token,
-        other => panic!("{other:?} in place of a token"),
+        other => panic!("{other:?} instead of a token"),
     };
     reply.rows.into_iter().map(token).collect()
 }
@@ -82,10 +82,10 @@ fn look_ahead_is_discarded_when_another_token_is_fed() {
     let chosen = both(&mut ahead, &mut plain, 0, &[5, 6, 7]);
     let other = if chosen == 9 { 8 } else { 9 };
     both(&mut ahead, &mut plain, 3, &[other]);
-    // Two tokens in place of one, and back to an earlier position.
+    // Two tokens instead of one, and a rewind.
     both(&mut ahead, &mut plain, 4, &[1, 2]);
     both(&mut ahead, &mut plain, 3, &[chosen]);
-    // Read and copied meanwhile, a cache gives what it held.
+    // A cache that is read and forked meanwhile has its old content.
     assert_eq!(ahead.read(A, 4).unwrap(), plain.read(A, 4).unwrap());
     for engine in [&mut ahead, &mut plain] {
         engine.fork(A, B).unwrap();
@@ -100,7 +100,7 @@ fn look_ahead_works_for_sequences_in_separate_steps() {
     let b = run(&mut engine, vec![greedy(B, 0, &[8])]);
     assert_eq!(engine.ahead.len(), 2);
     assert!(engine.ahead.iter().any(|ahead| ahead.is(&[greedy(A, 2, &a)])));
-    // Together they are another pass.
+    // Batched, they are another pass.
     run(&mut engine, vec![greedy(A, 2, &a), greedy(B, 1, &b)]);
     assert_eq!(engine.ahead.len(), 1);
     engine.forget(A);
@@ -118,7 +118,7 @@ fn look_ahead_is_skipped_when_the_next_step_is_unknown() {
     assert!(engine.ahead.is_empty(), "the sequence is full");
     let extend = RowRequest { output: Output::Nothing, ..greedy(B, 0, &[5]) };
     assert!(engine.run(PassRequest { rows: vec![extend] }).is_ok());
-    assert!(engine.ahead.is_empty(), "there is no token to go on with");
+    assert!(engine.ahead.is_empty(), "there is no chosen token");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_cache_lost_by_look_ahead_is_an_error_until_the_sequence_closes() {
     engine.caches.remove(&A);
     engine.lost.insert(A, Error::new(mlxcel_core::ErrorKind::Device, "step", "it was lost"));
     assert!(engine.read(A, 1).is_err() && engine.fork(A, B).is_err());
-    // Of several rows it is the one's alone.
+    // Only its own row fails.
     let rows = vec![greedy(A, 1, &[6]), greedy(B, 0, &[5])];
     let reply = engine.run(PassRequest { rows }).unwrap();
     assert_eq!(reply.rows[0].answer.as_ref().unwrap_err().message(), "it was lost");
