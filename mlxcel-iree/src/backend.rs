@@ -195,10 +195,7 @@ impl IreeBackend {
         tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let programs = Programs::new(device.clone(), programs, writer, options.progress.clone());
-        let compile_time = programs.prepare_together(&prepared.at_load, options.cancel.as_ref())?;
-        for shape in &prepared.in_background {
-            programs.prepare_ahead(shape);
-        }
+        let compile_time = programs.prepare_for_load(&prepared, options.cancel.as_ref())?;
         let weights = match programs.laid_out()? {
             Some(laid_out) => weights::in_place(&device, &laid_out, programs.weights(), options)?,
             None => {

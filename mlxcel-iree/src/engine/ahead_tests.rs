@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A decoding row and chunks of 16 and 128.
 const AT_LOAD: usize = 3;
 
-/// A compiler that logs its invocations, waits while a file `hold` exists, or from its third invocation on `hold-third`, and
-/// fails if a file `fail` exists.
+/// A compiler that logs its invocations, waits while a file `hold` exists, or `hold-128` for a chunk of 128 tokens, and fails if a
+/// file `fail` exists.
 struct Workshop(tempfile::TempDir);
 
 impl Workshop {
@@ -33,7 +33,7 @@ impl Workshop {
         let text = format!(
             "#!/bin/sh\ncd_to='{folder}'\nif [ \"$1\" != --version ]; then\n  echo $$ >> \"$cd_to/started\"\n  \
              while [ -e \"$cd_to/hold\" ]; do sleep 0.02; done\n  \
-             while [ -e \"$cd_to/hold-third\" ] && [ $(wc -l < \"$cd_to/started\") -gt 2 ]; do sleep 0.02; done\n  \
+             while [ -e \"$cd_to/hold-128\" ] && grep -q 'tensor<128xi32>' program.mlir; do sleep 0.02; done\n  \
              if [ -e \"$cd_to/fail\" ]; then echo refused >&2; exit 1; fi\nfi\nexec '{real}' \"$@\"\n",
             folder = folder.path().display(),
             real = real.path().display()
@@ -175,7 +175,7 @@ fn prepare_compiles_all_reachable_programs_at_load_with_progress() {
 #[test]
 fn text_is_generated_while_the_program_for_long_prompts_is_compiled() {
     let workshop = Workshop::new();
-    workshop.put("hold-third");
+    workshop.put("hold-128");
     let model = workshop.engine().load(&fixture().into(), &options()).unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     let sequence = session.open().unwrap();
@@ -184,7 +184,7 @@ fn text_is_generated_while_the_program_for_long_prompts_is_compiled() {
     feed(&mut *session, sequence, &text[5..6]).unwrap();
     workshop.wait_for("the chunk of 128", || workshop.started().len() == AT_LOAD);
     assert_eq!((workshop.kept(), session.stats().compile_time), (AT_LOAD - 1, Duration::ZERO));
-    workshop.remove("hold-third");
+    workshop.remove("hold-128");
     feed(&mut *session, sequence, &text[6..]).unwrap();
     assert_eq!((workshop.started().len(), workshop.kept()), (AT_LOAD, AT_LOAD), "it is compiled once");
 }

@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
-use mlxcel_graph::{ENTRY, Prepared, ProgramShape, ProgramTable, ProgramWriter, Signature, WeightArgument};
+use mlxcel_graph::{
+    ENTRY, Prepared, PreparedPrograms, ProgramShape, ProgramTable, ProgramWriter, Signature, WeightArgument,
+};
 use mlxcel_iree_kernels::Layouts;
 
 use super::ahead::Ahead;
@@ -108,12 +110,35 @@ impl Programs {
         }
     }
 
+    /// Makes the programs that loading waits for, and announces the others as soon as a core is free for them. Returns how
+    /// long it took if anything was compiled.
+    pub(crate) fn prepare_for_load(
+        &self,
+        prepared: &PreparedPrograms,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Duration> {
+        let announce = || prepared.in_background.iter().for_each(|shape| self.ahead.make(shape));
+        let compile_time = self.prepare_parallel(&prepared.at_load, cancel, &announce)?;
+        announce();
+        Ok(compile_time)
+    }
+
     /// Makes the missing programs, in parallel on several cores, and returns how long that took if anything was
     /// compiled.
-    pub(crate) fn prepare_together(
+    pub(super) fn prepare_together(
         &self,
         shapes: &[ProgramShape],
         cancel: Option<&CancelToken>,
+    ) -> Result<Duration> {
+        self.prepare_parallel(shapes, cancel, &|| {})
+    }
+
+    /// [`prepare_together`](Self::prepare_together), with `on_idle_core` called when there are more cores than programs left.
+    fn prepare_parallel(
+        &self,
+        shapes: &[ProgramShape],
+        cancel: Option<&CancelToken>,
+        on_idle_core: &(dyn Fn() + Sync),
     ) -> Result<Duration> {
         let started = Instant::now();
         let missing: Vec<_> =
@@ -130,9 +155,16 @@ impl Programs {
         };
         let compiled = AtomicBool::new(false);
         let cores = thread::available_parallelism().map_or(1, usize::from);
+        let left = AtomicUsize::new(missing.len());
+        if missing.len() < cores {
+            on_idle_core();
+        }
         share_out(cores, missing, |shape| {
             let made = self.making.make_once(shape, cancel, &report)?;
             compiled.fetch_or(!made.compile_time.is_zero(), Ordering::Relaxed);
+            if left.fetch_sub(1, Ordering::Relaxed) <= cores {
+                on_idle_core();
+            }
             Ok(())
         })?;
         Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
@@ -140,7 +172,7 @@ impl Programs {
 
     /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to others. What fails is left
     /// to [`prepare`](Self::prepare).
-    pub(crate) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
+    pub(super) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
         let is_ready = self.making.table.ready(shape).is_some();
         if !is_ready {
             self.ahead.make(shape);
