@@ -41,7 +41,7 @@ fn weight_layouts_of_other_versions_are_rejected() {
 fn unknown_weight_layouts_are_rejected() {
     let bundle = copy(text());
     edit(bundle.path(), "\"entry\":", "\"weight_layouts\": {\"kneecap\": \"panels-8 f32\"}, \"entry\":");
-    assert_refused(bundle.path(), Corrupt, &["kneecap", "lays a weight out"]);
+    assert_refused(bundle.path(), Corrupt, &["kneecap", "layout for an unknown weight"]);
 }
 
 #[test]
