@@ -260,6 +260,7 @@ fn failed_bundles_report_one_line_and_leave_no_files() {
     refused(quick(&out, &["--target", "steam:1"]), 2, &["steam", "llvm-cpu"]);
     refused(quick(&out, &["--target", "llvm-cpu:abacus"]), 2, &["abacus", "znver4"]);
     refused(quick(&out, &["--target", "+avx2"]), 2, &["+avx2"]);
+    refused(quick(&out, &["--tune"]), 2, &["--tune", "llvm-cpu:host"]);
     refused(quick(&out, &["--context", "0"]), 2, &["--context"]);
     refused(quick(&out, &["--sequences", "0"]), 2, &["sequences"]);
     refused(quick(&place.path().join("none/bundle"), &[]), 2, &["none"]);

@@ -51,6 +51,15 @@ fn a_measured_schedule_is_kept_and_the_model_generates_the_same_with_each() {
     // The programs of the schedule that was chosen are there already.
     let (same, compile_time) = generated(IreeBackend::new().with_schedule(chosen));
     assert_eq!((same, compile_time.is_zero()), (tokens.clone(), true));
+    // A bundle follows the schedule that it is told to measure.
+    let out = cache.path().join("bundle");
+    let mut bundle = Command::new(env!("CARGO_BIN_EXE_bundle"));
+    bundle.args(["--tune", "--context", "64", "--json", "--model"]).arg(&model).arg("--out").arg(&out);
+    let output = bundle.env("MLXCEL_CACHE_DIR", cache.path()).output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kept_now = fs::read_to_string(kept.as_ref().unwrap().path()).unwrap();
+    assert_eq!(told["schedule"].as_str(), Some(kept_now.trim_end()));
     // A damaged one is ignored.
     fs::write(kept.as_ref().unwrap().path(), "streams=999999999999 ahead=1 bf16=pairs\n").unwrap();
     assert_eq!(generated(IreeBackend::new()).0, tokens);

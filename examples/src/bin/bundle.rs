@@ -10,6 +10,7 @@ use clap::Parser;
 use mlxcel_examples::{Failure, Progress, bundled, json_line, launch, place};
 use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets};
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
+use mlxcel_session::iree::tune::Tuning;
 use mlxcel_session::{LoadOptions, ModelSource, Precision};
 use serde::Serialize;
 
@@ -36,6 +37,10 @@ struct Arguments {
     /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "verification", "hidden_states", "sequences"])]
     inspect: Option<PathBuf>,
+    /// First measure which schedule of kernels is fastest on this machine, as `tune` does, and keep it: takes some seconds, in which
+    /// nothing else should load the machine; needs the target `llvm-cpu:host`
+    #[arg(long, conflicts_with = "inspect")]
+    tune: bool,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
     no_weights: bool,
@@ -64,8 +69,8 @@ struct Arguments {
     /// Replace a bundle that is there already
     #[arg(long)]
     force: bool,
-    /// Print one JSON object: the folder, for each target its programs and bytes, the checkpoint's files and bytes, seconds;
-    /// with --inspect, a list of summaries
+    /// Print one JSON object: the folder, for each target its programs and bytes, the checkpoint's files and bytes, seconds,
+    /// and with --tune the schedule; with --inspect, a list of summaries
     #[arg(long)]
     json: bool,
 }
@@ -83,6 +88,8 @@ struct Output<'a> {
     files: usize,
     file_bytes: u64,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -139,8 +146,10 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     load.capacity = arguments.context;
     load.progress = progress.reporter();
     let source = source(arguments, &load)?;
+    let targets = split_targets(&arguments.target)?;
+    let tuning = arguments.tune.then(|| tune(&targets, &source, &load)).transpose()?;
     let options = BundleOptions::from(load)
-        .with_targets(split_targets(&arguments.target)?)
+        .with_targets(targets)
         .with_every_position(arguments.every_position)
         .with_verification(arguments.verification)
         .with_hidden_states(arguments.hidden_states)
@@ -152,16 +161,39 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let manifest = written?;
     let mut out = io::stdout().lock();
     if arguments.json {
-        let output = output(folder, &manifest, started.elapsed().as_secs_f64());
+        let schedule = tuning.map(|tuning| tuning.schedule.to_string());
+        let output = output(folder, &manifest, started.elapsed().as_secs_f64(), schedule);
         json_line(&mut out, &output)?;
     } else {
+        if let Some(tuning) = tuning {
+            writeln!(out, "{tuning}")?;
+        }
         writeln!(out, "{manifest}")?;
         writeln!(out, "written to {}", folder.display())?;
     }
     Ok(out.flush()?)
 }
 
-fn output<'a>(bundle: &'a Path, manifest: &'a Manifest, seconds: f64) -> Output<'a> {
+/// Measures the schedule that programs for this machine then follow.
+fn tune(targets: &[String], source: &ModelSource, load: &LoadOptions) -> Result<Tuning, Failure> {
+    const HOST: &str = "llvm-cpu:host";
+    if !targets.iter().any(|target| target == HOST) {
+        return Err(Failure::Usage(format!("--tune measures this machine: pass {HOST} as a target")));
+    }
+    let tuning = mlxcel_examples::iree().tune(source, load)?;
+    if !tuning.kept {
+        let message = "--tune keeps its result in the cache, and this system has no folder for it: set MLXCEL_CACHE_DIR";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Ok(tuning)
+}
+
+fn output<'a>(
+    bundle: &'a Path,
+    manifest: &'a Manifest,
+    seconds: f64,
+    schedule: Option<String>,
+) -> Output<'a> {
     let targets = manifest.targets.iter().map(|target| TargetOutput {
         target: &target.target,
         programs: target.programs.len(),
@@ -178,5 +210,6 @@ fn output<'a>(bundle: &'a Path, manifest: &'a Manifest, seconds: f64) -> Output<
         files: manifest.files.len(),
         file_bytes: manifest.files.iter().map(|file| file.bytes).sum(),
         seconds,
+        schedule,
     }
 }
