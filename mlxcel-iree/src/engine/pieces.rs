@@ -34,15 +34,15 @@ impl Piece<'_> {
         self.target.len()
     }
 
-    /// Loads it.
-    pub(super) fn load(self, checkpoint: &Checkpoint) -> Result<()> {
+    /// Loads it. `room` is scratch memory, which pieces on one thread can share.
+    pub(super) fn load(self, checkpoint: &Checkpoint, room: &mut Vec<u8>) -> Result<()> {
         match (self.source, self.packer) {
             (Source::Mapped(source), packer) => pack(packer, source, self.target),
             (Source::Derived(weight, rows), None) => checkpoint.weight_rows(weight, rows, self.target)?,
             (Source::Derived(weight, rows), Some(packer)) => {
-                let mut stored = room(self.target.len())?;
-                checkpoint.weight_rows(weight, rows, &mut stored)?;
-                packer.pack(&stored, self.target);
+                let stored = grown(room, self.target.len())?;
+                checkpoint.weight_rows(weight, rows, stored)?;
+                packer.pack(stored, self.target);
             }
             (Source::Gathered(weight, matrix), packer) => {
                 let gathered = checkpoint.weight(weight)?.bytes;
@@ -62,11 +62,13 @@ fn pack(packer: Option<Packer>, source: &[u8], target: &mut [u8]) {
     }
 }
 
-fn room(bytes: usize) -> Result<Vec<u8>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory(OPERATION, bytes))?;
-    room.resize(bytes, 0);
-    Ok(room)
+/// The first `bytes` of `room`, which grows to that.
+fn grown(room: &mut Vec<u8>, bytes: usize) -> Result<&mut [u8]> {
+    if let Some(missing) = bytes.checked_sub(room.len()) {
+        room.try_reserve_exact(missing).map_err(|_| Error::out_of_memory(OPERATION, bytes))?;
+        room.resize(bytes, 0);
+    }
+    Ok(&mut room[..bytes])
 }
 
 /// Cuts a tensor into pieces that begin where rows do, of one in panels where panels do.

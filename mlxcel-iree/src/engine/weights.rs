@@ -6,7 +6,7 @@
 //! in the file, if they lie there as they are and aligned.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::WeightArgument;
@@ -178,10 +178,15 @@ fn load(
         rest = &mut behind[padding..];
         cut(tensor, target, &mut pieces);
     }
+    // Scratch memory: no more of it than threads.
+    let rooms = Mutex::new(Vec::new());
+    let rooms = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
     share_out(device.threads(), pieces, |piece| {
         control.check(OPERATION)?;
         let len = piece.len();
-        piece.load(checkpoint)?;
+        let mut room = rooms().pop().unwrap_or_default();
+        piece.load(checkpoint, &mut room)?;
+        rooms().push(room);
         progress.add(len);
         Ok(())
     })?;
@@ -320,7 +325,7 @@ mod tests {
             let mut target = vec![0; bytes.len()];
             let mut pieces = Vec::new();
             cut(&tensor, &mut target, &mut pieces);
-            pieces.into_iter().for_each(|piece| piece.load(&checkpoint).unwrap());
+            pieces.into_iter().for_each(|piece| piece.load(&checkpoint, &mut Vec::new()).unwrap());
             target
         });
         assert_eq!(laid_out[0], laid_out[1]);

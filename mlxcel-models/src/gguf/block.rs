@@ -87,16 +87,16 @@ impl BlockType {
     }
 
     /// The values per block.
-    pub fn values(self) -> usize {
+    pub const fn values(self) -> usize {
         self.row().3
     }
 
     /// The bytes per block.
-    pub fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         self.row().4
     }
 
-    fn row(self) -> &'static (Self, u32, &'static str, usize, usize) {
+    const fn row(self) -> &'static (Self, u32, &'static str, usize, usize) {
         // The table lists every type in its order of declaration, which a test holds.
         &BLOCKS[self as usize]
     }

@@ -16,8 +16,6 @@ use crate::packing::arrangement::differs;
 use crate::packing::{Arrangement, Code, Derived, Offset, Packed, Packing, Part, Scale};
 
 const F16: ElementType = ElementType::F16;
-/// The most values of a block.
-const MOST_VALUES: usize = 256;
 
 impl BlockType {
     /// The packing of this block type.
@@ -101,9 +99,7 @@ pub(in crate::packing) fn read(
     };
     let blocks = blocks.filter(fits).ok_or_else(|| differs(tensor, location))?;
     if width > 0 {
-        for (block_bytes, out) in blocks.chunks_exact(block.bytes()).zip(out.chunks_exact_mut(width)) {
-            write(block, part, block_bytes, out);
-        }
+        write(block, part, blocks, out);
     }
     Ok(())
 }
@@ -117,29 +113,61 @@ fn part_bytes(block: BlockType, part: Part) -> usize {
     packing.width(part, block.values()) * packing.element(part).bits() / 8
 }
 
-/// Writes a part of one block.
-fn write(ty: BlockType, part: Part, block: &[u8], out: &mut [u8]) {
-    match part {
-        Part::Codes => {
-            let mut codes = [0; MOST_VALUES];
-            let codes = &mut codes[..ty.values()];
-            write_codes(ty, block, codes);
-            pack(codes, ty.packing().bits, out);
+/// Writes a part of consecutive blocks.
+fn write(ty: BlockType, part: Part, blocks: &[u8], out: &mut [u8]) {
+    /// A loop for each type, in which sizes and shifts are constants.
+    macro_rules! each {
+        ($($name:ident: $bits:literal),*) => {
+            match ty {
+                $(BlockType::$name => {
+                    const TYPE: BlockType = BlockType::$name;
+                    write_each::<{ TYPE.bytes() }, { TYPE.values() }, $bits>(TYPE, part, blocks, out);
+                })*
+            }
+        };
+    }
+    each! {
+        Q4_0: 4, Q4_1: 4, Q5_0: 5, Q5_1: 5, Q8_0: 8, Q2K: 2, Q3K: 3, Q4K: 4, Q5K: 5, Q6K: 6, Iq4Nl: 4, Iq4Xs: 4, Mxfp4: 4
+    }
+}
+
+/// Writes a part of blocks of `BYTES` with `VALUES` codes of `BITS`.
+#[inline(always)]
+fn write_each<const BYTES: usize, const VALUES: usize, const BITS: usize>(
+    ty: BlockType,
+    part: Part,
+    blocks: &[u8],
+    out: &mut [u8],
+) {
+    debug_assert_eq!(BITS, ty.packing().bits);
+    let blocks = blocks.as_chunks::<BYTES>().0.iter();
+    if part == Part::Codes {
+        for (block, out) in blocks.zip(out.chunks_exact_mut(VALUES * BITS / 8)) {
+            let mut codes = [0; VALUES];
+            write_codes(ty, block, &mut codes);
+            pack::<BITS>(&codes, out);
         }
-        Part::Scales => write_scales(ty, block, out),
-        Part::Offsets => write_offsets(ty, block, out),
-        Part::ScaleFactors | Part::OffsetFactors => {
-            let at = match (ty, part) {
-                (BlockType::Q2K, Part::ScaleFactors) => 80,
-                (BlockType::Q2K, _) => 82,
-                (BlockType::Q3K, _) => 108,
-                (BlockType::Q6K, _) => 208,
-                (_, Part::OffsetFactors) => 2,
-                _ => 0,
-            };
-            copy(block, at, out);
+        return;
+    }
+    for (block, out) in blocks.zip(out.chunks_exact_mut(part_bytes(ty, part).max(1))) {
+        match part {
+            Part::Codes | Part::Order => {}
+            Part::Scales => write_scales(ty, block, out),
+            Part::Offsets => write_offsets(ty, block, out),
+            Part::ScaleFactors | Part::OffsetFactors => copy(block, factor_at(ty, part), out),
         }
-        Part::Order => {}
+    }
+}
+
+/// Where a block has the factor of its scales or offsets.
+fn factor_at(ty: BlockType, part: Part) -> usize {
+    match (ty, part) {
+        (BlockType::Q2K, Part::ScaleFactors) => 80,
+        (BlockType::Q2K, _) => 82,
+        (BlockType::Q3K, _) => 108,
+        (BlockType::Q6K, _) => 208,
+        (_, Part::OffsetFactors) => 2,
+        _ => 0,
     }
 }
 
@@ -168,6 +196,7 @@ fn starts(ty: BlockType) -> (usize, usize) {
 }
 
 /// The codes of a block in the order of its values, a byte each, into zeros.
+#[inline(always)]
 fn write_codes(ty: BlockType, block: &[u8], codes: &mut [u8]) {
     let (low, high) = starts(ty);
     let (low, high) = (block.get(low..).unwrap_or_default(), block.get(high..).unwrap_or_default());
@@ -235,18 +264,8 @@ fn halves(bytes: &[u8], codes: &mut [u8], count: usize) {
 }
 
 /// Puts codes into a stream of bits, the first into the lowest.
-fn pack(codes: &[u8], bits: usize, out: &mut [u8]) {
-    match bits {
-        2 => pack_by::<2>(codes, out),
-        3 => pack_by::<3>(codes, out),
-        4 => pack_by::<4>(codes, out),
-        5 => pack_by::<5>(codes, out),
-        6 => pack_by::<6>(codes, out),
-        _ => pack_by::<8>(codes, out),
-    }
-}
-
-fn pack_by<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
+#[inline(always)]
+fn pack<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
     // Eight codes are as many bytes as a code has bits.
     for (codes, out) in codes.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<BITS>().0) {
         let stream = together::<BITS>(u64::from_le_bytes(*codes)).to_le_bytes();
@@ -255,6 +274,7 @@ fn pack_by<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
 }
 
 /// Eight codes, each in a byte of its own, one behind the other.
+#[inline(always)]
 fn together<const BITS: usize>(codes: u64) -> u64 {
     // One, then two, then four codes move beside as many others at a time.
     [(1, 8), (2, 16), (4, 32)].into_iter().fold(codes, |codes, (count, apart)| {

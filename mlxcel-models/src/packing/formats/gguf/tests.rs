@@ -37,11 +37,8 @@ fn blocks_of_every_type_have_the_values_of_their_reference() {
         let parts: Vec<Vec<u8>> = packing
             .parts()
             .map(|part| {
-                let width = part_bytes(ty, part);
-                let mut out = vec![0; stored.len() / ty.bytes() * width];
-                for (block, out) in stored.chunks(ty.bytes()).zip(out.chunks_mut(width)) {
-                    write(ty, part, block, out);
-                }
+                let mut out = vec![0; stored.len() / ty.bytes() * part_bytes(ty, part)];
+                write(ty, part, &stored, &mut out);
                 out
             })
             .collect();
