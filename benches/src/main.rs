@@ -35,7 +35,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE engine on CPUs, llama.cpp, candle and mlx-lm
+    /// The IREE engine on CPUs, llama.cpp, candle, mistral.rs and mlx-lm
     Cpu(Box<cpu::Arguments>),
     /// The MLX engine and mlx-lm
     Mlx(mlx::Arguments),

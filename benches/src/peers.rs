@@ -46,6 +46,13 @@ pub(crate) fn candle(program: &Path, checkpoint: &Path, kind: &str, threads: usi
     command
 }
 
+/// mistral.rs with `checkpoint` in the type `kind`.
+pub(crate) fn mistral_rs(program: &Path, checkpoint: &Path, kind: &str, threads: usize) -> Command {
+    let mut command = Command::new(program);
+    command.arg(checkpoint).arg(kind).env("RAYON_NUM_THREADS", threads.to_string());
+    command
+}
+
 /// llama.cpp with the file `model` and sequences of at most `capacity` tokens.
 pub(crate) fn llama_cpp(program: &Path, model: &Path, threads: usize, capacity: usize) -> Command {
     let mut command = Command::new(program);

@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE engine on processors beside llama.cpp, candle and mlx-lm
+    /// The IREE engine on processors beside llama.cpp, candle, mistral.rs and mlx-lm
     Cpu(CpuArguments),
     /// The MLX engine beside mlx-lm
     Mlx(MlxArguments),
@@ -49,8 +49,8 @@ struct SpeculationArguments {
 
 #[derive(clap::Args)]
 struct CpuArguments {
-    /// What the engine is compared with: llama.cpp and candle are built into target/bench/build for it, mlx-lm is installed into
-    /// .toolchain/mlx-lm; nothing where nothing is named
+    /// What the engine is compared with: llama.cpp, candle and mistral.rs are built into target/bench/build for it, mlx-lm is
+    /// installed into .toolchain/mlx-lm; nothing where nothing is named
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [CpuPeer::LlamaCpp, CpuPeer::Candle, CpuPeer::MlxLm])]
     peers: Vec<CpuPeer>,
     /// Further arguments of the suite; `-- --help` lists them
@@ -62,6 +62,8 @@ struct CpuArguments {
 enum CpuPeer {
     LlamaCpp,
     Candle,
+    #[value(name = "mistralrs")]
+    MistralRs,
     MlxLm,
 }
 
@@ -105,6 +107,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             }
             if cpu.peers.contains(&CpuPeer::Candle) {
                 command.arg("--candle").arg(worker(workspace, "candle", &[])?);
+            }
+            if cpu.peers.contains(&CpuPeer::MistralRs) {
+                command.arg("--mistralrs").arg(worker(workspace, "mistralrs", &[])?);
             }
             (cpu.peers.contains(&CpuPeer::MlxLm), &cpu.suite)
         }

@@ -84,6 +84,16 @@ pub(crate) enum Candle {
     Bf16,
 }
 
+/// A mistral.rs type; those of fewer bits are quantized while loading. It multiplies no bf16 on processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MistralRs {
+    F32,
+    #[value(name = "q8_0")]
+    Q8,
+    #[value(name = "q4_0")]
+    Q4,
+}
+
 /// An mlx-lm type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MlxLm {
@@ -293,6 +303,30 @@ impl Common<'_> {
         let effort = if which == Candle::F32 { Effort::Single } else { Effort::Little };
         let command = move || peers::candle(&program, &checkpoint, &kind, threads);
         Ok(Entry { effort, result, weights: None, versions: Vec::new(), command: Box::new(command) })
+    }
+
+    /// mistral.rs with a type.
+    pub(super) fn mistral_rs(&self, program: &Path, which: MistralRs) -> Result<Entry> {
+        if self.shapes.experts.is_some() {
+            bail!("the shapes of its experts are not measured");
+        }
+        let kind = name(&which);
+        let mut result = Contestant::new(format!("mistral.rs {kind}"), Program::MistralRs, &kind, None);
+        let bits = match which {
+            MistralRs::F32 => 32.0,
+            MistralRs::Q8 => 8.5,
+            MistralRs::Q4 => 4.5,
+        };
+        self.count_bytes(&mut result, bits);
+        let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
+        let command = move || peers::mistral_rs(&program, &checkpoint, &kind, threads);
+        Ok(Entry {
+            effort: Effort::Single,
+            result,
+            weights: None,
+            versions: Vec::new(),
+            command: Box::new(command),
+        })
     }
 
     /// mlx-lm with a type.

@@ -1,4 +1,4 @@
-//! The suite `cpu`: the IREE engine compared with llama.cpp, candle and mlx-lm.
+//! The suite `cpu`: the IREE engine compared with llama.cpp, candle, mistral.rs and mlx-lm.
 //!
 //! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in rounds. Before the rounds each
 //! of ours has an uncounted turn with an empty cache, which measures compilation and fills the cache.
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MlxLm, Ours, SameFiles};
+use self::contestants::{Candle, Common, Effort, Entry, LlamaCpp, MistralRs, MlxLm, Ours, SameFiles};
 use self::measure::Plan;
 use self::results::{Program, Results, argmax, distance};
 use crate::bandwidth::Probe;
@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// The worker that runs candle; by default it is not measured
     #[arg(long)]
     candle: Option<PathBuf>,
+    /// The worker that runs mistral.rs; by default it is not measured
+    #[arg(long)]
+    mistralrs: Option<PathBuf>,
     /// The folder that has mlx-lm; by default it is not measured
     #[arg(long)]
     packages: Option<PathBuf>,
@@ -67,6 +70,9 @@ pub(crate) struct Arguments {
     /// candle types
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [Candle::F32, Candle::Bf16])]
     candle_types: Vec<Candle>,
+    /// mistral.rs types
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [MistralRs::Q8, MistralRs::Q4])]
+    mistralrs_types: Vec<MistralRs>,
     /// mlx-lm types; each takes a minute
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [MlxLm::Bf16])]
     mlx_lm_types: Vec<MlxLm>,
@@ -121,7 +127,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None => {
             if arguments.docs.is_some() {
                 // Before an hour of measurements, not after it.
-                let peers = [&arguments.llama_cpp, &arguments.candle, &arguments.packages];
+                let peers =
+                    [&arguments.llama_cpp, &arguments.candle, &arguments.mistralrs, &arguments.packages];
                 expect_published(arguments.rounds(), peers.into_iter().any(Option::is_some))?;
             }
             let results = measure(arguments)?;
@@ -158,7 +165,7 @@ fn expect_published(rounds: usize, with_peer: bool) -> Result<()> {
     }
     if !with_peer {
         bail!(
-            "--docs publishes comparisons, and no peer is measured: name llama-cpp, candle or mlx-lm as --peers"
+            "--docs publishes comparisons, and no peer is measured: name llama-cpp, candle, mistralrs or mlx-lm as --peers"
         );
     }
     Ok(())
@@ -303,6 +310,11 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
     if let Some(program) = &arguments.candle {
         for &which in &arguments.candle_types {
             add(format!("candle {}", contestants::name(&which)), common.candle(program, which));
+        }
+    }
+    if let Some(program) = &arguments.mistralrs {
+        for &which in &arguments.mistralrs_types {
+            add(format!("mistral.rs {}", contestants::name(&which)), common.mistral_rs(program, which));
         }
     }
     if let Some(packages) = &arguments.packages {

@@ -63,6 +63,7 @@ fn color(program: Program) -> RGBColor {
         Program::Mlx => RGBColor(30, 140, 130),
         Program::LlamaCpp => RGBColor(214, 108, 30),
         Program::Candle => RGBColor(150, 90, 160),
+        Program::MistralRs => RGBColor(60, 140, 110),
         Program::MlxLm => RGBColor(110, 110, 110),
     }
 }

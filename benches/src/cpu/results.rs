@@ -42,6 +42,8 @@ pub(crate) enum Program {
     LlamaCpp,
     #[serde(rename = "candle")]
     Candle,
+    #[serde(rename = "mistral.rs")]
+    MistralRs,
     #[serde(rename = "mlx-lm")]
     MlxLm,
 }
