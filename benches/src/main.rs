@@ -1,7 +1,7 @@
 //! Measurements of mlxcel and other programs: on the same machine, in the same run, in turns.
 //!
 //! `cargo xtask bench SUITE` provisions the other programs of a suite and runs this program.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bandwidth;
@@ -11,6 +11,7 @@ mod gguf;
 mod machine;
 mod mlx;
 mod packed;
+mod peak;
 mod peers;
 mod pjrt;
 mod report;

@@ -216,6 +216,12 @@ impl Shapes {
         self.layers * (count - chosen) * expert + (self.vocabulary - 1) * self.hidden
     }
 
+    /// The weights that a prompt's tokens are multiplied by: those by which each of them is, and those of the head, by which the last is.
+    pub(crate) fn multiplied(&self) -> [usize; 2] {
+        let head = self.vocabulary * self.hidden;
+        [self.parameters() - self.unread_parameters() - head, head]
+    }
+
     /// The checkpoint's `config.json`.
     pub(crate) fn config(&self) -> Value {
         let mut config = Map::from_iter(
@@ -302,6 +308,7 @@ mod tests {
         let of_token = whole.parameters() - whole.unread_parameters() + (whole.vocabulary - 1) * whole.hidden;
         assert_eq!(of_token, 6_919_161_856 - 16 * 56 * 3 * 2048 * 1024);
         assert_eq!(LLAMA_1B.unread_parameters(), 0);
+        assert_eq!(LLAMA_1B.multiplied(), [1_235_814_400 - 128_256 * 2048, 128_256 * 2048]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 
 use super::results::{Contestant, Program};
 use crate::packed::Form;
+use crate::peak::Arithmetic;
 use crate::serve::Engine;
 use crate::shapes::Shapes;
 use crate::{gguf, peers};
@@ -224,6 +225,14 @@ impl Common<'_> {
         let mut result =
             Contestant::new(format!("{named} {weights} {precision}"), program, weights, Some(precision));
         self.count_bytes(&mut result, stored_bits);
+        result.arithmetic = match (engine, weights, precision) {
+            // Its products are libraries'.
+            (Engine::Mlx, ..) => None,
+            (_, _, "exact") | (_, "fp8", _) => Some(Arithmetic::Floats),
+            (_, "bf16", _) => Some(Arithmetic::Halves),
+            (_, _, "fast") => Some(Arithmetic::Bytes),
+            _ => Some(Arithmetic::TwoBytes),
+        };
         let this = std::env::current_exe().context("finding this program")?;
         let cache = (engine == Engine::Iree).then(|| self.cache.to_owned());
         let weights = quantized_here.is_none().then(|| folder.clone());
@@ -281,6 +290,8 @@ impl Common<'_> {
                 LlamaCpp::Q6K => 6.5625,
             },
         );
+        let floats = which == LlamaCpp::Bf16;
+        result.arithmetic = Some(if floats { Arithmetic::Halves } else { Arithmetic::Bytes });
         let (program, threads, capacity) = (program.to_owned(), self.threads, self.capacity);
         let weights = Some(file.clone());
         let command = move || peers::llama_cpp(&program, &file, threads, capacity);
@@ -299,6 +310,7 @@ impl Common<'_> {
         let kind = name(&which);
         let mut result = Contestant::new(format!("candle {kind}"), Program::Candle, &kind, None);
         self.count_bytes(&mut result, if which == Candle::F32 { 32.0 } else { 16.0 });
+        result.arithmetic = (which == Candle::F32).then_some(Arithmetic::Floats);
         let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
         let effort = if which == Candle::F32 { Effort::Single } else { Effort::Little };
         let command = move || peers::candle(&program, &checkpoint, &kind, threads);
@@ -318,6 +330,8 @@ impl Common<'_> {
             MistralRs::Q4 => 4.5,
         };
         self.count_bytes(&mut result, bits);
+        let floats = which == MistralRs::F32;
+        result.arithmetic = Some(if floats { Arithmetic::Floats } else { Arithmetic::Bytes });
         let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
         let command = move || peers::mistral_rs(&program, &checkpoint, &kind, threads);
         Ok(Entry {

@@ -7,8 +7,10 @@ use anyhow::{Context, Result};
 
 use super::contestants::{Effort, Entry};
 use super::copy::plain_copy;
-use super::results::Program;
+use super::results::{Contestant, Program};
 use crate::bandwidth::Probe;
+use crate::peak::Peaks;
+use crate::spread::Spread;
 use crate::worker::Worker;
 
 /// The measurements of a turn.
@@ -87,11 +89,19 @@ impl Plan {
         result.bus.extend(std::iter::repeat_n((before + after) / 2.0, repeats));
         memory.extend([before, after]);
 
+        let peak = |result: &Contestant| {
+            result.arithmetic.and_then(|arithmetic| Peaks::measure(self.threads).of(arithmetic))
+        };
+        let before = peak(result);
         for tokens in if little { &self.prefills[..1] } else { &self.prefills } {
             for _ in 0..repeats {
                 let seconds = worker.prefill(*tokens)?;
                 add(&mut result.prefill, &[*tokens], &[seconds], |tokens, seconds| tokens as f64 / seconds);
             }
+        }
+        let peaks: Vec<f64> = [before, peak(result)].into_iter().flatten().collect();
+        if !peaks.is_empty() {
+            result.peak.extend(std::iter::repeat_n(Spread::of(&peaks).median, repeats));
         }
         if matches!(entry.effort, Effort::Long | Effort::Usual) && !self.batches.is_empty() {
             let seconds = worker.batch(count, *position, &self.batches)?;

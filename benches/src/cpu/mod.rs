@@ -187,10 +187,13 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         sequences: plan.sequences(),
         cache: &cache,
     };
+    let [weights_of_token, weights_of_head] = shapes.multiplied().map(|count| count as f64);
     let mut results = Results {
         model: shapes.name.to_owned(),
         remark: shapes.remark.map(str::to_owned),
         kv_values: 2 * shapes.layers * shapes.kv_heads * shapes.head_dim,
+        weights_of_token,
+        weights_of_head,
         machine: Machine::of_this_process(),
         versions: Vec::new(),
         threads: plan.threads,

@@ -184,7 +184,6 @@ impl ValueFormatter<f64> for Doublings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
 
     #[test]
     fn every_measured_contestant_is_in_the_plot() {
@@ -196,19 +195,7 @@ mod tests {
             contestant.batch = BTreeMap::from([(8, vec![40.0])]);
             contestants.push(contestant);
         }
-        let results = Results {
-            model: "small".to_owned(),
-            remark: None,
-            kv_values: 1,
-            machine: Machine::of_this_process(),
-            versions: Vec::new(),
-            threads: 2,
-            rounds: 1,
-            position: 128,
-            memory: vec![2e10],
-            contestants,
-            absent: Vec::new(),
-        };
+        let results = Results::example(contestants);
         let text = svg(&results).unwrap();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"), "{text}");
         // In both line plots, and in the bars of decoding.

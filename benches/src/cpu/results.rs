@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+use crate::peak::Arithmetic;
 use crate::spread::Spread;
 
 /// A whole run.
@@ -18,6 +19,11 @@ pub(crate) struct Results {
     pub(crate) remark: Option<String>,
     /// Values per token in the KV cache.
     pub(crate) kv_values: usize,
+    /// Weights that each token of a prompt is multiplied by, and those of the head, by which the last one is.
+    #[serde(default)]
+    pub(crate) weights_of_token: f64,
+    #[serde(default)]
+    pub(crate) weights_of_head: f64,
     pub(crate) machine: Machine,
     pub(crate) versions: Vec<(String, String)>,
     pub(crate) threads: usize,
@@ -72,6 +78,12 @@ pub(crate) struct Contestant {
     pub(crate) batch: BTreeMap<usize, Vec<f64>>,
     /// By prompt length.
     pub(crate) prefill: BTreeMap<usize, Vec<f64>>,
+    /// How weights are multiplied by activations, if it is known.
+    #[serde(default)]
+    pub(crate) arithmetic: Option<Arithmetic>,
+    /// The weights that can be multiplied like this in a second, around each sample of each prompt.
+    #[serde(default)]
+    pub(crate) peak: Vec<f64>,
     /// Seconds to load with everything cached, and to copy the same files' bytes into fresh memory just before.
     pub(crate) load: Vec<f64>,
     pub(crate) copy: Vec<f64>,
@@ -106,6 +118,8 @@ impl Contestant {
             bus: Vec::new(),
             batch: BTreeMap::new(),
             prefill: BTreeMap::new(),
+            arithmetic: None,
+            peak: Vec::new(),
             load: Vec::new(),
             copy: Vec::new(),
             private: Vec::new(),
@@ -139,6 +153,16 @@ impl Contestant {
 }
 
 impl Results {
+    /// The share of the arithmetic peak that a prompt of `tokens` reaches by its products with weights, sample by sample. Attention is not
+    /// counted.
+    pub(crate) fn peak_shares(&self, contestant: &Contestant, tokens: usize) -> Spread {
+        let rates = contestant.prefill.get(&tokens).map_or(&[][..], Vec::as_slice);
+        let of_token = self.weights_of_token + self.weights_of_head / tokens as f64;
+        let shares: Vec<f64> =
+            rates.iter().zip(&contestant.peak).map(|(rate, peak)| rate * of_token / peak).collect();
+        Spread::of(&shares)
+    }
+
     /// The contestant of a program with these weights at this precision.
     pub(crate) fn find(
         &self,
@@ -149,6 +173,26 @@ impl Results {
         self.contestants
             .iter()
             .find(|c| c.program == program && c.weights == weights && c.precision.as_deref() == precision)
+    }
+
+    /// Results of these contestants.
+    #[cfg(test)]
+    pub(crate) fn example(contestants: Vec<Contestant>) -> Self {
+        Self {
+            model: "small".to_owned(),
+            remark: None,
+            kv_values: 1,
+            weights_of_token: 0.0,
+            weights_of_head: 0.0,
+            machine: Machine::of_this_process(),
+            versions: Vec::new(),
+            threads: 2,
+            rounds: 1,
+            position: 128,
+            memory: vec![2e10],
+            contestants,
+            absent: Vec::new(),
+        }
     }
 
     pub(crate) fn read(path: &Path) -> Result<Self> {
@@ -187,6 +231,17 @@ mod tests {
         contestant.bus = vec![10e9, 20e9];
         let shares = contestant.bus_shares(128);
         assert_eq!((shares.least, shares.most), (0.8, 1.0));
+    }
+
+    #[test]
+    fn the_share_of_the_peak_counts_the_head_once_a_prompt() {
+        let mut contestant = Contestant::new("x".to_owned(), Program::Iree, "4bit", Some("native"));
+        contestant.prefill.insert(4, vec![10.0, 20.0]);
+        contestant.peak = vec![100.0, 100.0];
+        let results = Results { weights_of_token: 2.0, weights_of_head: 4.0, ..Results::example(Vec::new()) };
+        let shares = results.peak_shares(&contestant, 4);
+        assert_eq!((shares.least, shares.most), (0.3, 0.6));
+        assert!(results.peak_shares(&contestant, 8).median.is_nan());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::results::{Contestant, Results};
+use crate::peak::Arithmetic;
 use crate::spread::Spread;
 
 /// The width of a column of numbers.
@@ -30,7 +31,14 @@ pub(super) fn table(results: &Results) -> String {
     for (at, title) in points(results, |c| &c.prefill, |at| format!("prefill of {at}")) {
         prefills.add(&title, move |c| rate(&c.prefill, at));
     }
-    section(&mut text, "Reading a prompt, tokens a second", &prefills);
+    if let Some((at, _)) = points(results, |c| &c.prefill, |_| String::new()).last() {
+        prefills.add(&format!("of peak at {at}"), |c| share(results.peak_shares(c, *at)));
+    }
+    section(
+        &mut text,
+        "Reading a prompt, tokens a second, and the part of the arithmetic peak that products with weights reach",
+        &prefills,
+    );
 
     let mut loading = Columns::new(results);
     loading.add("load, s", |c| Spread::of(&c.load).to_string());
@@ -92,6 +100,18 @@ fn head(results: &Results) -> String {
         results.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     let memory = Spread::of(&results.memory).scaled(1e-9);
     line(&mut text, &format!("{}; memory reads {memory} GB/s", versions.join(", ")));
+    let peaks: Vec<String> =
+        [("float32", Arithmetic::Floats), ("bfloat16", Arithmetic::Halves), ("8-bit", Arithmetic::Bytes)]
+            .into_iter()
+            .filter_map(|(name, arithmetic)| {
+                let of = results.contestants.iter().filter(|c| c.arithmetic == Some(arithmetic));
+                let samples: Vec<f64> = of.flat_map(|c| c.peak.iter().copied()).collect();
+                (!samples.is_empty()).then(|| format!("{name} {}", Spread::of(&samples).scaled(1e-9)))
+            })
+            .collect();
+    if !peaks.is_empty() {
+        line(&mut text, &format!("arithmetic peak, 10⁹ multiply-adds a second: {}", peaks.join(", ")));
+    }
     line(&mut text, &format!("median (least to most) of {} rounds", results.rounds));
     text
 }
