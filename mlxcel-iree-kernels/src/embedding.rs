@@ -4,6 +4,8 @@ use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Valu
 
 use super::kernels::Kernel;
 use super::layout::{TensorRole, WeightLayout};
+use super::value::{Operand, Type};
+use super::writer::Writer;
 use super::{Context, knows_attributes};
 
 /// Replaces a lookup by a kernel that gathers each row from its panel, as float32.
@@ -51,37 +53,34 @@ impl Lookup {
         let Self { count, rows, width, element, lanes, depth } = *self;
         let mut kernel = Kernel::new(format!("embedding_{element}_{count}x{width}"), [count, 1, 1]);
         let bindings = [kernel.panel_operand("table"), kernel.operand("ids"), kernel.result("out")];
-        let table_type = format!("memref<{}x{element}>", rows * width);
-        let ids_type = format!("memref<{count}xi32>");
-        let out_type = format!("memref<{count}x{width}xf32>");
-        let table = kernel.view("table", &bindings[0], 0, &table_type);
-        let ids = kernel.view("ids", &bindings[1], 0, &ids_type);
-        let out = kernel.view("out", &bindings[2], 0, &out_type);
+        let table = kernel.view("table", &bindings[0], &[rows * width], element.mlir());
+        let ids = kernel.view("ids", &bindings[1], &[count], "i32");
+        let out = kernel.view("out", &bindings[2], &[count, width], "f32");
         let token = kernel.workgroup(0);
         let w = &mut kernel.body;
 
         // An id past the table's end reads the nearest row.
-        let id = w.set("id", format_args!("memref.load {ids}[{token}] : {ids_type}"));
-        let (first, last) = (w.constant(0, "i32"), w.constant(rows - 1, "i32"));
-        let id = w.arith("id", "maxsi", &id, &first, "i32");
-        let id = w.arith("id", "minsi", &id, &last, "i32");
-        let row = w.set("row", format_args!("arith.index_cast {id} : i32 to index"));
+        let id = ids.element(w, "id", &[&token]);
+        let (first, last) = (w.constant(0, Type::I32), w.constant(rows - 1, Type::I32));
+        let id = w.arith("id", "maxsi", &id, &first);
+        let id = w.arith("id", "minsi", &id, &last);
+        let row = w.cast("row", "index_cast", &id, "index");
 
-        let copy = |w: &mut super::writer::Writer, from: &str, to: &str| {
-            let value = w.set("value", format_args!("memref.load {table}[{from}] : {table_type}"));
+        let copy = |w: &mut Writer, from: &Operand, to: &Operand| {
+            let value = table.element(w, "value", &[from]);
             let value = match element {
                 ElementType::F32 => value,
-                narrow => w.set("value", format_args!("arith.extf {value} : {narrow} to f32")),
+                _ => w.cast("value", "extf", &value, "f32"),
             };
-            w.line(format_args!("memref.store {value}, {out}[{token}, {to}] : {out_type}"));
+            out.store(w, &value, &[&token, to]);
         };
         let lanes_index = w.index(lanes);
-        let panel = w.arith("panel", "divui", &row, &lanes_index, "index");
-        let lane = w.arith("lane", "remui", &row, &lanes_index, "index");
+        let panel = w.arith("panel", "divui", &row, &lanes_index);
+        let lane = w.arith("lane", "remui", &row, &lanes_index);
         let start = w.scaled("start", &panel, lanes * width);
         let [zero, one] = [0, 1].map(|value| w.index(value));
         let in_rows = w.index(rows / lanes * lanes);
-        let in_panel = w.set("in_panel", format_args!("arith.cmpi ult, {row}, {in_rows} : index"));
+        let in_panel = w.compare("in_panel", "ult", &row, &in_rows);
         w.if_then(&in_panel, |w| {
             let steps = w.index(width / depth);
             let of_lane = w.scaled("at", &lane, depth);
@@ -104,7 +103,7 @@ impl Lookup {
             }
         });
         if rows % lanes > 0 {
-            let as_stored = w.set("as_stored", format_args!("arith.cmpi uge, {row}, {in_rows} : index"));
+            let as_stored = w.compare("as_stored", "uge", &row, &in_rows);
             w.if_then(&as_stored, |w| {
                 let start = w.scaled("start", &row, width);
                 let all = w.index(width);

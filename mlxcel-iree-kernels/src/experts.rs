@@ -4,6 +4,8 @@
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, GatherDimensions, Result, Value};
 
 use super::kernels::{Binding, Kernel};
+use super::value::{Operand, Type};
+use super::view::View;
 use super::writer::Writer;
 
 /// The blocks of one layer: each multiplies `rows` rows by one of `matrices`.
@@ -23,19 +25,19 @@ pub(crate) struct Blocks {
 #[derive(Debug)]
 pub(crate) struct Block {
     /// The block's index.
-    pub(crate) number: String,
+    pub(crate) number: Operand,
     /// The index of its matrix; arbitrary if the block is empty.
-    pub(crate) matrix: String,
+    pub(crate) matrix: Operand,
     /// Whether it has an expert (not empty), of type `i1`.
-    chosen: String,
-    empty: String,
+    chosen: Operand,
+    empty: Operand,
 }
 
 /// A part of a buffer: `shape` elements with `strides`, from the element `offset` of `all` on.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) all: usize,
-    pub(crate) offset: &'a str,
+    pub(crate) offset: &'a Operand,
     pub(crate) shape: &'a [usize],
     pub(crate) strides: &'a [usize],
 }
@@ -61,46 +63,45 @@ impl Blocks {
 
     /// Finds the block of a workgroup: its index in the second dimension.
     pub(crate) fn find(&self, kernel: &mut Kernel, experts: &Binding) -> Block {
-        let ty = format!("memref<{}xi32>", self.count);
-        let experts = kernel.view("experts", experts, 0, &ty);
+        let experts = kernel.view("experts", experts, &[self.count], "i32");
         let number = kernel.workgroup(1);
         let w = &mut kernel.body;
-        let expert = w.set("expert", format_args!("memref.load {experts}[{number}] : {ty}"));
-        let (least, most) = (w.constant(0, "i32"), w.constant(self.matrices - 1, "i32"));
-        let chosen = w.set("chosen", format_args!("arith.cmpi sge, {expert}, {least} : i32"));
-        let empty = w.set("empty", format_args!("arith.cmpi slt, {expert}, {least} : i32"));
-        let expert = w.arith("expert", "maxsi", &expert, &least, "i32");
-        let expert = w.arith("expert", "minsi", &expert, &most, "i32");
-        let matrix = w.set("matrix", format_args!("arith.index_cast {expert} : i32 to index"));
+        let expert = experts.element(w, "expert", &[&number]);
+        let (least, most) = (w.constant(0, Type::I32), w.constant(self.matrices - 1, Type::I32));
+        let chosen = w.compare("chosen", "sge", &expert, &least);
+        let empty = w.compare("empty", "slt", &expert, &least);
+        let expert = w.arith("expert", "maxsi", &expert, &least);
+        let expert = w.arith("expert", "minsi", &expert, &most);
+        let matrix = w.cast("matrix", "index_cast", &expert, "index");
         Block { number, matrix, chosen, empty }
     }
 
     /// Where the activations of a block begin, with this many elements per block.
-    pub(crate) fn start(&self, w: &mut Writer, block: &Block, elements: usize) -> String {
+    pub(crate) fn start(&self, w: &mut Writer, block: &Block, elements: usize) -> Operand {
         if self.shared { w.index(0) } else { w.scaled("start", &block.number, elements) }
     }
 }
 
 impl Block {
     /// Computes the block's results with `compute` if it has an expert; otherwise the first of its workgroups zeroes all of
-    /// `out`, which has this name and type and is float32.
+    /// `out`, which is float32.
     pub(crate) fn results(
         &self,
         w: &mut Writer,
-        workgroup: &str,
-        (out, ty): (&str, &str),
+        workgroup: &Operand,
+        out: &View,
         [rows, outputs]: [usize; 2],
         compute: impl FnOnce(&mut Writer),
     ) {
         w.if_then(&self.chosen, compute);
         let [zero, one, rows, outputs] = [0, 1, rows, outputs].map(|n| w.index(n));
-        let first = w.set("first", format_args!("arith.cmpi eq, {workgroup}, {zero} : index"));
-        let clears = w.arith("clears", "andi", &self.empty, &first, "i1");
-        let nothing = w.constant("0.0", "f32");
+        let first = w.compare("first", "eq", workgroup, &zero);
+        let clears = w.arith("clears", "andi", &self.empty, &first);
+        let nothing = w.constant("0.0", Type::F32);
         w.if_then(&clears, |w| {
             w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
                 w.for_loop("output", [&zero, &outputs, &one], &[], |w, output, _| {
-                    w.line(format_args!("memref.store {nothing}, {out}[{row}, {output}] : {ty}"));
+                    out.store(w, &nothing, &[row, output]);
                     Vec::new()
                 });
                 Vec::new()
@@ -109,23 +110,23 @@ impl Block {
     }
 }
 
-/// A part of a buffer as a `memref`: its name and type.
+/// A part of a buffer.
 pub(crate) fn part(
     kernel: &mut Kernel,
     word: &str,
     binding: &Binding,
     part: &Part<'_>,
-    element: &str,
-) -> (String, String) {
+    element: &'static str,
+) -> View {
     let Part { all, offset, shape, strides } = part;
-    let whole_type = format!("memref<{all}x{element}>");
-    let whole = kernel.view(word, binding, 0, &whole_type);
+    let whole = kernel.view(word, binding, &[*all], element);
     let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
     let ty = format!("memref<{sizes}{element}, strided<{strides:?}, offset: ?>>");
     let cast = format!(
-        "memref.reinterpret_cast {whole} to offset: [{offset}], sizes: {shape:?}, strides: {strides:?} : {whole_type} to {ty}"
+        "memref.reinterpret_cast {} to offset: [{offset}], sizes: {shape:?}, strides: {strides:?} : {} to {ty}",
+        whole.name, whole.ty
     );
-    (kernel.body.set(word, cast), ty)
+    View { name: kernel.body.define(word, cast), ty, rank: shape.len(), element }
 }
 
 /// The strides of a contiguous `shape`.

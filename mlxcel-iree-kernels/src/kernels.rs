@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 
 use mlxcel_stablehlo::print::CustomCall;
-use mlxcel_stablehlo::{Attribute, Builder, TensorType, Value};
+use mlxcel_stablehlo::{Attribute, Builder, Error, ErrorKind, TensorType, Value};
 
+use super::value::{Operand, Type};
+use super::view::View;
 use super::writer::Writer;
 
 /// A kernel under construction: a function over the buffers of its operands and results, which runs once for each workgroup.
@@ -66,24 +68,30 @@ impl Kernel {
     }
 
     /// The next scalar argument, of type `i32`: a number that differs between calls of one kernel, such as the layer.
-    pub(crate) fn uniform(&mut self, word: &str) -> String {
+    pub(crate) fn uniform(&mut self, word: &str) -> Operand {
         let name = self.body.fresh(&format!("{word}_uniform"));
         self.uniforms.push(name.clone());
-        name
+        Operand::new(name, Type::I32)
     }
 
-    /// The bytes of a buffer from `byte_offset` on, as a `memref` of this type.
-    ///
-    /// The same bytes can have several views.
-    pub(crate) fn view(&mut self, word: &str, binding: &Binding, byte_offset: usize, ty: &str) -> String {
-        let offset = self.body.index(byte_offset);
-        let subspan = format!("stream.binding.subspan {binding}[{offset}] : !stream.binding -> {ty}");
-        self.body.set(word, subspan)
+    /// A buffer as elements of this type. The same bytes can have several views.
+    pub(crate) fn view(
+        &mut self,
+        word: &str,
+        binding: &Binding,
+        shape: &[usize],
+        element: &'static str,
+    ) -> View {
+        let zero = self.body.index(0);
+        View::new(&mut self.body, word, shape, element, |ty| {
+            format!("stream.binding.subspan {binding}[{zero}] : !stream.binding -> {ty}")
+        })
     }
 
     /// The index of this workgroup in one dimension.
-    pub(crate) fn workgroup(&mut self, dimension: usize) -> String {
-        self.body.set("workgroup", format_args!("stream.dispatch.workgroup.id[{dimension}] : index"))
+    pub(crate) fn workgroup(&mut self, dimension: usize) -> Operand {
+        let id = format_args!("stream.dispatch.workgroup.id[{dimension}] : index");
+        self.body.set("workgroup", Type::INDEX, id)
     }
 
     /// The executable of the kernel, with the entry point `name`.
@@ -145,7 +153,7 @@ impl Kernels {
     /// Calls `kernel` with these operands; its results have these types.
     ///
     /// # Errors
-    /// Those of [`Builder::custom_call`].
+    /// Those of [`call_at`](Self::call_at).
     pub(crate) fn call<'f>(
         &mut self,
         b: &mut Builder<'f>,
@@ -159,7 +167,7 @@ impl Kernels {
     /// Calls `kernel` with these [uniforms](Kernel::uniform).
     ///
     /// # Errors
-    /// Those of [`Builder::custom_call`].
+    /// The kernel's [defect](Writer::defect), and those of [`Builder::custom_call`].
     pub(crate) fn call_at<'f>(
         &mut self,
         b: &mut Builder<'f>,
@@ -168,6 +176,9 @@ impl Kernels {
         results: Vec<TensorType>,
         uniforms: &[i32],
     ) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
+        if let Some(defect) = kernel.body.defect() {
+            return Err(Error::new(ErrorKind::Structure, format!("kernel {}", kernel.label), defect));
+        }
         let number = self.names.len();
         let name = self.names.entry(kernel.executable("kernel")).or_insert_with(|| {
             let name = format!("mlxcel_{}_{number}", kernel.label);
@@ -245,9 +256,9 @@ mod tests {
         kernel.tied_result(1);
         let out = kernel.result("out");
         for (binding, word) in [(&x, "x"), (&y, "y"), (&out, "out")] {
-            kernel.view(word, binding, 0, "memref<4xf32>");
+            kernel.view(word, binding, &[4], "f32");
         }
-        kernel.body.constant(factor, "f32");
+        kernel.body.constant(factor, Type::F32);
         kernel
     }
 
@@ -272,6 +283,27 @@ mod tests {
         let line = "%1:2 = flow.dispatch @mlxcel_scale_1_executable::@mlxcel_scale_1(%0#0, %0#1) : (tensor<4xf32>, tensor<4xf32>) -> (%0#1, tensor<4xf32>)\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("%2:2 = flow.dispatch @mlxcel_scale_0_executable"), "{text}");
+    }
+
+    #[test]
+    fn a_kernel_with_a_defect_is_refused_by_name() {
+        let mut kernel = kernel("scale", "2.0");
+        let (x, at) = (kernel.body.constant("2.0", Type::F32), kernel.body.index(1));
+        kernel.body.arith("sum", "addf", &x, &at);
+        let mut kernels = Kernels::default();
+        let error = ModuleBuilder::new("test")
+            .function("main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [4]))?;
+                let results = vec![b.ty(x).clone(), b.ty(x).clone()];
+                kernels.call(b, &kernel, &[x, x], results)
+            })
+            .unwrap_err();
+        assert!(kernels.executables().is_empty());
+        let error = crate::refused(error);
+        assert_eq!(error.kind(), mlxcel_core::ErrorKind::Internal);
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        let defect = "arith.addf takes floats of one type, not (%constant_1: f32, %c1: index)";
+        assert_eq!(source, format!("kernel scale: {defect}, in `main`"));
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod quantized;
 mod reads;
 mod schedule;
 mod spirv;
+mod value;
 mod view;
 mod writer;
 
@@ -216,15 +217,14 @@ fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> 
                 _ => Ok(None),
             }
         })
-        .map_err(|error| {
-            Error::new(
-                ErrorKind::Internal,
-                "lower program",
-                "a kernel does not fit the composite it replaces",
-            )
-            .with_source(error)
-        })?;
+        .map_err(refused)?;
     Ok((lowered, context.into_inner()))
+}
+
+/// The error of a lowering, which `error` stopped.
+fn refused(error: mlxcel_stablehlo::Error) -> Error {
+    Error::new(ErrorKind::Internal, "lower program", "a kernel does not fit the composite it replaces")
+        .with_source(error)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::kernels::Kernel;
+use super::value::Type;
 use super::{Context, knows_attributes};
 
 /// Elements of one workgroup.
@@ -58,47 +59,44 @@ impl Scales {
         let label = format!("rms_{element}_{rows}x{width}");
         let mut kernel = Kernel::new(label, [rows.div_ceil(of_workgroup), 1, 1]);
         let (x, out) = (kernel.operand("x"), kernel.result("out"));
-        let (x_type, out_type) = (format!("memref<{rows}x{width}x{element}>"), format!("memref<{rows}xf32>"));
-        let x = kernel.view("x", &x, 0, &x_type);
-        let out = kernel.view("out", &out, 0, &out_type);
+        let x = kernel.view("x", &x, &[rows, width], element.mlir());
+        let out = kernel.view("out", &out, &[rows], "f32");
         let workgroup = kernel.workgroup(0);
 
         let w = &mut kernel.body;
-        let (stored, floats) = (format!("vector<{LANES}x{element}>"), format!("vector<{LANES}xf32>"));
         let together = if width % (TOGETHER * LANES) == 0 { TOGETHER } else { 1 };
         let [zero, one, all, size, step] =
             [0, 1, rows, width, together * LANES].map(|number| w.index(number));
-        let nothing = w.constant("dense<0.0>", &floats);
+        let nothing = w.constant("0.0", Type::vector(LANES, "f32"));
         let begin = w.scaled("begin", &workgroup, of_workgroup);
         let end = w.offset("end", &begin, of_workgroup);
-        let end = w.arith("end", "minui", &end, &all, "index");
+        let end = w.arith("end", "minui", &end, &all);
         w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
-            let carried = vec![(nothing, floats.clone()); together];
+            let carried = vec![nothing; together];
             let sums = w.for_loop("first", [&zero, &size, &step], &carried, |w, first, sums| {
                 let squared = sums.iter().enumerate().map(|(i, sum)| {
                     let at = w.offset("at", first, i * LANES);
-                    let mut value =
-                        w.set("value", format_args!("vector.load {x}[{row}, {at}] : {x_type}, {stored}"));
+                    let mut value = x.load(w, "value", &[row, &at], LANES);
                     if element != ElementType::F32 {
-                        value = w.set("value", format_args!("arith.extf {value} : {stored} to {floats}"));
+                        value = w.cast("value", "extf", &value, "f32");
                     }
-                    w.set("sum", format_args!("vector.fma {value}, {value}, {sum} : {floats}"))
+                    w.fma("sum", &value, &value, sum)
                 });
                 squared.collect()
             });
             let joined = sums
                 .iter()
                 .skip(1)
-                .fold(sums[0].clone(), |joined, sum| w.arith("joined", "addf", &joined, sum, &floats));
-            let total = w.set("total", format_args!("vector.reduction <add>, {joined} : {floats} into f32"));
+                .fold(sums[0].clone(), |joined, sum| w.arith("joined", "addf", &joined, sum));
+            let total = w.reduce("total", "add", &joined);
             let constant = |value: f32| format!("0x{:08X}", value.to_bits());
             let [count, epsilon, whole] =
-                [width as f32, epsilon, 1.0].map(|value| w.constant(constant(value), "f32"));
-            let mean = w.arith("mean", "divf", &total, &count, "f32");
-            let mean = w.arith("mean", "addf", &mean, &epsilon, "f32");
-            let root = w.set("root", format_args!("math.sqrt {mean} : f32"));
-            let scale = w.arith("scale", "divf", &whole, &root, "f32");
-            w.line(format_args!("memref.store {scale}, {out}[{row}] : {out_type}"));
+                [width as f32, epsilon, 1.0].map(|value| w.constant(constant(value), Type::F32));
+            let mean = w.arith("mean", "divf", &total, &count);
+            let mean = w.arith("mean", "addf", &mean, &epsilon);
+            let root = w.unary("root", "math.sqrt", &mean);
+            let scale = w.arith("scale", "divf", &whole, &root);
+            out.store(w, &scale, &[row]);
             Vec::new()
         });
         kernel

@@ -3,8 +3,9 @@
 use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
 use super::scores::HIDDEN;
 use super::shape::{KEYS, Run, Shape, Tiling};
-use super::vectors::{Memory, broadcast, scratch, transpose, vector};
+use super::vectors::{Memory, scratch, transpose};
 use crate::kernels::Kernel;
+use crate::value::{Operand, Type};
 use crate::writer::Writer;
 
 /// The most query rows that read values directly from the cache; for more, a block of values is converted once.
@@ -63,14 +64,14 @@ pub(super) struct Attend<'a> {
     pub(super) scratch: &'a Scratch,
     pub(super) place: Place,
     /// Positions from `begin` up to `end`, of type `index`.
-    pub(super) begin: String,
-    pub(super) end: String,
+    pub(super) begin: Operand,
+    pub(super) end: Operand,
     /// The position of the workgroup's first token, of type `index`.
-    pub(super) own: String,
+    pub(super) own: Operand,
     /// How many positions a token sees, if not all before it.
     pub(super) window: Option<usize>,
     /// In a ring, the last position in slot 0 that is at most `begin`, of type `index`.
-    pub(super) round: Option<String>,
+    pub(super) round: Option<Operand>,
 }
 
 /// Adds a run to a kernel: workgroups from number `first` on compute it.
@@ -79,17 +80,17 @@ pub(super) fn attend(
     shape: &Shape,
     (pass, scratch): (&Pass, &Scratch),
     run: &Run,
-    (workgroup, first): (&str, usize),
+    (workgroup, first): (&Operand, usize),
     results: &Results,
 ) {
     let tiling = shape.tiling(run);
     let w = &mut kernel.body;
     let [begin, end] = [first, first + shape.workgroups(run)].map(|number| w.index(number));
-    let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {begin} : index"));
-    let before = w.set("before", format_args!("arith.cmpi ult, {workgroup}, {end} : index"));
-    let own = w.arith("own", "andi", &behind, &before, "i1");
+    let behind = w.compare("behind", "uge", workgroup, &begin);
+    let before = w.compare("before", "ult", workgroup, &end);
+    let own = w.arith("own", "andi", &behind, &before);
     w.if_then(&own, |w| {
-        let item = w.arith("item", "subi", workgroup, &begin, "index");
+        let item = w.arith("item", "subi", workgroup, &begin);
         // Adjacent heads run side by side; late tokens, which see most, are not left for the end.
         let parts = shape.parts();
         let (item, part) = divide(w, "part", &item, parts);
@@ -98,14 +99,14 @@ pub(super) fn attend(
         let place = pass.place(w, shape, run, (&index, &group));
         let zero = w.index(0);
         let offset = mul_add(w, "offset", &block, tiling.tokens, &zero);
-        let own = w.arith("own", "addi", &place.position, &offset, "index");
+        let own = w.arith("own", "addi", &place.position, &offset);
         let used = w.offset("used", &own, tiling.tokens);
         let ring = shape.ring(run).is_some();
         let first = first_seen(w, shape.window, !ring, &own);
         let (begin, end) = range(w, (&first, &used), (&part, parts));
         let round = ring.then(|| {
             let (_, slot) = divide(w, "slot", &begin, shape.length);
-            w.arith("round", "subi", &begin, &slot, "index")
+            w.arith("round", "subi", &begin, &slot)
         });
         // For a ring's only token, the range already excludes unseen positions.
         let window = shape.window.filter(|_| !ring || tiling.tokens > 1);
@@ -113,7 +114,7 @@ pub(super) fn attend(
         if run.tokens == 1 {
             attend.write_own(w, pass);
         }
-        let token = w.arith("token", "addi", &attend.place.token, &offset, "index");
+        let token = w.arith("token", "addi", &attend.place.token, &offset);
         attend.load_queries(w, pass, &token);
         attend.load_sinks(w, pass, &part);
         attend.blocks(w);
@@ -129,39 +130,43 @@ pub(super) fn attend(
 }
 
 /// The first position that a token at `own` sees; with `rounded`, rounded down to the start of a block.
-fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &str) -> String {
+fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &Operand) -> Operand {
     let Some(window) = window else { return w.index(0) };
     let (one, window, block) = (w.index(1), w.index(window), w.index(KEYS));
-    let behind = w.arith("first", "addi", own, &one, "index");
-    let reached = w.arith("first", "maxui", &behind, &window, "index");
-    let first = w.arith("first", "subi", &reached, &window, "index");
+    let behind = w.arith("first", "addi", own, &one);
+    let reached = w.arith("first", "maxui", &behind, &window);
+    let first = w.arith("first", "subi", &reached, &window);
     if !rounded {
         return first;
     }
-    let within = w.arith("first", "remui", &first, &block, "index");
-    w.arith("first", "subi", &first, &within, "index")
+    let within = w.arith("first", "remui", &first, &block);
+    w.arith("first", "subi", &first, &within)
 }
 
 /// The range of part `part` of `parts` of the positions `first..used`: whole blocks; the last nonempty part ends at `used`.
-fn range(w: &mut Writer, (first, used): (&str, &str), (part, parts): (&str, usize)) -> (String, String) {
+fn range(
+    w: &mut Writer,
+    (first, used): (&Operand, &Operand),
+    (part, parts): (&Operand, usize),
+) -> (Operand, Operand) {
     if parts == 1 {
-        return (first.to_owned(), used.to_owned());
+        return (first.clone(), used.clone());
     }
     // The least positions of a part that are worth a workgroup.
     const LEAST: usize = 16 * KEYS;
-    let count = w.arith("count", "subi", used, first, "index");
+    let count = w.arith("count", "subi", used, first);
     let each = parts * KEYS;
     let count = w.offset("count", &count, each - 1);
     let (blocks, _) = divide(w, "count", &count, each);
     let size = w.index(KEYS);
-    let size = w.arith("size", "muli", &blocks, &size, "index");
+    let size = w.arith("size", "muli", &blocks, &size);
     let least = w.index(LEAST);
-    let size = w.arith("size", "maxui", &size, &least, "index");
-    let skipped = w.arith("begin", "muli", part, &size, "index");
-    let begin = w.arith("begin", "addi", first, &skipped, "index");
-    let begin = w.arith("begin", "minui", &begin, used, "index");
-    let end = w.arith("end", "addi", &begin, &size, "index");
-    let end = w.arith("end", "minui", &end, used, "index");
+    let size = w.arith("size", "maxui", &size, &least);
+    let skipped = w.arith("begin", "muli", part, &size);
+    let begin = w.arith("begin", "addi", first, &skipped);
+    let begin = w.arith("begin", "minui", &begin, used);
+    let end = w.arith("end", "addi", &begin, &size);
+    let end = w.arith("end", "minui", &end, used);
     (begin, end)
 }
 
@@ -169,9 +174,9 @@ impl Attend<'_> {
     /// Writes the key and value of a row's one token into its cache before its positions are read.
     fn write_own(&self, w: &mut Writer, pass: &Pass) {
         let after = w.offset("after", &self.place.position, 1);
-        let last = w.set("last", format_args!("arith.cmpi eq, {after}, {} : index", self.end));
-        let some = w.set("some", format_args!("arith.cmpi ult, {}, {} : index", self.begin, self.end));
-        let last = w.arith("last", "andi", &last, &some, "i1");
+        let last = w.compare("last", "eq", &after, &self.end);
+        let some = w.compare("some", "ult", &self.begin, &self.end);
+        let last = w.arith("last", "andi", &last, &some);
         w.if_then(&last, |w| {
             let zero = w.index(0);
             pass.write(w, self.shape, &self.place, &zero, &self.scratch.row);
@@ -179,36 +184,36 @@ impl Attend<'_> {
     }
 
     /// Rotates the queries into scratch memory, and clears the running values.
-    fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &str) {
+    fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &Operand) {
         let Shape { heads, width, value_width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
         for_each(w, self.tiling.tokens, 1, |w, offset| {
-            let token = w.arith("token", "addi", token, offset, "index");
+            let token = w.arith("token", "addi", token, offset);
             for_each(w, shared, 1, |w, member| {
                 let head = mul_add(w, "head", &self.place.group, shared, member);
                 let from = mul_add(w, "from", &token, heads, &head);
                 let to = mul_add(w, "to", offset, shared, member);
                 let width = w.index(width);
-                let [from, to] = [from, to].map(|at| w.arith("at", "muli", &at, &width, "index"));
+                let [from, to] = [from, to].map(|at| w.arith("at", "muli", &at, &width));
                 pass.rotate(w, self.shape, (&pass.query, &from), &token, (&self.scratch.query, &to));
             });
         });
-        let none = w.constant("dense<0.0>", vector(lanes, "f32"));
+        let none = w.constant("0.0", Type::vector(lanes, "f32"));
         let sums = self.tiling.queries * value_width;
-        for_each(w, sums, lanes, |w, at| self.scratch.sums.store(w, &none, at, lanes));
+        for_each(w, sums, lanes, |w, at| self.scratch.sums.store(w, &none, at));
         for_each(w, self.tiling.queries * lanes, lanes, |w, at| {
-            self.scratch.totals.store(w, &none, at, lanes);
+            self.scratch.totals.store(w, &none, at);
         });
-        let hidden = w.constant(HIDDEN, "f32");
-        for_each(w, self.tiling.queries, 1, |w, query| self.scratch.largest.store_scalar(w, &hidden, query));
+        let hidden = w.constant(HIDDEN, Type::F32);
+        for_each(w, self.tiling.queries, 1, |w, query| self.scratch.largest.store(w, &hidden, query));
     }
 
     /// All blocks of keys and values.
     fn blocks(&self, w: &mut Writer) {
         let step = w.index(KEYS);
         w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
-            let left = w.arith("left", "subi", &self.end, first, "index");
-            let count = w.arith("count", "minui", &left, &step, "index");
+            let left = w.arith("left", "subi", &self.end, first);
+            let count = w.arith("count", "minui", &left, &step);
             self.transpose_keys(w, first);
             let direct = self.tiling.queries <= MOST_DIRECT;
             if !direct {
@@ -222,30 +227,30 @@ impl Attend<'_> {
     }
 
     /// Where the key (part 0) or value (part 1) of a position starts in the cache.
-    fn kept_at(&self, w: &mut Writer, part: usize, position: &str) -> String {
-        let mut slot = position.to_owned();
+    fn kept_at(&self, w: &mut Writer, part: usize, position: &Operand) -> Operand {
+        let mut slot = position.clone();
         if let Some(round) = &self.round {
             // At most `length` positions are read, so they wrap around at most once. A negative difference is large as an
             // unsigned number.
             let length = w.index(self.shape.length);
-            slot = w.arith("slot", "subi", position, round, "index");
-            let before = w.arith("slot", "subi", &slot, &length, "index");
-            slot = w.arith("slot", "minui", &slot, &before, "index");
+            slot = w.arith("slot", "subi", position, round);
+            let before = w.arith("slot", "subi", &slot, &length);
+            slot = w.arith("slot", "minui", &slot, &before);
         }
         mul_add(w, "kept", &slot, self.shape.row_width, &self.place.parts[part])
     }
 
     /// The keys of a block as columns. Past the last position the last key is repeated, so that no unwritten memory is read.
-    fn transpose_keys(&self, w: &mut Writer, first: &str) {
+    fn transpose_keys(&self, w: &mut Writer, first: &Operand) {
         let Shape { width, lanes, .. } = *self.shape;
         let one = w.index(1);
-        let last = w.arith("last", "subi", &self.end, &one, "index");
+        let last = w.arith("last", "subi", &self.end, &one);
         for_each(w, KEYS, lanes, |w, column| {
-            let first = w.arith("key", "addi", first, column, "index");
+            let first = w.arith("key", "addi", first, column);
             let rows: Vec<_> = (0..lanes)
                 .map(|i| {
                     let position = w.offset("key", &first, i);
-                    let position = w.arith("key", "minui", &position, &last, "index");
+                    let position = w.arith("key", "minui", &position, &last);
                     let at = self.kept_at(w, 0, &position);
                     let scale = scale_at(w, self.shape, &self.place.cache, &at);
                     (at, scale)
@@ -255,42 +260,41 @@ impl Attend<'_> {
                 let rows = rows
                     .iter()
                     .map(|(at, scale)| {
-                        let at = w.arith("kept", "addi", at, dimension, "index");
-                        load_scaled(w, self.shape, &self.place.cache, &at, scale.as_deref())
+                        let at = w.arith("kept", "addi", at, dimension);
+                        load_scaled(w, self.shape, &self.place.cache, &at, scale.as_ref())
                     })
                     .collect();
                 let columns = transpose(w, rows);
                 let to = mul_add(w, "to", dimension, KEYS, column);
                 for (i, values) in columns.iter().enumerate() {
                     let to = w.offset("to", &to, i * KEYS);
-                    self.scratch.keys.store(w, values, &to, lanes);
+                    self.scratch.keys.store(w, values, &to);
                 }
             });
         });
     }
 
     /// The values of a block as float32.
-    fn convert_values(&self, w: &mut Writer, first: &str, count: &str) {
+    fn convert_values(&self, w: &mut Writer, first: &Operand, count: &Operand) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let (zero, one) = (w.index(0), w.index(1));
         w.for_loop("key", [&zero, count, &one], &[], |w, key, _| {
-            let position = w.arith("position", "addi", first, key, "index");
+            let position = w.arith("position", "addi", first, key);
             let from = self.kept_at(w, 1, &position);
             let scale = scale_at(w, self.shape, &self.place.cache, &from);
             for_each(w, width, lanes, |w, dimension| {
-                let from = w.arith("from", "addi", &from, dimension, "index");
-                let value = load_scaled(w, self.shape, &self.place.cache, &from, scale.as_deref());
+                let from = w.arith("from", "addi", &from, dimension);
+                let value = load_scaled(w, self.shape, &self.place.cache, &from, scale.as_ref());
                 let to = mul_add(w, "to", key, width, dimension);
-                self.scratch.values.store(w, &value, &to, lanes);
+                self.scratch.values.store(w, &value, &to);
             });
             Vec::new()
         });
     }
 
     /// Adds the values of a block, weighted, to the running sums.
-    fn mix(&self, w: &mut Writer, first: &str, count: &str, direct: bool) {
+    fn mix(&self, w: &mut Writer, first: &Operand, count: &Operand, direct: bool) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
-        let ty = vector(lanes, "f32");
         let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
         let Scratch { sums, weights, values, .. } = self.scratch;
         for_each(w, queries, mix_queries, |w, query| {
@@ -304,15 +308,14 @@ impl Attend<'_> {
                     places.extend((0..mix_vectors).map(|v| w.offset("at", &at, v * lanes)));
                     rows.push(mul_add(w, "weight", &row, KEYS, &zero));
                 }
-                let carried: Vec<_> =
-                    places.iter().map(|at| (sums.load(w, "sum", at, lanes), ty.clone())).collect();
+                let carried: Vec<_> = places.iter().map(|at| sums.load(w, "sum", at, lanes)).collect();
                 let one = w.index(1);
                 let totals = w.for_loop("key", [&zero, count, &one], &carried, |w, key, carried| {
                     let (at, scale) = if direct {
-                        let position = w.arith("position", "addi", first, key, "index");
+                        let position = w.arith("position", "addi", first, key);
                         let at = self.kept_at(w, 1, &position);
                         let scale = scale_at(w, self.shape, &self.place.cache, &at);
-                        (w.arith("at", "addi", &at, dimension, "index"), scale)
+                        (w.arith("at", "addi", &at, dimension), scale)
                     } else {
                         (mul_add(w, "at", key, width, dimension), None)
                     };
@@ -320,53 +323,50 @@ impl Attend<'_> {
                     let values: Vec<_> = (0..mix_vectors)
                         .map(|v| {
                             let at = w.offset("at", &at, v * lanes);
-                            load_scaled(w, self.shape, from, &at, scale.as_deref())
+                            load_scaled(w, self.shape, from, &at, scale.as_ref())
                         })
                         .collect();
                     let mut next = Vec::with_capacity(carried.len());
                     for (row, sums) in rows.iter().zip(carried.chunks(mix_vectors)) {
-                        let at = w.arith("weight", "addi", row, key, "index");
+                        let at = w.arith("weight", "addi", row, key);
                         let weight = weights.broadcast(w, "weight", &at, lanes);
                         for (value, sum) in values.iter().zip(sums) {
-                            next.push(
-                                w.set("sum", format_args!("vector.fma {weight}, {value}, {sum} : {ty}")),
-                            );
+                            next.push(w.fma("sum", &weight, value, sum));
                         }
                     }
                     next
                 });
                 for (at, total) in places.iter().zip(&totals) {
-                    sums.store(w, total, at, lanes);
+                    sums.store(w, total, at);
                 }
             });
         });
     }
 
     /// Stores the weighted means in the composite's result.
-    fn store(&self, w: &mut Writer, mixed: &Memory, token: &str) {
+    fn store(&self, w: &mut Writer, mixed: &Memory, token: &Operand) {
         let Shape { heads, value_width: width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
-        let ty = vector(lanes, "f32");
         for_each(w, self.tiling.queries, 1, |w, query| {
             let total = self.total(w, query);
-            let total = broadcast(w, "total", &total, lanes);
+            let total = w.broadcast("total", &total, lanes);
             let (offset, member) = divide(w, "member", query, shared);
-            let token = w.arith("token", "addi", token, &offset, "index");
+            let token = w.arith("token", "addi", token, &offset);
             let head = mul_add(w, "head", &self.place.group, shared, &member);
             let to = mul_add(w, "to", &token, heads, &head);
             let zero = w.index(0);
             let [from, to] = [query, &to].map(|at| mul_add(w, "at", at, width, &zero));
             for_each(w, width, lanes, |w, at| {
-                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at, "index"));
+                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at));
                 let value = self.scratch.sums.load(w, "value", &from, lanes);
-                let value = w.arith("value", "divf", &value, &total, &ty);
-                mixed.store(w, &value, &to, lanes);
+                let value = w.arith("value", "divf", &value, &total);
+                mixed.store(w, &value, &to);
             });
         });
     }
 
     /// Stores the sums, the largest scores and the totals for the kernel that joins the parts.
-    fn store_part(&self, w: &mut Writer, partial: &Memory, part: &str) {
+    fn store_part(&self, w: &mut Writer, partial: &Memory, part: &Operand) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let zero = w.index(0);
         for_each(w, self.tiling.queries, 1, |w, query| {
@@ -374,16 +374,16 @@ impl Attend<'_> {
             let to = mul_add(w, "to", &to, width + 2, &zero);
             let from = mul_add(w, "from", query, width, &zero);
             for_each(w, width, lanes, |w, at| {
-                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at, "index"));
+                let [from, to] = [&from, &to].map(|start| w.arith("at", "addi", start, at));
                 let value = self.scratch.sums.load(w, "value", &from, lanes);
-                partial.store(w, &value, &to, lanes);
+                partial.store(w, &value, &to);
             });
             let largest = self.scratch.largest.scalar(w, "value", query);
             let total = self.total(w, query);
             let to = w.offset("to", &to, width);
-            partial.store_scalar(w, &largest, &to);
+            partial.store(w, &largest, &to);
             let to = w.offset("to", &to, 1);
-            partial.store_scalar(w, &total, &to);
+            partial.store(w, &total, &to);
         });
     }
 }

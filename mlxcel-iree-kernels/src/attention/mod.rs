@@ -19,7 +19,6 @@ use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Valu
 use super::Context;
 use super::instructions::Instructions;
 use super::kernels::Kernel;
-use crate::view::View;
 use attend::{Results, Scratch, attend};
 use pass::Pass;
 use shape::Shape;
@@ -100,8 +99,7 @@ fn kernel(shape: &Shape) -> Kernel {
         parts => ("partial", shape.rows * shape.heads * parts * (shape.value_width + 2), ElementType::F32),
     };
     let binding = kernel.result(word);
-    let ty = Memory::ty(len, element);
-    let memory = Memory { view: View::new(kernel.view(word, &binding, 0, &ty), ty), element };
+    let memory = Memory::new(&mut kernel, word, &binding, len, element);
     let results = if shape.parts() == 1 { Results::Mixed(memory) } else { Results::Parts(memory) };
     let workgroup = kernel.workgroup(0);
     let scratch = Scratch::new(&mut kernel.body, shape);

@@ -3,22 +3,22 @@
 use mlxcel_stablehlo::ElementType;
 
 use super::shape::{Run, Shape};
-use super::vectors::{Memory, broadcast, dividing, reduce, scratch, vector};
+use super::vectors::{Memory, dividing, scratch};
 use crate::kernels::Kernel;
-use crate::view::View;
+use crate::value::{Operand, Type};
 use crate::writer::Writer;
 
 /// `a * factor + b`, of type `index`.
-pub(super) fn mul_add(w: &mut Writer, word: &str, a: &str, factor: usize, b: &str) -> String {
+pub(super) fn mul_add(w: &mut Writer, word: &str, a: &Operand, factor: usize, b: &Operand) -> Operand {
     let factor = w.index(factor);
-    let product = w.arith(word, "muli", a, &factor, "index");
-    w.arith(word, "addi", &product, b, "index")
+    let product = w.arith(word, "muli", a, &factor);
+    w.arith(word, "addi", &product, b)
 }
 
 /// The quotient and remainder of `a` by `divisor`, of type `index`.
-pub(super) fn divide(w: &mut Writer, word: &str, a: &str, divisor: usize) -> (String, String) {
+pub(super) fn divide(w: &mut Writer, word: &str, a: &Operand, divisor: usize) -> (Operand, Operand) {
     let divisor = w.index(divisor);
-    (w.arith(word, "divui", a, &divisor, "index"), w.arith(word, "remui", a, &divisor, "index"))
+    (w.arith(word, "divui", a, &divisor), w.arith(word, "remui", a, &divisor))
 }
 
 /// The operands of a kernel: those of the composite; caches are written in place.
@@ -34,7 +34,7 @@ pub(super) struct Pass {
     pub(super) sinks: Option<Memory>,
     caches: Vec<Memory>,
     /// The layer of the caches, of type `index`.
-    layer: String,
+    layer: Operand,
 }
 
 /// The tokens of one row that a workgroup computes, and one key-value head of its cache.
@@ -42,15 +42,15 @@ pub(super) struct Place {
     /// The cache of the row.
     pub(super) cache: Memory,
     /// The position of the row's first token, of type `index`.
-    pub(super) position: String,
+    pub(super) position: Operand,
     /// Whether position `p` is at `p` modulo the cache's length.
     ring: bool,
     /// The index of the row's first token among those of all rows.
-    pub(super) token: String,
+    pub(super) token: Operand,
     /// The key-value head.
-    pub(super) group: String,
+    pub(super) group: Operand,
     /// Where the head's keys start in the cache, and its values.
-    pub(super) parts: [String; 2],
+    pub(super) parts: [Operand; 2],
 }
 
 impl Pass {
@@ -60,8 +60,7 @@ impl Pass {
         let Shape { tokens, heads, width, pairs, rows, .. } = *shape;
         let operand = |kernel: &mut Kernel, word: &str, len: usize, element: ElementType| {
             let binding = kernel.operand(word);
-            let ty = Memory::ty(len, element);
-            Memory { view: View::new(kernel.view(word, &binding, 0, &ty), ty), element }
+            Memory::new(kernel, word, &binding, len, element)
         };
         let query = operand(kernel, "query", tokens * heads * width, F32);
         let kept = tokens * shape.kept_heads() * width;
@@ -77,7 +76,7 @@ impl Pass {
             kernel.tied_result(shape.first_cache() + row);
         }
         let layer = kernel.uniform("layer");
-        let layer = kernel.body.set("layer", format_args!("arith.index_cast {layer} : i32 to index"));
+        let layer = kernel.body.cast("layer", "index_cast", &layer, "index");
         Self { query, key, value, tables, positions, sinks, caches, layer }
     }
 
@@ -87,18 +86,18 @@ impl Pass {
         w: &mut Writer,
         shape: &Shape,
         run: &Run,
-        (index, group): (&str, &str),
+        (index, group): (&Operand, &Operand),
     ) -> Place {
         let first = w.index(run.row);
-        let row = w.arith("row", "addi", index, &first, "index");
+        let row = w.arith("row", "addi", index, &first);
         let start = w.index(run.start);
         let token = mul_add(w, "token", index, run.tokens, &start);
         let mut cache = self.caches[run.row].clone();
         for number in 1..run.count {
             let other = &self.caches[run.row + number];
             let number = w.index(number);
-            let is = w.set("is", format_args!("arith.cmpi eq, {index}, {number} : index"));
-            cache.view.name = w.set(
+            let is = w.compare("is", "eq", index, &number);
+            cache.view.name = w.define(
                 "cache",
                 format_args!(
                     "arith.select {is}, {}, {} : {}",
@@ -109,39 +108,39 @@ impl Pass {
         // A row that does not fit after its position is written at the cache's end, as the composite specifies.
         let ring = shape.ring(run).is_some();
         let position = self.positions.scalar(w, "position", &row);
-        let none = w.constant(0, "i32");
-        let mut position = w.arith("position", "maxsi", &position, &none, "i32");
+        let none = w.constant(0, Type::I32);
+        let mut position = w.arith("position", "maxsi", &position, &none);
         if !ring {
-            let most = w.constant(shape.length - run.tokens, "i32");
-            position = w.arith("position", "minsi", &position, &most, "i32");
+            let most = w.constant(shape.length - run.tokens, Type::I32);
+            position = w.arith("position", "minsi", &position, &most);
         }
-        let position = w.set("position", format_args!("arith.index_castui {position} : i32 to index"));
+        let position = w.cast("position", "index_castui", &position, "index");
         let parts = self.parts(w, shape, group);
-        Place { cache, position, ring, token, group: group.to_owned(), parts }
+        Place { cache, position, ring, token, group: group.clone(), parts }
     }
 
     /// Where the keys and the values of a key-value head start in a cache.
-    fn parts(&self, w: &mut Writer, shape: &Shape, group: &str) -> [String; 2] {
+    fn parts(&self, w: &mut Writer, shape: &Shape, group: &Operand) -> [Operand; 2] {
         let head = w.index(shape.length * shape.row_width);
         if shape.latent {
-            let entries = w.arith("part", "muli", &self.layer, &head, "index");
+            let entries = w.arith("part", "muli", &self.layer, &head);
             return [entries.clone(), entries];
         }
         let groups = w.index(shape.groups);
-        let part = w.arith("part", "muli", &self.layer, &groups, "index");
+        let part = w.arith("part", "muli", &self.layer, &groups);
         let keys = mul_add(w, "part", &part, 2, group);
-        let values = w.arith("part", "addi", &keys, &groups, "index");
-        [keys, values].map(|part| w.arith("part", "muli", &part, &head, "index"))
+        let values = w.arith("part", "addi", &keys, &groups);
+        [keys, values].map(|part| w.arith("part", "muli", &part, &head))
     }
 
     /// Writes the keys and values of the token at `offset` from a place's first into its cache.
-    pub(super) fn write(&self, w: &mut Writer, shape: &Shape, place: &Place, offset: &str, row: &Memory) {
-        let token = w.arith("token", "addi", &place.token, offset, "index");
+    pub(super) fn write(&self, w: &mut Writer, shape: &Shape, place: &Place, offset: &Operand, row: &Memory) {
+        let token = w.arith("token", "addi", &place.token, offset);
         let from =
             if shape.latent { token.clone() } else { mul_add(w, "from", &token, shape.groups, &place.group) };
         let width = w.index(shape.width);
-        let from = w.arith("from", "muli", &from, &width, "index");
-        let mut position = w.arith("position", "addi", &place.position, offset, "index");
+        let from = w.arith("from", "muli", &from, &width);
+        let mut position = w.arith("position", "addi", &place.position, offset);
         if place.ring {
             (_, position) = divide(w, "slot", &position, shape.length);
         }
@@ -160,9 +159,9 @@ impl Pass {
         &self,
         w: &mut Writer,
         shape: &Shape,
-        (from, from_at): (&Memory, &str),
-        token: &str,
-        (to, to_at): (&Memory, &str),
+        (from, from_at): (&Memory, &Operand),
+        token: &Operand,
+        (to, to_at): (&Memory, &Operand),
     ) {
         let Shape { pairs, width, rotated, lanes, .. } = *shape;
         // The dimensions before and after the rotated ones.
@@ -171,10 +170,9 @@ impl Pass {
             let lanes = dividing(end - start, lanes);
             let [from_at, to_at] = [from_at, to_at].map(|at| w.offset("rest", at, start));
             for_each(w, end - start, lanes, |w, at| {
-                let [from_at, to_at] =
-                    [&from_at, &to_at].map(|start| w.arith("rest", "addi", start, at, "index"));
+                let [from_at, to_at] = [&from_at, &to_at].map(|start| w.arith("rest", "addi", start, at));
                 let value = from.load(w, "rest", &from_at, lanes);
-                to.store(w, &value, &to_at, lanes);
+                to.store(w, &value, &to_at);
             });
         }
         let Some(tables) = &self.tables else { return };
@@ -182,29 +180,28 @@ impl Pass {
         let zero = w.index(0);
         let angles = mul_add(w, "angle", token, pairs, &zero);
         let lanes_of = dividing(pairs, lanes);
-        let ty = vector(lanes_of, "f32");
         for_each(w, pairs, lanes_of, |w, at| {
-            let angle = w.arith("angle", "addi", &angles, at, "index");
+            let angle = w.arith("angle", "addi", &angles, at);
             let [cos, sin] = tables.each_ref().map(|table| table.load(w, "angle", &angle, lanes_of));
-            let low_at = w.arith("low", "addi", &from_at, at, "index");
+            let low_at = w.arith("low", "addi", &from_at, at);
             let high_at = w.offset("high", &low_at, pairs);
             let (low, high) =
                 (from.load(w, "low", &low_at, lanes_of), from.load(w, "high", &high_at, lanes_of));
-            let mut product = |a: &str, b: &str| w.arith("product", "mulf", a, b, &ty);
+            let mut product = |a: &Operand, b: &Operand| w.arith("product", "mulf", a, b);
             let [low_cos, high_sin] = [product(&low, &cos), product(&high, &sin)];
             let [high_cos, low_sin] = [product(&high, &cos), product(&low, &sin)];
-            let rotated_low = w.arith("low", "subf", &low_cos, &high_sin, &ty);
-            let rotated_high = w.arith("high", "addf", &high_cos, &low_sin, &ty);
-            let low_at = w.arith("low", "addi", &to_at, at, "index");
+            let rotated_low = w.arith("low", "subf", &low_cos, &high_sin);
+            let rotated_high = w.arith("high", "addf", &high_cos, &low_sin);
+            let low_at = w.arith("low", "addi", &to_at, at);
             let high_at = w.offset("high", &low_at, pairs);
-            to.store(w, &rotated_low, &low_at, lanes_of);
-            to.store(w, &rotated_high, &high_at, lanes_of);
+            to.store(w, &rotated_low, &low_at);
+            to.store(w, &rotated_high, &high_at);
         });
     }
 }
 
 /// `body` for each index from 0 to `count`, `step` apart.
-pub(super) fn for_each(w: &mut Writer, count: usize, step: usize, body: impl FnOnce(&mut Writer, &str)) {
+pub(super) fn for_each(w: &mut Writer, count: usize, step: usize, body: impl FnOnce(&mut Writer, &Operand)) {
     let [zero, count, step] = [0, count, step].map(|value| w.index(value));
     w.for_loop("at", [&zero, &count, &step], &[], |w, at, _| {
         body(w, at);
@@ -218,58 +215,63 @@ pub(super) fn row_scratch(w: &mut Writer, shape: &Shape) -> Memory {
 }
 
 /// Writes the values of one position from an index on into a cache, in its format.
-fn pack(w: &mut Writer, shape: &Shape, (from, from_at): (&Memory, &str), (cache, cache_at): (&Memory, &str)) {
+fn pack(
+    w: &mut Writer,
+    shape: &Shape,
+    (from, from_at): (&Memory, &Operand),
+    (cache, cache_at): (&Memory, &Operand),
+) {
     let Shape { width, lanes, .. } = *shape;
     if cache.element != ElementType::I8 {
         return for_each(w, width, lanes, |w, at| {
-            let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at, "index"));
+            let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at));
             let value = from.load(w, "value", &from_at, lanes);
-            cache.store(w, &value, &to_at, lanes);
+            cache.store(w, &value, &to_at);
         });
     }
-    let (wide, words, bytes) = (vector(lanes, "f32"), vector(lanes, "i32"), vector(lanes, "i8"));
+    let wide = Type::vector(lanes, "f32");
     let [zero, count, step] = [0, width, lanes].map(|value| w.index(value));
-    let none = w.constant("dense<0.0>", &wide);
-    let largest = w.for_loop("at", [&zero, &count, &step], &[(none, wide.clone())], |w, at, largest| {
-        let from_at = w.arith("at", "addi", from_at, at, "index");
+    let none = w.constant("0.0", wide);
+    let largest = w.for_loop("at", [&zero, &count, &step], &[none], |w, at, largest| {
+        let from_at = w.arith("at", "addi", from_at, at);
         let value = from.load(w, "value", &from_at, lanes);
-        let magnitude = w.set("value", format_args!("math.absf {value} : {wide}"));
-        vec![w.arith("largest", "maximumf", &largest[0], &magnitude, &wide)]
+        let magnitude = w.unary("value", "math.absf", &value);
+        vec![w.arith("largest", "maximumf", &largest[0], &magnitude)]
     });
-    let largest = reduce(w, "largest", "maximumf", &largest[0], lanes);
-    let [steps, none, one] = ["127.0", "0.0", "1.0"].map(|value| w.constant(value, "f32"));
-    let scale = w.arith("scale", "divf", &largest, &steps, "f32");
-    let empty = w.set("empty", format_args!("arith.cmpf oeq, {scale}, {none} : f32"));
-    let divisor = w.set("scale", format_args!("arith.select {empty}, {one}, {scale} : f32"));
-    let divisor = broadcast(w, "scale", &divisor, lanes);
-    let [least, most] = ["-127.0", "127.0"].map(|value| w.constant(format_args!("dense<{value}>"), &wide));
+    let largest = w.reduce("largest", "maximumf", &largest[0]);
+    let [steps, none, one] = ["127.0", "0.0", "1.0"].map(|value| w.constant(value, Type::F32));
+    let scale = w.arith("scale", "divf", &largest, &steps);
+    let empty = w.compare("empty", "oeq", &scale, &none);
+    let divisor = w.select("scale", &empty, &one, &scale);
+    let divisor = w.broadcast("scale", &divisor, lanes);
+    let [least, most] = ["-127.0", "127.0"].map(|value| w.constant(value, wide));
     for_each(w, width, lanes, |w, at| {
-        let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at, "index"));
+        let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at));
         let value = from.load(w, "value", &from_at, lanes);
-        let value = w.arith("value", "divf", &value, &divisor, &wide);
-        let value = w.set("value", format_args!("math.roundeven {value} : {wide}"));
-        let value = w.arith("value", "maximumf", &value, &least, &wide);
-        let value = w.arith("value", "minimumf", &value, &most, &wide);
-        let value = w.set("value", format_args!("arith.fptosi {value} : {wide} to {words}"));
-        let value = w.set("value", format_args!("arith.trunci {value} : {words} to {bytes}"));
-        cache.view.store(w, &value, &[&to_at], &bytes);
+        let value = w.arith("value", "divf", &value, &divisor);
+        let value = w.unary("value", "math.roundeven", &value);
+        let value = w.arith("value", "maximumf", &value, &least);
+        let value = w.arith("value", "minimumf", &value, &most);
+        let value = w.cast("value", "fptosi", &value, "i32");
+        let value = w.cast("value", "trunci", &value, "i8");
+        cache.view.store(w, &value, &[&to_at]);
     });
-    let scale = broadcast(w, "scale", &scale, 1);
-    let scale = w.set("scale", format_args!("vector.bitcast {scale} : vector<1xf32> to vector<4xi8>"));
+    let scale = w.broadcast("scale", &scale, 1);
+    let scale = w.bitcast("scale", &scale, Type::vector(4, "i8"));
     let to_at = w.offset("at", cache_at, width);
-    cache.view.store(w, &scale, &[&to_at], "vector<4xi8>");
+    cache.view.store(w, &scale, &[&to_at]);
 }
 
 /// The scale of a position in an 8-bit cache, in all lanes; none for caches of floats.
-pub(super) fn scale_at(w: &mut Writer, shape: &Shape, cache: &Memory, at: &str) -> Option<String> {
+pub(super) fn scale_at(w: &mut Writer, shape: &Shape, cache: &Memory, at: &Operand) -> Option<Operand> {
     if cache.element != ElementType::I8 {
         return None;
     }
     let at = w.offset("scale", at, shape.width);
-    let bytes = cache.view.load(w, "scale", &[&at], "vector<4xi8>");
-    let scale = w.set("scale", format_args!("vector.bitcast {bytes} : vector<4xi8> to vector<1xf32>"));
-    let scale = w.set("scale", format_args!("vector.extract {scale}[0] : f32 from vector<1xf32>"));
-    Some(broadcast(w, "scale", &scale, shape.lanes))
+    let bytes = cache.view.load(w, "scale", &[&at], 4);
+    let scale = w.bitcast("scale", &bytes, Type::vector(1, "f32"));
+    let scale = w.extract("scale", &scale, 0);
+    Some(w.broadcast("scale", &scale, shape.lanes))
 }
 
 /// `lanes` values of a cache from an index on, which lie in the row with this scale.
@@ -277,12 +279,12 @@ pub(super) fn load_scaled(
     w: &mut Writer,
     shape: &Shape,
     cache: &Memory,
-    at: &str,
-    scale: Option<&str>,
-) -> String {
+    at: &Operand,
+    scale: Option<&Operand>,
+) -> Operand {
     let value = cache.load(w, "kept", at, shape.lanes);
     match scale {
-        Some(scale) => w.arith("kept", "mulf", &value, scale, &vector(shape.lanes, "f32")),
+        Some(scale) => w.arith("kept", "mulf", &value, scale),
         None => value,
     }
 }

@@ -24,20 +24,20 @@ pub(super) fn kernel(shape: &Shape) -> Option<Kernel> {
     let mut first = 0;
     for run in several() {
         let [begin, end] = [first, first + workgroups(run)].map(|number| w.index(number));
-        let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {begin} : index"));
-        let before = w.set("before", format_args!("arith.cmpi ult, {workgroup}, {end} : index"));
-        let own = w.arith("own", "andi", &behind, &before, "i1");
+        let behind = w.compare("behind", "uge", &workgroup, &begin);
+        let before = w.compare("before", "ult", &workgroup, &end);
+        let own = w.arith("own", "andi", &behind, &before);
         w.if_then(&own, |w| {
-            let item = w.arith("item", "subi", &workgroup, &begin, "index");
+            let item = w.arith("item", "subi", &workgroup, &begin);
             let (item, group) = divide(w, "group", &item, shape.kept_heads());
             let (index, block) = divide(w, "block", &item, run.tokens.div_ceil(TOKENS));
             let place = pass.place(w, shape, run, (&index, &group));
             let size = w.index(TOKENS);
-            let first = w.arith("first", "muli", &block, &size, "index");
+            let first = w.arith("first", "muli", &block, &size);
             for_each(w, TOKENS, 1, |w, token| {
-                let token = w.arith("token", "addi", &first, token, "index");
+                let token = w.arith("token", "addi", &first, token);
                 let tokens = w.index(run.tokens);
-                let exists = w.set("exists", format_args!("arith.cmpi ult, {token}, {tokens} : index"));
+                let exists = w.compare("exists", "ult", &token, &tokens);
                 w.if_then(&exists, |w| pass.write(w, shape, &place, &token, &row));
             });
         });

@@ -3,6 +3,7 @@
 
 use super::matrices;
 use super::product::{Arrangement, Buffers, Product};
+use crate::value::Operand;
 use crate::view::{Locality, View};
 use crate::writer::Writer;
 
@@ -44,21 +45,21 @@ struct Blocks<'a> {
 }
 
 /// Computes the outputs of the workgroup's panels from `first` on.
-pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first: &str) {
+pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first: &Operand) {
     let format = &product.format;
     let Arrangement { chunks, blocks, block_units, .. } = product.arrangement;
     let panels = panels_together(product);
     let of_workgroup = panels_of_workgroup(product);
     let group_sums = sums_of_group(product);
-    let sums = View::on_stack(w, "sums", of_workgroup / panels * group_sums, "f32");
+    let sums = View::on_stack(w, "sums", &[of_workgroup / panels * group_sums], "f32");
     let units = block_units * panels * format.lanes() * format.vectors();
-    let units = View::on_stack(w, "units", units, format.unit_element());
+    let units = View::on_stack(w, "units", &[units], format.unit_element());
     let this = Blocks { product, buffers, panels, sums, units };
 
     let [zero, one] = [0, 1].map(|value| w.index(value));
     let all = w.index(product.panels());
     let end = w.offset("end", first, of_workgroup);
-    let end = w.arith("end", "minui", &end, &all, "index");
+    let end = w.arith("end", "minui", &end, &all);
     let step = w.index(panels);
     let chunks = w.index(chunks);
     let blocks = w.index(blocks);
@@ -84,28 +85,27 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
 
 impl Blocks<'_> {
     /// Where the sums of the group that begins with a panel start.
-    fn group(&self, w: &mut Writer, panel: &str, first: &str) -> String {
-        let ahead = w.arith("ahead", "subi", panel, first, "index");
+    fn group(&self, w: &mut Writer, panel: &Operand, first: &Operand) -> Operand {
+        let ahead = w.arith("ahead", "subi", panel, first);
         w.scaled("group", &ahead, sums_of_group(self.product) / self.panels)
     }
 
     fn clear(&self, w: &mut Writer) {
-        let ty = self.product.format.sum();
-        let zero = w.constant("dense<0.0>", &ty);
+        let zero = w.constant("0.0", self.product.format.sum());
         let count = panels_of_workgroup(self.product) / self.panels * sums_of_group(self.product);
         let range = [0, count, self.product.format.lanes()].map(|value| w.index(value));
         w.for_loop("sum", [&range[0], &range[1], &range[2]], &[], |w, at, _| {
-            self.sums.store(w, &zero, &[at], &ty);
+            self.sums.store(w, &zero, &[at]);
             Vec::new()
         });
     }
 
     /// Converts a block of the panels from `panel` on to units; returns their number.
-    fn make_ready(&self, w: &mut Writer, panel: &str, block: &str) -> String {
+    fn make_ready(&self, w: &mut Writer, panel: &Operand, block: &Operand) -> Operand {
         let Product { format, .. } = self.product;
         let (lanes, panels) = (format.lanes(), self.panels);
         let block_steps = self.product.arrangement.block_units * format.steps() / format.units();
-        let starts: Vec<String> = (0..panels)
+        let starts: Vec<Operand> = (0..panels)
             .map(|i| {
                 let panel = w.offset("panel", panel, i);
                 self.product.panel_start(w, &panel)
@@ -113,9 +113,9 @@ impl Blocks<'_> {
             .collect();
         let begin = w.scaled("begin", block, block_steps);
         let steps = w.index(self.product.steps());
-        let left = w.arith("left", "subi", &steps, &begin, "index");
+        let left = w.arith("left", "subi", &steps, &begin);
         let most = w.index(block_steps);
-        let count = w.arith("count", "minui", &left, &most, "index");
+        let count = w.arith("count", "minui", &left, &most);
         let [zero, one] = [0, format.steps()].map(|value| w.index(value));
         w.for_loop("step", [&zero, &count, &one], &[], |w, step, _| {
             let from = w.added("from", &begin, step);
@@ -131,13 +131,13 @@ impl Blocks<'_> {
                 if format.in_matrices() {
                     for (j, unit) in format.load_matrices(w, &self.buffers.panels, &at).iter().enumerate() {
                         let to = w.offset("to", &to, (i * format.vectors() + j) * lanes);
-                        self.units.store(w, unit, &[&to], &format.unit());
+                        self.units.store(w, unit, &[&to]);
                     }
                     continue;
                 }
                 for (j, unit) in format.load(w, &self.buffers.panels, &at).into_iter().enumerate() {
                     let to = w.offset("to", &to, (j * panels + i) * lanes);
-                    self.units.store(w, &unit, &[&to], &format.unit());
+                    self.units.store(w, &unit, &[&to]);
                 }
             }
             Vec::new()
@@ -147,7 +147,7 @@ impl Blocks<'_> {
         if !self.product.has_last_step() {
             return units;
         }
-        let is_last = w.set("is_last", format_args!("arith.cmpi ult, {left}, {most} : index"));
+        let is_last = w.compare("is_last", "ult", &left, &most);
         w.if_then(&is_last, |w| {
             let to = w.scaled("to", &units, panels * lanes);
             for (i, start) in starts.iter().enumerate() {
@@ -155,19 +155,18 @@ impl Blocks<'_> {
                 let at = w.offset("at", &start, (self.product.inputs - 1) * lanes);
                 let unit = format.load_last(w, &self.buffers.elements, &at);
                 let to = w.offset("to", &to, i * lanes);
-                self.units.store(w, &unit, &[&to], &format.unit());
+                self.units.store(w, &unit, &[&to]);
             }
         });
-        let extra = w.set("extra", format_args!("arith.index_castui {is_last} : i1 to index"));
+        let extra = w.cast("extra", "index_castui", &is_last, "index");
         w.added("units", &units, &extra)
     }
 
     /// Adds the products of the converted units with the activations of a block, tile by tile.
-    fn multiply(&self, w: &mut Writer, chunk: &str, block: &str, group: &str, count: &str) {
+    fn multiply(&self, w: &mut Writer, chunk: &Operand, block: &Operand, group: &Operand, count: &Operand) {
         let Product { format, arrangement, .. } = self.product;
         let Arrangement { blocks, tiles, block_units, tile_rows, .. } = *arrangement;
         let (lanes, panels) = (format.lanes(), self.panels);
-        let sum = format.sum();
         let tile_sums = tile_rows * panels * lanes;
         let of_chunk = w.scaled("at", chunk, blocks);
         let of_block = w.added("at", &of_chunk, block);
@@ -178,18 +177,17 @@ impl Blocks<'_> {
             let base = w.added("base", group, &base);
             let x = w.added("at", &of_block, tile);
             let x = w.scaled("at", &x, block_units * tile_rows);
-            let places: Vec<String> =
+            let places: Vec<Operand> =
                 (0..tile_rows * panels).map(|i| w.offset("place", &base, i * lanes)).collect();
-            let carried: Vec<_> =
-                places.iter().map(|at| (self.sums.load(w, "sum", &[at], &sum), sum.clone())).collect();
+            let carried: Vec<_> = places.iter().map(|at| self.sums.load(w, "sum", &[at], lanes)).collect();
             let sums = w.for_loop("unit", [&zero, count, &one], &carried, |w, unit, sums| {
                 let mut sums = sums.to_vec();
                 let vectors = panels * format.vectors();
                 let from = w.scaled("from", unit, vectors * lanes);
-                let units: Vec<String> = (0..vectors)
+                let units: Vec<Operand> = (0..vectors)
                     .map(|i| {
                         let at = w.offset("from", &from, i * lanes);
-                        self.units.load(w, "unit", &[&at], &format.unit())
+                        self.units.load(w, "unit", &[&at], lanes)
                     })
                     .collect();
                 let of_unit = w.scaled("at", unit, tile_rows);
@@ -213,28 +211,27 @@ impl Blocks<'_> {
                 sums
             });
             for (sum_of_row, at) in sums.iter().zip(&places) {
-                self.sums.store(w, sum_of_row, &[at], &sum);
+                self.sums.store(w, sum_of_row, &[at]);
             }
             Vec::new()
         });
     }
 
     /// Stores the sums of a chunk of rows in the result.
-    fn finish(&self, w: &mut Writer, chunk: &str, panel: &str, group: &str) {
+    fn finish(&self, w: &mut Writer, chunk: &Operand, panel: &Operand, group: &Operand) {
         let Arrangement { tiles, tile_rows, .. } = self.product.arrangement;
         let lanes = self.product.format.lanes();
-        let sum = self.product.format.sum();
         let chunk_rows = w.index(tiles * tile_rows);
         let first = w.scaled("row", chunk, tiles * tile_rows);
         let rows = w.index(self.product.rows);
-        let left = w.arith("left", "subi", &rows, &first, "index");
-        let count = w.arith("count", "minui", &left, &chunk_rows, "index");
+        let left = w.arith("left", "subi", &rows, &first);
+        let count = w.arith("count", "minui", &left, &chunk_rows);
         let [zero, one] = [0, 1].map(|value| w.index(value));
         let column = self.product.column(w, panel);
         w.for_loop("row", [&zero, &count, &one], &[], |w, row_of_chunk, _| {
             let row = w.added("row", &first, row_of_chunk);
             if self.product.format.in_matrices() {
-                let out = (&self.buffers.out, [row.as_str(), &column]);
+                let out = (&self.buffers.out, [&row, &column]);
                 matrices::finish_row(w, (&self.sums, group), row_of_chunk, self.panels, out);
                 return Vec::new();
             }
@@ -242,9 +239,9 @@ impl Blocks<'_> {
             let at = w.added("at", group, &at);
             for i in 0..self.panels {
                 let at = w.offset("at", &at, i * lanes);
-                let value = self.sums.load(w, "sum", &[&at], &sum);
+                let value = self.sums.load(w, "sum", &[&at], lanes);
                 let column = w.offset("column", &column, i * lanes);
-                self.buffers.out.store(w, &value, &[&row, &column], &sum);
+                self.buffers.out.store(w, &value, &[&row, &column]);
             }
             Vec::new()
         });

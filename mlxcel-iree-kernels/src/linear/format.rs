@@ -3,6 +3,7 @@
 use mlxcel_stablehlo::ElementType;
 
 use crate::instructions::{Instructions, VectorSet};
+use crate::value::{Operand, Type};
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -94,8 +95,8 @@ impl Format {
     }
 
     /// The type of sums.
-    pub(super) fn sum(&self) -> String {
-        format!("vector<{}xf32>", self.lanes())
+    pub(super) fn sum(&self) -> Type {
+        Type::vector(self.lanes(), "f32")
     }
 
     /// The type of what a unit is multiplied by per row: one activation, or several.
@@ -110,11 +111,6 @@ impl Format {
     /// The elements of a unit's vectors.
     pub(super) fn unit_element(&self) -> &'static str {
         if self.units == Units::Floats { "f32" } else { "i32" }
-    }
-
-    /// The type of a unit's vectors.
-    pub(super) fn unit(&self) -> String {
-        format!("vector<{}x{}>", self.lanes(), self.unit_element())
     }
 
     /// The element type of a step's load: an element for each lane.
@@ -137,63 +133,52 @@ impl Format {
     }
 
     /// Loads a step from the element `at` of `weights`, and makes its units.
-    pub(super) fn load(&self, w: &mut Writer, weights: &View, at: &str) -> Vec<String> {
-        let lanes = self.lanes();
-        let stored = format!("vector<{lanes}x{}>", self.stored());
-        let step = weights.load(w, "step", &[at], &stored);
-        let unit = self.unit();
+    pub(super) fn load(&self, w: &mut Writer, weights: &View, at: &Operand) -> Vec<Operand> {
+        let step = weights.load(w, "step", &[at], self.lanes());
         match self.weight {
             _ if self.units != Units::Floats => vec![step],
             ElementType::BF16 => {
                 // The upper half of a float32 is the bfloat16 with the same value.
-                let half = w.constant("dense<16>", &stored);
-                let upper = w.constant("dense<-65536>", &stored);
-                let even = w.arith("shifted", "shli", &step, &half, &stored);
-                let odd = w.arith("masked", "andi", &step, &upper, &stored);
-                [even, odd]
-                    .map(|bits| w.set("unit", format_args!("arith.bitcast {bits} : {stored} to {unit}")))
-                    .into()
+                let half = w.constant(16, step.ty);
+                let upper = w.constant(-65536, step.ty);
+                let even = w.arith("shifted", "shli", &step, &half);
+                let odd = w.arith("masked", "andi", &step, &upper);
+                [even, odd].map(|bits| w.cast("unit", "bitcast", &bits, "f32")).into()
             }
-            ElementType::F16 => vec![w.set("unit", format_args!("arith.extf {step} : {stored} to {unit}"))],
+            ElementType::F16 => vec![w.cast("unit", "extf", &step, "f32")],
             _ => vec![step],
         }
     }
 
     /// Loads a last step of one input, where other steps have two, from the element `at` of `weights` as stored.
-    pub(super) fn load_last(&self, w: &mut Writer, weights: &View, at: &str) -> String {
-        let stored = format!("vector<{}x{}>", self.lanes(), self.weight);
-        let step = weights.load(w, "step", &[at], &stored);
-        w.set("unit", format_args!("arith.extf {step} : {stored} to {}", self.unit()))
+    pub(super) fn load_last(&self, w: &mut Writer, weights: &View, at: &Operand) -> Operand {
+        let step = weights.load(w, "step", &[at], self.lanes());
+        w.cast("unit", "extf", &step, "f32")
     }
 
     /// The activation at `at` of `x` in every lane.
-    pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &str) -> String {
+    pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &Operand) -> Operand {
         let activation = x.element(w, "x", &[at]);
-        w.set(
-            "broadcast",
-            format_args!("vector.broadcast {activation} : {} to {}", self.activation(), self.unit()),
-        )
+        w.broadcast("broadcast", &activation, self.lanes())
     }
 
     /// `sum` and the product of a unit and a broadcast activation.
-    pub(super) fn multiply_add(&self, w: &mut Writer, unit: &str, activation: &str, sum: &str) -> String {
-        let ty = self.sum();
+    pub(super) fn multiply_add(
+        &self,
+        w: &mut Writer,
+        unit: &Operand,
+        activation: &Operand,
+        sum: &Operand,
+    ) -> Operand {
         if self.units == Units::Floats {
-            return w.set("sum", format_args!("vector.fma {unit}, {activation}, {sum} : {ty}"));
+            return w.fma("sum", unit, activation, sum);
         }
-        let lanes = self.lanes();
-        let (words, pairs) = (self.unit(), format!("vector<{}xbf16>", 2 * lanes));
-        let [unit, activation] = [unit, activation]
-            .map(|value| w.set("pairs", format_args!("vector.bitcast {value} : {words} to {pairs}")));
+        let pairs = Type::vector(2 * self.lanes(), "bf16");
+        let [unit, activation] = [unit, activation].map(|value| w.bitcast("pairs", value, pairs));
         let intrinsic = match self.instructions.set {
             VectorSet::Neon => "llvm.aarch64.neon.bfdot.v4f32.v8bf16",
             _ => "llvm.x86.avx512bf16.dpbf16ps.512",
         };
-        w.set(
-            "sum",
-            format_args!(
-                "llvm.call_intrinsic \"{intrinsic}\"({sum}, {unit}, {activation}) : ({ty}, {pairs}, {pairs}) -> {ty}"
-            ),
-        )
+        w.intrinsic("sum", intrinsic, &[sum, &unit, &activation], sum.ty)
     }
 }

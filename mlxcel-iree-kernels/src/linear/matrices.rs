@@ -4,6 +4,7 @@
 //! two vectors too, `[row][output]` each, in place of the two rows' sums of other products.
 
 use super::format::Format;
+use crate::value::{Operand, Type};
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -17,39 +18,29 @@ impl Format {
     }
 
     /// Loads two steps from the element `at` of `weights` on, and makes their unit.
-    pub(super) fn load_matrices(&self, w: &mut Writer, weights: &View, at: &str) -> [String; 2] {
-        let ty = self.unit();
+    pub(super) fn load_matrices(&self, w: &mut Writer, weights: &View, at: &Operand) -> [Operand; 2] {
         let behind = w.offset("at", at, self.lanes());
-        let [first, second] = [at, &behind].map(|at| weights.load(w, "step", &[at], &ty));
-        [[0, 4, 1, 5], [2, 6, 3, 7]].map(|places| {
-            w.set("unit", format_args!("vector.shuffle {first}, {second} {places:?} : {ty}, {ty}"))
-        })
+        let [first, second] = [at, &behind].map(|at| weights.load(w, "step", &[at], self.lanes()));
+        [[0, 4, 1, 5], [2, 6, 3, 7]].map(|places| w.shuffle("unit", &first, &second, &places))
     }
 
     /// Adds to the `sums` of two rows the products of the units of some panels with the activations at `at` of `x`.
     pub(super) fn add_matrices(
         &self,
         w: &mut Writer,
-        units: &[String],
+        units: &[Operand],
         x: &View,
-        at: &str,
-        sums: &mut [String],
+        at: &Operand,
+        sums: &mut [Operand],
     ) {
-        let (words, halves, sum_type) = (self.unit(), "vector<8xbf16>", self.sum());
-        let rows = format!("vector<{TWO}x{}>", self.activation());
-        let x = x.load(w, "x", &[at], &rows);
-        let x = w.set("rows", format_args!("vector.bitcast {x} : {rows} to {halves}"));
+        let halves = Type::vector(8, "bf16");
+        let x = x.load(w, "x", &[at], TWO);
+        let x = w.bitcast("rows", &x, halves);
         let panels = units.len() / 2;
         for (place, unit) in units.iter().enumerate() {
-            let unit = w.set("outputs", format_args!("vector.bitcast {unit} : {words} to {halves}"));
+            let unit = w.bitcast("outputs", unit, halves);
             let sum = &mut sums[place % 2 * panels + place / 2];
-            let types = format!("({sum_type}, {halves}, {halves}) -> {sum_type}");
-            *sum = w.set(
-                "sum",
-                format_args!(
-                    "llvm.call_intrinsic \"llvm.aarch64.neon.bfmmla\"({sum}, {x}, {unit}) : {types}"
-                ),
-            );
+            *sum = w.intrinsic("sum", "llvm.aarch64.neon.bfmmla", &[sum, &x, &unit], sum.ty);
         }
     }
 }
@@ -57,25 +48,25 @@ impl Format {
 /// Writes the sums of one row of a chunk, which begin at `group`, to the result from an output on.
 pub(super) fn finish_row(
     w: &mut Writer,
-    (sums, group): (&View, &str),
-    row: &str,
+    (sums, group): (&View, &Operand),
+    row: &Operand,
     panels: usize,
-    (out, [row_of_out, column]): (&View, [&str; 2]),
+    (out, [row_of_out, column]): (&View, [&Operand; 2]),
 ) {
-    let (lanes, ty) = (2 * TWO, format!("vector<{TWO}xf32>"));
+    let lanes = 2 * TWO;
     let pair = w.divided("pair", row, TWO);
     let first = w.scaled("at", &pair, TWO * panels * lanes);
     let first = w.added("at", group, &first);
     let two = w.index(TWO);
-    let in_pair = w.arith("in_pair", "remui", row, &two, "index");
+    let in_pair = w.arith("in_pair", "remui", row, &two);
     let in_vector = w.scaled("at", &in_pair, TWO);
     let first = w.added("at", &first, &in_vector);
     for panel in 0..panels {
         for half in 0..2 {
             let at = w.offset("at", &first, (half * panels + panel) * lanes);
-            let value = sums.load(w, "sum", &[&at], &ty);
+            let value = sums.load(w, "sum", &[&at], TWO);
             let column = w.offset("column", column, panel * lanes + half * TWO);
-            out.store(w, &value, &[row_of_out, &column], &ty);
+            out.store(w, &value, &[row_of_out, &column]);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::{blocked, rest, streamed};
 use crate::experts::{self, Block, Blocks, Part};
 use crate::instructions::{Instructions, VectorSet};
 use crate::kernels::{Binding, Kernel};
+use crate::value::Operand;
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -218,7 +219,7 @@ impl Product {
         let compute = |w: &mut Writer| self.workgroup_results(w, &buffers, &workgroup, panels_in_group);
         match block {
             Some(block) => {
-                block.results(w, &workgroup, buffers.out.parts(), [rows, outputs], compute);
+                block.results(w, &workgroup, &buffers.out, [rows, outputs], compute);
             }
             None => compute(w),
         }
@@ -226,7 +227,13 @@ impl Product {
     }
 
     /// The outputs of a workgroup.
-    fn workgroup_results(&self, w: &mut Writer, buffers: &Buffers, workgroup: &str, panels_in_group: usize) {
+    fn workgroup_results(
+        &self,
+        w: &mut Writer,
+        buffers: &Buffers,
+        workgroup: &Operand,
+        panels_in_group: usize,
+    ) {
         let few = self.few_rows();
         let main = |w: &mut Writer| {
             let first = w.scaled("panel", workgroup, panels_in_group);
@@ -241,23 +248,23 @@ impl Product {
         }
         let groups = w.index(self.panels().div_ceil(panels_in_group));
         if self.panels() > 0 {
-            let in_panels = w.set("in_panels", format_args!("arith.cmpi ult, {workgroup}, {groups} : index"));
+            let in_panels = w.compare("in_panels", "ult", workgroup, &groups);
             w.if_then(&in_panels, main);
         }
-        let behind = w.set("behind", format_args!("arith.cmpi uge, {workgroup}, {groups} : index"));
+        let behind = w.compare("behind", "uge", workgroup, &groups);
         w.if_then(&behind, |w| {
-            let row = w.arith("rest", "subi", workgroup, &groups, "index");
+            let row = w.arith("rest", "subi", workgroup, &groups);
             rest::write(self, w, buffers, &row);
         });
     }
 
     /// The index in `weight.panels` at which a panel begins.
-    pub(super) fn panel_start(&self, w: &mut Writer, panel: &str) -> String {
+    pub(super) fn panel_start(&self, w: &mut Writer, panel: &Operand) -> Operand {
         w.scaled("start", panel, self.format.lanes() * self.inputs / self.format.depth())
     }
 
     /// The first of the outputs of a panel.
-    pub(super) fn column(&self, w: &mut Writer, panel: &str) -> String {
+    pub(super) fn column(&self, w: &mut Writer, panel: &Operand) -> Operand {
         w.scaled("column", panel, self.format.lanes())
     }
 
@@ -267,11 +274,11 @@ impl Product {
     }
 
     /// One element of the weight as float32.
-    pub(super) fn element(&self, w: &mut Writer, buffers: &Buffers, at: &str) -> String {
+    pub(super) fn element(&self, w: &mut Writer, buffers: &Buffers, at: &Operand) -> Operand {
         let element = buffers.elements.element(w, "element", &[at]);
         match self.weight {
             ElementType::F32 => element,
-            narrow => w.set("element", format_args!("arith.extf {element} : {narrow} to f32")),
+            _ => w.cast("element", "extf", &element, "f32"),
         }
     }
 }
@@ -335,15 +342,11 @@ impl Buffers {
         let stored = product.panels() * format.lanes() * inputs / format.depth();
         let (units, elements) = (format.activation(), weight.mlir());
         let Some((blocks, experts)) = experts else {
-            let mut view = |word: &str, binding: &Binding, ty: String| {
-                let name = kernel.view(word, binding, 0, &ty);
-                View { name, ty }
-            };
             let buffers = Self {
-                x: view("x", &x, format!("memref<{activations}x{units}>")),
-                panels: view("panels", &panels, format!("memref<{stored}x{}>", format.stored())),
-                elements: view("elements", &panels, format!("memref<{}x{elements}>", outputs * inputs)),
-                out: view("out", &out, format!("memref<{rows}x{outputs}xf32>")),
+                x: kernel.view("x", &x, &[activations], units),
+                panels: kernel.view("panels", &panels, &[stored], format.stored()),
+                elements: kernel.view("elements", &panels, &[outputs * inputs], elements),
+                out: kernel.view("out", &out, &[rows, outputs], "f32"),
             };
             return (buffers, None);
         };
@@ -356,11 +359,10 @@ impl Buffers {
             kernel.body.scaled("start", &block.number, rows * outputs),
         ];
         let mut number = 0;
-        let mut view = |word: &str, binding: &Binding, all: usize, shape: &[usize], element: &str| {
+        let mut view = |word: &str, binding: &Binding, all: usize, shape: &[usize], element: &'static str| {
             let part = Part { all, offset: &starts[number], shape, strides: &experts::dense(shape) };
             number += 1;
-            let (name, ty) = experts::part(kernel, word, binding, &part, element);
-            View { name, ty }
+            experts::part(kernel, word, binding, &part, element)
         };
         let all = blocks.matrices * matrix;
         let buffers = Self {

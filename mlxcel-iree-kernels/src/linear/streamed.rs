@@ -4,6 +4,7 @@
 //! Several panels, or rows, are enough that no addition waits for the previous one while memory is read.
 
 use super::product::{Buffers, Product};
+use crate::value::Operand;
 use crate::view::{Locality, View};
 use crate::writer::Writer;
 
@@ -19,21 +20,19 @@ pub(super) fn panels_together(product: &Product) -> usize {
 }
 
 /// Computes the outputs of panels from `first` on.
-pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first: &str) {
+pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first: &Operand) {
     let format = &product.format;
     let (rows, panels) = (product.rows, panels_together(product));
-    let sum = format.sum();
-    let panels: Vec<String> = (0..panels).map(|i| w.offset("panel", first, i)).collect();
-    let starts: Vec<String> = panels.iter().map(|panel| product.panel_start(w, panel)).collect();
+    let panels: Vec<Operand> = (0..panels).map(|i| w.offset("panel", first, i)).collect();
+    let starts: Vec<Operand> = panels.iter().map(|panel| product.panel_start(w, panel)).collect();
     let main_steps = product.steps() / UNROLL * UNROLL;
 
-    let zero = w.constant("dense<0.0>", &sum);
+    let zero = w.constant("0.0", format.sum());
     let mut sums = vec![zero; panels.len() * rows];
     let stream = Stream { product, buffers, starts: &starts };
     if main_steps > 0 {
         let range = [0, main_steps, UNROLL].map(|value| w.index(value));
-        let carried: Vec<_> = sums.into_iter().map(|value| (value, sum.clone())).collect();
-        sums = w.for_loop("step", [&range[0], &range[1], &range[2]], &carried, |w, step, sums| {
+        sums = w.for_loop("step", [&range[0], &range[1], &range[2]], &sums, |w, step, sums| {
             let mut sums = sums.to_vec();
             for turn in 0..UNROLL {
                 let step = w.offset("step", step, turn);
@@ -53,7 +52,7 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
         let column = product.column(w, panel);
         for (row, total) in sums.iter().enumerate() {
             let row = w.index(row);
-            buffers.out.store(w, total, &[&row, &column], &sum);
+            buffers.out.store(w, total, &[&row, &column]);
         }
     }
 }
@@ -62,16 +61,16 @@ pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first:
 struct Stream<'a> {
     product: &'a Product,
     buffers: &'a Buffers,
-    starts: &'a [String],
+    starts: &'a [Operand],
 }
 
 impl Stream<'_> {
     /// Adds the products of one step, number `turn` of the unrolled ones.
-    fn step(&self, w: &mut Writer, step: &str, turn: usize, sums: &mut [String]) {
+    fn step(&self, w: &mut Writer, step: &Operand, turn: usize, sums: &mut [Operand]) {
         let format = &self.product.format;
         let lane = w.scaled("at", step, format.lanes());
         let weights: &View = &self.buffers.panels;
-        let units: Vec<Vec<String>> = self
+        let units: Vec<Vec<Operand>> = self
             .starts
             .iter()
             .map(|start| {
@@ -90,14 +89,14 @@ impl Stream<'_> {
         let rows = self.product.rows;
         let x = w.scaled("at", step, format.units() * rows);
         for unit in 0..format.units() {
-            let of_unit: Vec<&str> = units.iter().map(|units| units[unit].as_str()).collect();
+            let of_unit: Vec<&Operand> = units.iter().map(|units| &units[unit]).collect();
             let x = w.offset("at", &x, unit * rows);
             self.unit(w, &of_unit, &x, sums);
         }
     }
 
     /// Adds the products of one unit of each panel with the activations from `x` on to the sums.
-    fn unit(&self, w: &mut Writer, units: &[&str], x: &str, sums: &mut [String]) {
+    fn unit(&self, w: &mut Writer, units: &[&Operand], x: &Operand, sums: &mut [Operand]) {
         let format = &self.product.format;
         let rows = self.product.rows;
         for row in 0..rows {
@@ -110,10 +109,10 @@ impl Stream<'_> {
         }
     }
 
-    fn last_step(&self, w: &mut Writer, sums: &mut [String]) {
+    fn last_step(&self, w: &mut Writer, sums: &mut [Operand]) {
         let format = &self.product.format;
         let last = self.product.inputs - 1;
-        let units: Vec<String> = self
+        let units: Vec<Operand> = self
             .starts
             .iter()
             .map(|start| {
@@ -122,7 +121,7 @@ impl Stream<'_> {
                 format.load_last(w, &self.buffers.elements, &at)
             })
             .collect();
-        let units: Vec<&str> = units.iter().map(String::as_str).collect();
+        let units: Vec<&Operand> = units.iter().collect();
         let x = w.index(last * self.product.rows);
         self.unit(w, &units, &x, sums);
     }

@@ -3,6 +3,7 @@
 use super::buffers::Views;
 use super::linear::{BLOCK, Chunk, Linear, Panels, unrolled};
 use crate::instructions::VectorSet;
+use crate::value::Operand;
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -20,17 +21,10 @@ impl Linear {
         let product = &self.product;
         let (form, rows) = (&product.form, self.rows.min(BLOCK));
         let (units, word) = (product.units(), product.arithmetic.lane());
-        let mut take = |word: &str, ty: String| {
-            let attributes = "alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>";
-            let name = w.set(word, format_args!("\"memref.alloca\"() <{{{attributes}}}> : () -> {ty}"));
-            View::new(name, ty)
-        };
+        let operands = [panels, units, form.lanes * product.vectors()];
         Scratch {
-            totals: take("totals", format!("memref<{panels}x{rows}x{}xf32>", form.lanes)),
-            operands: take(
-                "operands",
-                format!("memref<{panels}x{units}x{}x{word}>", form.lanes * product.vectors()),
-            ),
+            totals: View::on_stack(w, "totals", &[panels, rows, form.lanes], "f32"),
+            operands: View::on_stack(w, "operands", &operands, word),
         }
     }
 
@@ -44,18 +38,18 @@ impl Linear {
         views: &Views,
         panels: &Panels<'_>,
         scratch: &Scratch,
-        first: &str,
+        first: &Operand,
         count: usize,
     ) {
         let product = &self.product;
-        let (form, floats) = (&product.form, product.vector("f32"));
+        let form = &product.form;
         let numbers = Self::numbers(w, panels);
-        let places: Vec<String> = (0..panels.count).map(|i| w.index(i)).collect();
+        let places: Vec<Operand> = (0..panels.count).map(|i| w.index(i)).collect();
         let [zero, one, rows] = [0, 1, count].map(|n| w.index(n));
-        let nothing = w.constant("dense<0.0>", &floats);
+        let nothing = w.constant("0.0", product.vector("f32"));
         w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
             for place in &places {
-                scratch.totals.store(w, &nothing, &[place, row, &zero], &floats);
+                scratch.totals.store(w, &nothing, &[place, row, &zero]);
             }
             Vec::new()
         });
@@ -82,11 +76,11 @@ impl Linear {
         });
         let lanes = w.index(form.lanes);
         w.for_loop("row", [&zero, &rows, &one], &[], |w, row, _| {
-            let at = w.arith("row", "addi", first, row, "index");
+            let at = w.arith("row", "addi", first, row);
             for (number, place) in numbers.iter().zip(&places) {
-                let total = scratch.totals.load(w, "total", &[place, row, &zero], &floats);
-                let output = w.arith("output", "muli", number, &lanes, "index");
-                views.out.store(w, &total, &[&at, &output], &floats);
+                let total = scratch.totals.load(w, "total", &[place, row, &zero], form.lanes);
+                let output = w.arith("output", "muli", number, &lanes);
+                views.out.store(w, &total, &[&at, &output]);
             }
             Vec::new()
         });
@@ -98,7 +92,7 @@ impl Linear {
         w: &mut Writer,
         views: &Views,
         scratch: &Scratch,
-        panels: &[String],
+        panels: &[Operand],
         chunk: &Chunk,
     ) {
         let product = &self.product;
@@ -108,7 +102,6 @@ impl Linear {
         let together = product.width().div_ceil(codes.len());
         let turns = form.chunk() / codes.len() / together;
         let [zero, one, size] = [0, 1, turns].map(|n| w.index(n));
-        let operand = product.operand();
         w.for_loop("unit", [&zero, &size, &one], &[], |w, turn, _| {
             let word = w.scaled("word", turn, form.unit_words() * together);
             let step_of_turn = w.scaled("step", turn, codes.len() * together / product.width());
@@ -124,7 +117,7 @@ impl Linear {
                     let at = w.offset("step", &step_of_turn, step);
                     for (part, value) in values.iter().enumerate() {
                         let part = w.index(part * form.lanes);
-                        scratch.operands.store(w, value, &[&place, &at, &part], &operand);
+                        scratch.operands.store(w, value, &[&place, &at, &part]);
                     }
                 }
             }
@@ -139,14 +132,14 @@ impl Linear {
         w: &mut Writer,
         views: &Views,
         scratch: &Scratch,
-        chunk: &str,
-        of_weights: &[(String, Option<String>)],
-        first: &str,
-        tile: &str,
+        chunk: &Operand,
+        of_weights: &[(Operand, Option<Operand>)],
+        first: &Operand,
+        tile: &Operand,
         count: usize,
     ) {
         let product = &self.product;
-        let (floats, operand) = (product.vector("f32"), product.operand());
+        let lanes = product.form.lanes;
         let units = product.units();
         let unroll = match product.instructions.set {
             // A fully unrolled chunk would need more registers than there are.
@@ -155,25 +148,24 @@ impl Linear {
             _ => unrolled(units, 4),
         };
         let (panels, planes) = (of_weights.len(), product.arithmetic.planes());
-        let base = w.arith("row", "addi", first, tile, "index");
-        let rows: Vec<String> = (0..count).map(|m| w.offset("row", &base, m)).collect();
+        let base = w.arith("row", "addi", first, tile);
+        let rows: Vec<Operand> = (0..count).map(|m| w.offset("row", &base, m)).collect();
         let [zero, end, step] = [0, units, unroll].map(|n| w.index(n));
         let beginnings = vec![self.beginnings(w, views, chunk, &rows); panels].concat();
-        let from = if product.matrices {
+        let carried = if product.matrices {
             vec![product.nothing(w); panels * count.next_multiple_of(2) * planes]
         } else {
             beginnings.clone()
         };
-        let carried: Vec<_> = from.into_iter().map(|sum| (sum, product.operand())).collect();
         let mut sums = w.for_loop("unit", [&zero, &end, &step], &carried, |w, unit, sums| {
             let mut sums = sums.to_vec();
             for i in 0..unroll {
                 let at = w.offset("unit", unit, i);
-                let operands: Vec<String> = (0..panels * product.vectors())
+                let operands: Vec<Operand> = (0..panels * product.vectors())
                     .map(|place| {
-                        let part = w.index(place % product.vectors() * product.form.lanes);
+                        let part = w.index(place % product.vectors() * lanes);
                         let place = w.index(place / product.vectors());
-                        scratch.operands.load(w, "operand", &[&place, &at, &part], &operand)
+                        scratch.operands.load(w, "operand", &[&place, &at, &part], lanes)
                     })
                     .collect();
                 if product.matrices {
@@ -197,7 +189,7 @@ impl Linear {
             sums = product.sums_of_rows(w, &sums, panels, count);
             if product.subtracted().is_some() {
                 for (sum, beginning) in sums.iter_mut().zip(&beginnings).skip(planes - 1).step_by(planes) {
-                    *sum = w.arith("sum", "addi", sum, beginning, &product.operand());
+                    *sum = w.arith("sum", "addi", sum, beginning);
                 }
             }
         }
@@ -206,11 +198,11 @@ impl Linear {
             let place_of_row = w.offset("place", tile, m);
             for (n, of_weight) in of_weights.iter().enumerate() {
                 let place = w.index(n);
-                let at = [place.as_str(), &place_of_row, &zero];
-                let total = scratch.totals.load(w, "total", &at, &floats);
+                let at = [&place, &place_of_row, &zero];
+                let total = scratch.totals.load(w, "total", &at, lanes);
                 let sums = &sums[(n * count + m) * planes..][..planes];
                 let total = product.add_chunk(w, &total, sums, of_weight, &of_x);
-                scratch.totals.store(w, &total, &at, &floats);
+                scratch.totals.store(w, &total, &at);
             }
         }
     }

@@ -49,12 +49,12 @@ impl Buffers {
         kernel: &mut Kernel,
         (word, binding): (&str, &Binding),
         of_row: &[usize],
-        element: &str,
+        element: &'static str,
     ) -> View {
         let (chunks, rows) = (linear.product.form.chunks(), linear.rows);
         let shape = [&[chunks, rows], of_row].concat();
         let (Some(blocks), Some(block)) = (linear.blocks, &self.block) else {
-            return whole(kernel, word, binding, &shape, element);
+            return kernel.view(word, binding, &shape, element);
         };
         let row: usize = of_row.iter().product();
         let offset = blocks.start(&mut kernel.body, block, rows * row);
@@ -66,8 +66,7 @@ impl Buffers {
             shape: &shape,
             strides: &strides,
         };
-        let (name, ty) = experts::part(kernel, word, binding, &part, element);
-        View::new(name, ty)
+        experts::part(kernel, word, binding, &part, element)
     }
 
     /// The buffer of a part of the weight with `of_output` elements per output, those of the block's matrix.
@@ -77,25 +76,17 @@ impl Buffers {
         kernel: &mut Kernel,
         (word, binding): (&str, &Binding),
         (of_output, shape): (usize, &[usize]),
-        element: &str,
+        element: &'static str,
     ) -> View {
         let (Some(blocks), Some(block)) = (linear.blocks, &self.block) else {
-            return whole(kernel, word, binding, shape, element);
+            return kernel.view(word, binding, shape, element);
         };
         let matrix = linear.product.form.outputs * of_output;
         let offset = kernel.body.scaled("start", &block.matrix, matrix);
         let part =
             Part { all: blocks.matrices * matrix, offset: &offset, shape, strides: &experts::dense(shape) };
-        let (name, ty) = experts::part(kernel, word, binding, &part, element);
-        View::new(name, ty)
+        experts::part(kernel, word, binding, &part, element)
     }
-}
-
-/// A whole buffer.
-fn whole(kernel: &mut Kernel, word: &str, binding: &Binding, shape: &[usize], element: &str) -> View {
-    let shape: String = shape.iter().map(|size| format!("{size}x")).collect();
-    let ty = format!("memref<{shape}{element}>");
-    View::new(kernel.view(word, binding, 0, &ty), ty)
 }
 
 impl Views {
@@ -121,10 +112,9 @@ impl Views {
                     shape: &shape,
                     strides: &experts::dense(&shape),
                 };
-                let (name, ty) = experts::part(kernel, "out", &buffers.out, &part, "f32");
-                View::new(name, ty)
+                experts::part(kernel, "out", &buffers.out, &part, "f32")
             }
-            _ => whole(kernel, "out", &buffers.out, &shape, "f32"),
+            _ => kernel.view("out", &buffers.out, &shape, "f32"),
         };
         Self { x, meta, weight, out }
     }

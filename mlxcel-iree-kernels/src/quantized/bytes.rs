@@ -6,6 +6,7 @@
 use super::form::Arithmetic;
 use super::product::Product;
 use crate::instructions::VectorSet;
+use crate::value::{Operand, Type};
 use crate::writer::Writer;
 
 /// Subtracted from 8-bit codes that become signed.
@@ -26,23 +27,22 @@ impl Product {
     }
 
     /// 8-bit codes minus [`CENTRE`].
-    pub(super) fn centred(&self, w: &mut Writer, codes: &str) -> String {
-        let signs = self.whole().constant(w, i32::from_ne_bytes([CENTRE; 4]), "i32");
-        w.arith("centred", "xori", codes, &signs, &self.vector("i32"))
+    pub(super) fn centred(&self, w: &mut Writer, codes: &Operand) -> Operand {
+        let signs = w.constant(i32::from_ne_bytes([CENTRE; 4]), codes.ty);
+        w.arith("centred", "xori", codes, &signs)
     }
 
-    /// `sum` plus the products of an operand's bytes with those of activations, a vector of this type: four bytes at a time, or matrices.
+    /// `sum` plus the products of an operand's bytes with those of activations: four bytes at a time, or matrices.
     pub(super) fn add_products(
         &self,
         w: &mut Writer,
-        sum: &str,
-        operand: &str,
-        (x, x_type): (&str, &str),
-    ) -> String {
-        let (words, lanes) = (self.vector("i32"), self.form.lanes);
-        let bytes = format!("vector<{}xi8>", lanes * 4);
-        let [operand, x] = [(operand, words.as_str()), (x, x_type)]
-            .map(|(value, ty)| w.set("bytes", format_args!("vector.bitcast {value} : {ty} to {bytes}")));
+        sum: &Operand,
+        operand: &Operand,
+        x: &Operand,
+    ) -> Operand {
+        let lanes = self.form.lanes;
+        let bytes = Type::vector(lanes * 4, "i8");
+        let [operand, x] = [operand, x].map(|value| w.bitcast("bytes", value, bytes));
         let name = match self.instructions.set {
             VectorSet::Neon => {
                 let name = match (self.matrices, self.signed()) {
@@ -55,8 +55,7 @@ impl Product {
             }
             VectorSet::Avx512 | VectorSet::Avx2 => format!("llvm.x86.avx512.vpdpbusd.{}", 32 * lanes),
         };
-        let types = format!("({words}, {bytes}, {bytes}) -> {words}");
-        w.set("sum", format_args!("llvm.call_intrinsic \"{name}\"({sum}, {operand}, {x}) : {types}"))
+        w.intrinsic("sum", &name, &[sum, &operand, &x], sum.ty)
     }
 }
 

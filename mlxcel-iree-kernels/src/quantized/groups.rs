@@ -3,8 +3,9 @@
 use mlxcel_models::packing::{Offset, Scale};
 use mlxcel_models::{Packing, Part};
 
-use super::extent::{Extent, SmallFloat};
+use super::small_float::SmallFloat;
 use super::weight::Weight;
+use crate::value::Operand;
 use crate::view::Locality;
 use crate::writer::Writer;
 
@@ -12,108 +13,105 @@ use crate::writer::Writer;
 pub(super) struct Groups<'a> {
     pub(super) packing: Packing,
     pub(super) weight: &'a Weight,
-    pub(super) extent: Extent,
+    /// The rows of a panel; none for one row.
+    pub(super) lanes: Option<usize>,
     /// The index before that of a group, and the one after it.
-    pub(super) before: &'a str,
-    pub(super) behind: Option<&'a str>,
+    pub(super) before: &'a Operand,
+    pub(super) behind: Option<&'a Operand>,
 }
 
 impl Groups<'_> {
     /// The scale of a group times `factor`, a power of two.
-    pub(super) fn scale(&self, w: &mut Writer, group: &str, factor: f32) -> String {
-        let (extent, part) = (self.extent, Part::Scales);
+    pub(super) fn scale(&self, w: &mut Writer, group: &Operand, factor: f32) -> Operand {
+        let part = Part::Scales;
         let (scale, factor) = match self.packing.scale {
             Scale::Float(_) => (self.float(w, part, group), factor),
             Scale::E8M0 => {
-                let ty = extent.ty("i32");
-                let byte = self.load(w, part, group, "i8");
-                let exponent = extent.cast(w, "extui", &byte, "i8", "i32");
-                let place = extent.constant(w, 23, "i32");
-                let bits = w.arith("bits", "shli", &exponent, &place, &ty);
+                let byte = self.load(w, part, group);
+                let exponent = w.cast("cast", "extui", &byte, "i32");
+                let place = w.constant(23, exponent.ty);
+                let bits = w.arith("bits", "shli", &exponent, &place);
                 // 2^-127, with exponent 0, is subnormal; the bits of every other power are larger.
-                let least = extent.constant(w, 1 << 22, "i32");
-                let bits = w.arith("bits", "maxsi", &bits, &least, &ty);
-                (extent.cast(w, "bitcast", &bits, "i32", "f32"), factor)
+                let least = w.constant(1 << 22, bits.ty);
+                let bits = w.arith("bits", "maxsi", &bits, &least);
+                (w.cast("cast", "bitcast", &bits, "f32"), factor)
             }
             Scale::E4M3 => {
-                let byte = self.load(w, part, group, "i8");
-                let bits = extent.cast(w, "extui", &byte, "i8", "i16");
-                let eight = extent.constant(w, 8, "i16");
-                let bits = w.arith("bits", "shli", &bits, &eight, &extent.ty("i16"));
+                let byte = self.load(w, part, group);
+                let bits = w.cast("cast", "extui", &byte, "i16");
+                let eight = w.constant(8, bits.ty);
+                let bits = w.arith("bits", "shli", &bits, &eight);
                 let kind = SmallFloat::E4M3;
-                (extent.small_float(w, &bits, kind), factor * kind.factor())
+                (kind.widened(w, &bits), factor * kind.factor())
             }
             Scale::Bytes { signed, groups, .. } => {
                 let number = self.byte(w, part, group, signed);
                 let shared = self.shared(w, Part::ScaleFactors, group, groups);
-                (w.arith("scale", "mulf", &shared, &number, &extent.ty("f32")), factor)
+                (w.arith("scale", "mulf", &shared, &number), factor)
             }
         };
         if factor == 1.0 {
             return scale;
         }
-        let factor = extent.float(w, factor);
-        w.arith("scale", "mulf", &scale, &factor, &extent.ty("f32"))
+        let factor = w.float(factor, scale.ty);
+        w.arith("scale", "mulf", &scale, &factor)
     }
 
     /// The offset that is added to a group's scaled numbers, if any.
-    pub(super) fn offset(&self, w: &mut Writer, group: &str) -> Option<String> {
-        let floats = self.extent.ty("f32");
+    pub(super) fn offset(&self, w: &mut Writer, group: &Operand) -> Option<Operand> {
         match self.packing.offset {
             Offset::None => None,
             Offset::Float(_) => Some(self.float(w, Part::Offsets, group)),
             Offset::Zeros => {
                 let zero = self.byte(w, Part::Offsets, group, false);
                 let scale = self.scale(w, group, 1.0);
-                let subtracted = w.arith("subtracted", "mulf", &scale, &zero, &floats);
-                Some(w.set("offset", format_args!("arith.negf {subtracted} : {floats}")))
+                let subtracted = w.arith("subtracted", "mulf", &scale, &zero);
+                Some(w.unary("offset", "arith.negf", &subtracted))
             }
             Offset::Bytes { groups, .. } => {
                 let number = self.byte(w, Part::Offsets, group, false);
                 let shared = self.shared(w, Part::OffsetFactors, group, groups);
-                let subtracted = w.arith("subtracted", "mulf", &shared, &number, &floats);
-                Some(w.set("offset", format_args!("arith.negf {subtracted} : {floats}")))
+                let subtracted = w.arith("subtracted", "mulf", &shared, &number);
+                Some(w.unary("offset", "arith.negf", &subtracted))
             }
         }
     }
 
     /// Prefetches a group's scale and offset if these are floats. Bytes are so few that a prefetch costs more than it saves.
-    pub(super) fn prefetch(&self, w: &mut Writer, group: &str) {
+    pub(super) fn prefetch(&self, w: &mut Writer, group: &Operand) {
         let scales = matches!(self.packing.scale, Scale::Float(_)).then_some(Part::Scales);
         let offsets = matches!(self.packing.offset, Offset::Float(_)).then_some(Part::Offsets);
-        let at: Vec<&str> = [self.before, group].into_iter().chain(self.behind).collect();
+        let at: Vec<&Operand> = [self.before, group].into_iter().chain(self.behind).collect();
         for part in scales.into_iter().chain(offsets) {
             self.weight.part(part).prefetch(w, &at, Locality::First);
         }
     }
 
     /// An element of a part as stored.
-    fn load(&self, w: &mut Writer, part: Part, index: &str, element: &str) -> String {
-        let at: Vec<&str> = [self.before, index].into_iter().chain(self.behind).collect();
+    fn load(&self, w: &mut Writer, part: Part, index: &Operand) -> Operand {
+        let at: Vec<&Operand> = [self.before, index].into_iter().chain(self.behind).collect();
         let view = self.weight.part(part);
-        match self.extent {
-            Extent::One => view.element(w, "stored", &at),
-            Extent::Vector(_) => view.load(w, "stored", &at, &self.extent.ty(element)),
+        match self.lanes {
+            None => view.element(w, "stored", &at),
+            Some(lanes) => view.load(w, "stored", &at, lanes),
         }
     }
 
     /// A float in float32.
-    fn float(&self, w: &mut Writer, part: Part, index: &str) -> String {
-        let element = self.packing.element(part);
-        let element = super::weight::element(element);
-        let stored = self.load(w, part, index, element);
-        if element == "f32" { stored } else { self.extent.cast(w, "extf", &stored, element, "f32") }
+    fn float(&self, w: &mut Writer, part: Part, index: &Operand) -> Operand {
+        let stored = self.load(w, part, index);
+        if stored.ty.element == "f32" { stored } else { w.cast("cast", "extf", &stored, "f32") }
     }
 
     /// A byte in float32.
-    fn byte(&self, w: &mut Writer, part: Part, index: &str, signed: bool) -> String {
-        let byte = self.load(w, part, index, "i8");
-        let number = self.extent.cast(w, if signed { "extsi" } else { "extui" }, &byte, "i8", "i32");
-        self.extent.cast(w, "sitofp", &number, "i32", "f32")
+    fn byte(&self, w: &mut Writer, part: Part, index: &Operand, signed: bool) -> Operand {
+        let byte = self.load(w, part, index);
+        let number = w.cast("cast", if signed { "extsi" } else { "extui" }, &byte, "i32");
+        w.cast("cast", "sitofp", &number, "f32")
     }
 
     /// The float shared by `groups` groups, including `group`.
-    fn shared(&self, w: &mut Writer, part: Part, group: &str, groups: usize) -> String {
+    fn shared(&self, w: &mut Writer, part: Part, group: &Operand, groups: usize) -> Operand {
         let index = w.divided("shared", group, groups);
         self.float(w, part, &index)
     }

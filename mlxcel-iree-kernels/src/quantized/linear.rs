@@ -11,6 +11,7 @@ use super::product::{MANY_TOGETHER, Product};
 use super::tail;
 use crate::experts::Blocks;
 use crate::kernels::Kernel;
+use crate::value::Operand;
 use crate::view::Locality;
 use crate::writer::Writer;
 
@@ -23,9 +24,9 @@ const WORKGROUPS: usize = 8;
 /// The position of a chunk.
 pub(super) struct Chunk {
     /// Its index in the row.
-    pub(super) number: String,
+    pub(super) number: Operand,
     /// The first word of its codes in a lane.
-    word: String,
+    word: Operand,
     /// Which part of a unit's codes it has, if not all of them.
     part: usize,
     /// The chunk that is prefetched meanwhile.
@@ -36,9 +37,9 @@ pub(super) struct Chunk {
 #[derive(Clone)]
 struct Ahead {
     /// How many panels ahead it is.
-    panels: String,
-    number: String,
-    word: String,
+    panels: Operand,
+    number: Operand,
+    word: Operand,
 }
 
 /// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the L1
@@ -60,7 +61,7 @@ pub(super) struct Linear {
 
 /// Panels that are computed together, and the index of the first.
 pub(super) struct Panels<'a> {
-    first: &'a str,
+    first: &'a Operand,
     pub(super) count: usize,
 }
 
@@ -88,7 +89,7 @@ impl Linear {
         let w = &mut kernel.body;
         let compute = |w: &mut Writer| self.workgroup_results(w, &views, as_stored.as_ref(), &number);
         match &buffers.block {
-            Some(block) => block.results(w, &number, views.out.parts(), [rows, form.outputs], compute),
+            Some(block) => block.results(w, &number, &views.out, [rows, form.outputs], compute),
             None => compute(w),
         }
         kernel
@@ -100,7 +101,7 @@ impl Linear {
         w: &mut Writer,
         views: &Views,
         as_stored: Option<&tail::Views>,
-        number: &str,
+        number: &Operand,
     ) {
         let (rows, panels) = (self.rows, self.product.form.panels());
         let together = self.panels_together();
@@ -110,16 +111,16 @@ impl Linear {
         if panels > 0 {
             let full = panels - panels % together;
             let [workgroup, full_end, step] = [workgroup, full, together].map(|n| w.index(n));
-            let begin = w.arith("begin", "muli", number, &workgroup, "index");
-            let end = w.arith("end", "addi", &begin, &workgroup, "index");
-            let end = w.arith("end", "minui", &end, &full_end, "index");
+            let begin = w.arith("begin", "muli", number, &workgroup);
+            let end = w.arith("end", "addi", &begin, &workgroup);
+            let end = w.arith("end", "minui", &end, &full_end);
             w.for_loop("panel", [&begin, &end, &step], &[], |w, panel, _| {
                 self.panels(w, views, &Panels { first: panel, count: together }, scratch.as_ref());
                 Vec::new()
             });
             if full < panels {
                 let last = w.index(groups - 1);
-                let is_last = w.set("is_last", format_args!("arith.cmpi eq, {number}, {last} : index"));
+                let is_last = w.compare("is_last", "eq", number, &last);
                 w.if_then(&is_last, |w| {
                     let rest = Panels { first: &full_end, count: panels - full };
                     self.panels(w, views, &rest, scratch.as_ref());
@@ -128,7 +129,7 @@ impl Linear {
         }
         if let Some(as_stored) = as_stored {
             let behind = w.index(groups);
-            let is_behind = w.set("is_behind", format_args!("arith.cmpi eq, {number}, {behind} : index"));
+            let is_behind = w.compare("is_behind", "eq", number, &behind);
             w.if_then(&is_behind, |w| tail::rows(w, self, views, as_stored));
         }
     }
@@ -172,21 +173,21 @@ impl Linear {
     }
 
     /// The indices of some panels.
-    pub(super) fn numbers(w: &mut Writer, panels: &Panels<'_>) -> Vec<String> {
+    pub(super) fn numbers(w: &mut Writer, panels: &Panels<'_>) -> Vec<Operand> {
         (0..panels.count).map(|i| w.offset("panel", panels.first, i)).collect()
     }
 
     /// The outputs of some panels for few rows: all sums stay in registers.
     fn few_rows(&self, w: &mut Writer, views: &Views, panels: &Panels<'_>) {
         let product = &self.product;
-        let (form, floats) = (&product.form, product.vector("f32"));
+        let form = &product.form;
         let numbers = Self::numbers(w, panels);
-        let rows: Vec<String> = (0..self.rows).map(|row| w.index(row)).collect();
-        let start = w.constant("dense<0.0>", &floats);
-        let totals = vec![(start, floats.clone()); panels.count * self.rows];
+        let rows: Vec<Operand> = (0..self.rows).map(|row| w.index(row)).collect();
+        let start = w.constant("0.0", product.vector("f32"));
+        let totals = vec![start; panels.count * self.rows];
         let totals = self.for_chunks(w, panels.count, &totals, |w, chunk, totals| {
             let sums = self.chunk_sums(w, views, &numbers, chunk, &rows);
-            let of_x: Vec<[String; 2]> =
+            let of_x: Vec<[Option<Operand>; 2]> =
                 rows.iter().map(|row| product.of_activations(w, &views.meta, &chunk.number, row)).collect();
             let mut next = Vec::with_capacity(totals.len());
             let planes = product.arithmetic.planes();
@@ -202,9 +203,9 @@ impl Linear {
         });
         let lanes = w.index(form.lanes);
         for (number, totals) in numbers.iter().zip(totals.chunks(rows.len())) {
-            let output = w.arith("output", "muli", number, &lanes, "index");
+            let output = w.arith("output", "muli", number, &lanes);
             for (row, total) in rows.iter().zip(totals) {
-                views.out.store(w, total, &[row, &output], &floats);
+                views.out.store(w, total, &[row, &output]);
             }
         }
     }
@@ -214,9 +215,9 @@ impl Linear {
         &self,
         w: &mut Writer,
         panels: usize,
-        carried: &[(String, String)],
-        mut body: impl FnMut(&mut Writer, &Chunk, &[String]) -> Vec<String>,
-    ) -> Vec<String> {
+        carried: &[Operand],
+        mut body: impl FnMut(&mut Writer, &Chunk, &[Operand]) -> Vec<Operand>,
+    ) -> Vec<Operand> {
         let form = &self.product.form;
         let together = form.chunks_together();
         let words = form.chunk().max(form.unit()) / form.unit() * form.unit_words();
@@ -228,11 +229,10 @@ impl Linear {
             let word = w.scaled("first", span, words);
             // Past the end of a panel, chunks of the next panels are prefetched.
             let later = w.offset("later", span, ahead);
-            let is_behind = w.set("is_behind", format_args!("arith.cmpi uge, {later}, {end} : index"));
-            let back = w.set("back", format_args!("arith.select {is_behind}, {end}, {zero} : index"));
-            let further =
-                w.set("further", format_args!("arith.select {is_behind}, {panels}, {zero} : index"));
-            let later = w.arith("later", "subi", &later, &back, "index");
+            let is_behind = w.compare("is_behind", "uge", &later, &end);
+            let back = w.select("back", &is_behind, &end, &zero);
+            let further = w.select("further", &is_behind, &panels, &zero);
+            let later = w.arith("later", "subi", &later, &back);
             let first_ahead = w.scaled("ahead", &later, together);
             let word_ahead = w.scaled("ahead", &later, words);
             (0..together).fold(carried.to_vec(), |carried, part| {
@@ -262,13 +262,13 @@ impl Linear {
         &self,
         w: &mut Writer,
         views: &Views,
-        panel: &str,
+        panel: &Operand,
         chunk: &Chunk,
-        first: &str,
+        first: &Operand,
         behind: usize,
-    ) -> Vec<String> {
+    ) -> Vec<Operand> {
         let form = &self.product.form;
-        let (ty, zero) = (self.product.vector(form.word()), w.index(0));
+        let zero = w.index(0);
         let (here, ahead) =
             (w.added("first", &chunk.word, first), w.added("first", &chunk.ahead.word, first));
         let panel_ahead = w.added("panel", panel, &chunk.ahead.panels);
@@ -277,7 +277,7 @@ impl Linear {
                 let next = w.offset("word", &ahead, behind + word);
                 views.weight.codes().prefetch(w, &[&panel_ahead, &next, &zero], Locality::First);
                 let at = w.offset("word", &here, behind + word);
-                views.weight.codes().load(w, "words", &[panel, &at, &zero], &ty)
+                views.weight.codes().load(w, "words", &[panel, &at, &zero], form.lanes)
             })
             .collect()
     }
@@ -287,9 +287,9 @@ impl Linear {
         &self,
         w: &mut Writer,
         views: &Views,
-        panel: &str,
+        panel: &Operand,
         chunk: &Chunk,
-    ) -> (String, Option<String>) {
+    ) -> (Operand, Option<Operand>) {
         let product = &self.product;
         let panel_ahead = w.added("panel", panel, &chunk.ahead.panels);
         product.prefetch_of_chunk(w, &views.weight, &panel_ahead, &chunk.ahead.number);
@@ -301,10 +301,10 @@ impl Linear {
         &self,
         w: &mut Writer,
         views: &Views,
-        panels: &[String],
+        panels: &[Operand],
         chunk: &Chunk,
-        rows: &[String],
-    ) -> Vec<String> {
+        rows: &[Operand],
+    ) -> Vec<Operand> {
         let product = &self.product;
         let form = &product.form;
         let codes = self.codes(chunk);
@@ -312,12 +312,12 @@ impl Linear {
         let planes = product.arithmetic.planes();
         let most = UNROLL / (panels.len() * steps * (rows.len() * planes + 1));
         let unroll = unrolled(units, most);
-        let turn = |w: &mut Writer, unit: &str, sums: &[String]| {
+        let turn = |w: &mut Writer, unit: &Operand, sums: &[Operand]| {
             let mut sums = sums.to_vec();
             let step_of_unit = w.scaled("step", unit, steps);
             let word = w.scaled("word", unit, form.unit_words());
             for i in 0..unroll {
-                let operands: Vec<Vec<String>> = panels
+                let operands: Vec<Vec<Operand>> = panels
                     .iter()
                     .map(|panel| {
                         let words = self.unit(w, views, panel, chunk, &word, i * form.unit_words());
@@ -345,8 +345,7 @@ impl Linear {
         if unroll == units {
             return turn(w, &zero, &sums);
         }
-        let carried: Vec<_> = sums.into_iter().map(|sum| (sum, product.operand())).collect();
-        w.for_loop("unit", [&zero, &end, &step], &carried, turn)
+        w.for_loop("unit", [&zero, &end, &step], &sums, turn)
     }
 
     /// The initial values of a chunk's sums for each row and plane.
@@ -354,9 +353,9 @@ impl Linear {
         &self,
         w: &mut Writer,
         views: &Views,
-        chunk: &str,
-        rows: &[String],
-    ) -> Vec<String> {
+        chunk: &Operand,
+        rows: &[Operand],
+    ) -> Vec<Operand> {
         rows.iter().flat_map(|row| self.product.beginnings(w, &views.meta, chunk, row)).collect()
     }
 }

@@ -4,6 +4,7 @@
 //! twice.
 
 use super::product::Product;
+use crate::value::Operand;
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -14,15 +15,12 @@ impl Product {
     }
 
     /// Operands as they are multiplied: unchanged, or, for matrices, those of two steps as two vectors of outputs.
-    pub(super) fn paired(&self, w: &mut Writer, operands: Vec<String>) -> Vec<String> {
+    pub(super) fn paired(&self, w: &mut Writer, operands: Vec<Operand>) -> Vec<Operand> {
         if !self.matrices {
             return operands;
         }
-        let ty = self.operand();
-        let mut outputs = |steps: &[String], places: [usize; 4]| {
-            let (first, second) = (&steps[0], &steps[1]);
-            w.set("outputs", format_args!("vector.shuffle {first}, {second} {places:?} : {ty}, {ty}"))
-        };
+        let mut outputs =
+            |steps: &[Operand], places: [usize; 4]| w.shuffle("outputs", &steps[0], &steps[1], &places);
         let pairs = operands.chunks_exact(2);
         pairs.flat_map(|steps| [outputs(steps, [0, 4, 1, 5]), outputs(steps, [2, 6, 3, 7])]).collect()
     }
@@ -33,23 +31,22 @@ impl Product {
     pub(super) fn add_matrices(
         &self,
         w: &mut Writer,
-        sums: &mut [String],
-        operands: &[String],
+        sums: &mut [Operand],
+        operands: &[Operand],
         x: &View,
-        [chunk, unit]: [&str; 2],
-        rows: &[String],
+        [chunk, unit]: [&Operand; 2],
+        rows: &[Operand],
     ) {
-        let ty = "vector<2xi64>";
         let (planes, pairs) = (self.arithmetic.planes(), rows.len().div_ceil(2));
         for (pair, rows) in rows.chunks(2).enumerate() {
             for plane in 0..planes {
                 let place = w.index(plane);
-                let [first, second] =
+                let both =
                     [0, rows.len() - 1].map(|row| x.element(w, "x", &[chunk, &rows[row], unit, &place]));
-                let x = w.set("x", format_args!("vector.from_elements {first}, {second} : {ty}"));
+                let x = w.elements("x", &both);
                 for (place, operand) in operands.iter().enumerate() {
                     let sum = &mut sums[(place * pairs + pair) * planes + plane];
-                    *sum = self.add_products(w, sum, operand, (&x, ty));
+                    *sum = self.add_products(w, sum, operand, &x);
                 }
             }
         }
@@ -59,11 +56,11 @@ impl Product {
     pub(super) fn sums_of_rows(
         &self,
         w: &mut Writer,
-        sums: &[String],
+        sums: &[Operand],
         panels: usize,
         rows: usize,
-    ) -> Vec<String> {
-        let (planes, pairs, ty) = (self.arithmetic.planes(), rows.div_ceil(2), self.operand());
+    ) -> Vec<Operand> {
+        let (planes, pairs) = (self.arithmetic.planes(), rows.div_ceil(2));
         let mut of_rows = Vec::with_capacity(panels * rows * planes);
         for panel in 0..panels {
             for row in 0..rows {
@@ -73,10 +70,7 @@ impl Product {
                         &sums[(place * pairs + row / 2) * planes + plane]
                     });
                     let places = [0, 2, 4, 6].map(|place| place + row % 2);
-                    of_rows.push(w.set(
-                        "sum",
-                        format_args!("vector.shuffle {first}, {second} {places:?} : {ty}, {ty}"),
-                    ));
+                    of_rows.push(w.shuffle("sum", first, second, &places));
                 }
             }
         }

@@ -8,13 +8,13 @@ mod buffers;
 mod bytes;
 mod codes;
 mod embedding;
-mod extent;
 mod form;
 mod groups;
 mod linear;
 mod matrices;
 mod prepare;
 mod product;
+mod small_float;
 mod tail;
 mod weight;
 

@@ -7,12 +7,13 @@ use mlxcel_models::Packing;
 use mlxcel_models::packing::{Code, Offset};
 
 use super::bytes::CENTRE;
-use super::extent::{Extent, SmallFloat};
 use super::form::{Arithmetic, Form};
 use super::groups::Groups;
+use super::small_float::SmallFloat;
 use super::weight::Weight;
 use crate::instructions::{Instructions, VectorSet};
 use crate::layout::Planes;
+use crate::value::{Operand, Type};
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -76,17 +77,17 @@ impl Product {
     }
 
     /// A vector of `element`, one per lane.
-    pub(super) fn vector(&self, element: &str) -> String {
-        format!("vector<{}x{element}>", self.form.lanes)
+    pub(super) fn vector(&self, element: &'static str) -> Type {
+        Type::vector(self.form.lanes, element)
     }
 
     /// The type of operands, and of a chunk's sums.
-    pub(super) fn operand(&self) -> String {
+    pub(super) fn operand(&self) -> Type {
         self.vector(self.arithmetic.lane())
     }
 
     /// The operands of some codes of a unit, in order, given the unit's words of each lane; four codes at a time.
-    pub(super) fn unpack(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
+    pub(super) fn unpack(&self, w: &mut Writer, words: &[Operand], codes: Range<usize>) -> Vec<Operand> {
         let Some(planes) = self.form.planes() else {
             return self.small_floats(w, words, codes);
         };
@@ -112,64 +113,59 @@ impl Product {
     }
 
     /// Codes `first` to `first + 3` of a unit, each in its own byte.
-    fn four_codes(&self, w: &mut Writer, planes: Planes, words: &[String], first: usize) -> String {
-        let ty = self.vector("i32");
+    fn four_codes(&self, w: &mut Writer, planes: Planes, words: &[Operand], first: usize) -> Operand {
         let (word, bit) = planes.low_bit(first);
         let mut low = self.shifted(w, &words[word], bit, 0);
         if planes.low < 8 {
-            let mask = self.whole().constant(w, Planes::mask(planes.low), "i32");
-            low = w.arith("low", "andi", &low, &mask, &ty);
+            let mask = w.constant(Planes::mask(planes.low), self.vector("i32"));
+            low = w.arith("low", "andi", &low, &mask);
         }
         if planes.high == 0 {
             return low;
         }
         let high = self.shifted(w, &words[planes.words() - 1], planes.high_bit(first), planes.low);
-        let mask = self.whole().constant(w, Planes::mask(planes.high) << planes.low, "i32");
-        let high = w.arith("high", "andi", &high, &mask, &ty);
-        w.arith("codes", "ori", &low, &high, &ty)
+        let mask = w.constant(Planes::mask(planes.high) << planes.low, self.vector("i32"));
+        let high = w.arith("high", "andi", &high, &mask);
+        w.arith("codes", "ori", &low, &high)
     }
 
     /// Words with bit `from` shifted to bit `to`.
-    fn shifted(&self, w: &mut Writer, word: &str, from: usize, to: usize) -> String {
+    fn shifted(&self, w: &mut Writer, word: &Operand, from: usize, to: usize) -> Operand {
         if from == to {
-            return word.to_owned();
+            return word.clone();
         }
-        let by = self.whole().constant(w, from.abs_diff(to), "i32");
-        w.arith("shifted", if from > to { "shrui" } else { "shli" }, word, &by, &self.vector("i32"))
+        let by = w.constant(from.abs_diff(to), self.vector("i32"));
+        w.arith("shifted", if from > to { "shrui" } else { "shli" }, word, &by)
     }
 
     /// One byte of each lane in float32; signed if it comes from a [table](Self::table).
-    fn widened(&self, w: &mut Writer, bytes: &str, byte: usize) -> String {
-        let ty = self.vector("i32");
+    fn widened(&self, w: &mut Writer, bytes: &Operand, byte: usize) -> Operand {
         let value = if self.table().is_some() {
             let high = self.shifted(w, bytes, 8 * byte, 24);
-            let place = self.whole().constant(w, 24, "i32");
-            w.arith("value", "shrsi", &high, &place, &ty)
+            let place = w.constant(24, self.vector("i32"));
+            w.arith("value", "shrsi", &high, &place)
         } else {
             let low = self.shifted(w, bytes, 8 * byte, 0);
-            let mask = self.whole().constant(w, 0xff, "i32");
-            w.arith("value", "andi", &low, &mask, &ty)
+            let mask = w.constant(0xff, self.vector("i32"));
+            w.arith("value", "andi", &low, &mask)
         };
-        self.whole().cast(w, "sitofp", &value, "i32", "f32")
+        w.cast("cast", "sitofp", &value, "f32")
     }
 
     /// Some of the 8-bit floats in the words of a unit, two per word, divided by their [factor](SmallFloat::factor). The words are
     /// split side by side.
-    fn small_floats(&self, w: &mut Writer, words: &[String], codes: Range<usize>) -> Vec<String> {
+    fn small_floats(&self, w: &mut Writer, words: &[Operand], codes: Range<usize>) -> Vec<Operand> {
         let kind = if self.form.packing.code == Code::E4M3 { SmallFloat::E4M3 } else { SmallFloat::E5M2 };
         let (lanes, [first, second]) = (self.form.lanes, [0, words.len() - 1].map(|word| &words[word]));
-        let (one, both) = (self.whole(), Extent::Vector(2 * lanes));
         let all: Vec<usize> = (0..2 * lanes).collect();
-        let types = format!("{0}, {0}", one.ty("i16"));
-        let low = w.set("words", format_args!("vector.shuffle {first}, {second} {all:?} : {types}"));
-        let eight = both.constant(w, 8, "i16");
-        let high = w.arith("high", "shli", &low, &eight, &both.ty("i16"));
-        let halves = [high, low].map(|high| both.small_half(w, &high, kind));
-        let types = format!("{0}, {0}", both.ty("f16"));
+        let low = w.shuffle("words", first, second, &all);
+        let eight = w.constant(8, low.ty);
+        let high = w.arith("high", "shli", &low, &eight);
+        let halves = [high, low].map(|high| kind.half(w, &high));
         let float = |code: usize| {
             let (half, places) = (&halves[code % 2], &all[code / 2 * lanes..][..lanes]);
-            let half = w.set("half", format_args!("vector.shuffle {half}, {half} {places:?} : {types}"));
-            one.cast(w, "extf", &half, "f16", "f32")
+            let half = w.shuffle("half", half, half, places);
+            w.cast("cast", "extf", &half, "f32")
         };
         codes.map(float).collect()
     }
@@ -183,14 +179,12 @@ impl Product {
     }
 
     /// The entries of a table of floats for the four bits from `bit` on of each lane.
-    fn looked_up(&self, w: &mut Writer, table: &[f32], words: &str, bit: usize) -> String {
-        let (ints, floats) = (self.vector("i32"), self.vector("f32"));
+    fn looked_up(&self, w: &mut Writer, table: &[f32], words: &Operand, bit: usize) -> Operand {
+        let floats = self.vector("f32");
         let shifted = self.shifted(w, words, bit, 0);
-        let table = w.constant(format!("dense<{table:?}>"), &floats);
+        let table = w.constant(format_args!("{table:?}"), floats);
         // The instruction reads the lowest four bits of an index.
-        let name = "llvm.x86.avx512.permvar.sf.512";
-        let types = format!("({floats}, {ints}) -> {floats}");
-        w.set("values", format_args!("llvm.call_intrinsic \"{name}\"({table}, {shifted}) : {types}"))
+        w.intrinsic("values", "llvm.x86.avx512.permvar.sf.512", &[&table, &shifted], floats)
     }
 
     /// Integers proportional to the values of 4-bit codes; none if codes are integers themselves.
@@ -205,23 +199,21 @@ impl Product {
 
     /// The entries of a table for the bytes of each lane; minus the least entry if they are multiplied as
     /// [unsigned](Self::signed) bytes.
-    fn looked_up_bytes(&self, w: &mut Writer, table: [i8; 16], indices: &str) -> String {
-        let (ints, count) = (self.vector("i32"), self.form.lanes * 4);
-        let bytes = format!("vector<{count}xi8>");
+    fn looked_up_bytes(&self, w: &mut Writer, table: [i8; 16], indices: &Operand) -> Operand {
+        let count = self.form.lanes * 4;
+        let bytes = Type::vector(count, "i8");
         let least = self.zero();
         let entries = table.map(|entry| (i16::from(entry) + least) as u8 as i8);
         let all: Vec<i8> = entries.into_iter().cycle().take(count).collect();
-        let table = w.constant(format!("dense<{all:?}>"), &bytes);
-        let indices = w.set("indices", format_args!("vector.bitcast {indices} : {ints} to {bytes}"));
+        let table = w.constant(format_args!("{all:?}"), bytes);
+        let indices = w.bitcast("indices", indices, bytes);
         let name = match self.instructions.set {
             VectorSet::Avx512 => "llvm.x86.avx512.pshuf.b.512",
             VectorSet::Avx2 => "llvm.x86.avx2.pshuf.b",
             VectorSet::Neon => "llvm.aarch64.neon.tbl1.v16i8",
         };
-        let types = format!("({bytes}, {bytes}) -> {bytes}");
-        let entries =
-            w.set("entries", format_args!("llvm.call_intrinsic \"{name}\"({table}, {indices}) : {types}"));
-        w.set("values", format_args!("vector.bitcast {entries} : {bytes} to {ints}"))
+        let entries = w.intrinsic("entries", name, &[&table, &indices], bytes);
+        w.bitcast("values", &entries, self.vector("i32"))
     }
 
     /// Subtracted from a value as it is multiplied with activations.
@@ -257,56 +249,67 @@ impl Product {
         self.subtracted().is_none() && (self.zero() != 0 || self.form.packing.offset != Offset::None)
     }
 
-    /// A vector of all lanes.
-    pub(super) fn whole(&self) -> Extent {
-        Extent::Vector(self.form.lanes)
-    }
-
     /// A zero sum.
-    pub(super) fn nothing(&self, w: &mut Writer) -> String {
-        let zero = if self.arithmetic == Arithmetic::Float { "dense<0.0>" } else { "dense<0>" };
+    pub(super) fn nothing(&self, w: &mut Writer) -> Operand {
+        let zero = if self.arithmetic == Arithmetic::Float { "0.0" } else { "0" };
         w.constant(zero, self.operand())
     }
 
     /// The initial values of a chunk's sums for a row, one per plane.
-    pub(super) fn beginnings(&self, w: &mut Writer, meta: &View, chunk: &str, row: &str) -> Vec<String> {
+    pub(super) fn beginnings(
+        &self,
+        w: &mut Writer,
+        meta: &View,
+        chunk: &Operand,
+        row: &Operand,
+    ) -> Vec<Operand> {
         let mut beginnings = vec![self.nothing(w); self.arithmetic.planes()];
         if let (Some(_), Some(last)) = (self.subtracted(), beginnings.last_mut()) {
             let place = w.index(1);
             let bits = meta.element(w, "of_x", &[chunk, row, &place]);
-            let bits = w.set("of_x", format_args!("arith.bitcast {bits} : f32 to i32"));
-            *last = w.set("beginning", format_args!("vector.broadcast {bits} : i32 to {}", self.operand()));
+            let bits = w.cast("of_x", "bitcast", &bits, "i32");
+            *last = w.broadcast("beginning", &bits, self.form.lanes);
         }
         beginnings
     }
 
     /// The activations multiplied with every lane of an operand: [`width`](Arithmetic::width) of them, from `x` at `at`.
-    pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &[&str]) -> String {
-        let lane = self.arithmetic.lane();
+    pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &[&Operand]) -> Operand {
         let one = x.element(w, "x", at);
-        w.set("x", format_args!("vector.broadcast {one} : {lane} to {}", self.operand()))
+        w.broadcast("x", &one, self.form.lanes)
     }
 
     /// `sum` plus the products of an operand with activations.
-    pub(super) fn accumulate(&self, w: &mut Writer, sum: &str, operand: &str, x: &str) -> String {
+    pub(super) fn accumulate(
+        &self,
+        w: &mut Writer,
+        sum: &Operand,
+        operand: &Operand,
+        x: &Operand,
+    ) -> Operand {
         if self.arithmetic == Arithmetic::Float {
-            return w.set("sum", format_args!("vector.fma {operand}, {x}, {sum} : {}", self.vector("f32")));
+            return w.fma("sum", operand, x, sum);
         }
-        let words = self.vector("i32");
-        self.add_products(w, sum, operand, (x, &words))
+        self.add_products(w, sum, operand, x)
     }
 
     /// Prefetches what [`of_chunk`](Self::of_chunk) reads.
-    pub(super) fn prefetch_of_chunk(&self, w: &mut Writer, weight: &Weight, panel: &str, chunk: &str) {
+    pub(super) fn prefetch_of_chunk(
+        &self,
+        w: &mut Writer,
+        weight: &Weight,
+        panel: &Operand,
+        chunk: &Operand,
+    ) {
         let zero = w.index(0);
         let group = w.divided("group", chunk, self.form.packing.group_size / self.form.chunk());
         self.groups(weight, panel, &zero).prefetch(w, &group);
     }
 
     /// The groups of a panel.
-    fn groups<'a>(&self, weight: &'a Weight, panel: &'a str, first: &'a str) -> Groups<'a> {
+    fn groups<'a>(&self, weight: &'a Weight, panel: &'a Operand, first: &'a Operand) -> Groups<'a> {
         let packing = self.form.packing;
-        Groups { packing, weight, extent: self.whole(), before: panel, behind: Some(first) }
+        Groups { packing, weight, lanes: Some(self.form.lanes), before: panel, behind: Some(first) }
     }
 
     /// The scale of each lane of a panel for a chunk, and the factor of the sum of its activations, if any.
@@ -314,10 +317,10 @@ impl Product {
         &self,
         w: &mut Writer,
         weight: &Weight,
-        panel: &str,
-        chunk: &str,
-    ) -> (String, Option<String>) {
-        let (extent, zero) = (self.whole(), w.index(0));
+        panel: &Operand,
+        chunk: &Operand,
+    ) -> (Operand, Option<Operand>) {
+        let zero = w.index(0);
         let group = w.divided("group", chunk, self.form.packing.group_size / self.form.chunk());
         let groups = self.groups(weight, panel, &zero);
         let scale = groups.scale(w, &group, self.factor());
@@ -325,11 +328,10 @@ impl Product {
         if self.zero() == 0 || self.subtracted().is_some() {
             return (scale, offset);
         }
-        let floats = self.vector("f32");
-        let zero = extent.float(w, -f32::from(self.zero()));
+        let zero = w.float(-f32::from(self.zero()), scale.ty);
         let offset = match offset {
-            Some(offset) => w.set("offset", format_args!("vector.fma {scale}, {zero}, {offset} : {floats}")),
-            None => w.arith("offset", "mulf", &scale, &zero, &floats),
+            Some(offset) => w.fma("offset", &scale, &zero, &offset),
+            None => w.arith("offset", "mulf", &scale, &zero),
         };
         (scale, Some(offset))
     }
@@ -338,38 +340,42 @@ impl Product {
     pub(super) fn add_chunk(
         &self,
         w: &mut Writer,
-        total: &str,
-        sums: &[String],
-        (scale, offset): &(String, Option<String>),
-        [x_scale, x_sum]: &[String; 2],
-    ) -> String {
-        let (floats, words) = (self.vector("f32"), self.vector("i32"));
-        let mut sum = sums.first().cloned().unwrap_or_default();
+        total: &Operand,
+        sums: &[Operand],
+        (scale, offset): &(Operand, Option<Operand>),
+        [x_scale, x_sum]: &[Option<Operand>; 2],
+    ) -> Operand {
+        let mut sum = sums[0].clone();
         let mut scale = scale.clone();
         if let [high, low] = sums {
-            let eight = w.constant("dense<8>", &words);
-            let high = w.arith("high", "shli", high, &eight, &words);
-            sum = w.arith("sum", "addi", &high, low, &words);
+            let eight = w.constant(8, high.ty);
+            let high = w.arith("high", "shli", high, &eight);
+            sum = w.arith("sum", "addi", &high, low);
         }
-        if self.arithmetic != Arithmetic::Float {
-            sum = w.set("sum", format_args!("arith.sitofp {sum} : {words} to {floats}"));
-            scale = w.arith("scale", "mulf", &scale, x_scale, &floats);
+        if let Some(x_scale) = x_scale {
+            sum = w.cast("sum", "sitofp", &sum, "f32");
+            scale = w.arith("scale", "mulf", &scale, x_scale);
         }
-        let total = w.set("total", format_args!("vector.fma {sum}, {scale}, {total} : {floats}"));
-        let Some(offset) = offset else { return total };
-        w.set("total", format_args!("vector.fma {offset}, {x_sum}, {total} : {floats}"))
+        let total = w.fma("total", &sum, &scale, total);
+        let (Some(offset), Some(x_sum)) = (offset, x_sum) else { return total };
+        w.fma("total", offset, x_sum, &total)
     }
 
-    /// Scale and sum of a chunk of activations, in every lane; unused ones are empty.
-    pub(super) fn of_activations(&self, w: &mut Writer, meta: &View, chunk: &str, row: &str) -> [String; 2] {
+    /// Scale, for fixed point, and sum, if it is used, of a chunk of activations in every lane.
+    pub(super) fn of_activations(
+        &self,
+        w: &mut Writer,
+        meta: &View,
+        chunk: &Operand,
+        row: &Operand,
+    ) -> [Option<Operand>; 2] {
         let used = [self.arithmetic != Arithmetic::Float, self.adds_offset()];
         [0, 1].map(|part| {
-            if !used[part] {
-                return String::new();
-            }
-            let place = w.index(part);
-            let value = meta.element(w, "of_x", &[chunk, row, &place]);
-            w.set("of_x", format_args!("vector.broadcast {value} : f32 to {}", self.vector("f32")))
+            used[part].then(|| {
+                let place = w.index(part);
+                let value = meta.element(w, "of_x", &[chunk, row, &place]);
+                w.broadcast("of_x", &value, self.form.lanes)
+            })
         })
     }
 }
