@@ -1,5 +1,6 @@
-//! The kernels on the device, against the evaluator running what they replace.
+//! The kernels on the device: results against double precision, caches against the evaluator running what they replace.
 
+mod double;
 mod kinds;
 mod latent;
 
@@ -36,6 +37,7 @@ struct Case {
 
 const LAYERS: usize = 3;
 const LAYER: usize = 1;
+const SCALE: f32 = 0.3;
 
 impl Default for Case {
     fn default() -> Self {
@@ -99,7 +101,7 @@ impl Case {
         let what = CachedAttention {
             rows: &self.rows,
             layer: LAYER,
-            scale: 0.3,
+            scale: SCALE,
             soft_cap: self.soft_cap,
             window: self.window,
             out: self.out,
@@ -265,26 +267,24 @@ fn check(cases: &[Case], target: &ResolvedTarget) {
     let (mut got, mut wanted) = (&got[..], &wanted[..]);
     for case in cases {
         let count = 1 + case.rows.len();
-        compare(case, &got[..count], &wanted[..count]);
+        let caches: Vec<_> = wanted[1..count].iter().map(|cache| case.kept(cache.bytes())).collect();
+        compare(case, &got[..count], &case.mixed(&case.operands(0.0), &caches), &caches);
         (got, wanted) = (&got[count..], &wanted[count..]);
     }
 }
 
-fn compare(case: &Case, got: &[Vec<u8>], wanted: &[Tensor]) {
-    let tolerance = match case.out {
-        BF16 => 8e-3,
-        F16 => 1e-3,
-        _ => 3e-6,
-    };
-    let mixed = as_f32(wanted[0].ty(), wanted[0].bytes());
-    for (i, (got, wanted)) in as_f32(wanted[0].ty(), &got[0]).into_iter().zip(mixed).enumerate() {
-        assert!((got - wanted).abs() <= tolerance, "{case:?}: {got} is not {wanted} at {i}");
+fn compare(case: &Case, got: &[Vec<u8>], mixed: &[f64], caches: &[Vec<f32>]) {
+    let results = as_f32(&TensorType::new(case.out, [mixed.len()]), &got[0]);
+    assert_eq!(results.len(), mixed.len());
+    for (i, (got, &wanted)) in results.into_iter().zip(mixed).enumerate() {
+        let off = (f64::from(got) - wanted).abs();
+        assert!(off <= double::tolerance(case.out, wanted), "{case:?}: {got} is not {wanted} at {i}");
     }
     let rows = LAYERS * 2 * case.groups * case.length;
     for ((got, wanted), (&position, &row)) in
-        got[1..].iter().zip(&wanted[1..]).zip(case.positions.iter().zip(&case.rows))
+        got[1..].iter().zip(caches).zip(case.positions.iter().zip(&case.rows))
     {
-        let (got, wanted) = (case.kept(got), case.kept(wanted.bytes()));
+        let got = case.kept(got);
         let part = |row: usize| row / case.length / case.groups / 2 == LAYER;
         let used = |at: usize| {
             let end = if part(at) { position + row } else { position };

@@ -91,7 +91,7 @@ pub(super) fn values(ty: &TensorType, seed: u64) -> Tensor {
     tensor.unwrap()
 }
 
-fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
+pub(super) fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
     let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
     match ty.element {
         BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),

@@ -4,6 +4,7 @@ mod attention;
 mod experts;
 mod instructions;
 mod linear;
+mod norm;
 mod packed;
 mod quantized;
 mod row_counts;

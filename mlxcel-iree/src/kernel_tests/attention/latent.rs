@@ -47,6 +47,28 @@ impl LatentCase {
         tensors
     }
 
+    /// The mixed values, `[tokens, heads, rank]`, of these operands and what caches hold after the pass, in double precision.
+    fn mixed(&self, operands: &[Tensor], caches: &[Vec<f32>]) -> Vec<f64> {
+        let [query, cos, sin] = [0, 2, 3].map(|at| as_f32(operands[at].ty(), operands[at].bytes()));
+        let (width, rank, pairs) = (self.width(), self.rank, self.pairs);
+        let places = self.rows.iter().zip(&self.positions).zip(caches);
+        let places = places.flat_map(|((&row, &position), cache)| {
+            (position..position + row).map(move |own| (own, &cache[LAYER * self.length * width..]))
+        });
+        let mut mixed = Vec::new();
+        for (token, (own, cache)) in places.enumerate() {
+            let [cos, sin] = [&cos, &sin].map(|table| &table[token * pairs..][..pairs]);
+            for head in 0..self.heads {
+                let (met, turned) = query[(token * self.heads + head) * width..][..width].split_at(rank);
+                let mut whole: Vec<f64> = met.iter().map(|&x| f64::from(x)).collect();
+                whole.extend(double::rotated(turned, cos, sin));
+                let seen = cache.chunks_exact(width).take(own + 1).map(|entry| (entry, &entry[..rank]));
+                mixed.extend(double::attend(&whole, seen, |product| f64::from(SCALE) * product, None));
+            }
+        }
+        mixed
+    }
+
     fn module(cases: &[Self]) -> Module {
         let mut module = ModuleBuilder::new("attention");
         module
@@ -65,7 +87,7 @@ impl LatentCase {
                         b.alias(cache, results.len() + 1 + row)?;
                     }
                     let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
-                    let what = LatentAttention { rows: &case.rows, layer: LAYER, scale: 0.2, out: F32 };
+                    let what = LatentAttention { rows: &case.rows, layer: LAYER, scale: SCALE, out: F32 };
                     let (mixed, caches) = latent_attention(b, &operands, &what)?;
                     results.push(mixed);
                     results.extend(caches);
@@ -101,22 +123,23 @@ fn latent_attention_has_kernels() {
     let got = on_device(&module, &crate::testing::host(), &operands(f32::NAN));
     let (mut got, mut wanted) = (&got[..], &wanted[..]);
     for case in &cases {
-        for (i, (got, wanted)) in got.iter().zip(wanted).take(1 + case.rows.len()).enumerate() {
-            // Of a cache, the positions up to the row's last in its layer.
-            let size = case.length * case.width();
-            let range = match i {
-                0 => 0..wanted.ty().elements(),
-                row => {
-                    LAYER * size..LAYER * size + (case.positions[row - 1] + case.rows[row - 1]) * case.width()
-                }
-            };
-            let tolerance = if i > 0 && case.cache != F32 { 8e-3 } else { 3e-6 };
-            let [got, wanted] = [got, wanted.bytes()].map(|bytes| as_f32(wanted.ty(), bytes));
-            for (got, wanted) in got[range.clone()].iter().zip(&wanted[range]) {
+        let count = 1 + case.rows.len();
+        let floats = |wanted: &Tensor, bytes: &[u8]| as_f32(wanted.ty(), bytes);
+        let caches: Vec<_> = wanted[1..count].iter().map(|cache| floats(cache, cache.bytes())).collect();
+        let mixed = case.mixed(&case.operands(0.0), &caches);
+        for (got, wanted) in floats(&wanted[0], &got[0]).into_iter().zip(mixed) {
+            let off = (f64::from(got) - wanted).abs();
+            assert!(off <= double::tolerance(F32, wanted), "{case:?}: {got} is not {wanted}");
+        }
+        for (row, (cache, wanted)) in got[1..count].iter().zip(&wanted[1..]).enumerate() {
+            // The positions up to the row's last in its layer.
+            let start = LAYER * case.length * case.width();
+            let range = start..start + (case.positions[row] + case.rows[row]) * case.width();
+            let tolerance = if case.cache == F32 { 3e-6 } else { 8e-3 };
+            for (got, wanted) in floats(wanted, cache)[range.clone()].iter().zip(&caches[row][range]) {
                 assert!((got - wanted).abs() <= tolerance, "{case:?}: {got} is not {wanted}");
             }
         }
-        let count = 1 + case.rows.len();
         (got, wanted) = (&got[count..], &wanted[count..]);
     }
 }

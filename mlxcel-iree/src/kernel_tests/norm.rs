@@ -1,0 +1,63 @@
+//! Norms on the device, against double precision.
+
+use mlxcel_core::Precision;
+use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
+use mlxcel_stablehlo::eval::Tensor;
+use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+
+use super::linear::{as_f32, computed, values};
+use crate::testing::host;
+
+/// Rows, their width, and the type of elements: widths of one vector, and of several that are summed side by side or are not.
+const NORMS: [(usize, usize, ElementType); 8] = [
+    (1, 16, F32),
+    (3, 80, F32),
+    (40, 2048, F32),
+    (2, 8192, F32),
+    (5, 64, BF16),
+    (1, 2048, BF16),
+    (33, 48, F16),
+    (1, 16_400, F32),
+];
+
+const EPSILON: f32 = 1e-5;
+
+#[test]
+fn norms_scale_rows_by_the_root_of_their_mean_square() {
+    let mut module = ModuleBuilder::new("kernels");
+    let mut types = Vec::new();
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for (i, (rows, width, element)) in NORMS.into_iter().enumerate() {
+                let (x, gains) = (TensorType::new(element, [rows, width]), TensorType::new(F32, [width]));
+                let operands =
+                    [b.argument(format!("x{i}"), x.clone())?, b.argument(format!("w{i}"), gains.clone())?];
+                types.extend([x, gains]);
+                results.push(b.rms_norm(operands[0], operands[1], EPSILON)?);
+            }
+            Ok(results)
+        })
+        .unwrap();
+    let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
+    let results = computed(&module.finish(), &tensors, &host(), Precision::Exact);
+    for ((norm, got), given) in NORMS.into_iter().zip(results).zip(tensors.chunks(2)) {
+        let (_, width, element) = norm;
+        let [x, gains] = [0, 1].map(|at| as_f32(given[at].ty(), given[at].bytes()));
+        // The normalized value is rounded to the type of elements, and so is its product with the gain.
+        let rounding = match element {
+            BF16 => 2.0 / 256.0,
+            F16 => 2.0 / 2048.0,
+            _ => 0.0,
+        };
+        for (row, got) in x.chunks(width).zip(got.chunks(width)) {
+            let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let scale = 1.0 / (squares / width as f64 + f64::from(EPSILON)).sqrt();
+            for ((&x, &gain), &got) in row.iter().zip(&gains).zip(got) {
+                let wanted = f64::from(x) * scale * f64::from(gain);
+                let off = (f64::from(got) - wanted).abs();
+                assert!(off <= wanted.abs() * (1e-6 + rounding), "{norm:?}: {got} is not {wanted}");
+            }
+        }
+    }
+}
