@@ -14,6 +14,7 @@ mod packed;
 mod peak;
 mod peers;
 mod pjrt;
+mod profile;
 mod report;
 mod requests;
 mod safetensors;
@@ -44,6 +45,8 @@ enum Suite {
     Pjrt(pjrt::Arguments),
     /// Many concurrent requests on one engine, and one at a time
     Requests(requests::Arguments),
+    /// The time of each kernel of the IREE engine, and what bounds it
+    Profile(profile::Arguments),
     /// Passes over several tokens, and speculation, compared with plain decoding
     Speculation(speculation::Arguments),
     /// One of our engines, measured on request from standard input
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Suite::Mlx(arguments) => mlx::run(&arguments),
         Suite::Pjrt(arguments) => pjrt::run(&arguments),
         Suite::Requests(arguments) => requests::run(&arguments),
+        Suite::Profile(arguments) => profile::run(&arguments),
         Suite::Speculation(arguments) => speculation::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),
     };

@@ -161,10 +161,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 json!({"seconds": seconds})
             }
             ["state"] => {
-                let stats = session.inner.stats();
+                let compiling = session.inner.stats().compile_time;
                 json!({
-                    "kv_bytes": stats.kv_bytes,
-                    "compile_seconds": (loading + stats.compile_time).as_secs_f64(),
+                    "kv_bytes": session.kv_bytes(),
+                    "compile_seconds": (loading + compiling).as_secs_f64(),
                 })
             }
             _ => bail!("an unknown request: {line}"),
@@ -180,25 +180,25 @@ fn answer(value: &Value) -> Result<()> {
 }
 
 /// A session and the sequences that are open in it.
-struct Session {
+pub(crate) struct Session {
     inner: Box<dyn InferenceSession>,
     plan: SamplingPlan,
     open: Vec<SequenceId>,
 }
 
 impl Session {
-    fn new(model: &Arc<dyn Model>) -> Result<Self> {
+    pub(crate) fn new(model: &Arc<dyn Model>) -> Result<Self> {
         let inner = model.open_session(&SessionOptions::default())?;
         Ok(Self { inner, plan: SamplingPlan::greedy(), open: Vec::new() })
     }
 
-    fn open(&mut self) -> Result<SequenceId> {
+    pub(crate) fn open(&mut self) -> Result<SequenceId> {
         let sequence = self.inner.open()?;
         self.open.push(sequence);
         Ok(sequence)
     }
 
-    fn close_all(&mut self) -> Result<()> {
+    pub(crate) fn close_all(&mut self) -> Result<()> {
         for sequence in self.open.drain(..) {
             self.inner.close(sequence)?;
         }
@@ -206,7 +206,7 @@ impl Session {
     }
 
     /// Extends a sequence to `tokens` tokens, and returns the next token.
-    fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
+    pub(crate) fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
         let prompt = prompt(self.inner.state(sequence)?.position, tokens);
         match self.inner.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
             RowResult::Token(token) => Ok(token.token),
@@ -215,7 +215,7 @@ impl Session {
     }
 
     /// The time of `count` steps of all `rows`: sequences with their next tokens.
-    fn decode(&mut self, rows: &mut [(SequenceId, TokenId)], count: usize) -> Result<Duration> {
+    pub(crate) fn decode(&mut self, rows: &mut [(SequenceId, TokenId)], count: usize) -> Result<Duration> {
         let start = Instant::now();
         for _ in 0..count {
             let answers = self.inner.decode_step(rows, &self.plan, &Control::default())?;
@@ -224,6 +224,11 @@ impl Session {
             }
         }
         Ok(start.elapsed())
+    }
+
+    /// The bytes of all caches.
+    pub(crate) fn kv_bytes(&self) -> u64 {
+        self.inner.stats().kv_bytes
     }
 
     fn logits(&mut self, tokens: usize) -> Result<Vec<f32>> {

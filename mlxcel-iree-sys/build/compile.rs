@@ -23,6 +23,11 @@ pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Bui
         .include(sources.join("third_party/vulkan_headers/include"))
         .include(&sources)
         .define("NDEBUG", None)
+        // How long threads wait for a kernel before they sleep. Kernels of a step follow one another within microseconds, and on virtual
+        // machines waking takes longer than that.
+        .define("IREE_TASK_WARM_WAIT_SPIN_NS", "100000")
+        .define("IREE_TASK_WARM_WAIT_LOOKAHEAD_SPIN_NS", "100000")
+        .define("IREE_TASK_WARM_WAIT_TRANSITION_SPIN_NS", "50000")
         .define("IREE_ALLOCATOR_SYSTEM_CTL", "iree_allocator_libc_ctl");
     let names = root.join("generated/names.h");
     if build.try_get_compiler().is_ok_and(|compiler| compiler.is_like_msvc()) {

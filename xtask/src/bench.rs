@@ -27,6 +27,8 @@ enum Suite {
     Pjrt(SuiteArguments),
     /// Many requests on one engine, beside one at a time
     Requests(SuiteArguments),
+    /// The time of each kernel of the IREE engine, and what bounds it
+    Profile(SuiteArguments),
     /// Passes over several tokens of one sequence, and speculative decoding, compared with plain decoding
     Speculation(SpeculationArguments),
 }
@@ -91,6 +93,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         Suite::Mlx(_) => "mlx",
         Suite::Pjrt(_) => "pjrt",
         Suite::Requests(_) => "requests",
+        Suite::Profile(_) => "profile",
         Suite::Speculation(_) => "speculation",
     };
     let mut command =
@@ -120,7 +123,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             command.arg("--packages").arg(setup::jax(workspace, &python)?).arg("--python").arg(python);
             (false, &pjrt.suite)
         }
-        Suite::Requests(requests) => (false, &requests.suite),
+        Suite::Requests(further) | Suite::Profile(further) => (false, &further.suite),
         Suite::Speculation(speculation) => {
             command.args(speculation.quick.then_some("--quick"));
             (false, &speculation.further.suite)

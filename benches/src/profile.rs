@@ -1,0 +1,90 @@
+//! The suite `profile`: the time of each kernel of the IREE engine, for prompts and for steps of one or several sequences, and what bounds
+//! them: the speed of memory, and of multiply-adds.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use mlxcel_core::{Backend, LoadOptions, ModelSource, Precision};
+use mlxcel_iree::IreeBackend;
+use mlxcel_iree::profile::Profiler;
+
+use crate::bandwidth::Probe;
+use crate::machine::Machine;
+use crate::peak::{Arithmetic, Peaks};
+use crate::serve::Session;
+
+/// What is profiled.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The folder of results; this suite writes nothing there
+    #[arg(long, default_value = "target/bench", hide = true)]
+    folder: PathBuf,
+    /// The checkpoint
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    #[arg(long, default_value_t = Precision::Native)]
+    precision: Precision,
+    /// Tokens of each sequence's prompt
+    #[arg(long, default_value_t = 128)]
+    position: usize,
+    /// Sequences that are decoded together
+    #[arg(long, default_value_t = 1)]
+    sequences: usize,
+    /// Steps of all sequences
+    #[arg(long, default_value_t = 16)]
+    steps: usize,
+    /// Number of threads; defaults to all cores
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Machine { processor, cores, .. } = Machine::of_this_process();
+    let threads = arguments.threads.unwrap_or(cores);
+    let Arguments { position, sequences, steps, .. } = *arguments;
+    let profiler = Profiler::new();
+    let options = LoadOptions::default()
+        .with_precision(arguments.precision)
+        .with_threads(threads)
+        .with_sequences(sequences)
+        .with_capacity(position + steps + 2);
+    let backend = IreeBackend::new().with_profiler(&profiler);
+    let model = backend.load(&ModelSource::from(arguments.model.as_path()), &options).context("loading")?;
+    let mut session = Session::new(&model)?;
+    // Programs are compiled, and pages exist, before anything counts.
+    let mut rows = Vec::new();
+    for _ in 0..sequences {
+        let sequence = session.open()?;
+        rows.push((sequence, session.feed(sequence, position)?));
+    }
+    session.decode(&mut rows, 1)?;
+    session.close_all()?;
+    profiler.take();
+
+    let probe = Probe::new()?;
+    let (bus, peaks) = (probe.measure(threads), Peaks::measure(threads));
+    rows.clear();
+    for _ in 0..sequences {
+        let sequence = session.open()?;
+        rows.push((sequence, session.feed(sequence, position)?));
+    }
+    session.decode(&mut rows, steps)?;
+    let peak = |arithmetic| peaks.of(arithmetic).unwrap_or(f64::NAN) / 1e9;
+    println!(
+        "{processor}, {threads} threads; {} at {}; memory reads {:.1} GB/s; 10⁹ multiply-adds a second: float32 {:.0}, bfloat16 {:.0}, 8-bit {:.0}",
+        arguments.model.display(),
+        arguments.precision,
+        bus / 1e9,
+        peak(Arithmetic::Floats),
+        peak(Arithmetic::Halves),
+        peak(Arithmetic::Bytes),
+    );
+    println!(
+        "a step reads {:.1} MB of weights, and at its end {:.1} MB of the cache of {sequences} sequences of {} tokens\n",
+        model.info().weight_bytes as f64 / 1e6,
+        session.kv_bytes() as f64 / 1e6,
+        position + steps,
+    );
+    println!("{}", profiler.take());
+    Ok(())
+}
