@@ -85,6 +85,11 @@ impl Instructions {
         }
     }
 
+    /// Whether kernels prefetch: x86-64 prefetches in hardware, but not far enough.
+    pub(crate) fn fetches_ahead(&self) -> bool {
+        self.set != VectorSet::Neon
+    }
+
     /// The number of vector registers.
     pub const fn registers(&self) -> usize {
         match self.set {

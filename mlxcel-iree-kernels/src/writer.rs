@@ -183,6 +183,14 @@ impl Writer {
         self.set(word, to, format_args!("{op} {value} : {from} to {to}"))
     }
 
+    /// The low and the high bfloat16 of each lane of a vector of 32-bit integers, as float32, whose upper half they are.
+    pub(crate) fn halves(&mut self, word: &str, pairs: &Operand) -> [Operand; 2] {
+        let (half, upper) = (self.constant(16, pairs.ty), self.constant(-65536, pairs.ty));
+        let low = self.arith("shifted", "shli", pairs, &half);
+        let high = self.arith("masked", "andi", pairs, &upper);
+        [low, high].map(|bits| self.cast(word, "bitcast", &bits, "f32"))
+    }
+
     /// The bits of a vector as another one.
     pub(crate) fn bitcast(&mut self, word: &str, value: &Operand, ty: Type) -> Operand {
         let from = value.ty;

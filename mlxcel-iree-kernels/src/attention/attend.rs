@@ -1,5 +1,7 @@
 //! Attention over the positions in use, block by block of keys and values, with an online softmax (Dao et al. 2022).
 
+use mlxcel_stablehlo::ElementType;
+
 use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
 use super::scores::HIDDEN;
 use super::shape::{KEYS, Run, Shape, Tiling};
@@ -10,6 +12,9 @@ use crate::writer::Writer;
 
 /// The most query rows that read values directly from the cache; for more, a block of values is converted once.
 const MOST_DIRECT: usize = 8;
+
+/// How many blocks ahead keys and values are prefetched: hardware stops at the end of each page, which a block may fill.
+const AHEAD: usize = 2;
 
 /// Where a kernel stores its results.
 pub(super) enum Results {
@@ -214,16 +219,28 @@ impl Attend<'_> {
         w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
             let left = w.arith("left", "subi", &self.end, first);
             let count = w.arith("count", "minui", &left, &step);
+            let later = self.later(w, first);
             self.transpose_keys(w, first);
             let direct = self.tiling.queries <= MOST_DIRECT;
             if !direct {
                 self.convert_values(w, first, &count);
             }
-            self.score(w, first);
+            self.score(w, first, &later);
             for_each(w, self.tiling.queries, 1, |w, query| self.weigh(w, query));
             self.mix(w, first, &count, direct);
             Vec::new()
         });
+    }
+
+    /// Where the keys and values of a later block start, which are prefetched and need not exist; nothing for many queries, which do not
+    /// wait for memory.
+    fn later(&self, w: &mut Writer, first: &Operand) -> Vec<Operand> {
+        if !self.shape.fetches_ahead || self.tiling.queries > self.tiling.score_queries {
+            return Vec::new();
+        }
+        let later = w.offset("later", first, AHEAD * KEYS);
+        let parts = if self.shape.latent { 1 } else { 2 };
+        (0..parts).map(|part| self.kept_at(w, part, &later)).collect()
     }
 
     /// Where the key (part 0) or value (part 1) of a position starts in the cache.
@@ -256,19 +273,30 @@ impl Attend<'_> {
                     (at, scale)
                 })
                 .collect();
-            for_each(w, width, lanes, |w, dimension| {
+            // Pairs of bfloat16 are moved as one, which halves the shuffles.
+            let of_step =
+                if self.shape.cache == ElementType::BF16 && width.is_multiple_of(2 * lanes) { 2 } else { 1 };
+            for_each(w, width, of_step * lanes, |w, dimension| {
                 let rows = rows
                     .iter()
                     .map(|(at, scale)| {
                         let at = w.arith("kept", "addi", at, dimension);
-                        load_scaled(w, self.shape, &self.place.cache, &at, scale.as_ref())
+                        if of_step == 1 {
+                            return load_scaled(w, self.shape, &self.place.cache, &at, scale.as_ref());
+                        }
+                        let pairs = self.place.cache.view.load(w, "kept", &[&at], 2 * lanes);
+                        w.bitcast("kept", &pairs, Type::vector(lanes, "i32"))
                     })
                     .collect();
                 let columns = transpose(w, rows);
                 let to = mul_add(w, "to", dimension, KEYS, column);
                 for (i, values) in columns.iter().enumerate() {
-                    let to = w.offset("to", &to, i * KEYS);
-                    self.scratch.keys.store(w, values, &to);
+                    let parts =
+                        if of_step == 1 { vec![values.clone()] } else { w.halves("key", values).into() };
+                    for (part, values) in parts.iter().enumerate() {
+                        let to = w.offset("to", &to, (i * of_step + part) * KEYS);
+                        self.scratch.keys.store(w, values, &to);
+                    }
                 }
             });
         });

@@ -7,10 +7,14 @@ use super::pass::{Pass, divide, for_each, mul_add};
 use super::shape::{KEYS, Shape};
 use super::vectors::{exponential, hyperbolic_tangent};
 use crate::value::{Operand, Type};
+use crate::view::Locality;
 use crate::writer::Writer;
 
 /// Replaces minus infinity as the score of a key that a query does not see: finite, so that differences are numbers.
 pub(super) const HIDDEN: &str = "-3.0e38";
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 impl Attend<'_> {
     /// Starts the softmax of the first part with the sinks: each is the largest score so far, and its own weight is 1.
@@ -37,7 +41,10 @@ impl Attend<'_> {
     }
 
     /// The scores of a block: queries times keys, masked where a query does not see a key.
-    pub(super) fn score(&self, w: &mut Writer, first: &Operand) {
+    ///
+    /// Meanwhile the lines of the block that begins at each of `later` are prefetched, a few with each dimension: more at once would
+    /// wait for one another.
+    pub(super) fn score(&self, w: &mut Writer, first: &Operand, later: &[Operand]) {
         let Shape { width, lanes, .. } = *self.shape;
         let ty = Type::vector(lanes, "f32");
         let count = self.tiling.score_queries;
@@ -58,6 +65,14 @@ impl Attend<'_> {
                 let carried = vec![none.clone(); count * vectors];
                 let sums = w.for_loop("dimension", [&zero, &limit, &one], &carried, |w, dimension, sums| {
                     let at = mul_add(w, "at", dimension, KEYS, column);
+                    for start in later {
+                        let cache = &self.place.cache;
+                        let start = w.arith("later", "addi", start, &at);
+                        for element in (0..vectors * lanes).step_by(LINE * 8 / cache.element.bits()) {
+                            let at = w.offset("later", &start, element);
+                            cache.view.prefetch(w, &[&at], Locality::Second);
+                        }
+                    }
                     let keys: Vec<_> = (0..vectors)
                         .map(|v| {
                             let at = w.offset("at", &at, v * lanes);

@@ -77,6 +77,8 @@ pub(super) struct Shape {
     pub(super) lanes: usize,
     /// How many vector registers there are.
     registers: usize,
+    /// Whether caches are prefetched.
+    pub(super) fetches_ahead: bool,
 }
 
 /// Adjacent rows with equally many tokens.
@@ -200,6 +202,7 @@ impl Shape {
             layer: 0,
             lanes: dividing(value_width, dividing(width, instructions.lanes())),
             registers: instructions.registers(),
+            fetches_ahead: instructions.fetches_ahead(),
         }
     }
 

@@ -127,9 +127,9 @@ impl Format {
         self.lanes() * self.weight.bytes_for(self.depth())
     }
 
-    /// Whether kernels prefetch: x86-64 prefetches in hardware, but not far enough.
+    /// Whether kernels prefetch.
     pub(super) fn fetches_ahead(&self) -> bool {
-        self.instructions.set != VectorSet::Neon
+        self.instructions.fetches_ahead()
     }
 
     /// Loads a step from the element `at` of `weights`, and makes its units.
@@ -137,14 +137,7 @@ impl Format {
         let step = weights.load(w, "step", &[at], self.lanes());
         match self.weight {
             _ if self.units != Units::Floats => vec![step],
-            ElementType::BF16 => {
-                // The upper half of a float32 is the bfloat16 with the same value.
-                let half = w.constant(16, step.ty);
-                let upper = w.constant(-65536, step.ty);
-                let even = w.arith("shifted", "shli", &step, &half);
-                let odd = w.arith("masked", "andi", &step, &upper);
-                [even, odd].map(|bits| w.cast("unit", "bitcast", &bits, "f32")).into()
-            }
+            ElementType::BF16 => w.halves("unit", &step).into(),
             ElementType::F16 => vec![w.cast("unit", "extf", &step, "f32")],
             _ => vec![step],
         }

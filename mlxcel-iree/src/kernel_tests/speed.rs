@@ -2,6 +2,7 @@
 //! are those of one thread.
 
 use mlxcel_core::Precision;
+use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
@@ -176,5 +177,99 @@ fn kernels_of_packed_weights_beside_one_another() {
                 running.products as f64 / median / 1e9,
             );
         }
+    }
+}
+
+/// The calls of attention over caches of its own.
+const CALLS: usize = 8;
+
+/// One token of each of `rows`, with the heads of Llama-3.2-1B, over `position` positions.
+fn attention(device: &Device, rows: usize, tokens: usize, position: usize) -> Running {
+    let (heads, groups, width, pairs) = (32, 8, 64, 32);
+    let length = (position + tokens).next_multiple_of(128);
+    let all = vec![tokens; rows];
+    let count: usize = rows * tokens;
+    let types = |call: usize| {
+        let floats = |shape: &[usize]| TensorType::new(ElementType::F32, shape.to_vec());
+        let mut types = vec![
+            floats(&[count, heads, width]),
+            floats(&[count, groups, width]),
+            floats(&[count, groups, width]),
+            floats(&[count, pairs]),
+            floats(&[count, pairs]),
+            TensorType::new(ElementType::I32, [rows]),
+        ];
+        types.extend(vec![TensorType::new(ElementType::BF16, [1, 2, groups, length, width]); rows]);
+        types.into_iter().enumerate().map(move |(i, ty)| (format!("x{call}.{i}"), ty))
+    };
+    let mut module = ModuleBuilder::new("speed");
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for call in 0..CALLS {
+                let mut values = Vec::new();
+                for (name, ty) in types(call) {
+                    values.push(b.argument(name, ty)?);
+                }
+                let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else {
+                    unreachable!()
+                };
+                for (row, &cache) in caches.iter().enumerate() {
+                    b.alias(cache, results.len() + 1 + row)?;
+                }
+                let rotary = Some((cos, sin));
+                let operands =
+                    CachedAttentionOperands { query, key, value, rotary, positions, sinks: None, caches };
+                let (window, soft_cap) = (None, None);
+                let what = CachedAttention {
+                    rows: &all,
+                    layer: 0,
+                    scale: 0.125,
+                    soft_cap,
+                    window,
+                    out: ElementType::F32,
+                };
+                let (mixed, caches) = cached_attention(b, &operands, &what)?;
+                results.push(mixed);
+                results.extend(caches);
+            }
+            Ok(results)
+        })
+        .unwrap();
+    let function = compiled(&module.finish(), device, Precision::Native);
+    let arguments = (0..CALLS).flat_map(types).map(|(_, ty)| {
+        let bytes = match ty.element {
+            ElementType::I32 => (position as i32).to_le_bytes().repeat(ty.elements()),
+            _ => vec![0x3d; ty.bytes()],
+        };
+        let buffer = device.upload(&bytes).unwrap();
+        (ty, buffer)
+    });
+    let seen = rows * (position + 1) * groups * width;
+    Running {
+        function,
+        arguments: arguments.collect(),
+        bytes: CALLS * seen * 2 * 2,
+        products: CALLS * tokens * seen * 2 * heads / groups,
+        seconds: Vec::new(),
+    }
+}
+
+#[test]
+#[ignore = "a measurement: cargo test -p mlxcel-iree --lib attention_beside_the_bytes_of_its_caches -- --ignored --nocapture"]
+fn attention_beside_the_bytes_of_its_caches() {
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    for (rows, tokens, position) in [(1, 1, 128), (1, 1, 4096), (8, 1, 128), (1, 16, 4096), (1, 128, 4096)] {
+        let mut running = attention(&device, rows, tokens, position);
+        for _ in 0..ROUNDS {
+            running.run();
+        }
+        running.seconds.sort_by(f64::total_cmp);
+        let median = running.seconds[ROUNDS / 2];
+        println!(
+            "{rows} rows of {tokens} tokens at {position}: {:6.1} GB/s {:7.1} GMAC/s of a thread",
+            running.bytes as f64 / median / 1e9,
+            running.products as f64 / median / 1e9,
+        );
     }
 }
