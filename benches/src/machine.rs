@@ -38,6 +38,12 @@ impl Machine {
     }
 }
 
+/// Whether Linux reports this feature of the processor.
+pub(crate) fn has(flag: &str) -> bool {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|name| name == flag))
+}
+
 /// The value of the first line `name : value`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {

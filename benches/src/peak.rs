@@ -11,6 +11,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(target_arch = "x86_64")]
+use crate::machine;
+
 /// Iterations of a loop, which take some milliseconds.
 const TURNS: usize = 1 << 20;
 
@@ -118,7 +121,8 @@ fn measure(threads: usize) -> Peaks {
     let floats = wide(has!("avx512f"), 16, repeated!("vfmadd231ps", "zmm"));
     let narrow_floats = || wide(has!("fma"), 8, repeated!("vfmadd231ps", "ymm"));
     let bytes = wide(has!("avx512vnni"), 64, repeated!("vpdpbusd", "zmm"));
-    let narrow_bytes = || wide(has!("avxvnni"), 32, repeated!("{{vex}} vpdpbusd", "ymm"));
+    // The standard library does not know it in every version that compiles this.
+    let narrow_bytes = || wide(machine::has("avx_vnni"), 32, repeated!("{{vex}} vpdpbusd", "ymm"));
     Peaks {
         floats: floats.or_else(narrow_floats),
         halves: wide(has!("avx512bf16"), 32, repeated!("vdpbf16ps", "zmm")),

@@ -90,8 +90,11 @@ impl Kernel {
 
     /// The index of this workgroup in one dimension.
     pub(crate) fn workgroup(&mut self, dimension: usize) -> Operand {
-        let id = format_args!("stream.dispatch.workgroup.id[{dimension}] : index");
-        self.body.set("workgroup", Type::INDEX, id)
+        self.body.set(
+            "workgroup",
+            Type::INDEX,
+            format_args!("stream.dispatch.workgroup.id[{dimension}] : index"),
+        )
     }
 
     /// The executable of the kernel, with the entry point `name`.

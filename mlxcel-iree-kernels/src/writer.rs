@@ -294,7 +294,7 @@ impl Writer {
         let holds = carried.iter().map(|value| value.ty).eq(next.iter().map(|value| value.ty));
         let types: Vec<_> = carried.iter().map(|value| value.ty.to_string()).collect();
         let operands: Vec<&Operand> = next.iter().collect();
-        let rule = format_args!("as many values of the types that are carried, ({})", types.join(", "));
+        let rule = format!("as many values of the types that are carried, ({})", types.join(", "));
         self.check(holds, "scf.yield", rule, &operands);
     }
 
