@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
+use super::select::most_likely;
+
 /// A candidate token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -57,6 +59,27 @@ impl Candidates {
             true => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
             false if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
             false => Ok(Self { list, whole: true, vocabulary_size: logits.len() }),
+        }
+    }
+
+    /// The `count` most likely tokens of these logits, [settled](Self::settle), in one pass and little memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub(super) fn most_likely(logits: &[f32], count: usize) -> Result<Self> {
+        let (mut best, mut broken) = (f32::NEG_INFINITY, false);
+        let candidates = (0..).zip(logits).filter_map(|(token, &logit)| {
+            broken |= logit.is_nan();
+            best = if logit > best { logit } else { best };
+            (logit > f32::NEG_INFINITY).then(|| Candidate::new(token, f64::from(logit)))
+        });
+        let mut list = most_likely(candidates, count);
+        list.sort_unstable_by_key(|candidate| candidate.token);
+        match logits.is_empty() {
+            true => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
+            false if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
+            false => Ok(Self { list, whole: false, vocabulary_size: logits.len() }),
         }
     }
 
