@@ -156,7 +156,7 @@ fn exponential(x: f32) -> f32 {
     /// The last bit of a number of this size counts ones, so adding it rounds.
     const LARGE: f32 = 12_582_912.0;
     const POLYNOMIAL: [f32; 6] =
-        [1.987_569_2e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1];
+        [1.987_569_2e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
     let x = x.max(-86.0);
     let sum = x * std::f32::consts::LOG2_E + LARGE;
     let n = sum - LARGE;
