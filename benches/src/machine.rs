@@ -22,7 +22,7 @@ impl Machine {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let kilobytes =
             field(&meminfo, "MemTotal").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
-        let flags: Vec<&str> = field(&cpuinfo, "flags").unwrap_or_default().split(' ').collect();
+        let flags = flags(&cpuinfo);
         let known = ["avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"];
         Self {
             processor: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
@@ -41,7 +41,12 @@ impl Machine {
 /// Whether Linux reports this feature of the processor.
 pub(crate) fn has(flag: &str) -> bool {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|name| name == flag))
+    flags(&cpuinfo).contains(&flag)
+}
+
+/// The features of the processor.
+fn flags(cpuinfo: &str) -> Vec<&str> {
+    field(cpuinfo, "flags").unwrap_or_default().split(' ').collect()
 }
 
 /// The value of the first line `name : value`.

@@ -52,22 +52,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let model = backend.load(&ModelSource::from(arguments.model.as_path()), &options).context("loading")?;
     let mut session = Session::new(&model)?;
     // Programs are compiled, and pages exist, before anything counts.
-    let mut rows = Vec::new();
-    for _ in 0..sequences {
-        let sequence = session.open()?;
-        rows.push((sequence, session.feed(sequence, position)?));
-    }
+    let mut rows = session.begin(sequences, position)?;
     session.decode(&mut rows, 1)?;
     session.close_all()?;
     profiler.take();
 
     let probe = Probe::new()?;
     let (bus, peaks) = (probe.measure(threads), Peaks::measure(threads));
-    rows.clear();
-    for _ in 0..sequences {
-        let sequence = session.open()?;
-        rows.push((sequence, session.feed(sequence, position)?));
-    }
+    let mut rows = session.begin(sequences, position)?;
     session.decode(&mut rows, steps)?;
     let peak = |arithmetic| peaks.of(arithmetic).unwrap_or(f64::NAN) / 1e9;
     println!(

@@ -140,11 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             ["batch", count, position, numbers @ ..] => {
                 let (count, position) = (count.parse()?, position.parse()?);
                 let numbers = numbers.iter().map(|n| n.parse()).collect::<Result<Vec<usize>, _>>()?;
-                let mut rows = Vec::new();
-                for _ in 0..numbers.iter().copied().max().unwrap_or(0) {
-                    let sequence = session.open()?;
-                    rows.push((sequence, session.feed(sequence, position)?));
-                }
+                let mut rows = session.begin(numbers.iter().copied().max().unwrap_or(0), position)?;
                 let seconds = numbers
                     .iter()
                     .map(|&number| Ok(session.decode(&mut rows[..number], count)?.as_secs_f64()))
@@ -192,7 +188,7 @@ impl Session {
         Ok(Self { inner, plan: SamplingPlan::greedy(), open: Vec::new() })
     }
 
-    pub(crate) fn open(&mut self) -> Result<SequenceId> {
+    fn open(&mut self) -> Result<SequenceId> {
         let sequence = self.inner.open()?;
         self.open.push(sequence);
         Ok(sequence)
@@ -206,12 +202,21 @@ impl Session {
     }
 
     /// Extends a sequence to `tokens` tokens, and returns the next token.
-    pub(crate) fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
+    fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
         let prompt = prompt(self.inner.state(sequence)?.position, tokens);
         match self.inner.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
             RowResult::Token(token) => Ok(token.token),
             other => bail!("the engine returned {other:?}"),
         }
+    }
+
+    /// Opens `count` sequences of `tokens` tokens; each with its next token.
+    pub(crate) fn begin(&mut self, count: usize, tokens: usize) -> Result<Vec<(SequenceId, TokenId)>> {
+        let one = |_| {
+            let sequence = self.open()?;
+            Ok((sequence, self.feed(sequence, tokens)?))
+        };
+        (0..count).map(one).collect()
     }
 
     /// The time of `count` steps of all `rows`: sequences with their next tokens.

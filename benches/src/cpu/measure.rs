@@ -10,7 +10,6 @@ use super::copy::plain_copy;
 use super::results::{Contestant, Program};
 use crate::bandwidth::Probe;
 use crate::peak::Peaks;
-use crate::spread::Spread;
 use crate::worker::Worker;
 
 /// The measurements of a turn.
@@ -99,9 +98,8 @@ impl Plan {
                 add(&mut result.prefill, &[*tokens], &[seconds], |tokens, seconds| tokens as f64 / seconds);
             }
         }
-        let peaks: Vec<f64> = [before, peak(result)].into_iter().flatten().collect();
-        if !peaks.is_empty() {
-            result.peak.extend(std::iter::repeat_n(Spread::of(&peaks).median, repeats));
+        if let (Some(before), Some(after)) = (before, peak(result)) {
+            result.peak.extend(std::iter::repeat_n((before + after) / 2.0, repeats));
         }
         if matches!(entry.effort, Effort::Long | Effort::Usual) && !self.batches.is_empty() {
             let seconds = worker.batch(count, *position, &self.batches)?;

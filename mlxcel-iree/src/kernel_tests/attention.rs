@@ -11,7 +11,7 @@ use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
-use super::lower;
+use super::{as_f32, lower};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
@@ -214,16 +214,6 @@ impl Random {
     fn next(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         ((self.0 >> 40) as i32 % 1000 - 500) as f32 / 500.0
-    }
-}
-
-fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
-    let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-    match ty.element {
-        BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
-        F16 => halves.map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
-        I8 => bytes.iter().map(|&byte| f32::from(byte as i8)).collect(),
-        _ => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
     }
 }
 

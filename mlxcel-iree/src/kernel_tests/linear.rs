@@ -7,7 +7,7 @@ use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
 use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
-use super::{laid_out, layouts, lower, schedules_of};
+use super::{as_f32, laid_out, layouts, lower, rounding_to, schedules_of};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::host;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
@@ -91,18 +91,6 @@ pub(super) fn values(ty: &TensorType, seed: u64) -> Tensor {
     tensor.unwrap()
 }
 
-pub(super) fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
-    let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-    match ty.element {
-        BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
-        F16 => halves.map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
-        _ => bytes
-            .chunks_exact(4)
-            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-            .collect(),
-    }
-}
-
 /// What `module` gives on the device when it is compiled for `target`.
 pub(super) fn computed(
     module: &Module,
@@ -153,11 +141,7 @@ fn check_sums(layer: &Layer, [x, w, bias]: [&[f32]; 3], biased: bool, got: &[f32
             sum += term;
             squares += term * term;
         }
-        let rounded = match out {
-            BF16 => sum.abs() / 256.0,
-            F16 => sum.abs() / 2048.0,
-            _ => sum.abs() * f64::from(f32::EPSILON),
-        };
+        let rounded = sum.abs() * rounding_to(out).max(f64::from(f32::EPSILON));
         let tolerance = rounding(inputs + 1, squares.sqrt().max(sum.abs())) + rounded;
         let off = (f64::from(got) - sum).abs();
         assert!(off <= tolerance, "{target}, {layer:?} at {i}: {got} is not {sum}, by {off} of {tolerance}");

@@ -10,11 +10,12 @@ mod quantized;
 mod row_counts;
 mod speed;
 
+use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::eval::Tensor;
-use mlxcel_stablehlo::{Argument, Module};
+use mlxcel_stablehlo::{Argument, ElementType, Module, TensorType};
 
 /// The text of `module` for `target`.
 fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {
@@ -40,4 +41,24 @@ fn laid_out(module: &Module, tensors: &[Tensor], layouts: &Layouts) -> Vec<Vec<u
         None => tensor.bytes().to_vec(),
     };
     tensors.iter().zip(&main.arguments).map(one).collect()
+}
+
+/// The elements of a tensor of this type, as float32.
+fn as_f32(ty: &TensorType, bytes: &[u8]) -> Vec<f32> {
+    let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+    match ty.element {
+        ElementType::BF16 => halves.map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        ElementType::F16 => halves.map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
+        ElementType::I8 => bytes.iter().map(|&byte| f32::from(byte as i8)).collect(),
+        _ => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
+    }
+}
+
+/// By how much rounding to halves of this type changes a number, relative to it; nothing for other types.
+fn rounding_to(element: ElementType) -> f64 {
+    match element {
+        ElementType::BF16 => 1.0 / 256.0,
+        ElementType::F16 => 1.0 / 2048.0,
+        _ => 0.0,
+    }
 }

@@ -5,7 +5,8 @@ use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 
-use super::linear::{as_f32, computed, values};
+use super::linear::{computed, values};
+use super::{as_f32, rounding_to};
 use crate::testing::host;
 
 /// Rows, their width, and the type of elements: widths of one vector, and of several that are summed side by side or are not.
@@ -45,11 +46,7 @@ fn norms_scale_rows_by_the_root_of_their_mean_square() {
         let (_, width, element) = norm;
         let [x, gains] = [0, 1].map(|at| as_f32(given[at].ty(), given[at].bytes()));
         // The normalized value is rounded to the type of elements, and so is its product with the gain.
-        let rounding = match element {
-            BF16 => 2.0 / 256.0,
-            F16 => 2.0 / 2048.0,
-            _ => 0.0,
-        };
+        let rounding = 2.0 * rounding_to(element);
         for (row, got) in x.chunks(width).zip(got.chunks(width)) {
             let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
             let scale = 1.0 / (squares / width as f64 + f64::from(EPSILON)).sqrt();

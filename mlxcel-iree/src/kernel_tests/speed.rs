@@ -183,7 +183,7 @@ fn kernels_of_packed_weights_beside_one_another() {
 /// The calls of attention over caches of its own.
 const CALLS: usize = 8;
 
-/// One token of each of `rows`, with the heads of Llama-3.2-1B, over `position` positions.
+/// `tokens` tokens of each of `rows`, with the heads of Llama-3.2-1B, over `position` positions.
 fn attention(device: &Device, rows: usize, tokens: usize, position: usize) -> Running {
     let (heads, groups, width, pairs) = (32, 8, 64, 32);
     let length = (position + tokens).next_multiple_of(128);

@@ -55,11 +55,7 @@ impl Candidates {
             Candidate::new(token, f64::from(logit))
         };
         let list: Vec<Candidate> = (0..).zip(logits).map(candidate).collect();
-        match list.is_empty() {
-            true => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
-            false if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
-            false => Ok(Self { list, whole: true, vocabulary_size: logits.len() }),
-        }
+        Self::of(list, true, (logits.len(), broken, best))
     }
 
     /// The `count` most likely tokens of these logits, [settled](Self::settle), in one pass and little memory.
@@ -76,10 +72,19 @@ impl Candidates {
         });
         let mut list = most_likely(candidates, count);
         list.sort_unstable_by_key(|candidate| candidate.token);
-        match logits.is_empty() {
-            true => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
-            false if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
-            false => Ok(Self { list, whole: false, vocabulary_size: logits.len() }),
+        Self::of(list, false, (logits.len(), broken, best))
+    }
+
+    /// Candidates of this many logits, unless one is not a number or the largest is infinite.
+    fn of(
+        list: Vec<Candidate>,
+        whole: bool,
+        (vocabulary_size, broken, best): (usize, bool, f32),
+    ) -> Result<Self> {
+        match vocabulary_size {
+            0 => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
+            _ if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
+            _ => Ok(Self { list, whole, vocabulary_size }),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Attention in double precision.
 
 use super::*;
+use crate::kernel_tests::rounding_to;
 
 /// The first elements of a head rotated by the angles of a token, as `Builder::rope` pairs them; the others as they are.
 pub(super) fn rotated(head: &[f32], cos: &[f32], sin: &[f32]) -> Vec<f64> {
@@ -39,12 +40,7 @@ pub(super) fn attend<'a>(
 
 /// By how much a result of this type may be off.
 pub(super) fn tolerance(out: ElementType, wanted: f64) -> f64 {
-    let rounded = match out {
-        BF16 => wanted.abs() / 256.0,
-        F16 => wanted.abs() / 2048.0,
-        _ => 0.0,
-    };
-    3e-6 + rounded
+    3e-6 + wanted.abs() * rounding_to(out)
 }
 
 impl Case {
