@@ -198,6 +198,12 @@ impl GraphModelOptions {
         Ok(lengths.clone())
     }
 
+    /// Limits prompt chunks to `tokens`: that size takes the place of the larger ones.
+    pub fn limit_chunks(&mut self, tokens: usize) {
+        self.chunks.retain(|&size| size < tokens);
+        self.chunks.push(tokens);
+    }
+
     /// How many rows share a pass at most.
     pub(crate) fn width(&self) -> usize {
         self.sequences.min(MOST_ROWS)

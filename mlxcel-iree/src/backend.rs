@@ -136,6 +136,17 @@ impl IreeBackend {
         self
     }
 
+    /// Sets the maximum number of prompt tokens per pass; defaults to 128 on CPUs with kernels and to 64 elsewhere.
+    ///
+    /// Every chunk size is a program to compile. With 16 or fewer there is one size, so opening a model compiles less;
+    /// larger chunks read long prompts faster. Loading a model fails for fewer than two tokens. A bundle keeps the size
+    /// it was written with.
+    #[must_use]
+    pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
+        self.programs.prefill_chunk = Some(tokens);
+        self
+    }
+
     /// Sets the CPU affinity of the worker threads of `local-task`, and their number unless [`LoadOptions::threads`] is
     /// set. Loading a model fails for CPUs that the process may not use, on other systems than Linux, and on other
     /// devices.

@@ -60,6 +60,9 @@ impl IreeBackend {
         if attends_in_use(decoder, target.hardware()?) {
             graph = for_kernels(graph);
         }
+        if let Some(tokens) = self.programs.prefill_chunk {
+            graph.limit_chunks(tokens);
+        }
         graph.independent_rows = independent_rows(decoder, target.hardware()?, &graph)?;
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let compiler = ProgramCompiler::new(writer, target, self.toolchain.artifacts()?)?;

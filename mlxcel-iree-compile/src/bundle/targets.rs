@@ -57,6 +57,9 @@ impl BundleTarget {
         if resolved.iter().map(in_use).collect::<Result<Vec<_>>>()?.into_iter().all(|in_use| in_use) {
             *graph = for_kernels(graph.clone());
         }
+        if let Some(tokens) = wanted.prefill_chunk {
+            graph.limit_chunks(tokens);
+        }
         let writer = ProgramWriter::new(decoder.clone(), graph)?;
         let mut targets: Vec<Self> = Vec::with_capacity(resolved.len());
         for target in resolved {

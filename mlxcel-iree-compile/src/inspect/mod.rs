@@ -107,6 +107,9 @@ pub fn inspect(
     if attends_in_use(&decoder, target.hardware()?) {
         graph = for_kernels(graph);
     }
+    if let Some(tokens) = wanted.prefill_chunk {
+        graph.limit_chunks(tokens);
+    }
     let writer = ProgramWriter::new(decoder.clone(), &graph)?;
     let compiler = ProgramCompiler::new(writer, target, toolchain.artifacts()?)?;
     let shapes = match options.all_programs {

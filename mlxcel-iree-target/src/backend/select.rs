@@ -97,6 +97,8 @@ pub struct ProgramOptions {
     pub backends: CompileBackends,
     /// The element type of the KV cache.
     pub kv_cache: KvCacheType,
+    /// The maximum number of prompt tokens per pass; the default depends on the kernels.
+    pub prefill_chunk: Option<usize>,
     /// The schedule of kernels; defaults to a measured one, otherwise to that of the processor's model.
     pub schedule: Option<Schedule>,
 }
