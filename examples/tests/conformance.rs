@@ -17,7 +17,7 @@ fn subject<E: Backend + Clone + 'static, F: Backend + 'static>(
     faulty: fn(E, Faults) -> F,
     fixture: Fixture,
 ) -> Subject<'static> {
-    let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(160);
+    let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(support::CAPACITY);
     let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
     let (other, other_source) = (engine.clone(), ModelSource::Folder(Fixture::named("llama").path));
     let failing = engine.clone();
@@ -49,19 +49,26 @@ fn break_weights(from: &Path, to: &Path) {
     std::fs::write(to.join("model.safetensors"), file).unwrap();
 }
 
-/// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`.
+/// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`. `$thrifty` is the engine for
+/// all kinds but the first, if it compiles programs for each.
 macro_rules! kinds {
     ($engine:ty, $new:expr, $points:expr) => {
+        kinds!($engine, $new, $new, $points);
+    };
+    ($engine:ty, $new:expr, $thrifty:expr, $points:expr) => {
         use super::*;
 
         fn subject(fixture: Fixture) -> Subject<'static> {
-            super::subject($new, &$points, <$engine>::with_faults, fixture)
+            super::subject($thrifty, &$points, <$engine>::with_faults, fixture)
         }
 
         mod full {
             use super::*;
 
-            suite!(subject(Fixture::storyteller()), Expectations::none());
+            suite!(
+                super::super::subject($new, &$points, <$engine>::with_faults, Fixture::storyteller()),
+                Expectations::none()
+            );
         }
 
         mod windowed {
@@ -104,7 +111,12 @@ mod portable {
 mod iree {
     use mlxcel_session::iree::IreeBackend;
 
-    kinds!(IreeBackend, IreeBackend::new().with_cache_dir(support::cache_dir()), FaultPoint::ALL);
+    kinds!(
+        IreeBackend,
+        IreeBackend::new().with_cache_dir(support::cache_dir()),
+        support::iree(),
+        FaultPoint::ALL
+    );
 }
 
 #[cfg(feature = "pjrt")]

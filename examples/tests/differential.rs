@@ -8,13 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_conformance::{Tolerance, differential};
-use mlxcel_core::{Backend, ErrorKind, LoadOptions, Model, Precision};
+use mlxcel_core::{Backend, ErrorKind, Model, Precision};
 use support::{Fixture, engines_and_plugin};
 
 /// The checkpoint on an engine; none where the engine does not run it, and says so.
 fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Option<Arc<dyn Model>> {
-    let options = LoadOptions::default().with_precision(precision);
-    match engine.load(&fixture.path.clone().into(), &options) {
+    match engine.load(&fixture.path.clone().into(), &support::options(fixture, precision)) {
         Ok(model) => Some(model),
         Err(error) if error.kind() == ErrorKind::Unsupported => None,
         Err(error) => panic!("{} on {}: {error}", fixture.name, engine.name()),

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 
 use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, LoadOptions, Precision, Row, RowResult,
+    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
     SessionOptions,
 };
 use support::{Case, Fixture, engines};
@@ -62,7 +62,7 @@ fn check_case(session: &mut dyn InferenceSession, case: &Case) -> Checked {
 }
 
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
-    let options = LoadOptions::default().with_precision(Precision::Exact);
+    let options = support::options(fixture, Precision::Exact);
     let source = fixture.path.clone().into();
     let model = match engine.load(&source, &options) {
         Ok(model) => model,

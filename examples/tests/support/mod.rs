@@ -51,10 +51,17 @@ pub fn engines() -> Vec<Box<dyn Backend>> {
         #[cfg(feature = "portable")]
         Box::new(mlxcel_session::portable::PortableBackend::new()),
         #[cfg(feature = "iree")]
-        Box::new(mlxcel_session::iree::IreeBackend::new().with_cache_dir(cache_dir())),
+        Box::new(iree()),
         #[cfg(feature = "mlx")]
         Box::new(mlxcel_session::mlx::MlxBackend::new()),
     ]
+}
+
+/// The IREE engine with one size of prompt chunks, and so fewer programs to compile for each fixture. How chunks of several sizes are
+/// chosen is tested where it is decided, and conformance holds the default sizes on the bundled model.
+#[cfg(feature = "iree")]
+pub fn iree() -> mlxcel_session::iree::IreeBackend {
+    mlxcel_session::iree::IreeBackend::new().with_cache_dir(cache_dir()).with_prefill_chunk(16)
 }
 
 /// Those, and the PJRT engine where there is a plugin.
@@ -92,7 +99,19 @@ pub fn cache_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("iree-cache")
 }
 
-pub fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Arc<dyn Model> {
+/// Tokens for which a checkpoint of `fixtures/` is opened: more than its oracle's, and for all tests as many, so that they share programs.
+pub const CAPACITY: usize = 160;
+
+/// How a fixture is opened: with [`CAPACITY`] if it has an oracle whose cases fit, else with its own.
+pub fn options(fixture: &Fixture, precision: Precision) -> LoadOptions {
     let options = LoadOptions::default().with_precision(precision);
-    engine.load(&fixture.path.clone().into(), &options).unwrap()
+    if !fixture.path.join("oracle.json").exists() {
+        return options;
+    }
+    let longest = fixture.cases().iter().map(|case| case.prompt.len() + case.greedy.len()).max();
+    if longest.is_some_and(|tokens| tokens < CAPACITY) { options.with_capacity(CAPACITY) } else { options }
+}
+
+pub fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Arc<dyn Model> {
+    engine.load(&fixture.path.clone().into(), &options(fixture, precision)).unwrap()
 }

@@ -14,6 +14,7 @@ use super::state_tests::feed;
 use super::{IreeExecutor, Programs, weights};
 use crate::compile::Compiled;
 use crate::ffi::{Device, DeviceOptions};
+use crate::testing::cache_dir;
 
 /// Where caches grow: a chunk of 16 tokens goes into the first as a whole, and the last holds the capacity and a chunk's padding.
 const LENGTHS: [usize; 3] = [48, 112, 528];
@@ -99,8 +100,7 @@ fn grows_twice(kv_cache: KvCacheType, cache: &Path) {
 
 #[test]
 fn caches_of_every_type_keep_their_contents_when_they_grow() {
-    let cache = tempfile::tempdir().unwrap();
     for kv_cache in [KvCacheType::Bf16, KvCacheType::Int8] {
-        grows_twice(kv_cache, cache.path());
+        grows_twice(kv_cache, &cache_dir());
     }
 }

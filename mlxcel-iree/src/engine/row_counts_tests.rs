@@ -8,6 +8,7 @@ use mlxcel_core::{
 };
 
 use crate::IreeBackend;
+use crate::testing::cache_dir;
 
 /// Long enough for a chunk of 16 tokens, single tokens behind it and draft tokens.
 const TEXT: [TokenId; 24] =
@@ -45,7 +46,7 @@ fn sequence(session: &mut dyn InferenceSession, tokens: usize, chunk: usize) -> 
 fn logits_do_not_depend_on_how_many_rows_share_a_pass() {
     for folder in models() {
         let load = LoadOptions::default().with_capacity(200).with_sequences(2);
-        let model = IreeBackend::new().load(&folder.into(), &load).unwrap();
+        let model = IreeBackend::new().with_cache_dir(cache_dir()).load(&folder.into(), &load).unwrap();
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let session = &mut *session;
         let what = model.info().model_type.clone();

@@ -9,6 +9,7 @@ use mlxcel_core::{
 };
 
 use crate::IreeBackend;
+use crate::testing::cache_dir;
 
 pub(super) fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
     let mut out = StepOutput::default();
@@ -71,8 +72,7 @@ fn assert_all_fail(engine: &IreeBackend, folder: &Path, options: &LoadOptions) {
 #[test]
 fn sequences_continue_after_chunks_forks_and_snapshots_and_nan_logits_fail() {
     let text: Vec<u32> = (0..260).map(|i| 3 + (i * 37 + i * i % 11) % 250).collect();
-    let cache = tempfile::tempdir().unwrap();
-    let engine = IreeBackend::new().with_cache_dir(cache.path());
+    let engine = IreeBackend::new().with_cache_dir(cache_dir());
     let options = LoadOptions::default().with_precision(Precision::Exact).with_sequences(3);
     // Windows of 16 in a ring of 192 positions (128 without kernels), and convolutions beside full caches.
     for architecture in ["mistral", "lfm2"] {

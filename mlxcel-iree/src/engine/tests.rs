@@ -22,6 +22,7 @@ use crate::IreeBackend;
 use crate::compile::Compiled;
 use crate::ffi::{Device, DeviceOptions};
 use crate::profile::{DispatchProfile, Phase, Profile, Profiler};
+use crate::testing::cache_dir;
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")
@@ -123,10 +124,9 @@ fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
 
 #[test]
 fn a_profile_separates_prefill_from_decode() {
-    let cache = tempfile::tempdir().unwrap();
     let profiler = Profiler::new();
     for device in ["local-task", "local-sync"] {
-        let engine = IreeBackend::new().with_cache_dir(cache.path()).with_profiler(&profiler);
+        let engine = IreeBackend::new().with_cache_dir(cache_dir()).with_profiler(&profiler);
         let model = engine.load(&fixture().into(), &options().with_device(device)).unwrap();
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         session.generate_greedy(&[12, 7, 3], &GenerateOptions::new(4)).unwrap();
@@ -177,8 +177,7 @@ fn two_texts(model: &dyn Model, tokens: usize) -> [(Vec<Vec<u32>>, Duration); 2]
 
 #[test]
 fn sessions_on_different_threads_match_single_sequence_runs() {
-    let cache = tempfile::tempdir().unwrap();
-    let engine = IreeBackend::new().with_cache_dir(cache.path());
+    let engine = IreeBackend::new().with_cache_dir(cache_dir());
     for device in ["local-sync", "local-task"] {
         let model = engine.load(&fixture().into(), &options().with_device(device)).unwrap();
         let [(one_by_one, _), (at_once, _)] = two_texts(&*model, 60);
@@ -259,13 +258,12 @@ fn decoding_rows_of_one_step_beside_one() {
 
 #[test]
 fn a_failed_argument_allocation_leaves_the_sequence_unchanged() {
-    let cache = tempfile::tempdir().unwrap();
     let greedy = SamplingPlan::greedy();
     let mut struck = 0;
     // Wherever the first two of a step's allocations are among those of loading.
     for good in 0..400 {
         let faults = Faults::new(FaultPoint::Allocation, good);
-        let engine = IreeBackend::new().with_cache_dir(cache.path()).with_faults(faults.clone());
+        let engine = IreeBackend::new().with_cache_dir(cache_dir()).with_faults(faults.clone());
         let Ok(model) = engine.load(&fixture().into(), &options()) else { continue };
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let sequence = session.open().unwrap();
