@@ -53,20 +53,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 pub(crate) struct Fuzzer(PathBuf);
 
 impl Fuzzer {
-    /// Builds it with the features of the whole workspace, as tests are: then there is little to build.
     pub(crate) fn build(workspace: &Workspace) -> Result<Self> {
-        let features = workspace.features()?;
-        process::run(&mut workspace.cargo(&[
-            "build",
-            "--locked",
-            "--workspace",
-            "--features",
-            &features,
-            "--bin",
-            PACKAGE,
-        ]))?;
-        let target = workspace.metadata()?.target_directory.into_std_path_buf();
-        Ok(Self(target.join("debug").join(PACKAGE).with_extension(std::env::consts::EXE_EXTENSION)))
+        Ok(Self(workspace.program(PACKAGE)?.get_program().into()))
     }
 
     fn command(&self) -> Command {

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 use crate::{process, toolchains};
 
 /// What to look for.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Arguments {
     /// Look with this sanitizer alone
     #[arg(long, value_enum)]

@@ -6,6 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
+use crate::{checks, process};
+
 /// Features that need something which not every machine has, or replace what the others test; [`crate::checks`] has a check of
 /// its own for them where there is one.
 const APART: &[(&str, &[&str])] = &[
@@ -43,6 +45,10 @@ impl Workspace {
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(cargo_program());
         command.args(arguments).current_dir(&self.root);
+        if checks::in_ci() {
+            // Notes for a second compilation, which there is none of.
+            command.env("CARGO_INCREMENTAL", "0");
+        }
         command
     }
 
@@ -59,6 +65,15 @@ impl Workspace {
             features.extend(wanted.map(|feature| format!("{}/{feature}", package.name)));
         }
         Ok(features.join(","))
+    }
+
+    /// A program of a package here, built with the features of the whole workspace, as tests are: then there is little to build.
+    pub(crate) fn program(&self, name: &str) -> Result<Command> {
+        let features = self.features()?;
+        let arguments = ["build", "--locked", "--workspace", "--features", &features, "--bin", name];
+        process::run(&mut self.cargo(&arguments))?;
+        let target = self.metadata()?.target_directory.into_std_path_buf();
+        Ok(Command::new(target.join("debug").join(name).with_extension(std::env::consts::EXE_EXTENSION)))
     }
 
     /// The dependency graph of the workspace with all features.

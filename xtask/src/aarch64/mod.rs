@@ -15,7 +15,7 @@ use crate::{process, setup};
 use toolchain::Toolchain;
 
 /// Which tests to run.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Arguments {
     /// Run only these tests; may be repeated
     #[arg(long, value_enum)]

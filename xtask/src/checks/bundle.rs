@@ -1,5 +1,4 @@
-//! Bundles where they are to run: by a program that has the IREE engine and nothing else compiled in, and, as plain StableHLO,
-//! through XLA by a script, against the oracle.
+//! A bundle of plain StableHLO, run through XLA by a script, against the oracle.
 //!
 //! XLA comes with JAX from PyPI, about 150 MB, and is installed when this check first runs, not by `setup`: nothing that is
 //! built here needs it.
@@ -9,7 +8,6 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::Done;
-use super::compile::Counts;
 use super::missing::left_out;
 use crate::process;
 use crate::setup::{self, find_python};
@@ -24,25 +22,11 @@ const PYTHONS: std::ops::RangeInclusive<u32> = 11..=14;
 const MACHINES: [(&str, &str); 3] = [("linux", "x86_64"), ("linux", "aarch64"), ("macos", "aarch64")];
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
-    let alone = with_the_engine_alone(workspace)?;
     let python = find_python()?;
     match without_wheels(&python)? {
-        None => Ok(Done::Checked(format!("{alone}; XLA: {}", through_xla(workspace, &python)?))),
-        Some(reason) => left_out(format!("not through XLA: {reason}; {alone}")),
+        None => through_xla(workspace, &python).map(Done::Checked),
+        Some(reason) => left_out(format!("not through XLA: {reason}")),
     }
-}
-
-/// The tests of bundles, whose programs are built with the feature `iree` and no other.
-fn with_the_engine_alone(workspace: &Workspace) -> Result<Counts> {
-    let mut command =
-        workspace.cargo(&["test", "--locked", "--package", "mlxcel-examples", "--test", "bundle"]);
-    command.args(["--no-default-features", "--features", "iree"]);
-    let mut total = Counts::default();
-    process::run_watched(&mut command, |line| total.add(line))?;
-    if total.passed == 0 {
-        bail!("no test ran");
-    }
-    Ok(total)
 }
 
 fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
@@ -51,9 +35,7 @@ fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
     let folder = tempfile::tempdir().context("making a folder for the bundle")?;
     let bundle = folder.path().join("bundle");
     let model = workspace.root().join(MODEL);
-    // The program that the tests have just built.
-    let mut write = workspace.cargo(&["run", "--locked", "--package", "mlxcel-examples", "--bin", "bundle"]);
-    write.args(["--no-default-features", "--features", "iree", "--"]);
+    let mut write = workspace.program("bundle")?;
     write.args(["--target", "stablehlo", "--precision", "exact"]);
     process::run(write.arg("--model").arg(&model).arg("--out").arg(&bundle))?;
 

@@ -1,17 +1,15 @@
 //! What cargo itself checks. All of it with the same features and flags, so that dependencies compile once.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::{beside, external, package, wasm};
+use super::{beside, newcomer, wasm};
 use crate::process;
 use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    let external = external::PACKAGES
-        .into_iter()
-        .chain([package::PACKAGE, wasm::PACKAGE])
-        .chain(beside::PACKAGES.map(|(name, _)| name));
+    let external = [newcomer::MY_BACKEND, wasm::PACKAGE].into_iter();
+    let external = external.chain(beside::PACKAGES.map(|(name, _)| name));
     let external = external.map(|name| format!("tests-external/{name}/Cargo.toml"));
     for manifest in external.chain(["fuzz/libfuzzer/Cargo.toml".to_owned()]) {
         process::run(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
@@ -49,21 +47,6 @@ pub(super) fn document(workspace: &Workspace) -> Result<String> {
     ]);
     process::run(command.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(String::new())
-}
-
-pub(super) fn test(workspace: &Workspace) -> Result<String> {
-    let features = workspace.features()?;
-    let mut command =
-        workspace.cargo(&["test", "--locked", "--workspace", "--features", &features, "--no-fail-fast"]);
-    let mut total = Counts::default();
-    let result = process::run_watched(&mut command, |line| total.add(line));
-    if let Err(error) = result {
-        bail!("{total}: {error:#}");
-    }
-    if total.passed == 0 {
-        bail!("no test ran");
-    }
-    Ok(total.to_string())
 }
 
 /// The sum of what the test programs report.

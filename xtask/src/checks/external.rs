@@ -11,59 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::Message;
 use object::{Object, ObjectSymbol};
 
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
-const PORTABLE: &str = "hello-portable";
-const IREE: &str = "hello-iree";
-const MLX: &str = "hello-mlx";
-/// The folders below `tests-external/`.
-pub(super) const PACKAGES: [&str; 3] = [PORTABLE, IREE, MLX];
-
-/// Packages that need a native toolchain: none may be below mlxcel-session's default features.
-const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
-
 /// The environment of the package with the IREE engine at run time, as a path in `.toolchain/`; its build needs only a C compiler.
 const IREE_ENVIRONMENT: (&str, &str) = ("MLXCEL_IREE_COMPILER", "bin/iree-compile");
-/// The environment of the package with the MLX engine at build time only.
-const MLX_ENVIRONMENT: (&str, &str) = ("MLXCEL_MLX_DIR", "mlx");
-/// Where loaders look, and what cargo adds to.
-const LOADER_PATHS: [&str; 2] = ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"];
 /// A choice of engine for the tests is none for these packages.
 const BACKEND: &str = "MLXCEL_BACKEND";
 
 /// The bundled checkpoint.
 pub(super) const MODEL: &str = "examples/models/storyteller";
-
-pub(super) fn check(workspace: &Workspace) -> Result<String> {
-    let outside = tempfile::tempdir().context("making a folder outside the repository")?;
-    let target = workspace.metadata()?.target_directory.into_std_path_buf();
-
-    let portable = External::prepare(workspace, PORTABLE, outside.path(), &target)?;
-    portable.has_no_native_dependency()?;
-    portable.runs(|command| {
-        command.env_remove(IREE_ENVIRONMENT.0).env_remove(MLX_ENVIRONMENT.0);
-    })?;
-
-    let iree = External::prepare(workspace, IREE, outside.path(), &target)?;
-    iree.runs_through_iree(workspace)?;
-    iree.is_built_once()?;
-    iree.exports_nothing()?;
-
-    let toolchain = workspace.toolchain();
-    let mlx = External::prepare(workspace, MLX, outside.path(), &target)?;
-    mlx.runs(|command| {
-        let (name, path) = MLX_ENVIRONMENT;
-        if std::env::var_os(name).is_none() {
-            command.env(name, toolchain.join(path));
-        }
-    })?;
-    mlx.runs_by_itself()?;
-    Ok(format!("{} build and generate", PACKAGES.join(", ")))
-}
 
 /// One of the packages.
 pub(super) struct External {
@@ -124,19 +83,6 @@ impl External {
         command
     }
 
-    fn has_no_native_dependency(&self) -> Result<()> {
-        let mut command = self.cargo("tree");
-        command.args(["--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
-        let tree = process::output(&mut command)?;
-        let mut native: Vec<_> = tree.lines().filter(|line| is_native(line)).collect();
-        native.sort_unstable();
-        native.dedup();
-        if !native.is_empty() {
-            bail!("{} has dependencies that need a native toolchain: {}", self.name, native.join(", "));
-        }
-        Ok(())
-    }
-
     /// Builds and runs the program on its model; it fails by itself if no text comes.
     fn runs(&self, environment: impl FnOnce(&mut Command)) -> Result<()> {
         let mut command = self.cargo("run");
@@ -148,7 +94,6 @@ impl External {
     /// The same with the compiler of programs at hand, which the build does not ask for.
     pub(super) fn runs_through_iree(&self, workspace: &Workspace) -> Result<()> {
         self.runs(|command| {
-            command.env_remove(MLX_ENVIRONMENT.0);
             let (name, path) = IREE_ENVIRONMENT;
             if std::env::var_os(name).is_none() {
                 command.env(name, workspace.toolchain().join(path));
@@ -156,64 +101,21 @@ impl External {
         })
     }
 
-    /// A second build finds everything done: no script of a package asks to run again.
-    fn is_built_once(&self) -> Result<()> {
-        let mut again = Vec::new();
-        let mut command = self.cargo("build");
-        command.env_remove(MLX_ENVIRONMENT.0);
-        process::for_each_message(command, |message| {
-            if let Message::CompilerArtifact(artifact) = message
-                && !artifact.fresh
-            {
-                again.push(artifact.target.name);
-            }
-        })?;
-        if !again.is_empty() {
-            bail!("a second build of {} compiles again: {}", self.name, again.join(", "));
-        }
-        Ok(())
-    }
-
-    /// The program must not export a symbol of IREE's or of ours: a library that it loads would bind to it.
+    /// See [`exports_nothing`].
     pub(super) fn exports_nothing(&self) -> Result<()> {
-        let program = self.target.join("debug").join(self.name);
-        let bytes = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
-        let file = object::File::parse(&*bytes).with_context(|| format!("parsing {}", program.display()))?;
-        let symbols = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
-        let names = symbols.filter_map(|symbol| symbol.name().ok()).filter(|name| name.contains("iree"));
-        let names: BTreeSet<_> = names.collect();
-        if let Some(name) = names.first() {
-            bail!("{} exports {name} and {} further names of IREE's", program.display(), names.len() - 1);
-        }
-        Ok(())
-    }
-
-    /// Runs the program that was built without cargo, which helps loaders, and without any of our variables.
-    fn runs_by_itself(&self) -> Result<()> {
-        let program = self.target.join("debug").join(self.name);
-        let mut command = Command::new(&program);
-        command.arg(&self.model).current_dir(&self.outside).env_remove(BACKEND).env_remove(MLX_ENVIRONMENT.0);
-        for path in LOADER_PATHS {
-            command.env_remove(path);
-        }
-        process::run(&mut command).with_context(|| format!("{} without cargo", program.display()))
+        exports_nothing(&self.target.join("debug").join(self.name))
     }
 }
 
-/// Whether a line of `cargo tree`, `name v1.2.3 …`, names one of [`NATIVE`].
-fn is_native(line: &str) -> bool {
-    line.split_whitespace().next().is_some_and(|name| NATIVE.contains(&name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn native_packages_are_found_in_a_dependency_tree() {
-        assert!(is_native("cmake v0.1.58"));
-        assert!(is_native("mlxcel-iree-sys v0.1.0 (*)"));
-        assert!(!is_native("cmake-like v1.0.0"));
-        assert!(!is_native(""));
+/// A program with the IREE engine must not export a symbol of IREE's or of ours: a library that it loads would bind to it.
+pub(super) fn exports_nothing(program: &Path) -> Result<()> {
+    let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
+    let file = object::File::parse(&*bytes).with_context(|| format!("parsing {}", program.display()))?;
+    let symbols = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let names = symbols.filter_map(|symbol| symbol.name().ok()).filter(|name| name.contains("iree"));
+    let names: BTreeSet<_> = names.collect();
+    if let Some(name) = names.first() {
+        bail!("{} exports {name} and {} further names of IREE's", program.display(), names.len() - 1);
     }
+    Ok(())
 }

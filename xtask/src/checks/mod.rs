@@ -1,6 +1,7 @@
 //! `test`: every check, each timed, all reported at the end.
 //!
-//! Cheap checks go first and the tests last. A failed check does not stop the others: one run shows everything.
+//! Cheap checks go first. A failed check does not stop the others: one run shows everything. There are two tiers: the checks of a
+//! change, which take at most half an hour on two cores, and with `--all` those of a night as well.
 
 mod architecture;
 mod beside;
@@ -14,11 +15,12 @@ mod licences;
 mod missing;
 mod msrv;
 mod newcomer;
-mod package;
 mod packages;
 mod promises;
 mod semver;
 mod server;
+mod soak;
+mod test_programs;
 mod wasm;
 
 pub(crate) use packages::is_published;
@@ -29,10 +31,9 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::workspace::Workspace;
-use crate::{generate, setup};
+use crate::{aarch64, generate, sanitize, setup};
 
 pub(crate) use compile::Counts;
-use packages::SharedPackages;
 
 /// Which checks to run.
 #[derive(clap::Args)]
@@ -40,6 +41,11 @@ pub(crate) struct Arguments {
     /// Run only this check; may be repeated
     #[arg(long, value_enum)]
     only: Vec<Check>,
+    /// Run the checks of a night too: those that take long or need tools that not every machine has
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
+    #[command(flatten)]
+    tests: test_programs::Options,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -62,26 +68,28 @@ enum Check {
     Docs,
     /// Every feature set, and the documentation as docs.rs makes it
     Features,
-    /// Packages outside the workspace, built as a user's are
-    External,
-    /// llama.cpp and another IREE in the same program; minutes, so only where it is named
+    /// llama.cpp and another IREE in the same program
     Beside,
     /// A model in a module of WebAssembly, run by Node
     Wasm,
-    /// Every crate as it would be published, and an engine outside the workspace proved on two of them
-    Package,
     /// All tests, those in the documentation included
     Test,
     /// The IREE engine on a prebuilt distribution of IREE's runtime
     Dist,
     /// The server, by OpenAI's client
     Server,
-    /// Bundles, run by a program with the IREE engine alone, and through XLA
+    /// A bundle's programs, run by XLA
     Bundle,
-    /// The packaged crates in a new project, with rustc, cargo and cc alone, and README's first lines
+    /// The packaged crates in new projects, with rustc, cargo and cc alone: README's first lines, each engine, an engine of a third party
     Newcomer,
-    /// Hostile inputs, each target for a fixed time
+    /// Hostile inputs, each target for a few seconds, for minutes with `--all`
     Fuzz,
+    /// Thousands of sessions on each engine, and programs killed while they write
+    Soak,
+    /// The address, leak and thread sanitizers
+    Sanitize,
+    /// Tests for 64-bit Arm on emulated processors
+    Aarch64,
 }
 
 /// What came of a check that found no defect, with a remark for the summary.
@@ -98,7 +106,7 @@ pub(crate) fn in_ci() -> bool {
 }
 
 impl Check {
-    fn run(self, workspace: &Workspace, packages: &SharedPackages) -> Result<Done> {
+    fn run(self, workspace: &Workspace, arguments: &Arguments) -> Result<Done> {
         let checked = match self {
             Self::Msrv => return msrv::check(workspace),
             Self::Deny => return licences::check(workspace),
@@ -111,21 +119,34 @@ impl Check {
             Self::Arch => architecture::check(workspace),
             Self::Lint => compile::lint(workspace),
             Self::Features => features::check(workspace),
-            Self::Newcomer => newcomer::check(workspace, packages),
+            Self::Newcomer => newcomer::check(workspace),
             Self::Docs => compile::document(workspace),
-            Self::External => external::check(workspace),
             Self::Beside => beside::check(workspace),
-            Self::Package => package::check(workspace, packages),
-            Self::Test => compile::test(workspace),
+            Self::Test => test_programs::check(workspace, &arguments.tests),
             Self::Dist => dist::check(workspace),
-            Self::Fuzz => fuzz::check(workspace),
+            Self::Fuzz => fuzz::check(workspace, arguments.all),
+            Self::Soak => soak::check(workspace),
+            Self::Sanitize => {
+                sanitize::run(workspace, &sanitize::Arguments::default()).map(|()| String::new())
+            }
+            Self::Aarch64 => aarch64::run(workspace, &aarch64::Arguments::default()).map(|()| String::new()),
         };
         checked.map(Done::Checked)
     }
 
-    /// Whether it takes so long that it runs only where it is named: in jobs of their own of the hosted workflow.
-    fn is_apart(self) -> bool {
-        matches!(self, Self::Beside | Self::Features | Self::Wasm)
+    /// Whether it runs only with `--all` or by name: it takes long, or asks for a tool that not every machine has.
+    fn is_nightly(self) -> bool {
+        matches!(
+            self,
+            Self::Msrv
+                | Self::Semver
+                | Self::Features
+                | Self::Beside
+                | Self::Wasm
+                | Self::Soak
+                | Self::Sanitize
+                | Self::Aarch64
+        )
     }
 
     fn name(self) -> String {
@@ -145,20 +166,18 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     if in_ci() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         setup::pjrt(workspace)?;
     }
-    let packages = SharedPackages::default();
     let mut outcomes = Vec::new();
     for &check in Check::value_variants() {
-        if !arguments.only.is_empty() && !arguments.only.contains(&check) {
-            continue;
-        }
-        if arguments.only.is_empty() && check.is_apart() {
-            let reason = format!("takes long and has its own job: --only {}", check.name());
-            outcomes.push(Outcome { check, result: Ok(Done::Unchecked(reason)), time: Duration::ZERO });
+        let is_chosen = match &arguments.only[..] {
+            [] => arguments.all || !check.is_nightly(),
+            only => only.contains(&check),
+        };
+        if !is_chosen {
             continue;
         }
         eprintln!("\n==== {} ====", check.name());
         let start = Instant::now();
-        let result = check.run(workspace, &packages);
+        let result = check.run(workspace, arguments);
         let outcome = Outcome { check, result, time: start.elapsed() };
         eprintln!("{}", describe(&outcome));
         outcomes.push(outcome);

@@ -1,10 +1,14 @@
-//! A new project on a machine with Rust, a C compiler, and nothing else.
+//! New projects on a machine with Rust, a C compiler, and nothing else.
 //!
-//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The packaged crates are in a
-//! folder beside copies of their dependencies, which
-//! replaces crates.io, so cargo needs no network. There it runs the lines of the README, and a program with the feature `iree`
-//! that writes a
-//! bundle, and then opens it with neither IREE's compiler nor Python on the machine.
+//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The crates as they would be
+//! published are in a folder beside copies of their dependencies, which replaces crates.io, so cargo needs no network, and a file
+//! that a package lacks is missed here and not by the first user. The projects are:
+//!
+//! - the lines of the README;
+//! - a program with the feature `iree`, which writes a bundle, and then opens it with neither IREE's compiler nor Python on the
+//!   machine;
+//! - `tests-external/my-backend`, an engine of a third party with its tests;
+//! - a program with the feature `mlx`, for which there is a C++ compiler too.
 
 mod readme;
 mod registry;
@@ -17,38 +21,70 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 
 use self::registry::Registry;
-use super::external::MODEL;
-use super::packages::{Packages, SharedPackages};
+use super::compile::Counts;
+use super::external::{MODEL, exports_nothing};
+use super::packages::Packages;
 use crate::process;
 use crate::setup::symlink;
 use crate::workspace::Workspace;
 
 /// All that is on PATH: Rust, and the C compiler with the assembler, linker and archiver that it runs by name.
 const PROGRAMS: [&str; 6] = ["rustc", "cargo", "cc", "as", "ld", "ar"];
+/// What the MLX engine needs to build beyond that.
+const CXX: &str = "c++";
 /// The program with the feature `iree`.
 const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
+/// The program with the feature `mlx`.
+const WITH_MLX: &str = include_str!("newcomer/with_mlx.rs");
+/// An engine of a third party, below `tests-external/`.
+pub(super) const MY_BACKEND: &str = "my-backend";
+/// Packages that need a native toolchain: none may be below mlxcel-session's default features.
+const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
-pub(super) fn check(workspace: &Workspace, packages: &SharedPackages) -> Result<String> {
-    let packages = packages.get(workspace)?;
-    let registry = Registry::make(workspace, packages)?;
+pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    let packages = Packages::make(workspace)?;
+    let registry = Registry::make(workspace, &packages)?;
     let place = tempfile::tempdir().context("making an empty folder")?;
 
-    let machine = Machine::prepare(workspace, place.path(), &registry, packages)?;
-    readme::run(workspace, &machine)?;
+    let machine = Machine::prepare(workspace, place.path(), &registry, &packages)?;
+    let readme = readme::run(workspace, &machine)?;
+    machine.has_no_native_dependency(&readme)?;
+    run_with_bundle(workspace, &machine, place.path())?;
+    let counts = machine.prove_my_backend(workspace)?;
+    run_with_mlx(workspace, &machine)?;
+    let (number, largest) = (packages.unpacked.len(), packages.largest as f64 / 1e6);
+    Ok(format!(
+        "{number} packages of at most {largest:.1} MB; README's lines, iree with a bundle, mlx; {MY_BACKEND}: {counts}"
+    ))
+}
 
+fn run_with_bundle(workspace: &Workspace, machine: &Machine, place: &Path) -> Result<()> {
     let project = machine.new_project("with-bundle")?;
     process::run(machine.cargo(&project).args(["add", "--quiet", "mlxcel-session", "--features", "iree"]))?;
     fs::write(project.join("src/main.rs"), WITH_BUNDLE).context("writing the program")?;
-    let bundle = place.path().join("bundle");
+    let bundle = place.join("bundle");
     let mut write = machine.cargo(&project);
     write.args(["run", "--quiet", "--", "write"]).arg(&machine.model).arg(&bundle);
     let compiler = workspace.toolchain().join("bin/iree-compile");
-    process::run(write.env("MLXCEL_IREE_COMPILER", compiler).env("HOME", place.path()))
+    process::run(write.env("MLXCEL_IREE_COMPILER", compiler).env("HOME", place))
         .context("writing a bundle in a new project with the feature `iree`")?;
     process::run(machine.cargo(&project).args(["run", "--quiet", "--", "run"]).arg(&bundle))
         .context("opening the bundle without a compiler")?;
     machine.is_built_once(&project)?;
-    Ok("README's lines, and a bundle on the packaged crates with rustc, cargo and cc alone; a second build does nothing".to_owned())
+    exports_nothing(&machine.built("with-bundle"))
+}
+
+fn run_with_mlx(workspace: &Workspace, machine: &Machine) -> Result<()> {
+    machine.provide(CXX)?;
+    let project = machine.new_project("with-mlx")?;
+    process::run(machine.cargo(&project).args(["add", "--quiet", "mlxcel-session", "--features", "mlx"]))?;
+    fs::write(project.join("src/main.rs"), WITH_MLX).context("writing the program")?;
+    let mut build = machine.cargo(&project);
+    process::run(build.args(["build", "--quiet"]).env("MLXCEL_MLX_DIR", workspace.toolchain().join("mlx")))
+        .context("a new project with the feature `mlx`")?;
+    // Without cargo, which helps loaders to find libraries.
+    process::run(machine.command(&machine.built("with-mlx"), &project).arg(&machine.model))
+        .context("a program with the feature `mlx`, started by itself")
 }
 
 /// A machine with next to nothing on it.
@@ -78,13 +114,49 @@ impl Machine {
         for folder in [&machine.projects, &machine.home, &machine.programs] {
             fs::create_dir(folder).with_context(|| format!("making {}", folder.display()))?;
         }
-        for name in PROGRAMS {
-            let link = machine.programs.join(name);
-            symlink(&program(name)?, &link).with_context(|| format!("making {}", link.display()))?;
-        }
+        PROGRAMS.into_iter().try_for_each(|name| machine.provide(name))?;
         registry.configure(&machine.projects)?;
         machine.forget(packages)?;
         Ok(machine)
+    }
+
+    /// Puts a program on PATH.
+    fn provide(&self, name: &str) -> Result<()> {
+        let link = self.programs.join(name);
+        symlink(&program(name)?, &link).with_context(|| format!("making {}", link.display()))
+    }
+
+    /// The program that a project of this name built.
+    fn built(&self, name: &str) -> PathBuf {
+        self.target.join("debug").join(name)
+    }
+
+    fn has_no_native_dependency(&self, project: &Path) -> Result<()> {
+        let mut command = self.cargo(project);
+        command.args(["tree", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
+        let tree = process::output(&mut command)?;
+        let native: Vec<_> = tree.lines().filter(|line| is_native(line)).collect();
+        if !native.is_empty() {
+            bail!("README's project has dependencies that need a native toolchain: {}", native.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Runs the tests of the third party's engine.
+    fn prove_my_backend(&self, workspace: &Workspace) -> Result<Counts> {
+        let project = self.projects.join(MY_BACKEND);
+        let from = workspace.root().join("tests-external").join(MY_BACKEND);
+        process::run(Command::new("cp").arg("-R").args([&from, &project]))?;
+        let mut counts = Counts::default();
+        // For the tests in the documentation.
+        self.provide("rustdoc")?;
+        let mut test = self.cargo(&project);
+        process::run_watched(test.arg("test"), |line| counts.add(line))
+            .with_context(|| counts.to_string())?;
+        if counts.passed == 0 {
+            bail!("no test of {MY_BACKEND} ran");
+        }
+        Ok(counts)
     }
 
     /// Drops what an earlier run built of our crates: cargo takes a package of one version from a registry to be always the same.
@@ -148,4 +220,22 @@ fn program(name: &str) -> Result<PathBuf> {
         .map(|folder| folder.join(name))
         .find(|program| program.is_file())
         .with_context(|| format!("{name} is not on PATH"))
+}
+
+/// Whether a line of `cargo tree`, `name v1.2.3 …`, names one of [`NATIVE`].
+fn is_native(line: &str) -> bool {
+    line.split_whitespace().next().is_some_and(|name| NATIVE.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn native_packages_are_found_in_a_dependency_tree() {
+        assert!(is_native("cmake v0.1.58"));
+        assert!(is_native("mlxcel-iree-sys v0.1.0 (*)"));
+        assert!(!is_native("cmake-like v1.0.0"));
+        assert!(!is_native(""));
+    }
 }

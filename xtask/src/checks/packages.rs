@@ -1,6 +1,5 @@
 //! Our crates as they would be published: packaged by cargo, looked into and unpacked.
 
-use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,21 +23,6 @@ pub(super) struct Unpacked {
     pub(super) folder: PathBuf,
 }
 
-/// The packages, made when a check first needs them and shared by the checks of a run.
-#[derive(Default)]
-pub(super) struct SharedPackages(OnceCell<Packages>);
-
-impl SharedPackages {
-    /// The packages; see [`Packages::make`].
-    pub(super) fn get(&self, workspace: &Workspace) -> Result<&Packages> {
-        if let Some(packages) = self.0.get() {
-            return Ok(packages);
-        }
-        let packages = Packages::make(workspace)?;
-        Ok(self.0.get_or_init(|| packages))
-    }
-}
-
 /// All packages, unpacked below one folder.
 pub(super) struct Packages {
     /// The folder that cargo wrote the packages to.
@@ -50,7 +34,7 @@ pub(super) struct Packages {
 
 impl Packages {
     /// Packages every published crate into `target/packaged`, which is emptied first, and checks what the packages contain.
-    fn make(workspace: &Workspace) -> Result<Self> {
+    pub(super) fn make(workspace: &Workspace) -> Result<Self> {
         let metadata = workspace.metadata()?;
         let folder = metadata.target_directory.as_std_path().join("packaged");
         if folder.exists() {
@@ -58,7 +42,7 @@ impl Packages {
         }
         let published: Vec<_> =
             metadata.workspace_packages().into_iter().filter(|package| is_published(package)).collect();
-        // Without the dry run's own build: `newcomer` and `package` build what was packaged, once instead of once a crate.
+        // Without the dry run's own build: `newcomer` builds what was packaged, once instead of once a crate.
         let mut command =
             workspace.cargo(&["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"]);
         process::run(command.arg("--quiet").arg("--target-dir").arg(&folder))
@@ -80,14 +64,6 @@ impl Packages {
     /// Where projects that use the packages are built.
     pub(super) fn target(&self) -> PathBuf {
         self.folder.with_file_name("newcomer")
-    }
-
-    /// The unpacked package of this name.
-    pub(super) fn get(&self, name: &str) -> Result<&Unpacked> {
-        self.unpacked
-            .iter()
-            .find(|package| package.name == name)
-            .with_context(|| format!("{name} is not published"))
     }
 
     fn unpack(&mut self, package: &Package) -> Result<()> {

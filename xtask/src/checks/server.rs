@@ -29,10 +29,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         what: "OpenAI's client (about 5 MB)",
     };
     packages.install(workspace, || Ok(python.clone())).context("installing OpenAI's client")?;
-    let arguments = ["--locked", "--package", "mlxcel-examples", "--bin", "server"];
-    process::run(workspace.cargo(&["build"]).args(arguments))?;
-    let mut start = workspace.cargo(&["run", "--quiet"]);
-    start.args(arguments).args(["--", "--port", "0", "--backend", "portable"]);
+    let mut start = workspace.program("server")?;
+    start.args(["--port", "0", "--backend", "portable"]);
     let server = Server::start(&mut start)?;
     let mut drive = Command::new(&python);
     drive.arg(workspace.root().join(SCRIPT)).arg(&server.address);

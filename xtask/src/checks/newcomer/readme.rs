@@ -1,7 +1,7 @@
 //! README's first lines, run in an empty folder.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -13,8 +13,8 @@ use crate::workspace::Workspace;
 /// The line that a newcomer types.
 const ADD: &str = "cargo add mlxcel-session";
 
-/// Runs the console block of README that adds the crate, and then the program that follows it, on the bundled model.
-pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<()> {
+/// Runs the console block of README that adds the crate, and then the program that follows it, on the bundled model; the project.
+pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<PathBuf> {
     let readme = workspace.root().join("README.md");
     let text = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
     let lines = Lines::of(&text)?;
@@ -32,7 +32,7 @@ pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<()> {
     if said.trim().is_empty() {
         bail!("README's program printed nothing");
     }
-    Ok(())
+    Ok(project)
 }
 
 /// What README tells a newcomer to type.

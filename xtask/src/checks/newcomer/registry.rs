@@ -22,7 +22,8 @@ path = "lib.rs"
 [workspace]
 
 [dependencies]
-mlxcel-session = { version = "0.1.0", features = ["iree"] }
+mlxcel-conformance = "0.1.0"
+mlxcel-session = { version = "0.1.0", features = ["iree", "mlx"] }
 "#;
 
 /// How the projects are compiled: quickly, and optimized only where the portable engine computes, which would take minutes for a story.

@@ -1,4 +1,4 @@
-//! Opens the checkpoint folder that is the first argument and lets it tell a story, through IREE.
+//! Opens a checkpoint folder through MLX and lets it tell a story: `with-mlx MODEL`.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use mlxcel_session::{Message, Model, OpenOptions, Options};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).ok_or("usage: hello-iree CHECKPOINT_FOLDER")?;
-    let model = Model::open_with(folder, &OpenOptions::default().with_backend("iree"))?;
+    let folder = std::env::args().nth(1).ok_or("usage: with-mlx MODEL")?;
+    let model = Model::open_with(folder, &OpenOptions::default().with_backend("mlx"))?;
     let question = Message::user("Tell me a story about a fox named Pip.");
 
     let mut story = String::new();
